@@ -1,0 +1,108 @@
+"""What the rest of the system knows of a cluster: plain, frozen, regular.
+
+A spec file is free in form (defaults, ranges, nested children); everything above this module reads only the types
+here. A *chain* is one kind of top cell, with every level below it. All cells of one level of a chain have the same
+number of children, so a cell is a pair ``(level, index)`` and nothing about it has to be stored:
+
+    level 3 (top)          0                     1          children of (k, i):  (k-1, i*fanout .. i*fanout+fanout-1)
+    level 2            0       1             2       3      parent of (k, i):    (k+1, i // fanout of level k+1)
+    level 1 (leaf)   0   1   2   3         4   5   6   7    leaves of (k, i):    i*gpus .. i*gpus+gpus-1
+
+Levels are counted from 1 (a leaf cell: one device), as in the paper (HiveD, OSDI'20, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSpec:
+    """One level of a chain."""
+
+    cell_type: str  #: the spec's word for a cell at this level, e.g. ``DGX2-V100-NODE``
+    fanout: int  #: children of one cell; 1 at the leaf level
+    gpus: int  #: leaf cells under one cell; 1 at the leaf level
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSpec:
+    """All physical cells of one top cell type."""
+
+    name: str  #: the top cell's type
+    levels: tuple[LevelSpec, ...]  #: from the leaf (level 1, index 0 here) to the top
+    node_level: int  #: the level (1-based) whose cells are nodes
+    top_cells: int  #: how many top cells there are
+    node_names: Sequence[str]  #: name of node ``i``; length ``top_cells * gpus(top) / gpus(node)``
+    #: device indices of node ``i``'s leaves in leaf order, for the nodes whose spec gives other than 0, 1, 2, ...
+    device_indices: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def leaf_type(self) -> str:
+        """The device type, e.g. ``V100``."""
+        return self.levels[0].cell_type
+
+    @property
+    def gpus(self) -> int:
+        """Leaf cells in the whole chain."""
+        return self.top_cells * self.levels[-1].gpus
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Leaf cells in one node."""
+        return self.levels[self.node_level - 1].gpus
+
+    def cells_at(self, level: int) -> int:
+        """How many cells the chain has at ``level`` (1-based)."""
+        return self.gpus // self.levels[level - 1].gpus
+
+    def device_index(self, node: int, leaf: int) -> int:
+        """The device index on ``node`` of its ``leaf``-th leaf cell."""
+        devices = self.device_indices.get(node)
+        return devices[leaf] if devices else leaf
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedCellSpec:
+    """A physical cell that one VC holds for good."""
+
+    pinned_cell_id: str
+    chain: str  #: name of its chain
+    level: int  #: 1-based
+    index: int  #: the cell is ``(level, index)`` of the chain
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualCellsSpec:
+    """``number`` preassigned cells of one kind."""
+
+    chain: str
+    level: int  #: 1-based
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualClusterSpec:
+    """What one tenant reserved."""
+
+    name: str
+    cells: tuple[VirtualCellsSpec, ...]
+    pinned: tuple[PinnedCellSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A physical cluster and its virtual clusters, checked for form (not yet for feasibility)."""
+
+    chains: tuple[ChainSpec, ...]  #: in the order in which the spec first names them
+    virtual_clusters: tuple[VirtualClusterSpec, ...]  #: in the order of the spec
+    source: str = "<dict>"  #: the file it came from, for messages
+    ignored: tuple[tuple[str, int], ...] = ()  #: keys that mean nothing here, with their line
+
+    def chain(self, name: str) -> ChainSpec:
+        """The chain called ``name``; ``KeyError`` when there is none."""
+        for chain in self.chains:
+            if chain.name == name:
+                return chain
+        raise KeyError(name)
