@@ -60,3 +60,9 @@ class InvariantError(HivedError):
     """A bug of ours: an invariant does not hold. Nothing that follows can be trusted."""
 
     exit_code = 70
+
+
+def ensure(holds: bool, what: str) -> None:
+    """Raise :class:`InvariantError` unless ``holds``: what every ``validate()`` is made of."""
+    if not holds:
+        raise InvariantError(f"invariant broken: {what} (a bug of hived, please report it with the input)")

@@ -1,0 +1,27 @@
+"""VCs on a physical cluster, and the two schemes they are compared with: private clusters and quotas. Pure."""
+
+from .allocation import Allocation, ClusterView, Grant, Kind, Part, Place, Spots
+from .feasibility import Shortage, check_feasible, initial_safety, shortages
+from .hived import HivedCluster
+from .private import PrivateClusters
+from .quota import QuotaCluster
+from .sharing import NamedPlacement, SharedCluster
+
+__all__ = [
+    "Allocation",
+    "ClusterView",
+    "Grant",
+    "HivedCluster",
+    "Kind",
+    "NamedPlacement",
+    "Part",
+    "Place",
+    "PrivateClusters",
+    "QuotaCluster",
+    "SharedCluster",
+    "Shortage",
+    "Spots",
+    "check_feasible",
+    "initial_safety",
+    "shortages",
+]

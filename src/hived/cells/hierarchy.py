@@ -1,0 +1,45 @@
+"""A chain's numbers, laid out for arithmetic: sizes, fan-outs and counts per level, and the inside of a node."""
+
+from __future__ import annotations
+
+from hived.spec.compiled import ChainSpec
+
+from .shape import Shape, shape_of
+
+
+class Hierarchy:
+    """The regular tree of one chain (HiveD, OSDI'20, section 3.1).
+
+    Lists are indexed by level, from 1 (leaf) to ``top``; index 0 is unused. Above the top stands one *root*, whose
+    children are the top cells, so that the top level needs no case of its own.
+    """
+
+    __slots__ = ("count", "fanout", "gpus", "node_level", "node_size", "nodes", "shape", "spec", "top")
+
+    def __init__(self, spec: ChainSpec) -> None:
+        #: what it was made from
+        self.spec = spec
+        #: the highest level
+        self.top = len(spec.levels)
+        #: leaves per cell
+        self.gpus = [0, *(level.gpus for level in spec.levels)]
+        #: cells per level; the root counts as level ``top + 1``
+        self.count = [0, *(spec.cells_at(k) for k in range(1, self.top + 1)), 1]
+        #: children per cell; the root's are the top cells
+        self.fanout = [0, *(level.fanout for level in spec.levels), spec.top_cells]
+        #: the level whose cells are nodes
+        self.node_level = spec.node_level
+        #: leaves per node
+        self.node_size = spec.gpus_per_node
+        #: nodes in the chain
+        self.nodes = self.count[self.node_level]
+        #: the inside of a node
+        self.shape: Shape = self.shape_at(self.node_level)
+
+    def shape_at(self, level: int) -> Shape:
+        """The inside of one cell at or below node level."""
+        return shape_of(tuple(self.fanout[2 : level + 1]))
+
+    def name(self, level: int) -> str:
+        """The spec's word for a cell at ``level``."""
+        return self.spec.levels[level - 1].cell_type

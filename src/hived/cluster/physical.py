@@ -1,0 +1,180 @@
+"""One chain of real nodes: who uses which GPU, guaranteed or opportunistically, and what that leaves idle.
+
+The two views of HiveD (OSDI'20, section 3.2) are two masks per node. The guaranteed view sees every GPU outside the
+first mask, the opportunistic one every GPU outside both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hived.cells import Hierarchy, HostClass, HostIndex, Rank, WholeHosts
+from hived.errors import ensure
+
+from .allocation import Allocation, Part, nodes_needed
+
+
+def farthest_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+    """Rank of a node for an opportunistic job: fewest guaranteed GPUs, then closest together, then tightest."""
+    level = host.idle.level_for(gpus)
+    return (host.guaranteed, level, host.idle.free) if level else None
+
+
+class CrowdListener(Protocol):
+    """Somebody who orders cells by their opportunistic GPUs (a buddy allocator)."""
+
+    def crowd_changed(self, node: int, before: int, after: int) -> None:
+        """The opportunistic leaves of ``node`` were ``before`` and are now ``after``."""
+
+
+class PhysicalChain:
+    """The nodes of one chain. Every change costs O(levels), every choice O(classes of nodes)."""
+
+    __slots__ = (
+        "_buckets", "_listener", "guaranteed", "hierarchy", "index", "lodgers", "number", "opportunistic", "whole_idle",
+    )  # fmt: skip
+
+    def __init__(self, number: int, hierarchy: Hierarchy, listener: CrowdListener | None = None) -> None:
+        #: number of the chain in the cluster
+        self.number = number
+        self.hierarchy = hierarchy
+        nodes = hierarchy.nodes
+        #: leaves in guaranteed use, per node
+        self.guaranteed = [0] * nodes
+        #: leaves in opportunistic use, per node; never one that is in guaranteed use
+        self.opportunistic = [0] * nodes
+        #: the opportunistic holders on each node with their leaves there, in the order in which they came
+        self.lodgers: list[dict[Allocation, int]] = [{} for _ in range(nodes)]
+        self._listener = listener
+        sizes = [hierarchy.gpus[k] // hierarchy.node_size for k in range(hierarchy.node_level + 1, hierarchy.top + 1)]
+        #: nodes on which nobody runs
+        self.whole_idle = WholeHosts(nodes, [[node // size for node in range(nodes)] for size in sizes])
+        #: nodes by what guaranteed jobs and what idle leaves they have
+        self.index = HostIndex(nodes)
+        self._buckets: dict[tuple[int, int], int] = {}
+        self.index.fill(self._bucket(0, 0), range(nodes))
+        for node in range(nodes):
+            self.whole_idle.add(node)
+
+    def _bucket(self, guaranteed: int, opportunistic: int) -> int:
+        bucket = self._buckets.get((guaranteed, opportunistic))
+        if bucket is None:
+            if len(self._buckets) > 100_000:  # large nodes have many masks, and few classes
+                self._buckets.clear()
+            host_class = self._class(guaranteed, opportunistic)
+            bucket = self._buckets[guaranteed, opportunistic] = self.index.bucket_of(host_class)
+        return bucket
+
+    def _class(self, guaranteed: int, opportunistic: int) -> HostClass:
+        shape = self.hierarchy.shape
+        free = shape.full & ~guaranteed
+        return HostClass(shape.profile(free), shape.profile(free & ~opportunistic))
+
+    def _set(self, node: int, guaranteed: int, opportunistic: int) -> None:
+        """The one place where a node's use changes."""
+        old_guaranteed, old_opportunistic = self.guaranteed[node], self.opportunistic[node]
+        was_idle = not (old_guaranteed | old_opportunistic)
+        self.guaranteed[node] = guaranteed
+        self.opportunistic[node] = opportunistic
+        self.index.move(node, self._bucket(guaranteed, opportunistic))
+        if opportunistic != old_opportunistic and self._listener is not None:
+            self._listener.crowd_changed(node, old_opportunistic, opportunistic)
+        if was_idle:
+            self.whole_idle.remove(node)
+        elif not (guaranteed | opportunistic):
+            self.whole_idle.add(node)
+
+    def add_guaranteed(self, node: int, mask: int) -> None:
+        """A guaranteed job starts on these leaves; nobody may be on them."""
+        ensure(not mask & (self.guaranteed[node] | self.opportunistic[node]), "no GPU is held twice")
+        self._set(node, self.guaranteed[node] | mask, self.opportunistic[node])
+
+    def remove_guaranteed(self, node: int, mask: int) -> None:
+        """It ends."""
+        self._set(node, self.guaranteed[node] & ~mask, self.opportunistic[node])
+
+    def add_lodger(self, holder: Allocation, node: int, mask: int) -> None:
+        """An opportunistic job starts on these leaves; nobody may be on them."""
+        ensure(not mask & (self.guaranteed[node] | self.opportunistic[node]), "no GPU is held twice")
+        self.lodgers[node][holder] = mask
+        self._set(node, self.guaranteed[node], self.opportunistic[node] | mask)
+
+    def remove_lodger(self, holder: Allocation, node: int) -> None:
+        """It ends, or is preempted."""
+        mask = self.lodgers[node].pop(holder)
+        self._set(node, self.guaranteed[node], self.opportunistic[node] & ~mask)
+
+    def promote_lodger(self, holder: Allocation, node: int) -> None:
+        """It becomes guaranteed on the leaves that it has."""
+        mask = self.lodgers[node].pop(holder)
+        self._set(node, self.guaranteed[node] | mask, self.opportunistic[node] & ~mask)
+
+    def lodgers_on(self, node: int, mask: int) -> list[Allocation]:
+        """The opportunistic holders of some leaf of ``mask``."""
+        if not self.opportunistic[node] & mask:
+            return []
+        return [holder for holder, held in self.lodgers[node].items() if held & mask]
+
+    def find_idle(self, gpus: int) -> tuple[Part, ...] | None:
+        """Idle leaves for an opportunistic job, as far from guaranteed use as can be; ``None`` when there are none."""
+        size = self.hierarchy.node_size
+        if gpus <= size:
+            node = self.index.best(farthest_from_guaranteed, gpus)
+            if node < 0:
+                return None
+            used = self.guaranteed[node]
+            idle = self.hierarchy.shape.full & ~(used | self.opportunistic[node])
+            return (Part(self.number, node, self.hierarchy.shape.closest(idle, gpus, used)),)
+        nodes = self.whole_idle.closest(nodes_needed(gpus, size))
+        full = self.hierarchy.shape.full
+        return None if nodes is None else tuple(Part(self.number, node, full) for node in nodes)
+
+    def has_idle(self, gpus: int) -> bool:
+        """Whether :meth:`find_idle` would find any."""
+        size = self.hierarchy.node_size
+        if gpus <= size:
+            return self.index.best(farthest_from_guaranteed, gpus) >= 0
+        return self.whole_idle.size >= nodes_needed(gpus, size)
+
+    def find_free(self, gpus: int, rank: Rank) -> tuple[tuple[int, int], ...] | None:
+        """Leaves outside guaranteed use, by a policy's rank; whole nodes by that rank too. For quota clusters."""
+        hierarchy = self.hierarchy
+        size, shape = hierarchy.node_size, hierarchy.shape
+        if gpus <= size:
+            node = self.index.best(rank, gpus)
+            if node < 0:
+                return None
+            free = shape.full & ~self.guaranteed[node]
+            idle = free & ~self.opportunistic[node]
+            spare = idle.bit_count()
+            if spare >= gpus:
+                return ((node, shape.closest(idle, gpus)),)
+            return ((node, idle | shape.closest(free & ~idle, gpus - spare)),)
+        wanted = nodes_needed(gpus, size)
+        chosen = []
+        for node in self.index.in_order(rank, size):
+            chosen.append((node, shape.full))
+            if len(chosen) == wanted:
+                return tuple(chosen)
+        return None
+
+    def device_names(self, node: int, leaves: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+        """A node's name and the device indices of its leaves."""
+        spec = self.hierarchy.spec
+        return spec.node_names[node], tuple(spec.device_index(node, leaf) for leaf in leaves)
+
+    def validate(self) -> None:
+        """Masks are disjoint and every index agrees with them. O(nodes)."""
+        self.index.validate()
+        self.whole_idle.validate()
+        for node, (guaranteed, opportunistic) in enumerate(zip(self.guaranteed, self.opportunistic, strict=True)):
+            ensure(not guaranteed & opportunistic, f"node {node}: no GPU both guaranteed and opportunistic")
+            masks = self.lodgers[node].values()
+            ensure(sum(m.bit_count() for m in masks) == opportunistic.bit_count(), f"node {node}: lodgers are disjoint")
+            union = 0
+            for mask in masks:
+                union |= mask
+            ensure(union == opportunistic, f"node {node}: opportunistic leaves are the lodgers'")
+            ensure(self.index.class_of(node) == self._class(guaranteed, opportunistic), f"class of node {node}")
+            ensure((node in self.whole_idle.hosts) == (not guaranteed | opportunistic), f"node {node} whole and idle")

@@ -1,0 +1,208 @@
+"""A tenant's cells as a cluster of their own.
+
+This is what a private cluster is, and what a VC looks like from inside: the same class, the same decisions. Nothing in
+it knows of other tenants; that is what makes a VC safe in outcome and not in count alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hived.cells import Hierarchy, HostClass, HostIndex, Rank, Shape, WholeHosts
+from hived.errors import ensure
+from hived.spec.compiled import PinnedCellSpec, VirtualCellsSpec
+
+from .allocation import Spots, nodes_needed
+
+
+class VirtualCell(NamedTuple):
+    """One virtual cell at or above its hosts."""
+
+    level: int
+    parent: int  #: number of the virtual cell above; -1 for a preassigned one
+
+
+class VirtualPool:
+    """The cells that one VC reserved in one chain, as hosts and the cells above them.
+
+    Hosts are numbered in the order of the reservation; a host is a node, or a preassigned cell smaller than a node.
+    Virtual cells are numbered too, hosts first: cell ``h`` is host ``h``.
+    """
+
+    __slots__ = (
+        "_buckets",
+        "_classes",
+        "cells",
+        "free",
+        "gpus",
+        "hierarchy",
+        "hosts",
+        "index",
+        "shapes",
+        "whole",
+    )
+
+    def __init__(self, hierarchy: Hierarchy, reserved: Sequence[tuple[int, int]]) -> None:
+        """``reserved``: pairs of (level, number of preassigned cells)."""
+        self.hierarchy = hierarchy
+        node_level = hierarchy.node_level
+        host_cells: list[VirtualCell] = []
+        upper: list[VirtualCell] = []
+        total = sum(n * max(1, hierarchy.gpus[k] // hierarchy.node_size) for k, n in reserved)
+        groups = [[-1] * total for _ in range(node_level, hierarchy.top)]
+        numbers = [0] * (hierarchy.top + 1)
+
+        def grow(level: int, parent: int) -> None:
+            if level <= node_level:
+                cell = parent
+                while cell >= 0:  # the host belongs to one group at each level above it
+                    above = upper[cell - total]
+                    groups[above.level - node_level - 1][len(host_cells)] = numbers[above.level] - 1
+                    cell = above.parent
+                host_cells.append(VirtualCell(level, parent))
+                return
+            number = total + len(upper)
+            upper.append(VirtualCell(level, parent))
+            numbers[level] += 1
+            for _ in range(hierarchy.fanout[level]):
+                grow(level - 1, number)
+
+        for level, number in reserved:
+            for _ in range(number):
+                grow(level, -1)
+        #: every virtual cell from the hosts up
+        self.cells = (*host_cells, *upper)
+        #: number of hosts
+        self.hosts = total
+        #: the inside of each host
+        self.shapes: list[Shape] = [hierarchy.shape_at(cell.level) for cell in host_cells]
+        #: leaves in the pool
+        self.gpus = sum(shape.leaves for shape in self.shapes)
+        #: free leaves of each host
+        self.free = [shape.full for shape in self.shapes]
+        #: nodes that are wholly free
+        self.whole = WholeHosts(total, [of_host for of_host in groups if any(g >= 0 for g in of_host)])
+        #: hosts by what is free in them
+        self.index = HostIndex(total)
+        self._buckets: dict[tuple[int, int], int] = {}
+        for host in range(total):
+            self._classify(host)
+            if host_cells[host].level == node_level:
+                self.whole.add(host)
+
+    def find(self, gpus: int, rank: Rank) -> tuple[tuple[int, int], ...] | None:
+        """Leaves for a job of ``gpus``, ``None`` when it does not fit now."""
+        size = self.hierarchy.node_size
+        if gpus <= size:
+            host = self.index.best(rank, gpus)
+            if host < 0:
+                return None
+            return ((host, self.shapes[host].closest(self.free[host], gpus)),)
+        hosts = self.whole.closest(nodes_needed(gpus, size))
+        full = self.hierarchy.shape.full
+        return None if hosts is None else tuple((host, full) for host in hosts)
+
+    def take(self, hosts: tuple[tuple[int, int], ...]) -> None:
+        """These leaves are in use from now on."""
+        for host, mask in hosts:
+            before = self.free[host]
+            self.free[host] = before & ~mask
+            self._classify(host)
+            if before == self.hierarchy.shape.full and before == self.shapes[host].full:
+                self.whole.remove(host)
+
+    def give(self, hosts: tuple[tuple[int, int], ...]) -> None:
+        """These leaves are free again."""
+        for host, mask in hosts:
+            after = self.free[host] = self.free[host] | mask
+            self._classify(host)
+            if after == self.hierarchy.shape.full:
+                self.whole.add(host)
+
+    def _classify(self, host: int) -> None:
+        shape = self.shapes[host]
+        key = (shape.leaves, self.free[host])
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            profile = shape.profile(self.free[host])
+            bucket = self._buckets[key] = self.index.bucket_of(HostClass(profile, profile))
+        self.index.move(host, bucket)
+
+    def can_ever_fit(self, gpus: int) -> bool:
+        """Whether ``gpus`` would fit if the pool were empty. O(hosts) for small jobs, once per size."""
+        size = self.hierarchy.node_size
+        if gpus <= size:
+            return any(shape.leaves >= gpus for shape in set(self.shapes))
+        return sum(shape.leaves == size for shape in self.shapes) >= nodes_needed(gpus, size)
+
+    def validate(self) -> None:
+        """Indexes re-derived from the free masks. O(hosts)."""
+        self.index.validate()
+        self.whole.validate()
+        for host, (free, shape) in enumerate(zip(self.free, self.shapes, strict=True)):
+            profile = shape.profile(free)
+            ensure(self.index.class_of(host) == HostClass(profile, profile), f"class of virtual host {host}")
+            ensure(
+                (host in self.whole.hosts) == (free == self.hierarchy.shape.full),
+                f"whole virtual host {host}",
+            )
+
+
+class VirtualCluster:
+    """All that one tenant reserved: a pool per chain, tried in the order of the spec, and one per pinned cell.
+
+    Pinned pools serve only requests that name the pinned cell; :meth:`closest` never looks at them.
+    """
+
+    __slots__ = ("_ever", "pinned", "pools", "tenant")
+
+    def __init__(
+        self,
+        tenant: str,
+        cells: Sequence[VirtualCellsSpec],
+        pinned: Sequence[PinnedCellSpec],
+        hierarchies: Sequence[Hierarchy],
+    ) -> None:
+        #: whose it is
+        self.tenant = tenant
+        by_chain: dict[str, list[tuple[int, int]]] = {}
+        for cell in cells:
+            by_chain.setdefault(cell.chain, []).append((cell.level, cell.number))
+        #: number of the chain and its pool, in the order of the chains
+        self.pools: tuple[tuple[int, VirtualPool], ...] = tuple(
+            (number, VirtualPool(hierarchy, by_chain[hierarchy.spec.name]))
+            for number, hierarchy in enumerate(hierarchies)
+            if hierarchy.spec.name in by_chain
+        )
+        chains = {hierarchy.spec.name: number for number, hierarchy in enumerate(hierarchies)}
+        #: the spec of each pinned cell, its chain's number and its pool
+        self.pinned: tuple[tuple[PinnedCellSpec, int, VirtualPool], ...] = tuple(
+            (pin, chains[pin.chain], VirtualPool(hierarchies[chains[pin.chain]], [(pin.level, 1)])) for pin in pinned
+        )
+        self._ever: dict[int, bool] = {}
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that requests without a pinned cell can use."""
+        return sum(pool.gpus for _, pool in self.pools)
+
+    def can_ever_fit(self, gpus: int) -> bool:
+        """Whether a job of ``gpus`` would fit if the tenant ran nothing else. O(1) once asked."""
+        answer = self._ever.get(gpus)
+        if answer is None:
+            answer = self._ever[gpus] = any(pool.can_ever_fit(gpus) for _, pool in self.pools)
+        return answer
+
+    def closest(self, gpus: int, rank: Rank) -> Spots | None:
+        """See :class:`~hived.cluster.allocation.ClusterView`. O(classes + levels + nodes taken)."""
+        for number, (_, pool) in enumerate(self.pools):
+            hosts = pool.find(gpus, rank)
+            if hosts is not None:
+                return Spots(number, hosts)
+        return None
+
+    def validate(self) -> None:
+        """Re-derive every index."""
+        for _, pool in self.pools:
+            pool.validate()

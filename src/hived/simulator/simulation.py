@@ -1,0 +1,167 @@
+"""The event loop: a trace's submissions and the scheduler's decisions, played in order of time.
+
+Ties are settled by ``(time, finishes before submissions, job number)``. A job's work is its duration; what it has left is
+kept when it stops, so that a rate other than 1 would change this file alone.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from heapq import heappop, heappush
+
+from hived.cluster import Kind, Part
+from hived.errors import ensure
+from hived.policies import Decision, Move, Preempt, Promote, Request, Scheduler, Start
+
+from .record import Record, Run
+from .traces import TraceJob
+
+_NEVER = 1 << 62
+
+
+class Simulation:
+    """One scheduler on one trace. O(log jobs) per event beside what the scheduler costs."""
+
+    def __init__(self, scheduler: Scheduler, record: Record, tenants: Sequence[int]) -> None:
+        """``tenants[job]``: number of the job's tenant."""
+        self._scheduler = scheduler
+        self._record = record
+        self._tenants = tenants
+        self._jobs = record.jobs
+        n = len(record.jobs)
+        self._left = [job.duration_ms for job in record.jobs]
+        self._since = [0] * n
+        self._kind: list[Kind | None] = [None] * n
+        self._parts: list[Sequence[Part]] = [()] * n
+        # (time, job, how often the job had been stopped): an entry of a job stopped since is void
+        self._finishes: list[tuple[int, int, int]] = []
+        self._stops = [0] * n
+        record.first_start = [-1] * n
+        record.finish = [-1] * n
+        record.preemptions = [0] * n
+
+    def run(
+        self,
+        until: int | None = None,
+        progress: Callable[[int], None] | None = None,
+        after_event: Callable[[Scheduler], None] | None = None,
+    ) -> Record:
+        """Play the trace to its end, or up to ``until``. ``progress`` hears the number of jobs submitted so far."""
+        with _no_garbage_collection():
+            self._play(_NEVER if until is None else until, progress, after_event)
+        return self._record
+
+    def _play(
+        self, until: int, progress: Callable[[int], None] | None, after_event: Callable[[Scheduler], None] | None
+    ) -> None:
+        jobs, tenants, scheduler, finishes, stops = (
+            self._jobs,
+            self._tenants,
+            self._scheduler,
+            self._finishes,
+            self._stops,
+        )
+        now = 0
+        number, total = 0, len(jobs)
+        next_submit = jobs[0].submit_ms if jobs else _NEVER
+        while True:
+            if finishes and finishes[0][0] <= next_submit:
+                time, job, stopped = finishes[0]
+                if time > until:
+                    break
+                heappop(finishes)
+                if stopped != stops[job]:
+                    continue
+                now = time
+                self._stop(job, now)
+                self._record.finish[job] = now
+                decisions = scheduler.finish(job)
+            elif number < total and next_submit <= until:
+                now = next_submit
+                job = number
+                number += 1
+                next_submit = jobs[number].submit_ms if number < total else _NEVER
+                submitted = jobs[job]
+                request = Request(submitted.job_id, submitted.gpus, submitted.submit_ms, job)
+                decisions = scheduler.submit(job, tenants[job], request)
+                if progress is not None and not number & 0x3FF:
+                    progress(number)
+            else:
+                break
+            for decision in decisions:
+                self._carry_out(decision, now)
+            if after_event is not None:
+                after_event(scheduler)
+        self._record.end = now if until == _NEVER else until
+        for job, kind in enumerate(self._kind):
+            if kind is not None:
+                self._stop(job, self._record.end)
+        if progress is not None:
+            progress(number)
+
+    def _carry_out(self, decision: Decision, now: int) -> None:
+        job = decision.job
+        match decision:
+            case Start(_, kind, parts):
+                self._start(job, now, kind, parts)
+                if self._record.first_start[job] < 0:
+                    self._record.first_start[job] = now
+            case Preempt(_, _, keeps_work):
+                self._record.preemptions[job] += 1
+                self._record.preempted_gpus += sum(part.mask.bit_count() for part in self._parts[job])
+                self._stop(job, now)
+                if not keeps_work:
+                    self._left[job] = self._jobs[job].duration_ms
+            case Promote():
+                parts = self._parts[job]
+                self._stop(job, now)
+                self._start(job, now, Kind.GUARANTEED, parts)
+            case Move(_, parts, keeps_work):
+                self._stop(job, now)
+                if not keeps_work:
+                    self._left[job] = self._jobs[job].duration_ms
+                self._start(job, now, Kind.GUARANTEED, parts)
+
+    def _start(self, job: int, now: int, kind: Kind, parts: Sequence[Part]) -> None:
+        self._since[job] = now
+        self._kind[job] = kind
+        self._parts[job] = parts
+        heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
+
+    def _stop(self, job: int, now: int) -> None:
+        """Close the interval, and count the work done in it."""
+        kind, since = self._kind[job], self._since[job]
+        ensure(kind is not None, f"job {job} runs when it is stopped")
+        if kind is not None and now > since:  # a stay of no time is no interval
+            self._record.runs.append(Run(job, since, now, kind, self._parts[job]))
+            self._left[job] -= now - since
+        self._kind[job] = None
+        self._stops[job] += 1
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Nothing in the loop makes cycles, but the collector would look for them through every job, again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def simulate(
+    scheduler: Scheduler,
+    scheme: str,
+    jobs: Sequence[TraceJob],
+    until: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    after_event: Callable[[Scheduler], None] | None = None,
+) -> Record:
+    """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``scheduler``."""
+    numbers = {name: number for number, name in enumerate(scheduler.cluster.tenants)}
+    record = Record(scheme, scheduler.policy.name, jobs)
+    return Simulation(scheduler, record, [numbers[job.tenant] for job in jobs]).run(until, progress, after_event)
