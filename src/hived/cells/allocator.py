@@ -1,6 +1,7 @@
 """Buddy cell allocation (HiveD, OSDI'20, section 3.3, Algorithm 1).
 
-Which physical cell a preassigned virtual cell gets is decided here, level by level, like memory pages by a buddy system:
+Which physical cell a preassigned virtual cell gets is decided here, level by level, like memory pages by a buddy
+system:
 
     allocate a level-1 cell                                   release it
     level 3  [free]         ->  split into its buddies    ->  both buddies free: merge
@@ -11,8 +12,8 @@ A request takes a free cell of its own level if there is one, else it splits a f
 rule alone keeps sharing safety (section 3.4): *which* free cell of a level is taken does not matter for it, so the
 choice serves the opportunistic jobs: the cell with the fewest GPUs in opportunistic use, then the lowest number.
 
-Cells are numbers, splitting writes no list, and each level keeps the least crowded cell at hand, so both operations cost
-O(levels): independent of the fan-out and of the size of the cluster.
+Cells are numbers, splitting writes no list, and each level keeps the least crowded cell at hand, so both operations
+cost O(levels): independent of the fan-out and of the size of the cluster.
 """
 
 from __future__ import annotations

@@ -106,6 +106,10 @@ class HostIndex:
                     return bucket.hosts.first()
         return -1
 
+    def any_for(self, rank: Rank, gpus: int) -> bool:
+        """Whether :meth:`best` would find one."""
+        return bool(self._order(rank, gpus)[0] & self.occupied)
+
     def in_order(self, rank: Rank, gpus: int) -> Iterator[int]:
         """All usable hosts from best to worst. The index must not change while this is read."""
         for bucket in self._order(rank, gpus)[1]:

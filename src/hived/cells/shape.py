@@ -1,8 +1,8 @@
 """The inside of one host: which leaves are close together, as bit masks.
 
-A *host* is the largest cell whose GPUs one pod can use: a node, or the part of a node that a VC reserved. Hosts have few
-leaves (8, 16), so what is free in one is an integer with a bit per leaf, and every question about it is looked up in a
-table that fills itself:
+A *host* is the largest cell whose GPUs one pod can use: a node, or the part of a node that a VC reserved. Hosts have
+few leaves (8, 16), so what is free in one is an integer with a bit per leaf, and every question about it is looked up
+in a table that fills itself:
 
     level 3          [ 0 1 2 3 ]            cell 0, mask 0b1111
     level 2       [ 0 1 ]   [ 2 3 ]         cells 1, 2

@@ -1,8 +1,8 @@
 """One level of a chain: which children of each cell are still to be had, the least crowded first.
 
-*Crowd* is the number of GPUs of a cell in opportunistic use. Siblings of one parent stand together, ordered by crowd and
-then by number, so "the least crowded available child of P" is one look-up, whatever the fan-out; and a cell is split
-without a word written, since its children are listed already.
+*Crowd* is the number of GPUs of a cell in opportunistic use. Siblings of one parent stand together, ordered by crowd
+and then by number, so "the least crowded available child of P" is one look-up, whatever the fan-out; and a cell is
+split without a word written, since its children are listed already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hosts that are wholly free, grouped by the cells above them, for jobs that need several whole nodes close together."""
+"""Hosts that are wholly free, grouped by the cells above them: for jobs that need several nodes close together."""
 
 from __future__ import annotations
 

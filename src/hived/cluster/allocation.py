@@ -32,7 +32,7 @@ class Spots(NamedTuple):
 
 
 class Allocation:
-    """The GPUs of one job (or of several that share them): at most one kind at a time, nothing when ``kind`` is None."""
+    """The GPUs of one job, or of several that share them: of one kind at a time, none when ``kind`` is None."""
 
     __slots__ = ("gpus", "group", "kind", "parts", "spots", "tenant")
 

@@ -1,9 +1,9 @@
 """Virtual cells onto physical ones: made when a job needs it, undone when nothing runs there any more.
 
 A virtual cell in use stands on one physical cell of its level, and its children stand on that cell's children. So a
-job's virtual leaves, as close together as its VC's policy chose them, are as close together in the real cluster. Binding
-is late at every level: while a VC uses one GPU of a node it reserved, the seven others stay unbound below the node, and
-an opportunistic job there runs on until one of them is really needed.
+job's virtual leaves, as close together as its VC's policy chose them, are as close together in the real cluster.
+Binding is late at every level: while a VC uses one GPU of a node it reserved, the seven others stay unbound below the
+node, and an opportunistic job there runs on until one of them is really needed.
 
     preassigned cell    by the buddy allocator                       (cells/allocator.py)
     cells down to host  a free child of the parent's cell            } each time the one with the fewest GPUs
@@ -133,7 +133,7 @@ class Binder:
             self._unbind_cell(parent)
 
     def validate(self) -> None:
-        """Bound cells are exactly those in use, each inside its parent's cell, and no two on one. O(cells of the VC)."""
+        """Bound cells are exactly those in use, each inside its parent's, and no two on one. O(cells of the VC)."""
         pool = self.pool
         hierarchy = pool.hierarchy
         live = [0] * len(pool.cells)

@@ -1,4 +1,4 @@
-"""Does an assignment of cells to VCs fit the physical cluster, and if not, what is the smallest change that would do?"""
+"""Does an assignment of cells to VCs fit the physical cluster, and if not, what is the smallest change?"""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lowest_levels(spec: ClusterSpec) -> list[int]:
 
 
 def initial_safety(spec: ClusterSpec) -> tuple[LevelSafety, ...]:
-    """Equations 1 and 2 for the empty cluster with its pinned cells taken. O(levels + pinned cells) beside the build."""
+    """Equations 1 and 2 for the empty cluster with its pinned cells taken. O(pinned cells) beside the build."""
     rows: list[LevelSafety] = []
     for chain, reserved, lowest in zip(spec.chains, reserved_cells(spec), lowest_levels(spec), strict=True):
         allocator = BuddyAllocator(Hierarchy(chain), lowest)

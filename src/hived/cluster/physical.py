@@ -134,7 +134,7 @@ class PhysicalChain:
         """Whether :meth:`find_idle` would find any."""
         size = self.hierarchy.node_size
         if gpus <= size:
-            return self.index.best(farthest_from_guaranteed, gpus) >= 0
+            return self.index.any_for(farthest_from_guaranteed, gpus)
         return self.whole_idle.size >= nodes_needed(gpus, size)
 
     def find_free(self, gpus: int, rank: Rank) -> tuple[tuple[int, int], ...] | None:

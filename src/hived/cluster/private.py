@@ -81,6 +81,9 @@ class PrivateClusters:
             named.append((f"{cluster.tenant}-node-{first + node}", tuple(leaves_of(mask))))
         return tuple(named)
 
+    def node_sizes(self) -> Sequence[Sequence[int]]:
+        return [[shape.leaves for shape in pool.shapes] for _, pool, _ in self.pools]
+
     def validate(self) -> None:
         used: dict[tuple[int, int], int] = {}
         for holder in self._holders:

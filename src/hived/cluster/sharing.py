@@ -1,7 +1,7 @@
 """The contract of a shared cluster, the same for the three sharing schemes that the papers compare.
 
-A cluster answers four requests and keeps no queue: who is next is a policy's business. Each request changes the state at
-once and fully, or not at all.
+A cluster answers four requests and keeps no queue: who is next is a policy's business. Each request changes the state
+at once and fully, or not at all.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ class SharedCluster(Protocol):
 
     def named(self, parts: Sequence[Part]) -> NamedPlacement:
         """A placement with the names of the spec."""
+
+    def node_sizes(self) -> Sequence[Sequence[int]]:
+        """GPUs of every node, per chain (in the private scheme: per pool). O(nodes)."""
 
     def validate(self) -> None:
         """Re-derive every index and count from scratch; :class:`~hived.errors.InvariantError` where one is off."""

@@ -1,7 +1,7 @@
 """What a scheduling policy is: three small questions over a read-only view of one tenant's cluster.
 
-The same policy runs on a private cluster, on a quota share and inside a VC; it cannot tell which, since all three answer
-through :class:`~hived.cluster.ClusterView`.
+The same policy runs on a private cluster, on a quota share and inside a VC; it cannot tell which, since all three
+answer through :class:`~hived.cluster.ClusterView`.
 
     order   which of a tenant's jobs is next
     place   where it goes in the cluster that the view shows
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """An opportunistic job cannot stay where it is: a guaranteed job needs its GPUs, or its own turn has come elsewhere."""
+    """An opportunistic job cannot stay: a guaranteed job needs its GPUs, or its own turn has come elsewhere."""
 
     victim: Request
     by: Request  #: the guaranteed job; the victim itself when its turn came and its cells are not where it runs

@@ -1,13 +1,14 @@
 """The jobs of one tenant that are not guaranteed yet.
 
 *The line* holds all whose turn can come, those that run opportunistically too: who runs early keeps the place. *The
-backlog* holds those of them that run nowhere. *The outsized* are larger than the tenant's cluster: their turn never comes,
-they can only borrow, and they hold nobody back. All three are heaps in the policy's order, from which jobs that left are
-dropped when they come up, so that leaving costs nothing.
+backlog* holds those of them that run nowhere. *The outsized* are larger than the tenant's cluster: their turn never
+comes, they can only borrow, and they hold nobody back. All three are heaps in the policy's order, from which jobs that
+left are dropped when they come up, so that leaving costs nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from heapq import heappop, heappush
 
@@ -77,19 +78,26 @@ class TenantQueue:
             entry.queued = True
             heappush(self.outsized if entry.outsized else self.backlog, entry)
 
-    def borrowers(self) -> list[Entry]:
-        """Who may borrow next: the first that runs nowhere, and the first of the outsized. At most two."""
-        return [heap[0] for heap in (self.backlog, self.outsized) if heap and _settle(heap)]
+    def next_borrower(self, fits: Callable[[int], bool], known: dict[int, bool]) -> Entry | None:
+        """Who may borrow next: the first that runs nowhere, or the first of the outsized; ``None``: neither fits.
+
+        ``known`` remembers what ``fits`` said of a size.
+        """
+        best: Entry | None = None
+        for heap in (self.backlog, self.outsized):
+            while heap:
+                entry = heap[0]
+                if entry.status is Status.WAITING:
+                    gpus = entry.request.gpus
+                    suits = known.get(gpus)
+                    if suits is None:
+                        suits = known[gpus] = fits(gpus)
+                    if suits and (best is None or entry < best):
+                        best = entry
+                    break
+                heappop(heap).queued = False
+        return best
 
     def stop_waiting(self, borrower: Entry) -> None:
-        """Take one of :meth:`borrowers` out."""
+        """It borrows, and was first."""
         heappop(self.outsized if borrower.outsized else self.backlog).queued = False
-
-
-def _settle(heap: list[Entry]) -> bool:
-    """Drop from the top who no longer waits; whether anybody is left."""
-    while heap:
-        if heap[0].status is Status.WAITING:
-            return True
-        heappop(heap).queued = False
-    return False

@@ -6,12 +6,12 @@ every event the same two steps run to their end:
 1. *Turns.* While the first in a tenant's line gets guaranteed GPUs, it leaves the line. A job that already runs
    opportunistically stays where it is if the cluster can bind its GPUs, else it moves: whoever started early does not
    pay for it.
-2. *Loans.* While the first of a tenant's jobs that run nowhere fits on idle GPUs, it starts there, opportunistically. The
-   tenant with the smallest share goes first (GPUs it has on loan over GPUs it reserved: weighted max-min fairness).
+2. *Loans.* While the first of a tenant's jobs that run nowhere fits on idle GPUs, it starts there, opportunistically.
+The    tenant with the smallest share goes first (GPUs it has on loan over GPUs it reserved: weighted max-min fairness).
 
-Within a tenant nobody passes anybody, on whichever kind of GPUs: the policy's order holds for loans as it does for turns.
-So what differs between the sharing schemes is the sharing, and never the order. The one exception are jobs larger than
-their tenant's cluster. Their turn never comes; they borrow when they fit, and hold nobody back.
+Within a tenant nobody passes anybody, on whichever kind of GPUs: the policy's order holds for loans as it does for
+turns. So what differs between the sharing schemes is the sharing, and never the order. The one exception are jobs
+larger than their tenant's cluster. Their turn never comes; they borrow when they fit, and hold nobody back.
 """
 
 from __future__ import annotations
@@ -60,9 +60,14 @@ class Scheduler:
             if first is None or entry < first:
                 self._take_turns((tenant,), decisions)
         if self._lends:
-            if entry.status is Status.WAITING and self.cluster.can_ever_lend(request.gpus):
+            if entry.status is Status.GUARANTEED:
+                if len(decisions) > 1:  # somebody was preempted, and left more GPUs than were needed
+                    self._lend(decisions)
+            elif self.cluster.can_ever_lend(request.gpus):
                 queue.wait(entry)
-            self._lend(decisions)
+                if queue.next_borrower(self.cluster.can_lend, {}) is entry:
+                    self._try_to_lend(entry, decisions)
+                    queue.stop_waiting(entry)
         return decisions
 
     def finish(self, number: int) -> list[Decision]:
@@ -120,33 +125,35 @@ class Scheduler:
         return reaction is Reaction.SUSPEND
 
     def _lend(self, decisions: list[Decision]) -> None:
-        """Step 2."""
+        """Step 2. Before it, nobody who waited fitted; so it is called only when GPUs have fallen idle."""
         cluster = self.cluster
-        unsuited: set[int] = set()  # sizes that do not fit; idle GPUs only get fewer here
+        fits: dict[int, bool] = {}
         while True:
             best: Entry | None = None
             best_share = 0.0
-            for tenant, queue in enumerate(self.queues):
-                if not queue.backlog and not queue.outsized:
+            for queue in self.queues:
+                if not (queue.backlog or queue.outsized):
                     continue
-                weight = self._weights[tenant]
-                share = cluster.lent(tenant) / weight if weight else float("inf")
-                if best is not None and share >= best_share:
-                    continue
-                for entry in sorted(queue.borrowers()):
-                    gpus = entry.request.gpus
-                    if gpus not in unsuited:
-                        if cluster.can_lend(gpus):
-                            best, best_share = entry, share
-                            break
-                        unsuited.add(gpus)
+                entry = queue.next_borrower(cluster.can_lend, fits)
+                if entry is not None:
+                    weight = self._weights[entry.tenant]
+                    share = cluster.lent(entry.tenant) / weight if weight else float("inf")
+                    if best is None or share < best_share:
+                        best, best_share = entry, share
             if best is None:
                 return
-            ensure(cluster.lend(best.allocation), f"job {best.number} fits on idle GPUs")
+            ensure(self._try_to_lend(best, decisions), f"job {best.number} fits on idle GPUs")
             self.queues[best.tenant].stop_waiting(best)
-            self._borrowers[best.allocation] = best
-            best.status = Status.LENT
-            decisions.append(Start(best.number, Kind.OPPORTUNISTIC, best.allocation.parts))
+            fits = {gpus: False for gpus, suits in fits.items() if not suits}  # idle GPUs have only become fewer
+
+    def _try_to_lend(self, entry: Entry, decisions: list[Decision]) -> bool:
+        allocation = entry.allocation
+        if not self.cluster.lend(allocation):
+            return False
+        self._borrowers[allocation] = entry
+        entry.status = Status.LENT
+        decisions.append(Start(entry.number, Kind.OPPORTUNISTIC, allocation.parts))
+        return True
 
     def validate(self) -> None:
         """Queues re-derived from the jobs' status; the cluster too. O(jobs + cluster)."""
@@ -174,5 +181,5 @@ class Scheduler:
                 waiting = [e for e in self.jobs.values() if e.tenant == tenant and e.status is Status.WAITING]
                 ensure(head is min(e for e in waiting if not e.outsized), f"tenant {tenant}'s head is its first job")
             if self._lends:
-                for entry in queue.borrowers():
-                    ensure(not self.cluster.can_lend(entry.request.gpus), f"job {entry.number} could borrow, and waits")
+                borrower = queue.next_borrower(self.cluster.can_lend, {})
+                ensure(borrower is None, f"tenant {tenant}'s first job could borrow, and waits")

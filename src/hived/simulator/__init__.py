@@ -1,0 +1,20 @@
+"""Trace-driven simulation of the pure core: traces, the event loop, metrics, figures and experiments."""
+
+from .experiment import Options, PolicyName, Preempted, Results, Scheme, run_experiment
+from .record import Record, Run
+from .report import Report, make_report
+from .simulation import simulate
+
+__all__ = [
+    "Options",
+    "PolicyName",
+    "Preempted",
+    "Record",
+    "Report",
+    "Results",
+    "Run",
+    "Scheme",
+    "make_report",
+    "run_experiment",
+    "simulate",
+]

@@ -1,7 +1,7 @@
 """The event loop: a trace's submissions and the scheduler's decisions, played in order of time.
 
-Ties are settled by ``(time, finishes before submissions, job number)``. A job's work is its duration; what it has left is
-kept when it stops, so that a rate other than 1 would change this file alone.
+Ties are settled by ``(time, finishes before submissions, job number)``. A job's work is its duration; what it has left
+is kept when it stops, so that a rate other than 1 would change this file alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,29 @@
+"""The cluster spec: load, validate and compile the YAML dialect of deployed clusters."""
+
+from __future__ import annotations
+
+from .compiled import (
+    ChainSpec,
+    ClusterSpec,
+    LevelSpec,
+    PinnedCellSpec,
+    VirtualCellsSpec,
+    VirtualClusterSpec,
+)
+from .loading import load_spec, parse_spec, spec_from_dict
+from .quotas import read_quotas, share_nodes, spec_from_quotas
+
+__all__ = [
+    "ChainSpec",
+    "ClusterSpec",
+    "LevelSpec",
+    "PinnedCellSpec",
+    "VirtualCellsSpec",
+    "VirtualClusterSpec",
+    "load_spec",
+    "parse_spec",
+    "read_quotas",
+    "share_nodes",
+    "spec_from_dict",
+    "spec_from_quotas",
+]

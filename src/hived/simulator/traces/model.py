@@ -11,6 +11,10 @@ from typing import NamedTuple
 
 MS = 1000  #: milliseconds in a second
 
+#: What every job id of a made-up trace begins with. A CSV has no other place to say so, and what is
+#: synthetic must be called so wherever it is shown, after any number of writes and reads.
+SYNTHETIC_PREFIX = "synthetic-"
+
 
 class TraceJob(NamedTuple):
     """One job of a trace."""
@@ -18,9 +22,9 @@ class TraceJob(NamedTuple):
     job_id: str
     tenant: str
     submit_ms: int  #: since the start of the trace; never negative
-    duration_ms: int  #: GPU-holding time it needs in all; positive
+    duration_ms: int  #: GPU-holding time it needs in all; never negative, and a job of 0 ends where it starts
     gpus: int  #: at least 1
-    status: str
+    status: str  #: "pass" or "killed_or_failed"; another writer's word is kept as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Trace:
     name: str  #: what figures call it, e.g. the file's name
     jobs: tuple[TraceJob, ...]
     synthetic: bool = False  #: shown wherever the trace is shown
+    dropped: tuple[tuple[str, int], ...] = ()  #: (reason, jobs of the file left out for it), in order of reason
 
 
 def seconds(ms: int) -> str:

@@ -1,0 +1,173 @@
+"""``hived check``: a spec as a tree, and whether its virtual clusters fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.tree import Tree
+
+from hived.cells import LevelSafety
+from hived.cluster import Shortage, initial_safety, shortages
+from hived.spec import ChainSpec, ClusterSpec, VirtualClusterSpec, load_spec
+
+from .console import output
+
+
+def check(
+    spec: Annotated[Path, typer.Argument(help="The cluster spec (YAML).", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Show a cluster spec and say whether its virtual clusters fit, or why not.
+
+    Exit code 0: feasible; 2: infeasible or wrong.
+    """
+    cluster = load_spec(spec)
+    rows = initial_safety(cluster)
+    short = shortages(cluster, rows)
+    if as_json:
+        typer.echo(json.dumps(_to_json(cluster, rows, short), indent=2, ensure_ascii=False))
+    else:
+        _print(cluster, rows, short)
+    if short:
+        raise typer.Exit(2)
+
+
+def _print(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Shortage, ...]) -> None:
+    console = output()
+    for tree in (_physical_tree(cluster), _virtual_tree(cluster)):
+        console.print(tree)
+        console.print()
+    table = Table(title="Cells reserved and to be had", title_justify="left", box=None)
+    for heading in ("chain", "level", "cell type"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("reserved", "pinned", "free", "by splitting", "to spare"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        margin = f"[red]{row.margin}[/red]" if row.margin < 0 else str(row.margin)
+        numbers = (row.reserved, row.allocated, row.free, row.obtainable)
+        table.add_row(row.chain, str(row.level), row.cell_type, *map(str, numbers), margin)
+    console.print(table)
+    for key, line in cluster.ignored:
+        console.print(f"\nignored: {key} (line {line}) means nothing here", style="dim", markup=False)
+    console.print()
+    if short:
+        console.print(f"infeasible: {cluster.source}", style="bold red")
+        for shortage in short:
+            console.print(f"  {shortage}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"feasible: {cluster.source}", style="bold green")
+
+
+def _plural(number: int, word: str) -> str:
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def _physical_tree(cluster: ClusterSpec) -> Tree:
+    total = sum(chain.gpus for chain in cluster.chains)
+    tree = Tree(f"[bold]physical cluster[/bold]: {_plural(total, 'GPU')}")
+    for chain in cluster.chains:
+        branch = tree.add(
+            f"[bold]{chain.name}[/bold] x {chain.top_cells:,}: {_plural(chain.gpus, 'GPU')} of type {chain.leaf_type}"
+        )
+        for number in range(len(chain.levels), 0, -1):
+            level = chain.levels[number - 1]
+            if number == 1:
+                branch.add(f"level 1 {level.cell_type}")
+                continue
+            child = chain.levels[number - 2].cell_type
+            words = f"level {number} {level.cell_type}: {level.fanout} x {child}, {_plural(level.gpus, 'GPU')}"
+            branch = branch.add(words + (_nodes(chain) if number == chain.node_level else ""))
+    return tree
+
+
+def _nodes(chain: ChainSpec) -> str:
+    names = chain.node_names
+    shown = ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, ... {names[-1]}"
+    return f" [dim](node: {shown})[/dim]"
+
+
+def _virtual_tree(cluster: ClusterSpec) -> Tree:
+    tree = Tree(f"[bold]virtual clusters[/bold]: {len(cluster.virtual_clusters)}")
+    for vc in cluster.virtual_clusters:
+        branch = tree.add(f"[bold]{vc.name}[/bold]: {_plural(_gpus(cluster, vc), 'GPU')}")
+        for cells in vc.cells:
+            branch.add(f"{cells.number:,} x {_path(cluster.chain(cells.chain), cells.level)}")
+        for pin in vc.pinned:
+            branch.add(f"pinned {pin.pinned_cell_id}: {_path(cluster.chain(pin.chain), pin.level)} no. {pin.index}")
+    return tree
+
+
+def _path(chain: ChainSpec, level: int) -> str:
+    return ".".join(chain.levels[k].cell_type for k in range(len(chain.levels) - 1, level - 2, -1))
+
+
+def _gpus(cluster: ClusterSpec, vc: VirtualClusterSpec) -> int:
+    cells = sum(c.number * cluster.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
+    return cells + sum(cluster.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
+
+
+def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Shortage, ...]) -> dict[str, object]:
+    return {
+        "source": cluster.source,
+        "feasible": not short,
+        "gpus": sum(chain.gpus for chain in cluster.chains),
+        "chains": [
+            {
+                "name": chain.name,
+                "leaf_type": chain.leaf_type,
+                "gpus": chain.gpus,
+                "nodes": chain.cells_at(chain.node_level),
+                "levels": [
+                    {"level": n, "cell_type": level.cell_type, "gpus": level.gpus, "node": n == chain.node_level}
+                    for n, level in enumerate(chain.levels, 1)
+                ],
+            }
+            for chain in cluster.chains
+        ],
+        "virtual_clusters": [
+            {
+                "name": vc.name,
+                "gpus": _gpus(cluster, vc),
+                "cells": [
+                    {"cell_type": _path(cluster.chain(c.chain), c.level), "level": c.level, "number": c.number}
+                    for c in vc.cells
+                ],
+                "pinned_cells": [
+                    {"id": p.pinned_cell_id, "cell_type": _path(cluster.chain(p.chain), p.level), "index": p.index}
+                    for p in vc.pinned
+                ],
+            }
+            for vc in cluster.virtual_clusters
+        ],
+        "safety": [
+            {
+                "chain": row.chain,
+                "level": row.level,
+                "cell_type": row.cell_type,
+                "reserved": row.reserved,
+                "pinned": row.allocated,
+                "free": row.free,
+                "obtainable": row.obtainable,
+                "margin": row.margin,
+            }
+            for row in rows
+        ],
+        "shortages": [
+            {
+                "chain": s.chain,
+                "level": s.level,
+                "cell_type": s.cell_type,
+                "need": s.need,
+                "supply": s.supply,
+                "by": dict(s.by),
+                "reserve_fewer": s.need - s.supply,
+                "or_add_top_cells": s.missing_top_cells,
+            }
+            for s in short
+        ],
+        "ignored": [{"key": key, "line": line} for key, line in cluster.ignored],
+    }

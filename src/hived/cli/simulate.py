@@ -1,0 +1,250 @@
+"""``hived simulate``: a trace under the sharing schemes, with a table, files and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from hived.cluster import check_feasible
+from hived.errors import InputError
+from hived.simulator.experiment import (
+    Options,
+    PolicyName,
+    Preempted,
+    Results,
+    Scheme,
+    check_tenants,
+    run_experiment,
+)
+from hived.simulator.figures import figures_available, write_figures
+from hived.simulator.output import check_output, whole_folder, write_jobs, write_runs, write_summary
+from hived.simulator.report import Report, RunReport, make_report
+from hived.simulator.traces import TABLE1, compress_clock, generate_table1, read_trace
+from hived.spec import ClusterSpec, load_spec, parse_spec, spec_from_quotas
+
+from .console import messages, output
+
+_DAY_MS = 86_400_000
+
+#: Without a trace: as many jobs as load the paper's 279 nodes to about 0.8. All of Table 1's 141,950 jobs with Philly's
+#: durations would ask for half as many GPUs again as there are.
+_DEFAULT_JOBS = 80_000
+_DEFAULT_DAYS = 60
+_DEFAULT_NODES = 279
+
+
+def simulate(
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            help="Cluster spec (YAML). Without one: Table 1's quotas on --nodes nodes of 8 GPUs.", show_default=False
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="A trace: our CSV, Philly's JSON or Helios' CSV. Without one: a synthetic trace.", show_default=False
+        ),
+    ] = None,
+    scheme: Annotated[
+        list[Scheme] | None,
+        typer.Option(help="Sharing scheme; again for more. Without: all three.", show_default=False),
+    ] = None,
+    policy: Annotated[
+        list[PolicyName] | None, typer.Option(help="Policy inside each tenant's cluster.", show_default="yarn-cs")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+    no_opportunistic: Annotated[bool, typer.Option("--no-opportunistic", help="Lend no idle GPUs.")] = False,
+    preempted: Annotated[
+        Preempted, typer.Option(help="What a preempted job does when it runs again.")
+    ] = Preempted.RESUME,
+    clock_compression: Annotated[
+        float, typer.Option(help="Divide submission times by this; durations stay. Raises the load.")
+    ] = 1.0,
+    until: Annotated[float | None, typer.Option(help="Stop at this day of the simulation.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic trace.", min=0)] = 1,
+    jobs: Annotated[int, typer.Option(help="Jobs of the synthetic trace.", min=1)] = _DEFAULT_JOBS,
+    days: Annotated[int, typer.Option(help="Days of the synthetic trace.", min=1)] = _DEFAULT_DAYS,
+    nodes: Annotated[int, typer.Option(help="Nodes where no spec is given.", min=1)] = _DEFAULT_NODES,
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Tenant to show over time; again for more. Without: the three that sharing changes most.",
+            show_default=False,
+        ),
+    ] = None,
+    no_figures: Annotated[bool, typer.Option("--no-figures", help="Write no figures.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
+) -> None:
+    """Simulate a multi-tenant GPU cluster under the sharing schemes and compare what tenants get.
+
+    Writes jobs.csv, runs.csv, summary.json and figures to --out, and prints a table per tenant.
+
+    Example: hived simulate --spec spec.yaml --trace philly.csv.gz --clock-compression 1.5 --out results/
+    """
+    errors = messages()
+    check_output(out, overwrite)
+    if not no_figures and not figures_available():
+        raise InputError("figures need matplotlib: pip install 'hived[figures]', or give --no-figures")
+    if until is not None and not (math.isfinite(until) and until > 0):
+        raise InputError(f"--until {until}: must be a positive number of days")
+    cluster = load_spec(spec) if spec is not None else _table1_spec(nodes)
+    check_feasible(cluster)
+    with errors.status("reading the trace" if trace is not None else "generating a synthetic trace"):
+        loaded = read_trace(trace) if trace is not None else generate_table1(jobs, days, seed)
+    if clock_compression != 1.0:
+        loaded = compress_clock(loaded, clock_compression)
+    check_tenants(cluster, loaded)
+    _check_shown(cluster, tenant or [])
+    options = Options(
+        tuple(dict.fromkeys(scheme)) if scheme else tuple(Scheme),
+        tuple(dict.fromkeys(policy)) if policy else (PolicyName.YARN_CS,),
+        not no_opportunistic,
+        preempted,
+        None if until is None else round(until * _DAY_MS),
+        clock_compression,
+    )
+    with _bars(errors, options, len(loaded.jobs)) as progress:
+        results = run_experiment(cluster, loaded, options, progress)
+    with errors.status("writing results") as status, whole_folder(out) as draft:
+        report = make_report(results)
+        write_jobs(results, draft / "jobs.csv")
+        write_runs(results, draft / "runs.csv")
+        if not no_figures:
+            status.update("drawing figures")
+            write_figures(report, draft, tenant or [])
+        write_summary(report, draft / "summary.json")
+    _print(report, results, out)
+
+
+def _table1_spec(nodes: int) -> ClusterSpec:
+    text = spec_from_quotas(nodes, [(row.tenant, row.quota_percent) for row in TABLE1])
+    return parse_spec(text, f"Table 1 on {nodes} nodes")
+
+
+def _check_shown(cluster: ClusterSpec, tenants: list[str]) -> None:
+    known = [vc.name for vc in cluster.virtual_clusters]
+    for name in tenants:
+        if name not in known:
+            raise InputError(f"--tenant {name}: no such tenant in {cluster.source} (which has {', '.join(known)})")
+
+
+@contextmanager
+def _bars(console: Console, options: Options, jobs: int) -> Iterator[Callable[[str, int], None]]:
+    """One progress bar per run, in jobs submitted."""
+    columns = (
+        TextColumn("{task.description:>16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("jobs"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, refresh_per_second=5) as progress:
+        tasks = {
+            f"{scheme.value} {policy.value}": progress.add_task(
+                f"{scheme.value} {policy.value}", total=jobs, start=False
+            )
+            for policy in options.policies
+            for scheme in options.schemes
+        }
+        started: set[str] = set()
+
+        def report(label: str, done: int) -> None:
+            if label not in started:
+                started.add(label)
+                progress.start_task(tasks[label])
+            progress.update(tasks[label], completed=done)
+
+        yield report
+
+
+def _print(report: Report, results: Results, out: Path) -> None:
+    console = output()
+    trace = results.trace
+    kind = "synthetic trace" if trace.synthetic else "trace"
+    console.print(
+        f"{kind} [bold]{trace.name}[/bold]: {len(trace.jobs):,} jobs over {report.window_s / 86400:.1f} days, "
+        f"asking for {100 * report.load:.0f}% of {report.gpus:,} GPUs on {report.nodes:,} nodes"
+    )
+    for policy in results.options.policies:
+        runs = [run for run in report.runs if run.policy == policy.value]
+        console.print(_tenant_table(policy.value, runs))
+        console.print(_cluster_table(runs))
+    never = report.never_fit()
+    if never:
+        shown = ", ".join(f"{job['job_id']} ({job['tenant']}, {job['gpus']} GPUs)" for job in never[:5])
+        more = f" and {len(never) - 5:,} more, all in summary.json" if len(never) > 5 else ""
+        console.print(f"never fit their private cluster, left out of comparisons: {shown}{more}", markup=False)
+    left_out = len(trace.jobs) - report.compared - len(never)
+    if left_out > 0:
+        console.print(f"left out too: {left_out:,} jobs that not every run finished")
+    console.print(f"results: {out}/")
+
+
+def _minutes(s: float) -> str:
+    if math.isnan(s):
+        return "-"
+    return f"{s / 60:,.1f}" if s < 6e5 else f"{s / 60:,.0f}"
+
+
+def _tenant_table(policy: str, runs: list[RunReport]) -> Table:
+    table = Table(title=f"mean queueing delay in minutes ({policy})", title_justify="left", box=None)
+    table.add_column("tenant")
+    table.add_column("jobs", justify="right")
+    for run in runs:
+        table.add_column(run.scheme, justify="right")
+    shared = [run for run in runs if run.scheme != Scheme.PRIVATE.value and run.overall.anomalies is not None]
+    for run in shared:
+        table.add_column(f"{run.scheme}/private", justify="right")
+    for run in shared:
+        table.add_column(f"worse under {run.scheme}", justify="right")
+    rows = [[run.tenants[n] for run in runs] for n in range(len(runs[0].tenants))]
+    for row in (*rows, [run.overall for run in runs]):
+        ratios, worse = [], []
+        for run, cell in zip(runs, row, strict=True):
+            if run in shared and cell.anomalies is not None:
+                text = "-" if math.isnan(cell.to_private) else f"{cell.to_private:.2f}"
+                ratios.append(f"[red]{text}[/red]" if cell.to_private > 1 else text)
+                jobs, minutes = cell.anomalies.jobs, cell.anomalies.minutes
+                worse.append(f"{jobs:,} jobs, {minutes:,.0f} min" if jobs else "none")
+        table.add_row(
+            row[0].tenant,
+            f"{row[0].delay.jobs:,}",
+            *(_minutes(cell.delay.mean_s) for cell in row),
+            *ratios,
+            *worse,
+            style="bold" if row[0].tenant == "all" else "",
+        )
+    return table
+
+
+def _cluster_table(runs: list[RunReport]) -> Table:
+    table = Table(title="cluster, while jobs arrive", title_justify="left", box=None)
+    table.add_column("scheme")
+    for heading in (
+        "utilization",
+        "opportunistic",
+        "fragmented nodes",
+        "partly used",
+        "preemptions",
+        "GPUs preempted",
+        "unfinished jobs",
+    ):
+        table.add_column(heading, justify="right")
+    for run in runs:
+        shares = (run.utilization, run.opportunistic, run.fragmentation, run.partly_used)
+        table.add_row(
+            run.scheme,
+            *(f"{100 * share:.1f}%" for share in shares),
+            *(f"{n:,}" for n in (run.preemptions, run.preempted_gpus, run.unfinished)),
+        )
+    return table

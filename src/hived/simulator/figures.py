@@ -1,0 +1,202 @@
+"""The papers' figures from our own records, as PNG and SVG.
+
+Colours are Okabe and Ito's, safe for the colour-blind, and every scheme has a line style of its own as well.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hived.errors import InputError
+
+from .experiment import PolicyName, Scheme
+from .metrics import HOUR_MS, comparable_jobs, queues, window_means
+from .report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WINDOW_MS = 12 * HOUR_MS
+_LOOK = {
+    Scheme.PRIVATE.value: ("#000000", (0, (4, 2)), "Private"),
+    Scheme.QUOTA.value: ("#D55E00", (0, ()), "Quota"),
+    Scheme.HIVED.value: ("#0072B2", (0, ()), "HiveD"),
+}
+_DAY_MS = 24 * HOUR_MS
+
+
+def figures_available() -> bool:
+    """Whether matplotlib is installed (the ``[figures]`` extra)."""
+    try:
+        import matplotlib  # noqa: F401 - an extra, asked for here alone
+    except ImportError:
+        return False
+    return True
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    import matplotlib as mpl
+
+    with mpl.rc_context(
+        {
+            "font.size": 9,
+            "axes.titlesize": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.25,
+            "grid.linewidth": 0.6,
+            "legend.frameon": False,
+            "svg.hashsalt": "hived",  # the same figure gives the same bytes
+            "svg.fonttype": "path",
+            "savefig.dpi": 200,
+        }
+    ):
+        yield
+
+
+def write_figures(report: Report, folder: Path, tenants: Sequence[str] = ()) -> list[Path]:
+    """Every figure that the report has the runs for; the files written. ``tenants``: those to show over time."""
+    if not figures_available():
+        raise InputError("figures need matplotlib: pip install 'hived[figures]', or give --no-figures")
+    written = []
+    with _style():
+        for policy in report.results.options.policies:
+            shown = list(tenants) or pick_tenants(report, policy)
+            suffix = f"-{policy.value}"
+            if shown:
+                written += _save(_delay_over_time(report, policy, shown), folder / f"queueing-delay-over-time{suffix}")
+            if report.run(Scheme.PRIVATE, policy) is not None and len(report.results.options.schemes) > 1:
+                written += _save(_normalised(report, policy), folder / f"delay-normalised-to-private{suffix}")
+    return written
+
+
+def _save(figure: Figure, stem: Path) -> list[Path]:
+    png, svg = stem.with_suffix(".png"), stem.with_suffix(".svg")
+    figure.savefig(png, metadata={"Software": None})
+    figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    return [png, svg]
+
+
+def pick_tenants(report: Report, policy: PolicyName, count: int = 3) -> list[str]:
+    """The tenants that sharing changes most: by the largest gap between the worst scheme's mean delay and private's."""
+    private = report.run(Scheme.PRIVATE, policy)
+    if private is None:
+        run = next(run for run in report.runs if run.policy == policy.value)
+        ranked = [(t.delay.mean_s, t.tenant) for t in run.tenants if t.delay.jobs]
+    else:
+        ranked = []
+        for number, mine in enumerate(private.tenants):
+            others = [run.tenants[number].delay.mean_s for run in report.runs if run.policy == policy.value]
+            if mine.delay.jobs:
+                ranked.append((max(others) / max(mine.delay.mean_s, 1.0), mine.tenant))
+    ranked.sort(key=lambda pair: (-pair[0], pair[1]))
+    return [name for _, name in ranked[:count]]
+
+
+def _title(report: Report) -> str:
+    trace = report.results.trace
+    kind = "synthetic trace" if trace.synthetic else "trace"
+    return (
+        f"{kind} {trace.name}: {len(trace.jobs):,} jobs, {report.window_s / 86400:.0f} days; "
+        f"{report.nodes:,} nodes, {report.gpus:,} GPUs, offered load {report.load:.2f}"
+    )
+
+
+def _delay_over_time(report: Report, policy: PolicyName, tenants: Sequence[str]) -> Figure:
+    """After HiveD's Figure 6: delay of chosen tenants over time, the level of fragmentation below."""
+    from matplotlib.figure import Figure as NewFigure
+
+    results = report.results
+    rows = len(tenants) + 1
+    figure = NewFigure(figsize=(7.2, 1.5 * rows + 0.9), layout="constrained")
+    axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    chosen = comparable_jobs(results)
+    submit = np.asarray([job.submit_ms for job in results.trace.jobs], dtype=np.int64)
+    names = np.asarray([job.tenant for job in results.trace.jobs], dtype=object)
+    at = np.arange(0, int(report.window_s * 1000) + 1, HOUR_MS, dtype=np.int64)
+    runs = [run for run in report.runs if run.policy == policy.value]
+    for axis, tenant in zip(axes, tenants, strict=False):
+        mine = np.flatnonzero(chosen & (names == tenant))
+        for run in runs:
+            record = results.record(Scheme(run.scheme), policy)
+            if record is None:
+                continue
+            means = window_means(submit[mine], queues(record)[mine], at, WINDOW_MS) / 60_000
+            colour, dashes, label = _LOOK[run.scheme]
+            axis.plot(at / _DAY_MS, means, color=colour, linestyle=dashes, linewidth=1.3, label=label)
+        _log_from_zero(axis)
+        axis.set_ylabel(f"{tenant}\ndelay (min)")
+    below = axes[-1]
+    for run in runs:
+        colour, dashes, label = _LOOK[run.scheme]
+        middle = (run.series.edges[:-1] + run.series.edges[1:]) / 2 / _DAY_MS
+        below.plot(middle, 100 * run.series.fragmentation, color=colour, linestyle=dashes, linewidth=1.0, label=label)
+    below.set_ylim(0, 102)
+    below.set_ylabel("fragmented\nnodes (%)")
+    below.set_xlabel("time of submission (days)")
+    handles, labels = below.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=len(handles))
+    figure.suptitle(
+        f"Queueing delay, mean of a moving 12-hour window ({policy.value})\n{_title(report)}",
+        fontsize=8.5, x=0.01, ha="left",
+    )  # fmt: skip
+    return figure
+
+
+def _log_from_zero(axis: Axes) -> None:
+    """Delays span from seconds to weeks, and many are 0: linear up to a minute, logarithmic above."""
+    axis.set_yscale("symlog", linthresh=1)
+    axis.set_ylim(bottom=0)
+
+
+def _normalised(report: Report, policy: PolicyName) -> Figure:
+    """After HiveD's Figure 7: mean delay of every tenant over that in its private cluster."""
+    from matplotlib.figure import Figure as NewFigure
+
+    runs = [run for run in report.runs if run.policy == policy.value and run.scheme != Scheme.PRIVATE.value]
+    private = report.run(Scheme.PRIVATE, policy)
+    names = [tenant.tenant for tenant in runs[0].tenants if tenant.delay.jobs]
+    figure = NewFigure(figsize=(7.2, 3.3), layout="constrained")
+    axis = figure.subplots()
+    width = 0.8 / len(runs)
+    ratios = [r for run in runs for t in run.tenants if not math.isnan(r := t.to_private) and r > 0]
+    floor = 10.0 ** math.floor(math.log10(min([*ratios, 0.1]))) if ratios else 0.01
+    for number, run in enumerate(runs):
+        colour, _, label = _LOOK[run.scheme]
+        values = {t.tenant: t.to_private for t in run.tenants}
+        heights = [values[name] for name in names]
+        place = np.arange(len(names)) + (number - (len(runs) - 1) / 2) * width
+        shown = [max(h, floor) if not math.isnan(h) else floor for h in heights]
+        bars = axis.bar(place, [s - floor for s in shown], width, bottom=floor, color=colour, label=label)
+        words = ["n/a" if math.isnan(h) else f"{h:.2g}" if h < 100 else f"{h:,.0f}" for h in heights]
+        axis.bar_label(bars, words, fontsize=6, rotation=90, padding=2)
+    axis.set_yscale("log")
+    axis.set_ylim(floor, max([*ratios, 1.0]) * 6)
+    axis.axhline(1, color="black", linewidth=1, linestyle=(0, (4, 2)))
+    axis.text(len(names) - 0.45, 1, " private", va="center", ha="left", fontsize=7)
+    labels = names
+    if private is not None:
+        minutes = {t.tenant: t.delay.mean_s / 60 for t in private.tenants}
+        labels = [f"{name}\n{minutes[name]:,.0f} min" for name in names]
+    axis.set_xticks(np.arange(len(names)), labels, fontsize=7)
+    axis.set_ylabel("mean delay / private's")
+    axis.set_xlabel("tenant, and its mean queueing delay in its private cluster")
+    axis.grid(visible=False, axis="x")
+    axis.legend(loc="upper right", ncols=len(runs))
+    figure.suptitle(
+        f"Queueing delay against a private cluster ({policy.value})\n{_title(report)}", fontsize=8.5, x=0.01, ha="left"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # labels outside a log axis while it is laid out
+        figure.draw_without_rendering()
+    return figure

@@ -1,0 +1,202 @@
+"""Numbers from records: delays, anomalies, utilization and fragmentation.
+
+Everything is derived from the same intervals that ``runs.csv`` shows, after the simulation, so that a reader of that
+file can check it. Times are milliseconds until they are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hived.cluster import Kind
+
+from .experiment import Results
+from .record import Record
+
+HOUR_MS = 3_600_000
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Queueing delay and completion time of a group of finished jobs, in seconds. NaN for no jobs."""
+
+    jobs: int
+    mean_s: float
+    median_s: float
+    p95_s: float
+    completion_mean_s: float  #: mean job completion time, from submission to end
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Anomalies:
+    """Sharing anomalies: jobs that wait longer than in their tenant's private cluster, and by how much."""
+
+    jobs: int
+    minutes: float  #: added up
+    worst_minutes: float
+
+
+def comparable_jobs(results: Results) -> NDArray[np.bool_]:
+    """Jobs that every run finished and that fit their private cluster: the ones that may be compared. (jobs,)"""
+    mask = np.ones(len(results.trace.jobs), dtype=bool)
+    mask[list(results.never_fit)] = False
+    for record in results.records:
+        mask &= np.asarray(record.finish, dtype=np.int64) >= 0
+    return mask
+
+
+def queues(record: Record) -> Ints:
+    """Queueing delay of every job; meaningless where it did not finish. (jobs,)"""
+    finish = np.asarray(record.finish, dtype=np.int64)
+    submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
+    duration = np.asarray([job.duration_ms for job in record.jobs], dtype=np.int64)
+    return finish - submit - duration
+
+
+def delay(record: Record, chosen: NDArray[np.bool_]) -> Delay:
+    """Delays of the chosen jobs."""
+    numbers = np.flatnonzero(chosen)
+    if not len(numbers):
+        return Delay(0, float("nan"), float("nan"), float("nan"), float("nan"), 0)
+    queue = queues(record)[numbers] / 1000
+    duration = np.asarray([record.jobs[int(n)].duration_ms for n in numbers]) / 1000
+    return Delay(
+        len(numbers),
+        float(queue.mean()),
+        float(np.median(queue)),
+        float(np.percentile(queue, 95)),
+        float((queue + duration).mean()),
+        sum(record.preemptions[n] for n in numbers),
+    )
+
+
+def anomalies(record: Record, private: Record, chosen: NDArray[np.bool_]) -> Anomalies:
+    """Chosen jobs that ``record`` has worse than ``private``."""
+    worse = (queues(record) - queues(private))[chosen]
+    worse = worse[worse > 0]
+    if not len(worse):
+        return Anomalies(0, 0.0, 0.0)
+    return Anomalies(len(worse), float(worse.sum()) / 60_000, float(worse.max()) / 60_000)
+
+
+def window_means(times: Ints, values: Ints, at: Ints, width: int) -> Floats:
+    """Mean of the values whose time is within ``width / 2`` of each point of ``at``; NaN where there are none.
+
+    ``times`` ascend. Shapes: times and values (n,), at and the result (m,).
+    """
+    sums = np.concatenate(([0], np.cumsum(values)))
+    low = np.searchsorted(times, at - width // 2, side="left")
+    high = np.searchsorted(times, at + width // 2, side="left")
+    count = high - low
+    total = sums[high] - sums[low]
+    means = np.full(len(at), np.nan)
+    np.divide(total, count, out=means, where=count > 0)
+    return means
+
+
+def interval_means(starts: Ints, ends: Ints, weights: Ints, edges: Ints) -> Floats:
+    """Time average, in each bin, of the total weight of the intervals that cover an instant.
+
+    Shapes: starts, ends, weights (n,); edges (m + 1,); result (m,). Exact in integers; O((n + m) log n).
+    """
+
+    def area(times: Ints) -> Ints:
+        """Integral up to each edge of the weight begun at ``times``."""
+        order = np.argsort(times, kind="stable")
+        sorted_times, sorted_weights = times[order], weights[order]
+        weight = np.concatenate(([0], np.cumsum(sorted_weights)))
+        moment = np.concatenate(([0], np.cumsum(sorted_weights * sorted_times)))
+        n = np.searchsorted(sorted_times, edges, side="right")
+        return np.asarray(weight[n] * edges - moment[n], dtype=np.int64)
+
+    integral = area(starts) - area(ends)
+    return np.diff(integral) / np.diff(edges)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A record over time. All but ``edges`` (m + 1,) have one value per bin (m,), between 0 and 1."""
+
+    edges: Ints
+    utilization: Floats  #: GPUs held, of all
+    opportunistic: Floats  #: GPUs held opportunistically, of all
+    #: nodes that cannot give all their GPUs to one guaranteed job, since some are in guaranteed use
+    fragmentation: Floats
+    partly_used: Floats  #: of those, the nodes whose GPUs are not all in guaranteed use: what packing could mend
+
+
+def submission_window(results: Results) -> int:
+    """The end of the time that averages are taken over: the last submission, or the simulation's end before it."""
+    last = results.trace.jobs[-1].submit_ms if results.trace.jobs else 0
+    until = results.options.until_ms
+    return max(1, last if until is None else min(last, until))
+
+
+def series(results: Results, record: Record, bin_ms: int = HOUR_MS) -> Series:
+    """Utilization and fragmentation over the submission window. O(runs log runs)."""
+    window = submission_window(results)
+    edges = np.append(np.arange(0, window, bin_ms, dtype=np.int64), window)
+    sizes = results.clusters[results.records.index(record)].node_sizes()
+    gpus = sum(sum(pool) for pool in sizes)
+    held = _columns(record, None)
+    lent = _columns(record, Kind.OPPORTUNISTIC)
+    unable, partly = _node_use(record, sizes)
+    nodes = max(1, sum(len(pool) for pool in sizes))
+    return Series(
+        edges,
+        interval_means(*held, edges) / max(1, gpus),
+        interval_means(*lent, edges) / max(1, gpus),
+        interval_means(*unable, edges) / nodes,
+        interval_means(*partly, edges) / nodes,
+    )
+
+
+def _columns(record: Record, kind: Kind | None) -> tuple[Ints, Ints, Ints]:
+    runs = [run for run in record.runs if kind is None or run.kind is kind]
+    held = [sum(part.mask.bit_count() for part in run.parts) for run in runs]
+    return (
+        np.asarray([run.start for run in runs], dtype=np.int64),
+        np.asarray([run.end for run in runs], dtype=np.int64),
+        np.asarray(held, dtype=np.int64),
+    )
+
+
+def _node_use(
+    record: Record, sizes: Sequence[Sequence[int]]
+) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:
+    """Intervals in which a node has guaranteed GPUs in use, and those in which it has some but not all."""
+    first: list[int] = []  # per chain: number of its first node among all
+    flat: list[int] = []
+    for pool in sizes:
+        first.append(len(flat))
+        flat += pool
+    rows = [
+        (first[chain] + node, run.start, run.end, mask.bit_count())
+        for run in record.runs
+        if run.kind is Kind.GUARANTEED
+        for chain, node, mask in run.parts
+    ]
+    if not rows:
+        empty = np.zeros(0, dtype=np.int64)
+        return (empty, empty, empty), (empty, empty, empty)
+    table = np.asarray(rows, dtype=np.int64)
+    node = np.concatenate((table[:, 0], table[:, 0]))
+    time = np.concatenate((table[:, 1], table[:, 2]))
+    change = np.concatenate((table[:, 3], -table[:, 3]))
+    order = np.lexsort((time, node))
+    node, time, change = node[order], time[order], change[order]
+    used = np.cumsum(change)  # every node starts and ends at 0, so one running sum serves all
+    until = np.append(time[1:], 0)
+    same = np.append(node[1:] == node[:-1], False) & (until > time)
+    size = np.asarray(flat, dtype=np.int64)[node]
+    unable = same & (used > 0)
+    partly = same & (used > 0) & (used < size)
+    ones = np.ones(len(time), dtype=np.int64)
+    return (time[unable], until[unable], ones[unable]), (time[partly], until[partly], ones[partly])

@@ -1,0 +1,177 @@
+"""The numbers of an experiment that people ask for, in one object: for the table, ``summary.json`` and the figures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from hived import __version__
+
+from .experiment import PolicyName, Results, Scheme
+from .metrics import Anomalies, Delay, Series, anomalies, comparable_jobs, delay, queues, series, submission_window
+from .record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class TenantReport:
+    """One tenant under one scheme, over the comparable jobs."""
+
+    tenant: str
+    delay: Delay
+    #: mean delay over that in the private cluster; NaN where that is 0 or was not simulated
+    to_private: float
+    #: against the private cluster; None where that was not simulated
+    anomalies: Anomalies | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One scheme with one policy."""
+
+    scheme: str
+    policy: str
+    finished: int
+    unfinished: int
+    tenants: tuple[TenantReport, ...]
+    overall: TenantReport
+    utilization: float  #: mean over the submission window
+    opportunistic: float  #: of which opportunistic
+    fragmentation: float
+    partly_used: float
+    preemptions: int
+    preempted_gpus: int
+    makespan_s: float
+    series: Series
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All of an experiment."""
+
+    results: Results
+    gpus: int  #: of the shared cluster
+    nodes: int
+    load: float  #: mean GPUs the trace asks for over the submission window, as a share of the cluster
+    compared: int  #: jobs compared
+    window_s: float
+    runs: tuple[RunReport, ...]
+
+    def run(self, scheme: Scheme, policy: PolicyName) -> RunReport | None:
+        """One run's report, ``None`` when it was not asked for."""
+        for run in self.runs:
+            if run.scheme == scheme.value and run.policy == policy.value:
+                return run
+        return None
+
+    def never_fit(self) -> list[dict[str, object]]:
+        """The jobs left out since they can never fit their private cluster."""
+        jobs = self.results.trace.jobs
+        return [
+            {"job_id": jobs[n].job_id, "tenant": jobs[n].tenant, "gpus": jobs[n].gpus} for n in self.results.never_fit
+        ]
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data, in a fixed order."""
+        options = self.results.options
+        trace = self.results.trace
+        return {
+            "hived_version": __version__,
+            "trace": {
+                "name": trace.name,
+                "synthetic": trace.synthetic,
+                "jobs": len(trace.jobs),
+                "dropped": dict(trace.dropped),
+                "clock_compression": options.clock_compression,
+                "window_s": self.window_s,
+            },
+            "cluster": {
+                "spec": self.results.spec.source,
+                "gpus": self.gpus,
+                "nodes": self.nodes,
+                "offered_load": self.load,
+            },
+            "options": {
+                "opportunistic": options.opportunistic,
+                "preempted": options.preempted.value,
+                "until_s": None if options.until_ms is None else options.until_ms / 1000,
+            },
+            "compared_jobs": self.compared,
+            "never_fit_private": self.never_fit(),
+            "runs": [_run_json(run) for run in self.runs],
+        }
+
+
+def _run_json(run: RunReport) -> dict[str, object]:
+    plain: dict[str, object] = {
+        name: getattr(run, name)
+        for name in (
+            "scheme", "policy", "finished", "unfinished", "utilization", "opportunistic", "fragmentation",
+            "partly_used", "preemptions", "preempted_gpus", "makespan_s",
+        )
+    }  # fmt: skip
+    plain["overall"] = _tenant_json(run.overall)
+    plain["tenants"] = {tenant.tenant: _tenant_json(tenant) for tenant in run.tenants}
+    return plain
+
+
+def _tenant_json(tenant: TenantReport) -> dict[str, object]:
+    return {
+        **asdict(tenant.delay),
+        "queue_to_private": tenant.to_private,
+        "anomalies": None if tenant.anomalies is None else asdict(tenant.anomalies),
+    }
+
+
+def make_report(results: Results) -> Report:
+    """Derive every number. O(runs log runs)."""
+    trace = results.trace
+    chosen = comparable_jobs(results)
+    tenant_of = np.asarray([job.tenant for job in trace.jobs], dtype=object)
+    window = submission_window(results)
+    gpus = sum(chain.gpus for chain in results.spec.chains)
+    asked = sum(job.gpus * job.duration_ms for job in trace.jobs if job.submit_ms <= window)
+    privates = {record.policy: record for record in results.records if record.scheme == Scheme.PRIVATE.value}
+
+    def tenant_report(name: str, record: Record) -> TenantReport:
+        mine = chosen if name == "all" else chosen & (tenant_of == name)
+        own = delay(record, mine)
+        private = privates.get(record.policy)
+        if private is None:
+            return TenantReport(name, own, float("nan"), None)
+        base = float(queues(private)[mine].sum())
+        ratio = float(queues(record)[mine].sum()) / base if base else float("nan")
+        return TenantReport(name, own, ratio, anomalies(record, private, mine))
+
+    runs = []
+    for record in results.records:
+        over_time = series(results, record)
+        widths = np.diff(over_time.edges)
+        finished = sum(f >= 0 for f in record.finish)
+        runs.append(
+            RunReport(
+                record.scheme,
+                record.policy,
+                finished,
+                len(trace.jobs) - finished,
+                tuple(tenant_report(vc.name, record) for vc in results.spec.virtual_clusters),
+                tenant_report("all", record),
+                float(np.average(over_time.utilization, weights=widths)),
+                float(np.average(over_time.opportunistic, weights=widths)),
+                float(np.average(over_time.fragmentation, weights=widths)),
+                float(np.average(over_time.partly_used, weights=widths)),
+                sum(record.preemptions),
+                record.preempted_gpus,
+                record.end / 1000,
+                over_time,
+            )
+        )
+    return Report(
+        results,
+        gpus,
+        sum(chain.cells_at(chain.node_level) for chain in results.spec.chains),
+        asked / window / gpus,
+        int(chosen.sum()),
+        window / 1000,
+        tuple(runs),
+    )

@@ -1,0 +1,110 @@
+"""What one field of a trace may hold: the rules, once, for every reader and for the writer.
+
+Each function takes what stood in the file and gives the value, or raises :class:`FieldError` with the half
+of the message that follows the column's name. All are O(length of the field).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import ROUND_HALF_UP, Decimal
+
+from .model import MS, TraceJob
+
+MAX_SECONDS = 10**12  #: about 31,700 years: more is a wrong unit, not a time
+MAX_GPUS = 10**6  #: more is a wrong column, not a job
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_MILLISECOND = Decimal("0.001")
+_PLAIN_DIGITS = 12  #: an integer of at most this many digits is below MAX_SECONDS: no need to look closer
+_FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})  #: control characters, lone surrogates, line separators
+
+
+class FieldError(ValueError):
+    """A field does not hold what its column promises. Its text goes on from the column's name."""
+
+
+def shown(text: str, limit: int = 40) -> str:
+    """``text`` in quotes on one line, cut to ``limit`` characters, for a message."""
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def milliseconds(text: str) -> int:
+    """A number of seconds (``12``, ``0.5``, ``1e3``) as whole milliseconds: exact, then rounded half up.
+
+    Raises :class:`FieldError` for what is no number, nan, infinite, negative, or above :data:`MAX_SECONDS`.
+    """
+    if len(text) <= _PLAIN_DIGITS and text.isdigit() and text.isascii():
+        return int(text) * MS
+    value = _number(text, "give seconds, for example 12 or 12.5")
+    if value < 0:
+        raise FieldError(f"is {shown(text)}, below zero: give seconds since the start of the trace, 0 or more")
+    if value > MAX_SECONDS:
+        raise FieldError(f"is {shown(text)}, above the limit of {MAX_SECONDS} seconds: is it in milliseconds?")
+    return int(value.quantize(_MILLISECOND, ROUND_HALF_UP) * MS)
+
+
+def gpu_count(text: str) -> int:
+    """A whole number of GPUs, 0 to :data:`MAX_GPUS` (``8``; ``8.0`` is whole too).
+
+    Raises :class:`FieldError` for what is no number, not whole, negative or absurdly large. Whether 0 is an
+    error is for the format to say.
+    """
+    if len(text) <= 6 and text.isdigit() and text.isascii():
+        return int(text)
+    value = _number(text, "give a whole number of GPUs, 1 or more")
+    if value < 0:
+        raise FieldError(f"is {shown(text)}, below zero: give a whole number of GPUs, 1 or more")
+    if value > MAX_GPUS:
+        raise FieldError(f"is {shown(text)}, above the limit of {MAX_GPUS} GPUs: is it another column?")
+    if value != value.to_integral_value():
+        raise FieldError(f"is {shown(text)}, not a whole number: a job takes whole GPUs")
+    return int(value)
+
+
+def identifier(text: str) -> str:
+    """The name of a job or tenant: ``text`` itself, where it is not blank and fits on one line.
+
+    Raises :class:`FieldError` for blank text, and for line breaks and other control characters.
+    """
+    if not text or text.isspace():
+        raise FieldError("is empty: every job needs one")
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    """``text`` itself, or :class:`FieldError` for a line break or other control character in it."""
+    if not text.isprintable():
+        for character in text:
+            if unicodedata.category(character) in _FORBIDDEN:
+                name = f"U+{ord(character):04X}"
+                raise FieldError(f"is {shown(text)}, with the control character {name}: take it out")
+    return text
+
+
+def check_job(job: TraceJob) -> None:
+    """Raise :class:`FieldError`, the field's name first, for a job that no reader would take back."""
+    for name, text in (("job_id", job.job_id), ("tenant", job.tenant)):
+        try:
+            identifier(text)
+        except FieldError as error:
+            raise FieldError(f"{name} {error}") from None
+    try:
+        one_line(job.status)
+    except FieldError as error:
+        raise FieldError(f"status {error}") from None
+    for name, ms in (("submit_ms", job.submit_ms), ("duration_ms", job.duration_ms)):
+        if not 0 <= ms <= MAX_SECONDS * MS:
+            raise FieldError(f"{name} is {ms}: it must lie between 0 and {MAX_SECONDS * MS}")
+    if not 1 <= job.gpus <= MAX_GPUS:
+        raise FieldError(f"gpus is {job.gpus}: it must lie between 1 and {MAX_GPUS}")
+
+
+def _number(text: str, way_out: str) -> Decimal:
+    text = text.strip(" \t")
+    if not text:
+        raise FieldError(f"is empty: {way_out}")
+    if not _NUMBER.fullmatch(text):
+        raise FieldError(f"is {shown(text)}, not a number: {way_out}")
+    return Decimal(text)

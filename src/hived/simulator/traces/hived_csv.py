@@ -1,0 +1,60 @@
+"""Reading our own format: CSV with the columns ``job_id,tenant,submit_s,duration_s,gpus,status``.
+
+Times are seconds since the start of the trace and stay as they are; ``duration_s`` is the time the job
+holds its GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...errors import Location, TraceError
+from .fields import FieldError, gpu_count, identifier, milliseconds, one_line, shown
+from .formats import Parsed
+from .model import TraceJob
+from .tables import Row, columns
+
+COLUMNS = ("job_id", "tenant", "submit_s", "duration_s", "gpus", "status")
+
+
+def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
+    """The jobs of ``rows``. O(rows), about a microsecond each.
+
+    Raises :class:`~hived.errors.TraceError`, with file and line, for the first row that is wrong.
+    """
+    places = columns(header[1], COLUMNS, Location(file, header[0]), others=False)
+    at_id, at_tenant, at_submit, at_duration, at_gpus, at_status = places
+    seen: dict[str, int] = {}
+    tenants: set[str] = set()  # few and repeated: each is checked once
+    statuses: set[str] = set()
+    jobs: list[TraceJob] = []
+    for line, row in rows:
+        column = "job_id"
+        try:
+            job_id = identifier(row[at_id])
+            column = "tenant"
+            tenant = row[at_tenant]
+            if tenant not in tenants:
+                tenants.add(identifier(tenant))
+            column = "submit_s"
+            submit_ms = milliseconds(row[at_submit])
+            column = "duration_s"
+            duration_ms = milliseconds(row[at_duration])
+            column = "gpus"
+            gpus = gpu_count(row[at_gpus])
+            if not gpus:
+                raise FieldError("is 0: a job holds at least 1 GPU; leave CPU-only jobs out")  # noqa: TRY301
+            column = "status"
+            status = row[at_status]
+            if status not in statuses:
+                statuses.add(one_line(status))
+        except FieldError as error:
+            raise TraceError(f"{column} {error}", Location(file, line)) from None
+        first = seen.setdefault(job_id, line)
+        if first != line:
+            raise TraceError(
+                f"job_id {shown(job_id)} is already in row {first}: give every job its own",
+                Location(file, line),
+            )
+        jobs.append(TraceJob(job_id, tenant, submit_ms, duration_ms, gpus, status))
+    return Parsed(jobs)

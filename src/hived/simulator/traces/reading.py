@@ -1,0 +1,64 @@
+"""Reading a trace of any format we know; the content says which, the file's name does not."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from ...errors import Location, TraceError
+from . import helios_csv, hived_csv, philly_json
+from .formats import Parsed
+from .model import SYNTHETIC_PREFIX, Trace
+from .opening import read_text
+from .tables import rows_of
+
+_ENDINGS = (".gz", ".csv", ".json")
+
+
+def read_trace(path: str | PathLike[str]) -> Trace:
+    """The trace in the file ``path``: jobs sorted by submission, those of one instant in the file's order.
+
+    The format is one of: our CSV (:mod:`.hived_csv`, times kept), the published Philly log
+    (:mod:`.philly_json`) and a published Helios log (:mod:`.helios_csv`), these two with the first
+    submission at 0; each plain or gzipped. Jobs a published log holds but nobody can simulate are left out
+    and counted in ``Trace.dropped``. The trace is synthetic where a job id begins with
+    :data:`~hived.simulator.traces.model.SYNTHETIC_PREFIX`.
+
+    Raises :class:`~hived.errors.TraceError` (one line: file, row, what, way out) for anything wrong, and
+    for a file without any job. O(n) for a sorted file, O(n log n) else; about a quarter of a second for 90,000 rows.
+    """
+    path = Path(path)
+    parsed = _parse(read_text(path), str(path))
+    if not parsed.jobs:
+        left_out = ", ".join(f"{count} left out: {reason}" for reason, count in sorted(parsed.dropped.items()))
+        raise TraceError(f"no jobs ({left_out or 'only a header'}): a trace needs at least one", Location(str(path)))
+    parsed.jobs.sort(key=lambda job: job.submit_ms)
+    return Trace(
+        name=_name(path),
+        jobs=tuple(parsed.jobs),
+        synthetic=any(job.job_id.startswith(SYNTHETIC_PREFIX) for job in parsed.jobs),
+        dropped=tuple(sorted(parsed.dropped.items())),
+    )
+
+
+def _parse(text: str, file: str) -> Parsed:
+    if text.lstrip()[:1] in ("[", "{"):
+        return philly_json.parse(text, file)
+    rows = rows_of(text, file)
+    header = next(rows, None)
+    if header is None:
+        raise TraceError("the file is empty: a trace needs a header and at least one job", Location(file))
+    names = {name.strip() for name in header[1]}
+    ours = len(names.intersection(hived_csv.COLUMNS))
+    helios = len(names.intersection(helios_csv.COLUMNS))
+    if helios > ours:
+        return helios_csv.parse(header, rows, file)
+    return hived_csv.parse(header, rows, file)
+
+
+def _name(path: Path) -> str:
+    """The file's name without the endings that only say how it is stored: ``a/b.csv.gz -> "b"``."""
+    name = path.name
+    for ending in _ENDINGS:
+        name = name.removesuffix(ending)
+    return name or path.name

@@ -1,0 +1,79 @@
+"""Writing a trace as our CSV: whole or not at all, and the same bytes for the same trace."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import uuid
+from os import PathLike
+from pathlib import Path
+
+from ...errors import InputError, Location, TraceError
+from .fields import FieldError, check_job, shown
+from .hived_csv import COLUMNS
+from .model import Trace, seconds
+
+
+def write_trace(trace: Trace, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+    """Write ``trace`` to ``path`` as CSV, gzipped where the name ends with ``.gz``. O(jobs).
+
+    What is written can be read back: the same jobs, times exact to the millisecond. (The trace's name
+    becomes the file's, ``dropped`` is not kept, and ``synthetic`` is kept by the ids' prefix.) The gzip
+    header holds neither time nor name, so that the same trace gives the same bytes. The data go to a new
+    file beside ``path``, which then takes its place in one step: nobody ever sees half a trace.
+
+    Raises :class:`~hived.errors.InputError` where ``path`` exists (unless ``overwrite``) or cannot be
+    written, and :class:`~hived.errors.TraceError` for a trace that no reader would take back.
+    """
+    path = Path(path)
+    where = Location(str(path))
+    if path.is_dir():
+        raise InputError(f"{where}: is a directory: name a file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{where}: the file exists: choose another name, or allow it to be overwritten")
+    data = _csv(trace, where).encode()
+    if path.suffix == ".gz":
+        data = _packed(data)
+    partial = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.part")
+    try:
+        try:
+            with partial.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{where}: cannot be written ({reason}): check the folder") from None
+
+
+def _csv(trace: Trace, where: Location) -> str:
+    if not trace.jobs:
+        raise TraceError("the trace has no jobs: nothing to write", where)
+    seen: dict[str, int] = {}
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for number, job in enumerate(trace.jobs, start=1):
+        first = seen.setdefault(job.job_id, number)
+        try:
+            if first != number:
+                raise FieldError(f"job_id {shown(job.job_id)} is already job {first}")  # noqa: TRY301
+            check_job(job)
+        except FieldError as error:
+            raise TraceError(f"job {number} of the trace cannot be written: {error}", where) from None
+        writer.writerow(
+            (job.job_id, job.tenant, seconds(job.submit_ms), seconds(job.duration_ms), job.gpus, job.status)
+        )
+    return text.getvalue()
+
+
+def _packed(data: bytes) -> bytes:
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as file:
+        file.write(data)
+    return packed.getvalue()

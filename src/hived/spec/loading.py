@@ -1,0 +1,64 @@
+"""A cluster spec from a file, a text or plain data: read, check the form, compile.
+
+Errors are :class:`SpecError` and say the file, line and key, what is wrong and the way out. All errors of form (unknown
+keys, wrong types) are reported at once; of those in the meaning, the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hived.errors import Location, SpecError
+
+from .compiled import ClusterSpec
+from .document import Document
+from .form import check_form
+from .physical import compile_physical
+from .virtual import compile_virtual
+from .yaml_source import MAX_DEPTH, read_yaml
+
+
+def load_spec(path: str | Path) -> ClusterSpec:
+    """The cluster spec in the YAML file at ``path``.
+
+    Raises :class:`SpecError` when it cannot be read, is no YAML, or is wrong. O(nodes + what it spells out).
+    """
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise SpecError(f"cannot read the spec: {error.strerror or error}", Location(str(path))) from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise SpecError("not a UTF-8 text; save the spec as UTF-8", Location(str(path), line)) from error
+    return parse_spec(text, str(path))
+
+
+def parse_spec(text: str, source: str) -> ClusterSpec:
+    """The cluster spec in a YAML ``text``; ``source`` names it in messages. Raises :class:`SpecError`."""
+    return _compile(read_yaml(text, source))
+
+
+def spec_from_dict(data: Mapping[str, object], source: str = "<dict>") -> ClusterSpec:
+    """The cluster spec in plain data: what the YAML would hold. Raises :class:`SpecError`, without lines."""
+    return _compile(Document(_plain(data, source), source, lambda _: 0))
+
+
+def _compile(document: Document) -> ClusterSpec:
+    spec, ignored = check_form(document)
+    physical = compile_physical(spec.physical_cluster, document)
+    virtual = compile_virtual(spec.virtual_clusters, physical, document)
+    return ClusterSpec(physical.chains, virtual, document.source, ignored)
+
+
+def _plain(value: object, source: str, depth: int = 0) -> object:
+    """Any mapping as ``dict`` and any tuple as ``list``, as YAML gives them."""
+    if depth > MAX_DEPTH:
+        raise SpecError(f"nested deeper than {MAX_DEPTH} mappings and lists", Location(source))
+    if isinstance(value, Mapping):
+        return {key: _plain(child, source, depth + 1) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(child, source, depth + 1) for child in value]
+    return value

@@ -1,0 +1,139 @@
+"""The spec dialect, key by key: which keys there are, and the type of each.
+
+Nothing here knows what the keys mean together; that is for the modules that compile. Types are strict: ``"2"``, ``2.0``
+and ``true`` are no numbers. Names in Python are those of the file in snake case.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from .document import KeyPath
+
+#: the most cells that one entry, one cell type or one cluster's nodes can stand for: ten times the largest in sight
+MAX_CELLS = 2_000_000
+
+#: keys of deployed specs that mean nothing here, by where they stand
+IGNORED_KEYS: dict[KeyPath, tuple[str, ...]] = {
+    (): (
+        "kubeApiServerAddress",
+        "kubeConfigFilePath",
+        "webServerAddress",
+        "forcePodBindThreshold",
+        "waitingPodSchedulingBlockMilliSec",
+    ),
+    ("physicalCluster",): ("skuTypes", "leafCellTypes", "gpuTypes"),
+}
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise PydanticCustomError("blank", "must not be empty")
+    return value
+
+
+def _address(value: object) -> int | str | None:
+    match value:
+        case bool() | float():
+            raise PydanticCustomError("address", "read as a number or a truth value: put the address in quotes")
+        case int() if value < 0:
+            raise PydanticCustomError("address", "an address is at least 0")
+        case None | int():
+            return value
+        case str():
+            return _not_blank(value)
+        case list():
+            raise PydanticCustomError("address", "read as a list: an address that starts with `[` needs quotes")
+    raise PydanticCustomError("address", "an address is a number or text")
+
+
+Name = Annotated[str, AfterValidator(_not_blank)]
+Address = Annotated[int | str | None, PlainValidator(_address)]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
+
+
+class CellType(_Form):
+    """One entry of ``cellTypes``: what a cell of this type splits into."""
+
+    child_cell_type: Name
+    child_cell_number: int = Field(ge=1, le=MAX_CELLS)
+    is_node_level: bool = False
+
+
+class PhysicalCell(_Form):
+    """A cell of the cluster below the top: all of it may be left to the defaults."""
+
+    cell_type: Name | None = None
+    cell_address: Address = None
+    pinned_cell_id: Name | None = None
+    cell_children: list[PhysicalCell] | None = None
+
+
+class TopCell(PhysicalCell):
+    """An entry of ``physicalCells``."""
+
+    cell_type: Name
+
+
+class PhysicalCluster(_Form):
+    """The hardware."""
+
+    cell_types: dict[Name, CellType]
+    physical_cells: list[TopCell] = Field(min_length=1)
+
+
+class VirtualCells(_Form):
+    """``cell_number`` cells reserved by a VC; 0 is allowed, and the same as no entry."""
+
+    cell_type: Name
+    cell_number: int = Field(ge=0)
+
+
+class PinnedCell(_Form):
+    """A physical cell reserved by a VC."""
+
+    pinned_cell_id: Name
+
+
+class VirtualCluster(_Form):
+    """What a tenant reserved. It may be nothing yet."""
+
+    virtual_cells: list[VirtualCells] | None = None
+    pinned_cells: list[PinnedCell] | None = None
+
+
+class Spec(_Form):
+    """A whole file, less the ignored keys."""
+
+    physical_cluster: PhysicalCluster
+    virtual_clusters: dict[Name, VirtualCluster | None]
+
+
+def keys_allowed(path: KeyPath) -> tuple[str, ...]:
+    """The keys that a mapping at ``path`` may have; empty when it may have none or any."""
+    form: type[_Form]
+    match path:
+        case ():
+            form = Spec
+        case ("physicalCluster",):
+            form = PhysicalCluster
+        case ("physicalCluster", "cellTypes", _):
+            form = CellType
+        case ("physicalCluster", "physicalCells", *_):
+            form = PhysicalCell
+        case ("virtualClusters", _):
+            form = VirtualCluster
+        case ("virtualClusters", _, "virtualCells", *_):
+            form = VirtualCells
+        case ("virtualClusters", _, "pinnedCells", *_):
+            form = PinnedCell
+        case _:
+            return ()
+    return tuple(map(to_camel, form.model_fields))

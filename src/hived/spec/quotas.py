@@ -1,0 +1,191 @@
+"""From shares in percent to a spec: how many whole nodes each tenant gets, and the YAML that says so."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+
+import yaml
+
+from hived.errors import InputError
+
+from .document import did_you_mean, shown
+from .hierarchy import MAX_NODE_GPUS
+from .model import MAX_CELLS
+
+#: (tenant, percent of the cluster) in the order of the file
+Quotas = Sequence[tuple[str, Decimal | float]]
+
+#: percentages that are rounded sum to 100 only nearly: between these bounds they mean the whole cluster
+_WHOLE = (Fraction("99.5"), Fraction("100.5"))
+
+_TENANT, _QUOTA = "tenant", "quota_pct"
+
+
+def read_quotas(path: str | Path) -> tuple[tuple[str, Decimal], ...]:
+    """The quotas in a CSV file with columns ``tenant`` and ``quota_pct``; other columns are ignored.
+
+    A row whose tenant is ``total`` is skipped. Raises :class:`InputError` with file and row (the line, the header being
+    1): no such column, no number, negative, a tenant twice, more than 100.5 % in all.
+    """
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            return _checked(_rows(file, str(path)), str(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot read the quotas: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a UTF-8 text; save the quotas as UTF-8") from error
+
+
+def _rows(file: Iterable[str], source: str) -> list[tuple[str, str, Decimal]]:
+    """Per row: its place, the tenant, the percent."""
+    reader = csv.DictReader(file)
+    rows = []
+    try:
+        columns = reader.fieldnames or ()
+        for wanted in (_TENANT, _QUOTA):
+            if wanted not in columns:
+                raise InputError(f"{source}:1: no column `{wanted}`{_header_hint(wanted, columns)}")
+        for row in reader:
+            where = f"{source}:{reader.line_num}"
+            tenant = (row[_TENANT] or "").strip()
+            if tenant != "total":
+                rows.append((where, tenant, _percent(row[_QUOTA], where)))
+    except csv.Error as error:
+        raise InputError(f"{source}:{reader.line_num + 1}: not a CSV file: {error}") from error
+    return rows
+
+
+def _header_hint(wanted: str, columns: Sequence[str]) -> str:
+    if not columns:
+        return "; the file is empty"
+    close = did_you_mean(wanted, columns)
+    return f"; the columns are {', '.join(map(shown, columns))}{close}"
+
+
+def _percent(text: str | None, where: str) -> Decimal:
+    try:
+        return Decimal((text or "").strip())
+    except InvalidOperation:
+        raise InputError(f"{where}: {_QUOTA} `{shown(text or '')}` is not a number of percent like 8.79") from None
+
+
+def _checked(rows: Iterable[tuple[str, str, Decimal]], source: str) -> tuple[tuple[str, Decimal], ...]:
+    """The quotas in ``rows``, sound in themselves and together."""
+    quotas: dict[str, Decimal] = {}
+    for where, tenant, percent in rows:
+        if not tenant or not tenant.isprintable():
+            raise InputError(f"{where}: a tenant needs a name of printable characters, not `{shown(tenant)}`")
+        if tenant in quotas:
+            raise InputError(f"{where}: tenant `{shown(tenant)}` is given twice; one quota for each")
+        if not percent.is_finite() or percent < 0 or percent > _WHOLE[1]:
+            raise InputError(f"{where}: the quota of `{shown(tenant)}` is {percent}; it must be from 0 to 100 percent")
+        quotas[tenant] = percent
+    if not quotas:
+        raise InputError(f"{source}: no tenant in it; at least one is needed")
+    total = sum(quotas.values())
+    if total > _WHOLE[1]:
+        raise InputError(f"{source}: the quotas sum to {total} percent, {total - 100} too much; lower some")
+    return tuple(quotas.items())
+
+
+def spec_from_quotas(nodes: int, quotas: Quotas, *, gpus_per_node: int = 8) -> str:
+    """A spec, as YAML text, of ``nodes`` equal nodes shared by ``quotas`` (percent of the nodes) in whole nodes.
+
+    A node holds ``gpus_per_node`` GPUs (a power of two) in halves: GPU, GPU-PAIR, ..., SOCKET, NODE. For the shares see
+    :func:`share_nodes`. Raises :class:`InputError`: quotas unsound in themselves, more tenants than nodes.
+    O(tenants squared); the text does not grow with the nodes.
+    """
+    if not 1 <= nodes <= MAX_CELLS:
+        raise InputError(f"{nodes} nodes: a cluster has 1 to {MAX_CELLS:,}")
+    if gpus_per_node < 1 or gpus_per_node & (gpus_per_node - 1) or gpus_per_node > MAX_NODE_GPUS:
+        raise InputError(f"{gpus_per_node} GPUs a node: it must be a power of two, {MAX_NODE_GPUS} at most")
+    checked = _checked(((_place(n), tenant, _decimal(q)) for n, (tenant, q) in enumerate(quotas, 1)), "quotas")
+    shares = share_nodes(nodes, checked)
+    width = len(str(nodes - 1))
+    data = {
+        "physicalCluster": {
+            "cellTypes": _node_types(gpus_per_node),
+            "physicalCells": [
+                {"cellType": "NODE", "cellAddress": f"node-[{0:0{width}}-{nodes - 1}]" if nodes > 1 else "node-0"}
+            ],
+        },
+        "virtualClusters": {
+            tenant: {"virtualCells": [{"cellType": "NODE", "cellNumber": share}]}
+            for (tenant, _), share in zip(checked, shares, strict=True)
+        },
+    }
+    body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return _header(nodes, gpus_per_node, checked, shares) + body
+
+
+def share_nodes(nodes: int, quotas: Sequence[tuple[str, Decimal]]) -> tuple[int, ...]:
+    """Whole nodes for each quota, in order: largest remainder (Hamilton), and at least 1 for everyone.
+
+    Percentages that sum to less than 99.5 leave the rest of the nodes spare; otherwise all nodes are shared. Whoever
+    would get none is given 1, and the others share what is then left by the same rule. Equal remainders are served in
+    the order given. Raises :class:`InputError` when there are more quotas than nodes.
+    """
+    if len(quotas) > nodes:
+        raise InputError(f"{len(quotas)} tenants for {nodes} nodes, and each gets at least one: add nodes")
+    percents = [Fraction(percent) for _, percent in quotas]
+    total = sum(percents)
+    seats = nodes if total >= _WHOLE[0] else max(int(nodes * total / 100), len(quotas))
+    shares = [1] * len(quotas)
+    left = list(range(len(quotas)))  # who still shares; the others have their 1
+    while left:
+        found = _largest_remainder(seats, [percents[i] for i in left])
+        if all(found):
+            for i, share in zip(left, found, strict=True):
+                shares[i] = share
+            break
+        seats -= found.count(0)
+        left = [i for i, share in zip(left, found, strict=True) if share]
+    return tuple(shares)
+
+
+def _largest_remainder(seats: int, weights: Sequence[Fraction]) -> list[int]:
+    total = sum(weights) or Fraction(1)
+    exact = [seats * weight / total for weight in weights]
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
+    for i in by_remainder[: seats - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def _node_types(gpus: int) -> dict[str, dict[str, object]]:
+    """Cell types of a node that halves down to its GPUs, lowest first."""
+    types: dict[str, dict[str, object]] = {}
+    child, size = "GPU", 1
+    while 2 * size < gpus:
+        size *= 2
+        name = "GPU-PAIR" if size == 2 else "SOCKET" if 2 * size == gpus else f"{size}-GPU"
+        types[name] = {"childCellType": child, "childCellNumber": 2}
+        child = name
+    types["NODE"] = {"childCellType": child, "childCellNumber": min(gpus, 2), "isNodeLevel": True}
+    return types
+
+
+def _header(nodes: int, gpus: int, quotas: Sequence[tuple[str, Decimal]], shares: Sequence[int]) -> str:
+    total = sum(percent for _, percent in quotas)
+    lines = [
+        f"{nodes} nodes of {gpus} GPUs, shared in whole nodes by quota (percent of the nodes, {total:f} in all):",
+        "largest remainder, at least 1 node for every tenant, ties in the order given; "
+        f"spare nodes: {nodes - sum(shares)}.",
+        "",
+        *(f"  {tenant}: {percent:f} % = {share}" for (tenant, percent), share in zip(quotas, shares, strict=True)),
+    ]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+
+
+def _place(number: int) -> str:
+    return f"quota {number}"
+
+
+def _decimal(percent: Decimal | float) -> Decimal:
+    # a float means the decimal that it prints as: 0.37, not the binary number next to it
+    return percent if isinstance(percent, Decimal) else Decimal(repr(float(percent)))

@@ -1,0 +1,86 @@
+"""The numbers of a trace."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hived.errors import InputError
+from hived.simulator.traces import Trace, compress_clock, describe, generate_table1, size_class
+
+from .helpers import job
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+def test_a_single_job_loads_the_cluster_with_its_own_gpus() -> None:
+    found = describe(Trace("t", (job(duration_ms=2 * HOUR, gpus=8),)))
+    assert (found.days, found.window_days) == (0, 2 / 24)
+    assert found.total.gpu_hours == 16
+    assert found.total.offered_load_gpus == 8
+    assert found.busiest_week.offered_load_gpus == 8
+
+
+def test_numbers_are_told_by_tenant_and_add_up() -> None:
+    jobs = (
+        job("a", 0, DAY, 4, "small"),
+        job("b", DAY, 2 * DAY, 12, "large"),
+        job("c", 4 * DAY, DAY, 1, "small", "killed_or_failed"),
+    )
+    found = describe(Trace("t", jobs, synthetic=True, dropped=(("why", 2),)))
+    assert (found.name, found.synthetic, found.dropped, found.days) == ("t", True, (("why", 2),), 4)
+    large, small = found.tenants
+    assert (large.tenant, large.jobs, large.jobs_by_size) == ("large", 1, (0, 0, 0, 0, 1))
+    assert (small.tenant, small.jobs, small.jobs_by_size) == ("small", 2, (1, 0, 1, 0, 0))
+    assert (large.gpu_hours, small.gpu_hours, found.total.gpu_hours) == (576, 120, 696)
+    assert (large.offered_load_gpus, small.offered_load_gpus) == (6, 1.25)
+    assert (small.passed, found.total.passed, found.total.largest_gpus) == (1, 2, 12)
+
+
+def test_medians_and_percentiles_are_durations_that_occur() -> None:
+    jobs = tuple(job(str(number), number, number * 1000) for number in range(1, 101))
+    found = describe(Trace("t", jobs)).total
+    assert (found.mean_duration_s, found.median_duration_s, found.p95_duration_s) == (50.5, 50, 95)
+
+
+def test_the_busiest_week_is_the_one_that_asks_for_most_gpu_time() -> None:
+    jobs = (job("a", DAY, HOUR), job("b", 9 * DAY, 7 * HOUR, 24), job("c", 10 * DAY, HOUR), job("d", 30 * DAY, HOUR))
+    week = describe(Trace("t", jobs)).busiest_week
+    assert (week.week, week.jobs, week.gpu_hours, week.offered_load_gpus) == (1, 2, 169, 169 / 168)
+
+
+def test_a_last_week_that_is_cut_short_is_averaged_over_its_days() -> None:
+    jobs = (job("a", 0, HOUR), job("b", 8 * DAY, HOUR, 48))
+    assert describe(Trace("t", jobs)).busiest_week.offered_load_gpus == 2
+
+
+def test_jobs_that_take_no_time_at_one_instant_load_nothing() -> None:
+    found = describe(Trace("t", (job(duration_ms=0),)))
+    assert (found.total.offered_load_gpus, found.busiest_week.offered_load_gpus) == (0, 0)
+
+
+def test_a_compressed_clock_raises_the_load_by_as_much() -> None:
+    trace = generate_table1(2000, 30)
+    before, after = describe(trace).total, describe(compress_clock(trace, 2)).total
+    assert after.offered_load_gpus == pytest.approx(2 * before.offered_load_gpus, rel=1e-6)
+    assert after.gpu_hours == before.gpu_hours
+
+
+def test_the_json_form_is_plain_and_whole() -> None:
+    found = describe(Trace("t", (job(),), dropped=(("why", 2),)))
+    back = json.loads(json.dumps(found.to_json()))
+    assert back["tenants"][0]["jobs_by_size"] == [1, 0, 0, 0, 0]
+    assert back["size_classes"] == ["1", "2", "4", "8", "16+"]
+    assert back["dropped"] == [["why", 2]]
+    assert back["busiest_week"]["week"] == 0
+
+
+def test_a_trace_without_jobs_is_refused() -> None:
+    with pytest.raises(InputError, match="a trace without jobs cannot be described"):
+        describe(Trace("t", ()))
+
+
+def test_odd_sizes_count_to_the_class_that_holds_them() -> None:
+    assert [size_class(gpus) for gpus in (1, 2, 3, 4, 5, 8, 9, 16, 1000)] == [0, 1, 2, 2, 3, 3, 4, 4, 4]

@@ -1,0 +1,138 @@
+"""The synthetic trace: Table 1 exactly, the real statistics nearly, the same bytes always."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hived.errors import InputError
+from hived.simulator.traces import MS, SIZE_CLASSES, TABLE1, Trace, generate_table1, size_class, write_trace
+from hived.simulator.traces.generating import apportion
+from hived.simulator.traces.philly_statistics import DURATIONS, PASS_SHARES
+from hived.simulator.traces.table1 import TOTAL_JOBS
+
+TABLE1_FILE = Path(__file__).parents[4] / "shared" / "traces" / "hived_table1.csv"
+
+
+@cache
+def whole() -> Trace:
+    return generate_table1()
+
+
+def test_table_1_sums_to_the_papers_jobs_and_to_the_whole_cluster() -> None:
+    assert sum(sum(row.jobs) for row in TABLE1) == TOTAL_JOBS == 141_950
+    assert [sum(row.jobs[place] for row in TABLE1) for place in range(5)] == [115203, 2926, 10726, 10795, 2300]
+    assert sum(row.quota_percent for row in TABLE1) == pytest.approx(100)
+
+
+@pytest.mark.skipif(not TABLE1_FILE.exists(), reason="the shared folder with the paper's Table 1 is not here")
+def test_table_1_in_code_is_the_papers() -> None:
+    rows = list(csv.DictReader(io.StringIO(TABLE1_FILE.read_text())))[:-1]
+    columns = ("gpu1", "gpu2", "gpu4", "gpu8", "gpu16plus")
+    assert [(row.tenant, row.jobs, row.quota_percent) for row in TABLE1] == [
+        (row["tenant"], tuple(int(row[name]) for name in columns), float(row["quota_pct"])) for row in rows
+    ]
+
+
+def test_the_default_trace_has_table_1s_jobs_exactly() -> None:
+    counts = Counter((job.tenant, size_class(job.gpus)) for job in whole().jobs)
+    assert counts == +Counter({(row.tenant, place): row.jobs[place] for row in TABLE1 for place in range(5)})
+
+
+def test_it_is_called_synthetic_and_its_ids_say_so() -> None:
+    assert whole().synthetic
+    assert whole().name == "table1-141950-jobs-60-days-seed-1"
+    assert all(job.job_id.startswith("synthetic-") for job in whole().jobs)
+    assert len({job.job_id for job in whole().jobs}) == TOTAL_JOBS
+
+
+def test_jobs_come_in_order_in_whole_seconds_within_the_days() -> None:
+    submits = [job.submit_ms for job in whole().jobs]
+    assert submits == sorted(submits)
+    assert submits[0] >= 0
+    assert submits[-1] < 60 * 86_400 * MS
+    assert all(job.submit_ms % MS == job.duration_ms % MS == 0 < job.duration_ms for job in whole().jobs)
+
+
+def test_sizes_are_powers_of_two_in_a_node_and_whole_nodes_above() -> None:
+    assert {job.gpus for job in whole().jobs} == {1, 2, 4, 8, 16, 24, 32, 48}
+
+
+def test_mean_durations_follow_the_real_ones_by_size_and_group() -> None:
+    for kind in DURATIONS:
+        seconds = [
+            job.duration_ms / MS
+            for job in whole().jobs
+            if kind.from_gpus <= job.gpus <= kind.to_gpus
+            and (kind.group is None or job.tenant.startswith(f"{kind.group}-"))
+        ]
+        assert sum(seconds) / len(seconds) == pytest.approx(kind.seconds.mean, rel=0.03), kind
+
+
+def test_shares_of_passed_jobs_are_the_real_ones() -> None:
+    jobs = Counter(size_class(job.gpus) for job in whole().jobs)
+    passed = Counter(size_class(job.gpus) for job in whole().jobs if job.status == "pass")
+    assert {job.status for job in whole().jobs} == {"pass", "killed_or_failed"}
+    assert [passed[place] / jobs[place] for place in range(5)] == pytest.approx(PASS_SHARES, abs=0.001)
+
+
+def test_tenants_submit_sweeps_and_fewer_jobs_at_weekends() -> None:
+    sweepers = [job.submit_ms for job in whole().jobs if job.tenant == "res-c"]
+    gaps = [after - before for before, after in pairwise(sweepers)]
+    assert sum(gap <= 60 * MS for gap in gaps) > 0.8 * len(gaps)
+    weekday = Counter(job.submit_ms // (86_400 * MS) % 7 for job in whole().jobs)
+    assert weekday[0] < min(weekday[day] for day in range(1, 6))  # day 0 is a Sunday
+
+
+def test_the_same_seed_gives_the_same_bytes_on_every_machine(tmp_path: Path) -> None:
+    write_trace(generate_table1(5000, 7, 3), tmp_path / "t.csv")
+    digest = hashlib.sha256((tmp_path / "t.csv").read_bytes()).hexdigest()
+    assert digest == "aefb67eeb408d8b6de42ae8b8ce7a088db6d3fc7b9eae204afb002de8e33b5f8"
+
+
+def test_another_seed_gives_other_jobs() -> None:
+    assert generate_table1(1000, 7, 1).jobs != generate_table1(1000, 7, 2).jobs
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3000), st.integers(1, 400), st.integers(0, 2**70))
+def test_any_number_of_jobs_and_days_is_kept(jobs: int, days: int, seed: int) -> None:
+    trace = generate_table1(jobs, days, seed)
+    assert len(trace.jobs) == jobs
+    assert all(0 <= job.submit_ms < days * 86_400 * MS for job in trace.jobs)
+    assert all(job.gpus >= 1 and job.duration_ms >= MS for job in trace.jobs)
+    for row in TABLE1:
+        mine = sum(job.tenant == row.tenant for job in trace.jobs)
+        assert abs(mine - jobs * sum(row.jobs) / TOTAL_JOBS) < len(SIZE_CLASSES)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=20).filter(any), st.integers(0, 10_000))
+def test_parts_by_largest_remainder_sum_up_and_stay_within_one_of_their_share(weights: list[int], total: int) -> None:
+    parts = apportion(weights, total)
+    assert sum(parts) == total
+    shares = [total * weight / sum(weights) for weight in weights]
+    assert all(abs(part - share) < 1 for part, share in zip(parts, shares, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "days", "seed", "message"),
+    [
+        (0, 60, 1, "0 jobs cannot be generated: give 1 to 10000000"),
+        (10**8, 60, 1, "100000000 jobs cannot be generated: give 1 to 10000000"),
+        (10, 0, 1, "a trace of 0 days cannot be generated: give 1 to 10000"),
+        (10, 10**5, 1, "a trace of 100000 days cannot be generated: give 1 to 10000"),
+        (10, 60, -1, "-1 is no seed: give a whole number from 0 on"),
+    ],
+)
+def test_senseless_wishes_are_refused(jobs: int, days: int, seed: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        generate_table1(jobs, days, seed)

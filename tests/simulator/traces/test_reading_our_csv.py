@@ -1,0 +1,198 @@
+"""Our CSV: what is read, and how everything wrong is refused with its row and a way out."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from hived.simulator.traces import TraceJob, read_trace
+
+from .helpers import HEADER, file_of, refusal, table
+
+GOOD = "a,team,0,10,1,pass"
+
+
+def test_a_job_is_read_with_its_times_in_milliseconds(tmp_path: Path) -> None:
+    trace = read_trace(file_of(tmp_path, table("a,team,5,10,8,pass")))
+    assert trace.jobs == (TraceJob("a", "team", 5_000, 10_000, 8, "pass"),)
+    assert (trace.name, trace.synthetic, trace.dropped) == ("t", False, ())
+
+
+def test_submission_times_are_not_shifted(tmp_path: Path) -> None:
+    assert read_trace(file_of(tmp_path, table("a,t,1000,1,1,pass"))).jobs[0].submit_ms == 1_000_000
+
+
+def test_jobs_are_sorted_by_submission_and_equal_ones_keep_the_files_order(tmp_path: Path) -> None:
+    trace = read_trace(file_of(tmp_path, table("c,t,2,1,1,x", "b,t,1,1,1,x", "a,t,1,1,1,x", "d,t,0,1,1,x")))
+    assert [job.job_id for job in trace.jobs] == ["d", "b", "a", "c"]
+
+
+def test_the_columns_may_stand_in_any_order(tmp_path: Path) -> None:
+    text = table("pass,8,10,5,team,a", header="status,gpus,duration_s,submit_s,tenant,job_id")
+    assert read_trace(file_of(tmp_path, text)).jobs == (TraceJob("a", "team", 5_000, 10_000, 8, "pass"),)
+
+
+@pytest.mark.parametrize("ending", ["\r\n", "\n", "\r"])
+def test_any_line_ending_will_do(tmp_path: Path, ending: str) -> None:
+    assert len(read_trace(file_of(tmp_path, table(GOOD).replace("\n", ending))).jobs) == 1
+
+
+def test_a_byte_order_mark_and_blank_lines_are_passed_over(tmp_path: Path) -> None:
+    assert len(read_trace(file_of(tmp_path, "\ufeff" + HEADER + "\n\n" + GOOD + "\n\n")).jobs) == 1
+
+
+def test_gzip_is_known_by_its_bytes_not_by_its_name(tmp_path: Path) -> None:
+    packed = file_of(tmp_path, gzip.compress(table(GOOD).encode()), "plainly.csv")
+    plain = file_of(tmp_path, table(GOOD), "not-packed.csv.gz")
+    assert read_trace(packed).jobs == read_trace(plain).jobs
+    assert read_trace(plain).name == "not-packed"
+
+
+def test_a_quoted_id_may_hold_commas_and_quotation_marks(tmp_path: Path) -> None:
+    assert read_trace(file_of(tmp_path, table('"a,""b""",t,0,1,1,pass'))).jobs[0].job_id == 'a,"b"'
+
+
+def test_a_job_of_no_duration_is_legal(tmp_path: Path) -> None:
+    assert read_trace(file_of(tmp_path, table("a,t,0,0,1,pass"))).jobs[0].duration_ms == 0
+
+
+def test_a_trace_with_made_up_ids_is_called_synthetic(tmp_path: Path) -> None:
+    assert read_trace(file_of(tmp_path, table("synthetic-1,t,0,1,1,pass"))).synthetic
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1.5", 1500),
+        ("0.0005", 1),
+        ("0.0004", 0),
+        ("0.0004999999999999999999999999999999999999999", 0),  # rounded once, not twice
+        ("1.0015", 1002),
+        (".5", 500),
+        ("3.", 3000),
+        ("1e3", 1_000_000),
+        ("+7", 7000),
+        ("-0", 0),
+        (" 7 ", 7000),
+        ("123456789012.345", 123_456_789_012_345),  # a float would lose the last digit's neighbour
+        ("1000000000000", 10**15),
+        ("1e-9999", 0),
+    ],
+)
+def test_seconds_are_exact_to_the_millisecond_and_rounded_half_up(tmp_path: Path, text: str, ms: int) -> None:
+    assert read_trace(file_of(tmp_path, table(f"a,t,{text},1,1,pass"))).jobs[0].submit_ms == ms
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("b,t,x,1,1,pass", "submit_s is 'x', not a number: give seconds"),
+        ("b,t,1,1_0,1,pass", "duration_s is '1_0', not a number: give seconds"),
+        ("b,t,1,٣,1,pass", "duration_s is '٣', not a number: give seconds"),
+        ("b,t,1,,1,pass", "duration_s is empty: give seconds"),
+        ("b,t,nan,1,1,pass", "submit_s is 'nan', not a number: give seconds"),
+        ("b,t,1,inf,1,pass", "duration_s is 'inf', not a number: give seconds"),
+        ("b,t,-1,1,1,pass", "submit_s is '-1', below zero: give seconds since the start"),
+        ("b,t,-0.0001,1,1,pass", "submit_s is '-0.0001', below zero: give seconds since the start"),
+        ("b,t,1,-5,1,pass", "duration_s is '-5', below zero: give seconds"),
+        ("b,t,1000000000001,1,1,pass", "submit_s is '1000000000001', above the limit of 1000000000000 seconds: is it"),
+        ("b,t,1,1e9999,1,pass", "duration_s is '1e9999', above the limit of 1000000000000 seconds: is it"),
+        ("b,t,1,1,0,pass", "gpus is 0: a job holds at least 1 GPU; leave CPU-only jobs out"),
+        ("b,t,1,1,1.5,pass", "gpus is '1.5', not a whole number: a job takes whole GPUs"),
+        ("b,t,1,1,-2,pass", "gpus is '-2', below zero: give a whole number of GPUs"),
+        ("b,t,1,1,1000001,pass", "gpus is '1000001', above the limit of 1000000 GPUs: is it another column?"),
+        ("b,t,1,1,eight,pass", "gpus is 'eight', not a number: give a whole number of GPUs"),
+        (",t,1,1,1,pass", "job_id is empty: every job needs one"),
+        ("b, ,1,1,1,pass", "tenant is empty: every job needs one"),
+        ("b\x07,t,1,1,1,pass", "job_id is 'b\\x07', with the control character U+0007: take it out"),
+        ("b,t\u2028,1,1,1,pass", "tenant is 't\\u2028', with the control character U+2028: take it out"),
+        ('"b\nc",t,1,1,1,pass', "job_id is 'b\\nc', with the control character U+000A: take it out"),
+        ("b,t,1,1,1,pa\x00ss", "status is 'pa\\x00ss', with the control character U+0000: take it out"),
+        ("a,t,1,1,1,pass", "job_id 'a' is already in row 2: give every job its own"),
+        ("b,t,1,1,1", "the row has 5 fields, the header 6: put quotation marks around a field with a comma"),
+        ("b,t,1,1,1,pass,x", "the row has 7 fields, the header 6: put quotation marks around a field with a comma"),
+        ('"b,t,1,1,1,pass', "not readable as CSV (unexpected end of data): check the quotation marks"),
+        ('"b"b,t,1,1,1,pass', "not readable as CSV (',' expected after '\"'): check the quotation marks"),
+        ("x" * 200_000 + ",t,1,1,1,pass", "not readable as CSV (field larger than field limit"),
+    ],
+)
+def test_a_wrong_row_is_refused_with_its_line_and_a_way_out(tmp_path: Path, row: str, message: str) -> None:
+    assert refusal(file_of(tmp_path, table(GOOD, row))).startswith(f"t.csv:3: {message}")
+
+
+def test_rows_are_counted_as_lines_of_the_file_blank_ones_too(tmp_path: Path) -> None:
+    assert refusal(file_of(tmp_path, table(GOOD, "", '"b\n\nc",t,1,1'))).startswith("t.csv:4: the row has 4 fields")
+
+
+def test_a_long_number_is_cut_in_the_message_and_never_parsed_as_an_integer(tmp_path: Path) -> None:
+    said = refusal(file_of(tmp_path, table("a,t," + "9" * 10_000 + ",1,1,pass")))
+    assert said.startswith("t.csv:2: submit_s is '999")
+    assert len(said) < 200
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("job_id,tenant,submit,duration_s,gpus,status", "column 'submit_s' is missing: did you mean it by 'submit'?"),
+        ("job_id,tenant,submit_s,duration_s,gpu,status", "column 'gpus' is missing: did you mean it by 'gpu'?"),
+        ("job_id,tenant,submit_s,duration_s,gpus", "column 'status' is missing: the header must hold job_id,tenant"),
+        ("a,team,0,10,1,pass", "column 'job_id' is missing: the header must hold job_id,tenant,submit_s"),
+        (HEADER + ",gpus", "column 'gpus' is there twice: remove one"),
+        (HEADER + ",user", "unknown column 'user': the columns are job_id,tenant,submit_s,duration_s,gpus,status"),
+    ],
+)
+def test_a_wrong_header_is_refused_with_the_column_and_the_likely_meant_word(
+    tmp_path: Path, header: str, message: str
+) -> None:
+    assert refusal(file_of(tmp_path, table(GOOD, header=header))).startswith(f"t.csv:1: {message}")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.csv") == "none.csv: no such file: check the path"
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert refusal(tmp_path / "folder") == "folder: is a directory: name the trace's file"
+
+
+def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
+    file_of(tmp_path, "x", "file")
+    assert "cannot be read (Not a directory): check its permissions" in refusal(tmp_path / "file" / "t.csv")
+
+
+@pytest.mark.parametrize("data", [b"", b" \n\n", b"\xef\xbb\xbf", gzip.compress(b"")])
+def test_an_empty_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    said = refusal(file_of(tmp_path, data))
+    assert said == "t.csv: the file is empty: a trace needs a header and at least one job"
+
+
+def test_a_header_without_jobs_is_refused(tmp_path: Path) -> None:
+    assert refusal(file_of(tmp_path, HEADER)) == "t.csv: no jobs (only a header): a trace needs at least one"
+
+
+@pytest.mark.parametrize("kept", [5, 20, -1])
+def test_gzip_that_is_cut_off_is_refused(tmp_path: Path, kept: int) -> None:
+    packed = gzip.compress(table(GOOD).encode())[:kept]
+    said = refusal(file_of(tmp_path, packed))
+    assert said == "t.csv: the gzip data is cut off before its end: fetch the file again"
+
+
+def test_gzip_with_a_wrong_byte_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(table(GOOD).encode()))
+    packed[-6] ^= 1  # in the checksum
+    assert refusal(file_of(tmp_path, bytes(packed))).startswith("t.csv: the gzip data is broken (CRC check failed")
+
+
+def test_broken_deflate_data_are_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(table(GOOD).encode()))
+    packed[10] = 0xFF
+    assert "t.csv: the gzip data is broken (" in refusal(file_of(tmp_path, bytes(packed)))
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_the_line(tmp_path: Path) -> None:
+    data = table(GOOD).encode() + b"b,caf\xe9,0,1,1,pass\n"
+    byte = data.index(b"\xe9")
+    assert refusal(file_of(tmp_path, data)) == f"t.csv:3: byte {byte} (0xe9) is not UTF-8: save the file as UTF-8"

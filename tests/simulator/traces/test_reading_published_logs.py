@@ -1,0 +1,175 @@
+"""The published formats, Philly's JSON and Helios' CSV. Every sample here is synthetic: made up for these tests."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hived.simulator.traces import TraceJob, read_trace
+
+from .helpers import file_of, refusal, table
+
+HELIOS = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue"
+EIGHT = {"ip": "m1", "gpus": [f"gpu{number}" for number in range(8)]}
+TWO = {"ip": "m2", "gpus": ["gpu0", "gpu1"]}
+
+
+def attempt(start: str | None, end: str | None, *detail: dict[str, Any]) -> dict[str, Any]:
+    return {"start_time": start, "end_time": end, "detail": list(detail)}
+
+
+def entry(jobid: Any = "app_1", **fields: Any) -> dict[str, Any]:
+    whole = {
+        "status": "Pass",
+        "vc": "ee9e8c",
+        "jobid": jobid,
+        "attempts": [attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00", TWO)],
+        "submitted_time": "2017-10-07 00:59:00",
+        "user": "ce2f4c",
+    }
+    return whole | fields
+
+
+def log(folder: Path, *entries: Any) -> Path:
+    return file_of(folder, json.dumps(entries), "cluster_job_log")
+
+
+def test_a_philly_job_runs_for_the_sum_of_its_attempts_on_its_largest_attempts_gpus(tmp_path: Path) -> None:
+    attempts = [
+        attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00", TWO),
+        attempt("2017-10-07 02:00:00", "2017-10-08 02:00:05", EIGHT, EIGHT),
+        attempt("2017-10-09 00:00:00", None, TWO),
+    ]
+    trace = read_trace(log(tmp_path, entry(attempts=attempts)))
+    assert trace.jobs == (TraceJob("app_1", "ee9e8c", 0, (60 + 86_405) * 1000, 16, "pass"),)
+    assert trace.name == "cluster_job_log"
+
+
+def test_the_first_philly_submission_is_at_zero_and_jobs_are_sorted(tmp_path: Path) -> None:
+    late, early = entry("late", submitted_time="2017-10-08 00:59:00", status="Killed"), entry("early")
+    jobs = read_trace(log(tmp_path, late, early)).jobs
+    assert [(job.job_id, job.submit_ms, job.status) for job in jobs] == [
+        ("early", 0, "pass"),
+        ("late", 86_400_000, "killed_or_failed"),
+    ]
+
+
+def test_philly_jobs_nobody_can_simulate_are_left_out_and_counted(tmp_path: Path) -> None:
+    trace = read_trace(
+        log(
+            tmp_path,
+            entry("kept"),
+            entry("never ran", attempts=[attempt(None, None, TWO)]),
+            entry("still running", attempts=[attempt("2017-10-07 01:00:00", "None", TWO)]),
+            entry("no attempt", attempts=[]),
+            entry("no detail", attempts=[attempt("2017-10-07 01:00:00", "2017-10-07 01:01:00")]),
+            entry(
+                "no submission",
+                submitted_time="None",
+            ),
+            entry("clock set back", attempts=[attempt("2017-11-05 01:59:00", "2017-11-05 01:01:00", TWO)]),
+        )
+    )
+    assert [job.job_id for job in trace.jobs] == ["kept"]
+    assert trace.dropped == (
+        ("an attempt ends before it starts", 1),
+        ("no GPUs", 2),
+        ("no run time", 2),
+        ("no submission time", 1),
+    )
+
+
+def test_a_packed_philly_log_is_read_too(tmp_path: Path) -> None:
+    path = file_of(tmp_path, gzip.compress(b"\xef\xbb\xbf\n " + json.dumps([entry()]).encode()))
+    assert len(read_trace(path).jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (entry("app_1"), "jobid 'app_1' is already job 1 of the list: give every job its own"),
+        (entry(""), "jobid is empty: every job needs one"),
+        (entry(7), "jobid is '7', not text: every job needs one"),
+        (entry("b\n"), "jobid is 'b\\n', with the control character U+000A: take it out"),
+        (entry("b", vc=None), "vc is 'None', not text: every job needs one"),
+        (entry("b", submitted_time="soon"), "submitted_time is 'soon', not a time: give YYYY-MM-DD HH:MM:SS"),
+        (entry("b", submitted_time=17), "submitted_time is '17', not a time: give YYYY-MM-DD HH:MM:SS or null"),
+        (entry("b", attempts=3), "attempts is '3', not a list"),
+        (entry("b", attempts=[3]), "attempts holds '3', not an object"),
+        ({"jobid": "b"}, "vc is missing: a job has jobid, vc, status, submitted_time, attempts"),
+        ("b", "is 'b', not an object with jobid, vc, status, submitted_time, attempts"),
+    ],
+)
+def test_a_wrong_philly_entry_is_refused_with_its_place(tmp_path: Path, second: Any, message: str) -> None:
+    assert refusal(log(tmp_path, entry(), second)) == f"cluster_job_log: job 2 of the list: {message}"
+
+
+def test_broken_json_is_refused_with_line_and_column(tmp_path: Path) -> None:
+    said = refusal(file_of(tmp_path, '[\n{"jobid": }]'))
+    assert said == "t.csv:2: not readable as JSON (column 11: Expecting value): fetch the file again"
+
+
+def test_json_of_another_shape_is_refused(tmp_path: Path) -> None:
+    assert "the JSON is not a list of jobs" in refusal(file_of(tmp_path, '{"jobs": []}'))
+
+
+def test_json_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    assert "not readable as JSON (" in refusal(file_of(tmp_path, "[" * 200_000))
+
+
+def test_an_empty_philly_list_is_refused(tmp_path: Path) -> None:
+    assert "no jobs (only a header)" in refusal(file_of(tmp_path, "[]"))
+
+
+def test_helios_jobs_are_read_and_cpu_only_ones_counted(tmp_path: Path) -> None:
+    text = table(
+        "11,uA,vcB,8,64,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-10 04:55:09,36848,0",
+        "12,uA,vcC,0,64,1,COMPLETED,2020-06-01 00:00:00,2020-06-01 00:00:00,2020-06-01 00:00:09,9,0",
+        "10,uA,vcB,1,1,1,CANCELLED,2020-06-09 18:41:00,2020-06-09 18:41:01,2020-06-09 18:41:01,0,0",
+        "13,uA,vcB,1,1,1,CANCELLED,2020-06-09 18:41:00,,,,",
+        header=HELIOS,
+    )
+    trace = read_trace(file_of(tmp_path, text, "cluster_log.csv"))
+    assert trace.jobs == (
+        TraceJob("10", "vcB", 0, 0, 1, "killed_or_failed"),
+        TraceJob("11", "vcB", 1000, 36_848_000, 8, "pass"),
+    )
+    assert trace.dropped == (("no GPUs (CPU-only)", 1), ("no run time", 1))
+
+
+def test_helios_columns_may_stand_in_any_order_among_others(tmp_path: Path) -> None:
+    text = table(
+        "2.5,2020-06-09T18:41:01,FAILED,4.0,vcB,7,x",
+        header="duration,submit_time,state,gpu_num,vc,job_id,note",
+    )
+    assert read_trace(file_of(tmp_path, text)).jobs == (TraceJob("7", "vcB", 0, 2500, 4, "killed_or_failed"),)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1,u,v,1,1,1,X,2020-06-09 18:41:01,,,1,0", "job_id '1' is already in row 2: give every job its own"),
+        ("2,u,,1,1,1,X,2020-06-09 18:41:01,,,1,0", "vc is empty: every job needs one"),
+        ("2,u,v,x,1,1,X,2020-06-09 18:41:01,,,1,0", "gpu_num is 'x', not a number: give a whole number of GPUs"),
+        ("2,u,v,1,1,1,X,today,,,1,0", "submit_time is 'today', not a time: give YYYY-MM-DD HH:MM:SS"),
+        ("2,u,v,1,1,1,X,2020-06-09 18:41:01,,,-1,0", "duration is '-1', below zero: give seconds"),
+    ],
+)
+def test_a_wrong_helios_row_is_refused_with_its_line(tmp_path: Path, row: str, message: str) -> None:
+    good = "1,u,v,1,1,1,X,2020-06-09 18:41:01,,,1,0"
+    assert refusal(file_of(tmp_path, table(good, row, header=HELIOS))).startswith(f"t.csv:3: {message}")
+
+
+def test_a_missing_helios_column_is_named_with_the_likely_meant_word(tmp_path: Path) -> None:
+    said = refusal(file_of(tmp_path, table("x", header=HELIOS.replace("gpu_num", "gpus_num"))))
+    assert said == "t.csv:1: column 'gpu_num' is missing: did you mean it by 'gpus_num'?"
+
+
+def test_a_helios_log_of_cpu_jobs_alone_is_refused_with_the_count(tmp_path: Path) -> None:
+    text = table("1,u,v,0,1,1,X,2020-06-09 18:41:01,,,1,0", header=HELIOS)
+    said = refusal(file_of(tmp_path, text))
+    assert said == "t.csv: no jobs (1 left out: no GPUs (CPU-only)): a trace needs at least one"
