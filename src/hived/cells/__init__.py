@@ -2,7 +2,7 @@
 
 from .allocator import BuddyAllocator
 from .hierarchy import Hierarchy
-from .hosts import HostClass, HostIndex, Rank
+from .hosts import HostClass, HostIndex, Rank, Ranking
 from .index_set import IndexSet
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
@@ -10,6 +10,20 @@ from .siblings import Siblings
 from .whole_hosts import WholeHosts
 
 __all__ = [
-    "BuddyAllocator", "Hierarchy", "HostClass", "HostIndex", "IndexSet", "LevelSafety", "Profile", "Rank", "Shape",
-    "Siblings", "WholeHosts", "assert_safe", "leaves_of", "safety", "shape_of",
-]  # fmt: skip
+    "BuddyAllocator",
+    "Hierarchy",
+    "HostClass",
+    "HostIndex",
+    "IndexSet",
+    "LevelSafety",
+    "Profile",
+    "Rank",
+    "Ranking",
+    "Shape",
+    "Siblings",
+    "WholeHosts",
+    "assert_safe",
+    "leaves_of",
+    "safety",
+    "shape_of",
+]

@@ -12,7 +12,7 @@ node, and an opportunistic job there runs on until one of them is really needed.
 
 from __future__ import annotations
 
-from hived.cells import BuddyAllocator
+from hived.cells import BuddyAllocator, Shape
 from hived.errors import InvariantError, ensure
 
 from .virtual import VirtualPool
@@ -96,14 +96,22 @@ class Binder:
             if mask & masks[child]:
                 cell = inner[child]
                 if cell < 0:
-                    taken = [inner[c] for c in children]
-                    cell = min(
-                        (c for c in shape.children[physical] if c not in taken),
-                        key=lambda c: (-(masks[c] & near).bit_count(), (masks[c] & crowd).bit_count(), c),
-                    )
-                    inner[child] = cell
+                    cell = inner[child] = self._choose(shape, physical, [inner[c] for c in children], crowd, near)
                 leaves |= self._descend(host, inner, child, cell, mask, crowd, near)
         return leaves
+
+    @staticmethod
+    def _choose(shape: Shape, physical: int, taken: list[int], crowd: int, near: int) -> int:
+        """The child of ``physical`` that is not taken and suits best: most of ``near``, least crowd, lowest number."""
+        masks = shape.masks
+        best, best_near, best_crowd = -1, 0, 0
+        for cell in shape.children[physical]:
+            if cell not in taken:
+                leaves = masks[cell]
+                is_near, is_crowd = (leaves & near).bit_count(), (leaves & crowd).bit_count()
+                if best < 0 or is_near > best_near or (is_near == best_near and is_crowd < best_crowd):
+                    best, best_near, best_crowd = cell, is_near, is_crowd
+        return best
 
     def unbind(self, host: int, mask: int) -> None:
         """The job on these virtual leaves has ended. To be called after the pool was told that they are free."""

@@ -36,9 +36,7 @@ class HivedCluster(Lending):
             BuddyAllocator(hierarchy, lowest)
             for hierarchy, lowest in zip(hierarchies, lowest_levels(spec), strict=True)
         ]
-        super().__init__(
-            spec, [PhysicalChain(n, h, a) for n, (h, a) in enumerate(zip(hierarchies, self.allocators, strict=True))]
-        )
+        super().__init__(spec, [PhysicalChain(number, hierarchy) for number, hierarchy in enumerate(hierarchies)])
         #: each tenant's VC
         self.clusters = [VirtualCluster(vc.name, vc.cells, vc.pinned, hierarchies) for vc in spec.virtual_clusters]
         self._reserved = reserved_cells(spec)
@@ -67,6 +65,7 @@ class HivedCluster(Lending):
         number, pool = cluster.pools[spots.pool]
         chain = self.chains[number]
         binder = self.binders[holder.tenant][spots.pool]
+        chain.tell_crowds(self.allocators[number])
         near = [(node, mask) for at, node, mask in had if at == number]
         parts = []
         for host, mask in spots.hosts:
@@ -108,6 +107,8 @@ class HivedCluster(Lending):
 
     def validate(self) -> None:
         """Safety holds, and every index, count and binding is what the holders make it. O(cluster)."""
+        for chain, allocator in zip(self.chains, self.allocators, strict=True):
+            chain.tell_crowds(allocator)
         assert_safe(self.safety())
         self.validate_lending()
         virtual: dict[tuple[int, int, int], int] = {}

@@ -32,10 +32,20 @@ class PhysicalChain:
     """The nodes of one chain. Every change costs O(levels), every choice O(classes of nodes)."""
 
     __slots__ = (
-        "_buckets", "_listener", "guaranteed", "hierarchy", "index", "lodgers", "number", "opportunistic", "whole_idle",
-    )  # fmt: skip
+        "_buckets",
+        "_changed",
+        "_for_loans",
+        "_untold",
+        "guaranteed",
+        "hierarchy",
+        "index",
+        "lodgers",
+        "number",
+        "opportunistic",
+        "whole_idle",
+    )
 
-    def __init__(self, number: int, hierarchy: Hierarchy, listener: CrowdListener | None = None) -> None:
+    def __init__(self, number: int, hierarchy: Hierarchy) -> None:
         #: number of the chain in the cluster
         self.number = number
         self.hierarchy = hierarchy
@@ -46,12 +56,16 @@ class PhysicalChain:
         self.opportunistic = [0] * nodes
         #: the opportunistic holders on each node with their leaves there, in the order in which they came
         self.lodgers: list[dict[Allocation, int]] = [{} for _ in range(nodes)]
-        self._listener = listener
+        # opportunistic leaves of the nodes where they have changed, as they were when last told
+        self._untold: dict[int, int] = {}
+        # nodes whose use has changed since the two indexes below were last looked at
+        self._changed: set[int] = set()
         sizes = [hierarchy.gpus[k] // hierarchy.node_size for k in range(hierarchy.node_level + 1, hierarchy.top + 1)]
         #: nodes on which nobody runs
         self.whole_idle = WholeHosts(nodes, [[node // size for node in range(nodes)] for size in sizes])
         #: nodes by what guaranteed jobs and what idle leaves they have
         self.index = HostIndex(nodes)
+        self._for_loans = self.index.by(farthest_from_guaranteed)
         self._buckets: dict[tuple[int, int], int] = {}
         self.index.fill(self._bucket(0, 0), range(nodes))
         for node in range(nodes):
@@ -73,17 +87,33 @@ class PhysicalChain:
 
     def _set(self, node: int, guaranteed: int, opportunistic: int) -> None:
         """The one place where a node's use changes."""
-        old_guaranteed, old_opportunistic = self.guaranteed[node], self.opportunistic[node]
-        was_idle = not (old_guaranteed | old_opportunistic)
         self.guaranteed[node] = guaranteed
-        self.opportunistic[node] = opportunistic
-        self.index.move(node, self._bucket(guaranteed, opportunistic))
-        if opportunistic != old_opportunistic and self._listener is not None:
-            self._listener.crowd_changed(node, old_opportunistic, opportunistic)
-        if was_idle:
-            self.whole_idle.remove(node)
-        elif not (guaranteed | opportunistic):
-            self.whole_idle.add(node)
+        self._changed.add(node)
+        before = self.opportunistic[node]
+        if opportunistic != before:
+            self.opportunistic[node] = opportunistic
+            self._untold.setdefault(node, before)
+
+    def tell_crowds(self, listener: CrowdListener) -> None:
+        """Pass on which nodes' opportunistic leaves have changed since the last call. O(changes)."""
+        for node, before in self._untold.items():
+            after = self.opportunistic[node]
+            if before != after:
+                listener.crowd_changed(node, before, after)
+        self._untold.clear()
+
+    def _settle(self) -> None:
+        """Put the nodes that changed where they belong; only whoever looks for GPUs needs it. O(changes)."""
+        for node in self._changed:
+            guaranteed, opportunistic = self.guaranteed[node], self.opportunistic[node]
+            self.index.move(node, self._bucket(guaranteed, opportunistic))
+            idle = not (guaranteed | opportunistic)
+            if idle != (node in self.whole_idle.hosts):
+                if idle:
+                    self.whole_idle.add(node)
+                else:
+                    self.whole_idle.remove(node)
+        self._changed.clear()
 
     def add_guaranteed(self, node: int, mask: int) -> None:
         """A guaranteed job starts on these leaves; nobody may be on them."""
@@ -118,9 +148,11 @@ class PhysicalChain:
 
     def find_idle(self, gpus: int) -> tuple[Part, ...] | None:
         """Idle leaves for an opportunistic job, as far from guaranteed use as can be; ``None`` when there are none."""
+        if self._changed:
+            self._settle()
         size = self.hierarchy.node_size
         if gpus <= size:
-            node = self.index.best(farthest_from_guaranteed, gpus)
+            node = self._for_loans.best(gpus)
             if node < 0:
                 return None
             used = self.guaranteed[node]
@@ -132,17 +164,21 @@ class PhysicalChain:
 
     def has_idle(self, gpus: int) -> bool:
         """Whether :meth:`find_idle` would find any."""
+        if self._changed:
+            self._settle()
         size = self.hierarchy.node_size
         if gpus <= size:
-            return self.index.any_for(farthest_from_guaranteed, gpus)
+            return self._for_loans.any(gpus)
         return self.whole_idle.size >= nodes_needed(gpus, size)
 
     def find_free(self, gpus: int, rank: Rank) -> tuple[tuple[int, int], ...] | None:
         """Leaves outside guaranteed use, by a policy's rank; whole nodes by that rank too. For quota clusters."""
+        if self._changed:
+            self._settle()
         hierarchy = self.hierarchy
         size, shape = hierarchy.node_size, hierarchy.shape
         if gpus <= size:
-            node = self.index.best(rank, gpus)
+            node = self.index.by(rank).best(gpus)
             if node < 0:
                 return None
             free = shape.full & ~self.guaranteed[node]
@@ -153,7 +189,7 @@ class PhysicalChain:
             return ((node, idle | shape.closest(free & ~idle, gpus - spare)),)
         wanted = nodes_needed(gpus, size)
         chosen = []
-        for node in self.index.in_order(rank, size):
+        for node in self.index.by(rank).in_order(size):
             chosen.append((node, shape.full))
             if len(chosen) == wanted:
                 return tuple(chosen)
@@ -166,6 +202,7 @@ class PhysicalChain:
 
     def validate(self) -> None:
         """Masks are disjoint and every index agrees with them. O(nodes)."""
+        self._settle()
         self.index.validate()
         self.whole_idle.validate()
         for node, (guaranteed, opportunistic) in enumerate(zip(self.guaranteed, self.opportunistic, strict=True)):

@@ -95,7 +95,7 @@ class VirtualPool:
         """Leaves for a job of ``gpus``, ``None`` when it does not fit now."""
         size = self.hierarchy.node_size
         if gpus <= size:
-            host = self.index.best(rank, gpus)
+            host = self.index.by(rank).best(gpus)
             if host < 0:
                 return None
             return ((host, self.shapes[host].closest(self.free[host], gpus)),)

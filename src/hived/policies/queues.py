@@ -3,12 +3,11 @@
 *The line* holds all whose turn can come, those that run opportunistically too: who runs early keeps the place. *The
 backlog* holds those of them that run nowhere. *The outsized* are larger than the tenant's cluster: their turn never
 comes, they can only borrow, and they hold nobody back. All three are heaps in the policy's order, from which jobs that
-left are dropped when they come up, so that leaving costs nothing.
+left are dropped when they come up, so that leaving costs next to nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from heapq import heappop, heappush
 
@@ -31,7 +30,7 @@ class Status(Enum):
 
 
 class Entry:
-    """A submitted job. Entries compare by their place in the order, their number settles ties."""
+    """A submitted job. Entries compare by their place in the order; their number settles ties."""
 
     __slots__ = ("allocation", "key", "number", "outsized", "queued", "request", "status", "tenant")
 
@@ -45,25 +44,55 @@ class Entry:
         self.outsized = outsized
         self.status = Status.WAITING
         self.allocation = Allocation(request.job, tenant, request.gpus)
-        #: whether a heap of those that run nowhere has it (perhaps only until it comes up)
+        #: whether a backlog has it (perhaps only until it comes up)
         self.queued = False
 
     def __lt__(self, other: Entry) -> bool:
         return self.key < other.key
 
 
+class Backlog:
+    """Jobs that run nowhere, in order, the first at hand."""
+
+    __slots__ = ("_heap", "first")
+
+    def __init__(self) -> None:
+        self._heap: list[Entry] = []
+        #: who waits longest by the policy's order; None when nobody does
+        self.first: Entry | None = None
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._heap
+
+    def add(self, entry: Entry) -> None:
+        """``entry`` waits now. O(log jobs)."""
+        if not entry.queued:
+            entry.queued = True
+            heappush(self._heap, entry)
+        if self.first is None or entry < self.first:
+            self.first = entry
+
+    def drop_first(self) -> None:
+        """The first does not wait any more: its status says so already. O(log jobs) amortized."""
+        heap = self._heap
+        while heap and heap[0].status is not Status.WAITING:
+            heappop(heap).queued = False
+        self.first = heap[0] if heap else None
+
+
 class TenantQueue:
-    """One tenant's line, backlog and outsized jobs. Joining costs O(log jobs), leaving nothing."""
+    """One tenant's line, backlog and outsized jobs."""
 
     __slots__ = ("backlog", "line", "outsized")
 
     def __init__(self) -> None:
+        #: who has yet to become guaranteed; a heap
         self.line: list[Entry] = []
-        self.backlog: list[Entry] = []
-        self.outsized: list[Entry] = []
+        self.backlog = Backlog()
+        self.outsized = Backlog()
 
     def head(self) -> Entry | None:
-        """Whose turn it is."""
+        """Whose turn it is. O(1), or O(log jobs) after jobs have left."""
         line = self.line
         while line:
             entry = line[0]
@@ -72,32 +101,6 @@ class TenantQueue:
             heappop(line)
         return None
 
-    def wait(self, entry: Entry) -> None:
-        """It runs nowhere, and would borrow."""
-        if not entry.queued:
-            entry.queued = True
-            heappush(self.outsized if entry.outsized else self.backlog, entry)
-
-    def next_borrower(self, fits: Callable[[int], bool], known: dict[int, bool]) -> Entry | None:
-        """Who may borrow next: the first that runs nowhere, or the first of the outsized; ``None``: neither fits.
-
-        ``known`` remembers what ``fits`` said of a size.
-        """
-        best: Entry | None = None
-        for heap in (self.backlog, self.outsized):
-            while heap:
-                entry = heap[0]
-                if entry.status is Status.WAITING:
-                    gpus = entry.request.gpus
-                    suits = known.get(gpus)
-                    if suits is None:
-                        suits = known[gpus] = fits(gpus)
-                    if suits and (best is None or entry < best):
-                        best = entry
-                    break
-                heappop(heap).queued = False
-        return best
-
-    def stop_waiting(self, borrower: Entry) -> None:
-        """It borrows, and was first."""
-        heappop(self.outsized if borrower.outsized else self.backlog).queued = False
+    def backlog_of(self, entry: Entry) -> Backlog:
+        """Where ``entry`` waits when it runs nowhere."""
+        return self.outsized if entry.outsized else self.backlog

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from heapq import heappush
 
 from hived.cluster import Allocation, Kind, SharedCluster
-from hived.errors import ensure
+from hived.errors import InvariantError, ensure
 
 from .decisions import Decision, Move, Preempt, Promote, Start
 from .protocols import Displaced, Policy, Reaction, Request
@@ -37,18 +37,21 @@ class Scheduler:
         self.cluster = cluster
         self.policy = policy
         self._lends = opportunistic and cluster.lends
+        self._place = policy.place
         tenants = range(len(cluster.tenants))
         self.queues = [TenantQueue() for _ in tenants]
-        self._everyone = tuple(tenants)
         self._views = [cluster.view(tenant) for tenant in tenants]
         self._weights = [view.gpus for view in self._views]
         #: every job that is not done
         self.jobs: dict[int, Entry] = {}
         self._borrowers: dict[Allocation, Entry] = {}
+        # per size: the jobs that are first in a backlog
+        self._firsts: dict[int, dict[Entry, None]] = {}
 
     def submit(self, number: int, tenant: int, request: Request) -> list[Decision]:
         """A job arrives."""
-        ensure(number not in self.jobs, f"job number {number} is new")
+        if number in self.jobs:
+            raise InvariantError(f"job number {number} is used twice")
         outsized = not self._views[tenant].can_ever_fit(request.gpus)
         entry = Entry(number, tenant, self.policy.order(request), request, outsized)
         self.jobs[number] = entry
@@ -58,66 +61,84 @@ class Scheduler:
             first = queue.head()
             heappush(queue.line, entry)
             if first is None or entry < first:
-                self._take_turns((tenant,), decisions)
+                self._take_turns(queue, decisions)
         if self._lends:
             if entry.status is Status.GUARANTEED:
                 if len(decisions) > 1:  # somebody was preempted, and left more GPUs than were needed
                     self._lend(decisions)
             elif self.cluster.can_ever_lend(request.gpus):
-                queue.wait(entry)
-                if queue.next_borrower(self.cluster.can_lend, {}) is entry:
-                    self._try_to_lend(entry, decisions)
-                    queue.stop_waiting(entry)
+                first = queue.backlog_of(entry).first
+                if (first is not None and first < entry) or not self._try_to_lend(entry, decisions):
+                    self._wait(entry)
         return decisions
 
     def finish(self, number: int) -> list[Decision]:
         """A running job has ended, and gives its GPUs back."""
         entry = self.jobs.pop(number)
         was = entry.status
-        ensure(was is Status.LENT or was is Status.GUARANTEED, f"job {number} runs")
+        if was is not Status.LENT and was is not Status.GUARANTEED:
+            raise InvariantError(f"job {number} ends, and does not run")
         entry.status = Status.DONE
         self.cluster.release(entry.allocation)
         decisions: list[Decision] = []
-        line = self.queues[entry.tenant].line
+        queue = self.queues[entry.tenant]
         if was is Status.GUARANTEED:
-            self._take_turns((entry.tenant,) if self.cluster.independent else self._everyone, decisions)
+            if self.cluster.independent:
+                self._take_turns(queue, decisions)
+            else:
+                self._take_turns_of_all(decisions)
         else:
             del self._borrowers[entry.allocation]
-            if line and line[0] is entry:  # it was its turn: now it is somebody else's
-                self._take_turns((entry.tenant,), decisions)
-        if self._lends:
+            if queue.line and queue.line[0] is entry:  # it was its turn: now it is somebody else's
+                self._take_turns(queue, decisions)
+        if self._firsts:
             self._lend(decisions)
         return decisions
 
-    def _take_turns(self, tenants: Iterable[int], decisions: list[Decision]) -> None:
-        """Step 1, for these tenants; among several, the first in the order goes first."""
-        heads = [head for tenant in tenants if (head := self.queues[tenant].head()) is not None]
+    def _take_turns(self, queue: TenantQueue, decisions: list[Decision]) -> None:
+        """Step 1, for one tenant."""
+        head = queue.head()
+        while head is not None and self._take_turn(head, decisions):
+            head = queue.head()
+
+    def _take_turns_of_all(self, decisions: list[Decision]) -> None:
+        """Step 1, where one tenant's guaranteed GPUs may be another's: the first in the order goes first."""
+        heads = [head for queue in self.queues if (head := queue.head()) is not None]
         while heads:
-            entry = min(heads) if len(heads) > 1 else heads[0]
-            heads.remove(entry)
-            grant = self.cluster.guarantee(entry.allocation, self.policy.place)
-            if grant is None:
-                continue
-            if grant.victims:
-                self._displace(grant.victims, entry, decisions)
-            if entry.status is Status.WAITING:
-                decisions.append(Start(entry.number, Kind.GUARANTEED, entry.allocation.parts))
+            head = min(heads)
+            heads.remove(head)
+            if self._take_turn(head, decisions):
+                following = self.queues[head.tenant].head()
+                if following is not None:
+                    heads.append(following)
+
+    def _take_turn(self, entry: Entry, decisions: list[Decision]) -> bool:
+        """Whether it is guaranteed now."""
+        allocation = entry.allocation
+        grant = self.cluster.guarantee(allocation, self._place)
+        if grant is None:
+            return False
+        if grant.victims:
+            self._displace(grant.victims, entry, decisions)
+        was = entry.status
+        entry.status = Status.GUARANTEED
+        if was is Status.WAITING:
+            if entry.queued:
+                self._stopped_waiting(entry)
+            decisions.append(Start(entry.number, Kind.GUARANTEED, allocation.parts))
+        else:
+            del self._borrowers[allocation]
+            if grant.in_place:
+                decisions.append(Promote(entry.number))
             else:
-                del self._borrowers[entry.allocation]
-                if grant.in_place:
-                    decisions.append(Promote(entry.number))
-                else:
-                    decisions.append(Move(entry.number, entry.allocation.parts, self._keeps_work(entry, entry)))
-            entry.status = Status.GUARANTEED
-            following = self.queues[entry.tenant].head()
-            if following is not None:
-                heads.append(following)
+                decisions.append(Move(entry.number, allocation.parts, self._keeps_work(entry, entry)))
+        return True
 
     def _displace(self, victims: Iterable[Allocation], by: Entry, decisions: list[Decision]) -> None:
         for allocation in victims:
             victim = self._borrowers.pop(allocation)
             victim.status = Status.WAITING
-            self.queues[victim.tenant].wait(victim)
+            self._wait(victim)
             decisions.append(Preempt(victim.number, by.number, self._keeps_work(victim, by)))
 
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:
@@ -126,25 +147,54 @@ class Scheduler:
 
     def _lend(self, decisions: list[Decision]) -> None:
         """Step 2. Before it, nobody who waited fitted; so it is called only when GPUs have fallen idle."""
-        cluster = self.cluster
-        fits: dict[int, bool] = {}
+        unsuited: set[int] = set()  # sizes that do not fit; idle GPUs only become fewer here
         while True:
             best: Entry | None = None
             best_share = 0.0
-            for queue in self.queues:
-                if not (queue.backlog or queue.outsized):
+            for gpus, borrowers in self._firsts.items():
+                if gpus in unsuited:
                     continue
-                entry = queue.next_borrower(cluster.can_lend, fits)
-                if entry is not None:
-                    weight = self._weights[entry.tenant]
-                    share = cluster.lent(entry.tenant) / weight if weight else float("inf")
-                    if best is None or share < best_share:
+                if not self.cluster.can_lend(gpus):
+                    unsuited.add(gpus)
+                    continue
+                for entry in borrowers:
+                    share = self._share(entry.tenant)
+                    if best is None or (share, entry) < (best_share, best):
                         best, best_share = entry, share
             if best is None:
                 return
-            ensure(self._try_to_lend(best, decisions), f"job {best.number} fits on idle GPUs")
-            self.queues[best.tenant].stop_waiting(best)
-            fits = {gpus: False for gpus, suits in fits.items() if not suits}  # idle GPUs have only become fewer
+            if not self._try_to_lend(best, decisions):
+                raise InvariantError(f"job {best.number} fits on idle GPUs, and could not start there")
+            self._stopped_waiting(best)
+
+    def _wait(self, entry: Entry) -> None:
+        """``entry`` runs nowhere from now on, and would borrow."""
+        backlog = self.queues[entry.tenant].backlog_of(entry)
+        before = backlog.first
+        backlog.add(entry)
+        if backlog.first is not before:
+            self._first_changed(before, backlog.first)
+
+    def _stopped_waiting(self, entry: Entry) -> None:
+        """``entry`` has started: its status says so already."""
+        backlog = self.queues[entry.tenant].backlog_of(entry)
+        if backlog.first is entry:
+            backlog.drop_first()
+            self._first_changed(entry, backlog.first)
+
+    def _first_changed(self, before: Entry | None, after: Entry | None) -> None:
+        if before is not None:
+            same_size = self._firsts[before.request.gpus]
+            del same_size[before]
+            if not same_size:
+                del self._firsts[before.request.gpus]
+        if after is not None:
+            self._firsts.setdefault(after.request.gpus, {})[after] = None
+
+    def _share(self, tenant: int) -> float:
+        """GPUs that the tenant has on loan over those that it reserved."""
+        weight = self._weights[tenant]
+        return self.cluster.lent(tenant) / weight if weight else float("inf")
 
     def _try_to_lend(self, entry: Entry, decisions: list[Decision]) -> bool:
         allocation = entry.allocation
@@ -171,15 +221,22 @@ class Scheduler:
                 ensure(self._borrowers.get(entry.allocation) is entry, f"job {number} is known by what it holds")
             elif entry.status is Status.WAITING and self._lends and self.cluster.can_ever_lend(entry.request.gpus):
                 ensure(
-                    entry.queued and entry in (queue.outsized if entry.outsized else queue.backlog),
+                    entry.queued and entry in queue.backlog_of(entry),
                     f"job {number} is in the backlog",
                 )
         ensure(lent == len(self._borrowers), "only running jobs borrow")
+        firsts = [b.first for q in self.queues for b in (q.backlog, q.outsized) if b.first is not None]
+        by_size = {entry: gpus for gpus, entries in self._firsts.items() for entry in entries}
+        ensure(by_size == {entry: entry.request.gpus for entry in firsts}, "firsts of the backlogs, by size")
         for tenant, queue in enumerate(self.queues):
             head = queue.head()
             if head is not None and head.status is Status.WAITING and not self._lends:
                 waiting = [e for e in self.jobs.values() if e.tenant == tenant and e.status is Status.WAITING]
                 ensure(head is min(e for e in waiting if not e.outsized), f"tenant {tenant}'s head is its first job")
             if self._lends:
-                borrower = queue.next_borrower(self.cluster.can_lend, {})
-                ensure(borrower is None, f"tenant {tenant}'s first job could borrow, and waits")
+                for backlog in (queue.backlog, queue.outsized):
+                    first = backlog.first
+                    waiting = [e for e in self.jobs.values() if e in backlog and e.status is Status.WAITING]
+                    ensure(first is (min(waiting) if waiting else None), f"tenant {tenant}'s first in the backlog")
+                    idle = first is not None and self.cluster.can_lend(first.request.gpus)
+                    ensure(not idle, f"tenant {tenant}'s first job could borrow, and waits")

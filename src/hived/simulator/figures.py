@@ -6,7 +6,6 @@ Colours are Okabe and Ito's, safe for the colour-blind, and every scheme has a l
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,7 +144,7 @@ def _delay_over_time(report: Report, policy: PolicyName, tenants: Sequence[str])
     below.set_ylabel("fragmented\nnodes (%)")
     below.set_xlabel("time of submission (days)")
     handles, labels = below.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=len(handles))
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
     figure.suptitle(
         f"Queueing delay, mean of a moving 12-hour window ({policy.value})\n{_title(report)}",
         fontsize=8.5, x=0.01, ha="left",
@@ -169,34 +168,50 @@ def _normalised(report: Report, policy: PolicyName) -> Figure:
     figure = NewFigure(figsize=(7.2, 3.3), layout="constrained")
     axis = figure.subplots()
     width = 0.8 / len(runs)
-    ratios = [r for run in runs for t in run.tenants if not math.isnan(r := t.to_private) and r > 0]
-    floor = 10.0 ** math.floor(math.log10(min([*ratios, 0.1]))) if ratios else 0.01
+    ratios = [t.to_private for run in runs for t in run.tenants if t.to_private > 0]
+    low, high = min([*ratios, 0.5]), max([*ratios, 2.0])
     for number, run in enumerate(runs):
         colour, _, label = _LOOK[run.scheme]
         values = {t.tenant: t.to_private for t in run.tenants}
-        heights = [values[name] for name in names]
         place = np.arange(len(names)) + (number - (len(runs) - 1) / 2) * width
-        shown = [max(h, floor) if not math.isnan(h) else floor for h in heights]
-        bars = axis.bar(place, [s - floor for s in shown], width, bottom=floor, color=colour, label=label)
-        words = ["n/a" if math.isnan(h) else f"{h:.2g}" if h < 100 else f"{h:,.0f}" for h in heights]
-        axis.bar_label(bars, words, fontsize=6, rotation=90, padding=2)
+        # bars stand on 1, private's delay: upward is worse, downward better; a delay of 0 reaches the floor
+        tops = [1.0 if math.isnan(values[name]) else max(values[name], low / 2) for name in names]
+        axis.bar(place, [top - 1 for top in tops], width, bottom=1, color=colour, label=label)
+        for x, top, name in zip(place, tops, names, strict=True):
+            word = _ratio_word(values[name])
+            axis.annotate(
+                word, (x, top), (0, 3 if top >= 1 else -3), textcoords="offset points", ha="center",
+                va="bottom" if top >= 1 else "top", rotation=90, fontsize=6,
+            )  # fmt: skip
     axis.set_yscale("log")
-    axis.set_ylim(floor, max([*ratios, 1.0]) * 6)
-    axis.axhline(1, color="black", linewidth=1, linestyle=(0, (4, 2)))
-    axis.text(len(names) - 0.45, 1, " private", va="center", ha="left", fontsize=7)
+    axis.set_ylim(low / 8, high * 5)
+    axis.axhline(1, color="black", linewidth=1)
+    axis.annotate("worse than private", (0.005, 1), (0, 4), xycoords=("axes fraction", "data"),
+                  textcoords="offset points", fontsize=7)  # fmt: skip
     labels = names
     if private is not None:
-        minutes = {t.tenant: t.delay.mean_s / 60 for t in private.tenants}
-        labels = [f"{name}\n{minutes[name]:,.0f} min" for name in names]
+        means = {t.tenant: t.delay.mean_s for t in private.tenants}
+        labels = [f"{name}\n{_span(means[name])}" for name in names]
     axis.set_xticks(np.arange(len(names)), labels, fontsize=7)
     axis.set_ylabel("mean delay / private's")
     axis.set_xlabel("tenant, and its mean queueing delay in its private cluster")
     axis.grid(visible=False, axis="x")
-    axis.legend(loc="upper right", ncols=len(runs))
+    figure.legend(loc="outside lower center", ncols=len(runs))
     figure.suptitle(
         f"Queueing delay against a private cluster ({policy.value})\n{_title(report)}", fontsize=8.5, x=0.01, ha="left"
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # labels outside a log axis while it is laid out
-        figure.draw_without_rendering()
     return figure
+
+
+def _ratio_word(ratio: float) -> str:
+    if math.isnan(ratio):
+        return "n/a"
+    return f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
+
+
+def _span(s: float) -> str:
+    """A delay in the unit that suits it."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if s >= 2 * length:
+            return f"{s / length:,.0f} {unit}"
+    return f"{s:.0f} s"

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 
 from hived.cluster import Kind, Part
-from hived.errors import ensure
-from hived.policies import Decision, Move, Preempt, Promote, Request, Scheduler, Start
+from hived.errors import InvariantError
+from hived.policies import Decision, Move, Promote, Request, Scheduler, Start
 
 from .record import Record, Run
 from .traces import TraceJob
@@ -103,26 +103,21 @@ class Simulation:
 
     def _carry_out(self, decision: Decision, now: int) -> None:
         job = decision.job
-        match decision:
-            case Start(_, kind, parts):
-                self._start(job, now, kind, parts)
-                if self._record.first_start[job] < 0:
-                    self._record.first_start[job] = now
-            case Preempt(_, _, keeps_work):
-                self._record.preemptions[job] += 1
-                self._record.preempted_gpus += sum(part.mask.bit_count() for part in self._parts[job])
-                self._stop(job, now)
-                if not keeps_work:
-                    self._left[job] = self._jobs[job].duration_ms
-            case Promote():
-                parts = self._parts[job]
-                self._stop(job, now)
-                self._start(job, now, Kind.GUARANTEED, parts)
-            case Move(_, parts, keeps_work):
-                self._stop(job, now)
-                if not keeps_work:
-                    self._left[job] = self._jobs[job].duration_ms
-                self._start(job, now, Kind.GUARANTEED, parts)
+        if isinstance(decision, Start):
+            self._start(job, now, decision.kind, decision.parts)
+            if self._record.first_start[job] < 0:
+                self._record.first_start[job] = now
+        elif isinstance(decision, Promote):  # its end does not change
+            self._close(job, now)
+            self._since[job] = now
+            self._kind[job] = Kind.GUARANTEED
+        elif isinstance(decision, Move):
+            self._stop(job, now, decision.keeps_work)
+            self._start(job, now, Kind.GUARANTEED, decision.parts)
+        else:
+            self._record.preemptions[job] += 1
+            self._record.preempted_gpus += sum(part.mask.bit_count() for part in self._parts[job])
+            self._stop(job, now, decision.keeps_work)
 
     def _start(self, job: int, now: int, kind: Kind, parts: Sequence[Part]) -> None:
         self._since[job] = now
@@ -130,15 +125,22 @@ class Simulation:
         self._parts[job] = parts
         heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
 
-    def _stop(self, job: int, now: int) -> None:
-        """Close the interval, and count the work done in it."""
-        kind, since = self._kind[job], self._since[job]
-        ensure(kind is not None, f"job {job} runs when it is stopped")
-        if kind is not None and now > since:  # a stay of no time is no interval
-            self._record.runs.append(Run(job, since, now, kind, self._parts[job]))
-            self._left[job] -= now - since
+    def _stop(self, job: int, now: int, keeps_work: bool = True) -> None:
+        """It runs no more; the end that was expected is void."""
+        self._close(job, now)
+        if not keeps_work:
+            self._left[job] = self._jobs[job].duration_ms
         self._kind[job] = None
         self._stops[job] += 1
+
+    def _close(self, job: int, now: int) -> None:
+        """End the interval, and count the work done in it."""
+        kind, since = self._kind[job], self._since[job]
+        if kind is None:
+            raise InvariantError(f"job {job} stops, and does not run")
+        if now > since:  # a stay of no time is no interval
+            self._record.runs.append(Run(job, since, now, kind, self._parts[job]))
+            self._left[job] -= now - since
 
 
 @contextmanager
