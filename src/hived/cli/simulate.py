@@ -25,7 +25,7 @@ from hived.simulator.experiment import (
     run_experiment,
 )
 from hived.simulator.figures import figures_available, write_figures
-from hived.simulator.output import check_output, whole_folder, write_jobs, write_runs, write_summary
+from hived.simulator.output import check_output, whole_folder, write_jobs, write_runs, write_series, write_summary
 from hived.simulator.report import Report, RunReport, make_report
 from hived.simulator.traces import TABLE1, compress_clock, generate_table1, read_trace
 from hived.spec import ClusterSpec, load_spec, parse_spec, spec_from_quotas
@@ -86,7 +86,7 @@ def simulate(
 ) -> None:
     """Simulate a multi-tenant GPU cluster under the sharing schemes and compare what tenants get.
 
-    Writes jobs.csv, runs.csv, summary.json and figures to --out, and prints a table per tenant.
+    Writes jobs.csv, runs.csv, series.csv, summary.json and figures to --out, and prints a table per tenant.
 
     Example: hived simulate --spec spec.yaml --trace philly.csv.gz --clock-compression 1.5 --out results/
     """
@@ -118,6 +118,7 @@ def simulate(
         report = make_report(results)
         write_jobs(results, draft / "jobs.csv")
         write_runs(results, draft / "runs.csv")
+        write_series(report, draft / "series.csv")
         if not no_figures:
             status.update("drawing figures")
             write_figures(report, draft, tenant or [])

@@ -16,14 +16,13 @@ import numpy as np
 from hived.errors import InputError
 
 from .experiment import PolicyName, Scheme
-from .metrics import HOUR_MS, comparable_jobs, queues, window_means
+from .metrics import HOUR_MS
 from .report import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WINDOW_MS = 12 * HOUR_MS
 _LOOK = {
     Scheme.PRIVATE.value: ("#000000", (0, (4, 2)), "Private"),
     Scheme.QUOTA.value: ("#D55E00", (0, ()), "Quota"),
@@ -115,24 +114,16 @@ def _delay_over_time(report: Report, policy: PolicyName, tenants: Sequence[str])
     """After HiveD's Figure 6: delay of chosen tenants over time, the level of fragmentation below."""
     from matplotlib.figure import Figure as NewFigure
 
-    results = report.results
     rows = len(tenants) + 1
     figure = NewFigure(figsize=(7.2, 1.5 * rows + 0.9), layout="constrained")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
-    chosen = comparable_jobs(results)
-    submit = np.asarray([job.submit_ms for job in results.trace.jobs], dtype=np.int64)
-    names = np.asarray([job.tenant for job in results.trace.jobs], dtype=object)
-    at = np.arange(0, int(report.window_s * 1000) + 1, HOUR_MS, dtype=np.int64)
     runs = [run for run in report.runs if run.policy == policy.value]
     for axis, tenant in zip(axes, tenants, strict=False):
-        mine = np.flatnonzero(chosen & (names == tenant))
         for run in runs:
-            record = results.record(Scheme(run.scheme), policy)
-            if record is None:
-                continue
-            means = window_means(submit[mine], queues(record)[mine], at, WINDOW_MS) / 60_000
+            delays = run.delay_over_time
             colour, dashes, label = _LOOK[run.scheme]
-            axis.plot(at / _DAY_MS, means, color=colour, linestyle=dashes, linewidth=1.3, label=label)
+            minutes = delays.mean_ms[tenant] / 60_000
+            axis.plot(delays.at / _DAY_MS, minutes, color=colour, linestyle=dashes, linewidth=1.3, label=label)
         _log_from_zero(axis)
         axis.set_ylabel(f"{tenant}\ndelay (min)")
     below = axes[-1]

@@ -120,6 +120,30 @@ def interval_means(starts: Ints, ends: Ints, weights: Ints, edges: Ints) -> Floa
     return np.diff(integral) / np.diff(edges)
 
 
+WINDOW_MS = 12 * HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class DelayOverTime:
+    """Mean queueing delay of the jobs submitted in a moving 12-hour window."""
+
+    at: Ints  #: middle of the window, in milliseconds, one an hour (m,)
+    mean_ms: dict[str, Floats]  #: per tenant; NaN where nothing was submitted (m,)
+
+
+def delay_over_time(results: Results, record: Record, chosen: NDArray[np.bool_]) -> DelayOverTime:
+    """Of the chosen jobs, per tenant of the cluster. O(jobs * tenants)."""
+    submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
+    names = np.asarray([job.tenant for job in record.jobs], dtype=object)
+    queue = queues(record)
+    at = np.arange(0, submission_window(results) + 1, HOUR_MS, dtype=np.int64)
+    means = {}
+    for vc in results.spec.virtual_clusters:
+        mine = np.flatnonzero(chosen & (names == vc.name))
+        means[vc.name] = window_means(submit[mine], queue[mine], at, WINDOW_MS)
+    return DelayOverTime(at, means)
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """A record over time. All but ``edges`` (m + 1,) have one value per bin (m,), between 0 and 1."""

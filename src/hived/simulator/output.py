@@ -1,4 +1,4 @@
-"""The files of a simulation: ``jobs.csv``, ``runs.csv``, ``summary.json`` and the figures.
+"""The files of a simulation: ``jobs.csv``, ``runs.csv``, ``series.csv``, ``summary.json`` and the figures.
 
 They are written beside the target and moved there when all is written, so nobody ever finds half of them. The same
 spec, trace, options and version give the same bytes.
@@ -123,6 +123,35 @@ class _Placements:
 def placement_text(placement: NamedPlacement) -> str:
     """``node:0,1,2,3;node2:0,1``."""
     return ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in placement)
+
+
+def write_series(report: Report, path: Path) -> None:
+    """``series.csv``: what the figures show over time, hour by hour.
+
+    Shares (0 to 1) are means over the hour that begins at ``time_s``; delays (seconds, one column per tenant) are means
+    of the jobs submitted within 6 hours of it, empty where there are none.
+    """
+    tenants = [vc.name for vc in report.results.spec.virtual_clusters]
+    shares = ("utilization", "opportunistic", "fragmentation", "partly_used")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("scheme", "policy", "time_s", *shares, *(f"delay_s {tenant}" for tenant in tenants)))
+        for run in report.runs:
+            delays = run.delay_over_time
+            for hour, start in enumerate(run.series.edges[:-1]):
+                writer.writerow(
+                    (
+                        run.scheme,
+                        run.policy,
+                        seconds(int(start)),
+                        *(_number(getattr(run.series, share)[hour]) for share in shares),
+                        *(_number(delays.mean_ms[tenant][hour] / 1000) for tenant in tenants),
+                    )
+                )
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.6g}"
 
 
 def write_summary(report: Report, path: Path) -> None:

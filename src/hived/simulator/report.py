@@ -9,7 +9,19 @@ import numpy as np
 from hived import __version__
 
 from .experiment import PolicyName, Results, Scheme
-from .metrics import Anomalies, Delay, Series, anomalies, comparable_jobs, delay, queues, series, submission_window
+from .metrics import (
+    Anomalies,
+    Delay,
+    DelayOverTime,
+    Series,
+    anomalies,
+    comparable_jobs,
+    delay,
+    delay_over_time,
+    queues,
+    series,
+    submission_window,
+)
 from .record import Record
 
 
@@ -43,6 +55,7 @@ class RunReport:
     preempted_gpus: int
     makespan_s: float
     series: Series
+    delay_over_time: DelayOverTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +177,7 @@ def make_report(results: Results) -> Report:
                 record.preempted_gpus,
                 record.end / 1000,
                 over_time,
+                delay_over_time(results, record, chosen),
             )
         )
     return Report(

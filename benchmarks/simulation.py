@@ -1,0 +1,88 @@
+"""The simulator in jobs a second on one core, beside a bare event loop over the same jobs.
+
+The bare loop is the floor of what a simulation in plain Python costs: a heap of ends and a number of free GPUs per tenant,
+first come first served. It keeps no cells, no records and no decisions; the ratio to it is what all of that costs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+
+from hived.policies import Scheduler
+from hived.simulator import PolicyName, Preempted, Scheme, simulate
+from hived.simulator.experiment import make_cluster, make_policy
+from hived.simulator.traces import TABLE1, Trace, compress_clock, generate_table1, read_trace
+from hived.spec import ClusterSpec, parse_spec, spec_from_quotas
+
+from .measuring import Figure, seconds
+
+#: a trace to measure on, instead of the synthetic one
+TRACE_VARIABLE = "HIVED_BENCHMARK_TRACE"
+
+
+def bare_loop(trace: Trace, nodes: dict[str, int]) -> None:
+    """FIFO per tenant over a count of GPUs."""
+    free = {tenant: 8 * number for tenant, number in nodes.items()}
+    waiting: dict[str, deque[int]] = {tenant: deque() for tenant in nodes}
+    ends: list[tuple[int, int]] = []
+    starts = [0] * len(trace.jobs)
+
+    def start(tenant: str, now: int) -> None:
+        queue = waiting[tenant]
+        while queue and trace.jobs[queue[0]].gpus <= free[tenant]:
+            number = queue.popleft()
+            free[tenant] -= trace.jobs[number].gpus
+            starts[number] = now
+            heappush(ends, (now + trace.jobs[number].duration_ms, number))
+
+    def end() -> None:
+        now, number = heappop(ends)
+        job = trace.jobs[number]
+        free[job.tenant] += job.gpus
+        start(job.tenant, now)
+
+    for number, job in enumerate(trace.jobs):
+        while ends and ends[0][0] <= job.submit_ms:
+            end()
+        if job.gpus <= 8 * nodes[job.tenant]:
+            waiting[job.tenant].append(number)
+            start(job.tenant, job.submit_ms)
+    while ends:
+        end()
+
+
+def measure() -> list[Figure]:
+    """Jobs a second per scheme, at the paper's cluster and at a crowded one."""
+    named = os.environ.get(TRACE_VARIABLE)
+    trace = read_trace(Path(named)) if named else generate_table1(jobs=80_000)
+    figures = []
+    for nodes, compression in ((279, 1.0), (200, 1.5)):
+        jobs = compress_clock(trace, compression)
+        spec = parse_spec(spec_from_quotas(nodes, [(row.tenant, row.quota_percent) for row in TABLE1]), "Table 1")
+        what = f"{jobs.name} on {nodes} nodes"
+        bare = partial(bare_loop, jobs, {vc.name: vc.cells[0].number for vc in spec.virtual_clusters})
+        figures.append(_rate("bare event loop", what, trace, seconds(bare, 2)))
+        for scheme, lending in (
+            (Scheme.PRIVATE, True),
+            (Scheme.QUOTA, True),
+            (Scheme.HIVED, True),
+            (Scheme.HIVED, False),
+        ):
+            name = scheme.value if lending else f"{scheme.value}, nothing lent"
+            aim = "> 50,000" if scheme is Scheme.HIVED and lending else ""
+            took = seconds(partial(_simulate, spec, jobs, scheme, lending), 2)
+            figures.append(_rate(f"simulate {name}", what, trace, took, aim))
+    return figures
+
+
+def _simulate(spec: ClusterSpec, trace: Trace, scheme: Scheme, lending: bool) -> None:
+    scheduler = Scheduler(make_cluster(scheme, spec), make_policy(PolicyName.YARN_CS, Preempted.RESUME), lending)
+    simulate(scheduler, scheme.value, trace.jobs)
+
+
+def _rate(name: str, what: str, trace: Trace, took: float, aim: str = "") -> Figure:
+    return Figure(f"{name}: {what}", len(trace.jobs) / took, "jobs/s", aim, "higher")

@@ -1,0 +1,51 @@
+"""The rules of the house that a machine can hold: style, types, layers, and files that fit the head."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def run(*command: str) -> None:
+    """Run a tool of this environment in the repository; its output is the failure's message."""
+    tool = Path(sysconfig.get_path("scripts")) / command[0]
+    result = subprocess.run([tool, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    run("ruff", "check", "--no-cache", ".")
+
+
+def test_the_formatter_would_change_nothing() -> None:
+    run("ruff", "format", "--check", "--no-cache", ".")
+
+
+def test_the_types_hold() -> None:
+    run("mypy")
+
+
+def test_arrows_run_downward_only_and_the_core_is_pure() -> None:
+    run("lint-imports", "--no-cache")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_fits_the_head(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_a_plain_install_needs_no_extra() -> None:
+    code = (
+        "import sys, hived.cli.app; "
+        "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes'} & set(sys.modules); "
+        "sys.exit(', '.join(extras))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"imported at start: {result.stderr}"
