@@ -74,8 +74,12 @@ class Ranking:
 
     def in_order(self, gpus: int) -> Iterator[int]:
         """All usable hosts from best to worst. The index must not change while this is read."""
-        for bucket in self._sort(gpus)[2]:
-            yield from bucket.hosts
+        order = self._orders.get(gpus)
+        if order is None or order[0] != self._index.classes:
+            order = self._sort(gpus)
+        for bucket in order[2]:
+            if bucket.hosts.summary:
+                yield from bucket.hosts
 
     def _sort(self, gpus: int) -> tuple[int, int, list[_Bucket]]:
         ranked = []

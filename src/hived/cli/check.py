@@ -47,8 +47,10 @@ def _print(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Sho
     for heading in ("reserved", "pinned", "free", "by splitting", "to spare"):
         table.add_column(heading, justify="right")
     for row in rows:
-        margin = f"[red]{row.margin}[/red]" if row.margin < 0 else str(row.margin)
-        numbers = (row.reserved, row.allocated, row.free, row.obtainable)
+        obtainable = max(0, row.obtainable)  # a shortage above is shown where it is, not at every level below
+        spare = row.free + obtainable - (row.reserved - row.allocated)
+        margin = f"[red]{spare}[/red]" if spare < 0 else str(spare)
+        numbers = (row.reserved, row.allocated, row.free, obtainable)
         table.add_row(row.chain, str(row.level), row.cell_type, *map(str, numbers), margin)
     console.print(table)
     for key, line in cluster.ignored:

@@ -28,7 +28,7 @@ class Shortage:
         return (
             f"chain {self.chain}, level {self.level} ({self.cell_type}): the VCs reserve {self.need} cells ({by}), "
             f"{self.supply} can be had; reserve {short} fewer {self.cell_type}, "
-            f"or add {self.missing_top_cells} {self.chain}"
+            f"or add {self.missing_top_cells} {self.chain} (enough for all of the chain)"
         )
 
 

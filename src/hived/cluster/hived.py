@@ -59,27 +59,33 @@ class HivedCluster(Lending):
         spots = place(cluster, holder.gpus)
         if spots is None:
             return None
+        pool_number, hosts = spots
+        number, pool = cluster.pools[pool_number]
+        binder = self.binders[holder.tenant][pool_number]
+        chain = self.chains[number]
         had = holder.parts
+        near = []
         if had:  # its own GPUs no longer count as a crowd, and are asked for first
             self.end_loan(holder)
-        number, pool = cluster.pools[spots.pool]
-        chain = self.chains[number]
-        binder = self.binders[holder.tenant][spots.pool]
+            near = [(node, mask) for at, node, mask in had if at == number]
         chain.tell_crowds(self.allocators[number])
-        near = [(node, mask) for at, node, mask in had if at == number]
+        opportunistic = chain.opportunistic
         parts = []
-        for host, mask in spots.hosts:
-            node, leaves = binder.bind(host, mask, chain.opportunistic, near[0] if near else None)
+        crowded = False
+        for host, mask in hosts:
+            node, leaves = binder.bind(host, mask, opportunistic, near[0] if near else None)
             if near:
                 near = [own for own in near if own[0] != node]
             parts.append(Part(number, node, leaves))
-        pool.take(spots.hosts)
-        holder.parts = tuple(parts)
-        victims = self.evict(parts)
+            if opportunistic[node] & leaves:
+                crowded = True
+        pool.take(hosts)
+        victims = self.evict(parts) if crowded else ()
         for _, node, leaves in parts:
             chain.add_guaranteed(node, leaves)
         holder.kind = Kind.GUARANTEED
         holder.spots = spots
+        holder.parts = tuple(parts)
         self.holders[holder] = None
         return Grant(bool(had) and sorted(had) == sorted(parts), victims)
 
@@ -89,14 +95,19 @@ class HivedCluster(Lending):
             if holder.kind is Kind.OPPORTUNISTIC:
                 self.end_loan(holder)
             return
-        _, pool = self.clusters[holder.tenant].pools[spots.pool]
-        binder = self.binders[holder.tenant][spots.pool]
-        pool.give(spots.hosts)
-        for (host, mask), (number, node, leaves) in zip(spots.hosts, holder.parts, strict=True):
+        pool_number, hosts = spots
+        number, pool = self.clusters[holder.tenant].pools[pool_number]
+        binder = self.binders[holder.tenant][pool_number]
+        chain = self.chains[number]
+        pool.give(hosts)
+        for host, mask in hosts:
             binder.unbind(host, mask)
-            self.chains[number].remove_guaranteed(node, leaves)
+        for _, node, leaves in holder.parts:
+            chain.remove_guaranteed(node, leaves)
         del self.holders[holder]
-        holder.kind, holder.spots, holder.parts = None, None, ()
+        holder.kind = None
+        holder.spots = None
+        holder.parts = ()
 
     def safety(self) -> tuple[LevelSafety, ...]:
         """Equations 1 and 2 as they stand now, for every chain and level. O(levels)."""

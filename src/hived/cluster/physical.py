@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hived.cells import Hierarchy, HostClass, HostIndex, Rank, WholeHosts
-from hived.errors import ensure
+from hived.errors import InvariantError, ensure
 
 from .allocation import Allocation, Part, nodes_needed
 
@@ -85,17 +85,10 @@ class PhysicalChain:
         free = shape.full & ~guaranteed
         return HostClass(shape.profile(free), shape.profile(free & ~opportunistic))
 
-    def _set(self, node: int, guaranteed: int, opportunistic: int) -> None:
-        """The one place where a node's use changes."""
-        self.guaranteed[node] = guaranteed
-        self._changed.add(node)
-        before = self.opportunistic[node]
-        if opportunistic != before:
-            self.opportunistic[node] = opportunistic
-            self._untold.setdefault(node, before)
-
     def tell_crowds(self, listener: CrowdListener) -> None:
         """Pass on which nodes' opportunistic leaves have changed since the last call. O(changes)."""
+        if not self._untold:
+            return
         for node, before in self._untold.items():
             after = self.opportunistic[node]
             if before != after:
@@ -117,28 +110,38 @@ class PhysicalChain:
 
     def add_guaranteed(self, node: int, mask: int) -> None:
         """A guaranteed job starts on these leaves; nobody may be on them."""
-        ensure(not mask & (self.guaranteed[node] | self.opportunistic[node]), "no GPU is held twice")
-        self._set(node, self.guaranteed[node] | mask, self.opportunistic[node])
+        if mask & (self.guaranteed[node] | self.opportunistic[node]):
+            raise InvariantError(f"a GPU of node {node} would be held twice")
+        self.guaranteed[node] |= mask
+        self._changed.add(node)
 
     def remove_guaranteed(self, node: int, mask: int) -> None:
         """It ends."""
-        self._set(node, self.guaranteed[node] & ~mask, self.opportunistic[node])
+        self.guaranteed[node] &= ~mask
+        self._changed.add(node)
 
     def add_lodger(self, holder: Allocation, node: int, mask: int) -> None:
         """An opportunistic job starts on these leaves; nobody may be on them."""
-        ensure(not mask & (self.guaranteed[node] | self.opportunistic[node]), "no GPU is held twice")
+        before = self.opportunistic[node]
+        if mask & (self.guaranteed[node] | before):
+            raise InvariantError(f"a GPU of node {node} would be held twice")
         self.lodgers[node][holder] = mask
-        self._set(node, self.guaranteed[node], self.opportunistic[node] | mask)
+        self._set_opportunistic(node, before | mask)
 
     def remove_lodger(self, holder: Allocation, node: int) -> None:
         """It ends, or is preempted."""
-        mask = self.lodgers[node].pop(holder)
-        self._set(node, self.guaranteed[node], self.opportunistic[node] & ~mask)
+        self._set_opportunistic(node, self.opportunistic[node] & ~self.lodgers[node].pop(holder))
 
     def promote_lodger(self, holder: Allocation, node: int) -> None:
         """It becomes guaranteed on the leaves that it has."""
         mask = self.lodgers[node].pop(holder)
-        self._set(node, self.guaranteed[node] | mask, self.opportunistic[node] & ~mask)
+        self._set_opportunistic(node, self.opportunistic[node] & ~mask)
+        self.guaranteed[node] |= mask
+
+    def _set_opportunistic(self, node: int, mask: int) -> None:
+        self._untold.setdefault(node, self.opportunistic[node])
+        self.opportunistic[node] = mask
+        self._changed.add(node)
 
     def lodgers_on(self, node: int, mask: int) -> list[Allocation]:
         """The opportunistic holders of some leaf of ``mask``."""

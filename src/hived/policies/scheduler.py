@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappush
+from operator import attrgetter
 
 from hived.cluster import Allocation, Kind, SharedCluster
 from hived.errors import InvariantError, ensure
@@ -25,6 +26,8 @@ from hived.errors import InvariantError, ensure
 from .decisions import Decision, Move, Preempt, Promote, Start
 from .protocols import Displaced, Policy, Reaction, Request
 from .queues import Entry, Status, TenantQueue
+
+_key = attrgetter("key")
 
 
 class Scheduler:
@@ -104,13 +107,14 @@ class Scheduler:
     def _take_turns_of_all(self, decisions: list[Decision]) -> None:
         """Step 1, where one tenant's guaranteed GPUs may be another's: the first in the order goes first."""
         heads = [head for queue in self.queues if (head := queue.head()) is not None]
+        heads.sort(key=_key, reverse=True)
         while heads:
-            head = min(heads)
-            heads.remove(head)
+            head = heads.pop()
             if self._take_turn(head, decisions):
                 following = self.queues[head.tenant].head()
                 if following is not None:
                     heads.append(following)
+                    heads.sort(key=_key, reverse=True)
 
     def _take_turn(self, entry: Entry, decisions: list[Decision]) -> bool:
         """Whether it is guaranteed now."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from hived.cluster import NamedPlacement, Part, SharedCluster
 from hived.errors import InputError
 
-from .experiment import Results
+from .experiment import PolicyName, Results
 from .report import Report
 from .traces import seconds
 
@@ -26,6 +26,14 @@ JOB_COLUMNS = (
     "scheme", "policy", "job_id", "tenant", "gpus", "submit_s", "duration_s", "start_s", "finish_s", "queue_s",
     "preemptions", "finished",
 )  # fmt: skip
+#: what a folder of results holds
+_OURS = (
+    "jobs.csv",
+    "runs.csv",
+    "series.csv",
+    "summary.json",
+    *(f"*-{policy.value}.{end}" for policy in PolicyName for end in ("png", "svg")),
+)
 RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement")
 
 
@@ -58,6 +66,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     try:
         yield draft
         folder.mkdir(exist_ok=True)
+        for pattern in _OURS:  # older results go, whatever else is there stays
+            for old in folder.glob(pattern):
+                old.unlink()
         for file in sorted(draft.iterdir()):
             file.replace(folder / file.name)
     except OSError as error:
