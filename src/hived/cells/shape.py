@@ -38,6 +38,15 @@ class Profile(NamedTuple):
         return 0
 
 
+class Step(NamedTuple):
+    """From an inner cell to one of its children."""
+
+    parent: int
+    child: int
+    siblings: tuple[int, ...]  #: all children of the parent
+    whole: bool  #: the child is wanted with all its leaves, so nothing below it need be told apart
+
+
 class Shape:
     """The cell hierarchy inside one host.
 
@@ -48,6 +57,7 @@ class Shape:
         "_at_level",
         "_chosen",
         "_profiles",
+        "_steps",
         "_touched",
         "children",
         "depth",
@@ -85,6 +95,7 @@ class Shape:
         self.children: tuple[tuple[int, ...], ...] = tuple(children)
         self._profiles: dict[int, Profile] = {}
         self._chosen: dict[tuple[int, int, int], int] = {}
+        self._steps: dict[int, tuple[Step, ...]] = {}
         self._touched: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def profile(self, free: int) -> Profile:
@@ -136,6 +147,23 @@ class Shape:
                 return chosen | part
             free, level = part, level - 1
         return chosen
+
+    def steps(self, mask: int) -> tuple[Step, ...]:
+        """How to get from the host down to the leaves of ``mask``, from the top. O(1) once seen."""
+        steps = self._steps.get(mask)
+        if steps is None:
+            steps = self._steps[mask] = tuple(self._walk(0, mask))
+        return steps
+
+    def _walk(self, cell: int, mask: int) -> Iterator[Step]:
+        children = self.children[cell]
+        for child in children:
+            leaves = self.masks[child]
+            if leaves & mask:
+                whole = leaves & mask == leaves
+                yield Step(cell, child, children, whole)
+                if not whole:
+                    yield from self._walk(child, mask)
 
     def touched(self, mask: int) -> tuple[tuple[int, int], ...]:
         """The inner cells below the host that hold some leaf of ``mask``, as ``(cell, cell's mask)``, from the top."""

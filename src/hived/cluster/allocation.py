@@ -66,6 +66,10 @@ class Grant(NamedTuple):
     victims: tuple[Allocation, ...]  #: opportunistic holders that lost theirs, in the order in which they started
 
 
+#: a grant to who held nothing, at nobody's cost
+NEW = Grant(False, ())
+
+
 class ClusterView(Protocol):
     """What a policy sees of a cluster: the same for a private cluster, a quota share and a VC. Read only."""
 

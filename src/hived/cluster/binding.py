@@ -12,7 +12,9 @@ node, and an opportunistic job there runs on until one of them is really needed.
 
 from __future__ import annotations
 
-from hived.cells import BuddyAllocator, Shape
+from collections.abc import Sequence
+
+from hived.cells import BuddyAllocator
 from hived.errors import InvariantError, ensure
 
 from .virtual import VirtualPool
@@ -65,8 +67,19 @@ class Binder:
         inner = self._inner[host]
         if inner is None:
             inner = self._inner[host] = [-1] * len(shape.masks)
-        preferred = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
-        return node, self._descend(host, inner, 0, 0, mask, crowd[node] >> offset & shape.full, preferred) << offset
+            inner[0] = 0  # the host's own cells are counted from where it stands
+        masks = shape.masks
+        others = crowd[node] >> offset & shape.full
+        own = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
+        leaves = 0
+        for parent, child, siblings, whole in shape.steps(mask):
+            cell = inner[child]
+            if cell < 0:
+                taken = [inner[c] for c in siblings]
+                cell = inner[child] = _choose(masks, shape.children[inner[parent]], taken, others, own)
+            if whole:
+                leaves |= masks[cell]
+        return node, leaves << offset
 
     def _bind_cell(self, cell: int, near: int) -> None:
         level, parent = self.pool.cells[cell]
@@ -81,37 +94,6 @@ class Binder:
             physical = self.allocator.take_child(level, self.bound[parent], near)
             self.live[parent] += 1
         self.bound[cell] = physical
-
-    def _descend(
-        self, host: int, inner: list[int], virtual: int, physical: int, mask: int, crowd: int, near: int
-    ) -> int:
-        """Bind the leaves ``mask`` of inner cell ``virtual``, which stands on ``physical``; the physical leaves."""
-        shape = self.pool.shapes[host]
-        masks = shape.masks
-        if mask & masks[virtual] == masks[virtual]:
-            return masks[physical]
-        children = shape.children[virtual]
-        leaves = 0
-        for child in children:
-            if mask & masks[child]:
-                cell = inner[child]
-                if cell < 0:
-                    cell = inner[child] = self._choose(shape, physical, [inner[c] for c in children], crowd, near)
-                leaves |= self._descend(host, inner, child, cell, mask, crowd, near)
-        return leaves
-
-    @staticmethod
-    def _choose(shape: Shape, physical: int, taken: list[int], crowd: int, near: int) -> int:
-        """The child of ``physical`` that is not taken and suits best: most of ``near``, least crowd, lowest number."""
-        masks = shape.masks
-        best, best_near, best_crowd = -1, 0, 0
-        for cell in shape.children[physical]:
-            if cell not in taken:
-                leaves = masks[cell]
-                is_near, is_crowd = (leaves & near).bit_count(), (leaves & crowd).bit_count()
-                if best < 0 or is_near > best_near or (is_near == best_near and is_crowd < best_crowd):
-                    best, best_near, best_crowd = cell, is_near, is_crowd
-        return best
 
     def unbind(self, host: int, mask: int) -> None:
         """The job on these virtual leaves has ended. To be called after the pool was told that they are free."""
@@ -173,8 +155,21 @@ class Binder:
             for cell, children in enumerate(shape.children):
                 stands_on = [inner[c] for c in children if inner[c] >= 0]
                 ensure(len(set(stands_on)) == len(stands_on), f"host {host}: inner cells stand apart")
-                at = 0 if cell == 0 else inner[cell]
-                ensure(all(c in shape.children[at] for c in stands_on if at >= 0), f"host {host}: inner cells nest")
+                at = inner[cell]
+                ensure(all(at >= 0 and c in shape.children[at] for c in stands_on), f"host {host}: inner cells nest")
             for cell, leaves in enumerate(shape.masks):
                 if cell and inner[cell] >= 0:
                     ensure(leaves & pool.free[host] != leaves, f"host {host}: inner cell {cell} is bound while in use")
+
+
+def _choose(masks: Sequence[int], cells: Sequence[int], taken: list[int], crowd: int, near: int) -> int:
+    """The cell not taken that suits best: most leaves of ``near``, fewest of ``crowd``, lowest number."""
+    best, best_near, best_crowd = -1, 0, 0
+    for cell in cells:
+        if cell not in taken:
+            if not (crowd or near):
+                return cell
+            is_near, is_crowd = (masks[cell] & near).bit_count(), (masks[cell] & crowd).bit_count()
+            if best < 0 or is_near > best_near or (is_near == best_near and is_crowd < best_crowd):
+                best, best_near, best_crowd = cell, is_near, is_crowd
+    return best

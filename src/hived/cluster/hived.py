@@ -11,7 +11,7 @@ from hived.cells import BuddyAllocator, Hierarchy, LevelSafety, assert_safe, saf
 from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec
 
-from .allocation import Allocation, ClusterView, Grant, Kind, Part, Place
+from .allocation import NEW, Allocation, ClusterView, Grant, Kind, Part, Place
 from .binding import Binder
 from .feasibility import check_feasible, lowest_levels, reserved_cells
 from .lending import Lending
@@ -87,7 +87,7 @@ class HivedCluster(Lending):
         holder.spots = spots
         holder.parts = tuple(parts)
         self.holders[holder] = None
-        return Grant(bool(had) and sorted(had) == sorted(parts), victims)
+        return Grant(sorted(had) == sorted(parts), victims) if had or victims else NEW
 
     def release(self, holder: Allocation) -> None:
         spots = holder.spots

@@ -8,7 +8,7 @@ from hived.cells import Hierarchy, leaves_of
 from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec
 
-from .allocation import Allocation, ClusterView, Grant, Kind, Part, Place
+from .allocation import NEW, Allocation, ClusterView, Grant, Kind, Part, Place
 from .sharing import NamedPlacement
 from .virtual import VirtualCluster, VirtualPool
 
@@ -53,7 +53,7 @@ class PrivateClusters:
         number = self._first_pool[holder.tenant] + spots.pool
         holder.parts = tuple([Part(number, host, mask) for host, mask in spots.hosts])
         self._holders[holder] = None
-        return Grant(False, ())
+        return NEW
 
     def lend(self, holder: Allocation) -> bool:
         return False

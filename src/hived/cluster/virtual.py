@@ -85,7 +85,9 @@ class VirtualPool:
         self.whole = WholeHosts(total, [of_host for of_host in groups if any(g >= 0 for g in of_host)])
         #: hosts by what is free in them
         self.index = HostIndex(total)
-        self._buckets: dict[tuple[int, int], int] = {}
+        # per host: its classes' buckets by free leaves; hosts of one shape share them
+        buckets: dict[Shape, dict[int, int]] = {}
+        self._buckets = [buckets.setdefault(shape, {}) for shape in self.shapes]
         for host in range(total):
             self._classify(host)
             if host_cells[host].level == node_level:
@@ -121,12 +123,12 @@ class VirtualPool:
                 self.whole.add(host)
 
     def _classify(self, host: int) -> None:
-        shape = self.shapes[host]
-        key = (shape.leaves, self.free[host])
-        bucket = self._buckets.get(key)
+        free = self.free[host]
+        buckets = self._buckets[host]
+        bucket = buckets.get(free)
         if bucket is None:
-            profile = shape.profile(self.free[host])
-            bucket = self._buckets[key] = self.index.bucket_of(HostClass(profile, profile))
+            profile = self.shapes[host].profile(free)
+            bucket = buckets[free] = self.index.bucket_of(HostClass(profile, profile))
         self.index.move(host, bucket)
 
     def can_ever_fit(self, gpus: int) -> bool:
