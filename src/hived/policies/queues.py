@@ -51,33 +51,37 @@ class Entry:
         return self.key < other.key
 
 
+#: An entry in a heap: keys are unique, so entries themselves are never compared (tuples compare faster).
+Place = tuple[tuple[int, ...], Entry]
+
+
 class Backlog:
     """Jobs that run nowhere, in order, the first at hand."""
 
     __slots__ = ("_heap", "first")
 
     def __init__(self) -> None:
-        self._heap: list[Entry] = []
+        self._heap: list[Place] = []
         #: who waits longest by the policy's order; None when nobody does
         self.first: Entry | None = None
 
     def __contains__(self, entry: object) -> bool:
-        return entry in self._heap
+        return any(entry is queued for _, queued in self._heap)
 
     def add(self, entry: Entry) -> None:
         """``entry`` waits now. O(log jobs)."""
         if not entry.queued:
             entry.queued = True
-            heappush(self._heap, entry)
+            heappush(self._heap, (entry.key, entry))
         if self.first is None or entry < self.first:
             self.first = entry
 
     def drop_first(self) -> None:
         """The first does not wait any more: its status says so already. O(log jobs) amortized."""
         heap = self._heap
-        while heap and heap[0].status is not Status.WAITING:
-            heappop(heap).queued = False
-        self.first = heap[0] if heap else None
+        while heap and heap[0][1].status is not Status.WAITING:
+            heappop(heap)[1].queued = False
+        self.first = heap[0][1] if heap else None
 
 
 class TenantQueue:
@@ -87,7 +91,7 @@ class TenantQueue:
 
     def __init__(self) -> None:
         #: who has yet to become guaranteed; a heap
-        self.line: list[Entry] = []
+        self.line: list[Place] = []
         self.backlog = Backlog()
         self.outsized = Backlog()
 
@@ -95,7 +99,7 @@ class TenantQueue:
         """Whose turn it is. O(1), or O(log jobs) after jobs have left."""
         line = self.line
         while line:
-            entry = line[0]
+            entry = line[0][1]
             if entry.status is Status.WAITING or entry.status is Status.LENT:
                 return entry
             heappop(line)

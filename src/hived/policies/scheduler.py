@@ -62,7 +62,7 @@ class Scheduler:
         decisions: list[Decision] = []
         if not outsized:
             first = queue.head()
-            heappush(queue.line, entry)
+            heappush(queue.line, (entry.key, entry))
             if first is None or entry < first:
                 self._take_turns(queue, decisions)
         if self._lends:
@@ -92,7 +92,7 @@ class Scheduler:
                 self._take_turns_of_all(decisions)
         else:
             del self._borrowers[entry.allocation]
-            if queue.line and queue.line[0] is entry:  # it was its turn: now it is somebody else's
+            if queue.line and queue.line[0][1] is entry:  # it was its turn: now it is somebody else's
                 self._take_turns(queue, decisions)
         if self._firsts:
             self._lend(decisions)
@@ -219,7 +219,7 @@ class Scheduler:
             ensure(entry.allocation.kind is kinds[entry.status], f"job {number} holds what its status says")
             queue = self.queues[entry.tenant]
             if entry.status is not Status.GUARANTEED and not entry.outsized:
-                ensure(entry in queue.line, f"job {number} is in its tenant's line")
+                ensure(any(entry is e for _, e in queue.line), f"job {number} is in its tenant's line")
             if entry.status is Status.LENT:
                 lent += 1
                 ensure(self._borrowers.get(entry.allocation) is entry, f"job {number} is known by what it holds")
