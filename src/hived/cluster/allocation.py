@@ -53,7 +53,7 @@ class Allocation:
     @property
     def held(self) -> int:
         """GPUs held: what was asked for, or whole nodes where it is more than one."""
-        return sum(part.mask.bit_count() for part in self.parts)
+        return sum([part.mask.bit_count() for part in self.parts])
 
     def __repr__(self) -> str:
         return f"Allocation({self.group!r}, tenant={self.tenant}, gpus={self.gpus}, {self.kind}, {self.parts})"

@@ -68,7 +68,8 @@ class HivedCluster(Lending):
         if had:  # its own GPUs no longer count as a crowd, and are asked for first
             self.end_loan(holder)
             near = [(node, mask) for at, node, mask in had if at == number]
-        chain.tell_crowds(self.allocators[number])
+        if chain.untold:
+            chain.tell_crowds(self.allocators[number])
         opportunistic = chain.opportunistic
         parts = []
         crowded = False

@@ -25,6 +25,7 @@ class Lending:
         #: everyone who holds GPUs
         self.holders: dict[Allocation, None] = {}
         self._lent = [0] * len(self.tenants)
+        self._ever: dict[int, bool] = {}
 
     def lend(self, holder: Allocation) -> bool:
         """See :class:`~hived.cluster.sharing.SharedCluster`. Chains are tried in the order of the spec."""
@@ -48,7 +49,13 @@ class Lending:
         return False
 
     def can_ever_lend(self, gpus: int) -> bool:
-        """See :class:`~hived.cluster.sharing.SharedCluster`. O(chains)."""
+        """See :class:`~hived.cluster.sharing.SharedCluster`. O(1) once asked."""
+        answer = self._ever.get(gpus)
+        if answer is None:
+            answer = self._ever[gpus] = self._fits_empty(gpus)
+        return answer
+
+    def _fits_empty(self, gpus: int) -> bool:
         return any(nodes_needed(gpus, chain.hierarchy.node_size) <= chain.hierarchy.nodes for chain in self.chains)
 
     def lent(self, tenant: int) -> int:

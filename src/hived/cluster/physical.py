@@ -35,13 +35,13 @@ class PhysicalChain:
         "_buckets",
         "_changed",
         "_for_loans",
-        "_untold",
         "guaranteed",
         "hierarchy",
         "index",
         "lodgers",
         "number",
         "opportunistic",
+        "untold",
         "whole_idle",
     )
 
@@ -56,8 +56,8 @@ class PhysicalChain:
         self.opportunistic = [0] * nodes
         #: the opportunistic holders on each node with their leaves there, in the order in which they came
         self.lodgers: list[dict[Allocation, int]] = [{} for _ in range(nodes)]
-        # opportunistic leaves of the nodes where they have changed, as they were when last told
-        self._untold: dict[int, int] = {}
+        #: nodes whose opportunistic leaves have changed since they were last told, with those they had then
+        self.untold: dict[int, int] = {}
         # nodes whose use has changed since the two indexes below were last looked at
         self._changed: set[int] = set()
         sizes = [hierarchy.gpus[k] // hierarchy.node_size for k in range(hierarchy.node_level + 1, hierarchy.top + 1)]
@@ -87,13 +87,11 @@ class PhysicalChain:
 
     def tell_crowds(self, listener: CrowdListener) -> None:
         """Pass on which nodes' opportunistic leaves have changed since the last call. O(changes)."""
-        if not self._untold:
-            return
-        for node, before in self._untold.items():
+        for node, before in self.untold.items():
             after = self.opportunistic[node]
             if before != after:
                 listener.crowd_changed(node, before, after)
-        self._untold.clear()
+        self.untold.clear()
 
     def _settle(self) -> None:
         """Put the nodes that changed where they belong; only whoever looks for GPUs needs it. O(changes)."""
@@ -139,7 +137,7 @@ class PhysicalChain:
         self.guaranteed[node] |= mask
 
     def _set_opportunistic(self, node: int, mask: int) -> None:
-        self._untold.setdefault(node, self.opportunistic[node])
+        self.untold.setdefault(node, self.opportunistic[node])
         self.opportunistic[node] = mask
         self._changed.add(node)
 

@@ -61,10 +61,10 @@ class Scheduler:
         queue = self.queues[tenant]
         decisions: list[Decision] = []
         if not outsized:
-            first = queue.head()
-            heappush(queue.line, (entry.key, entry))
-            if first is None or entry < first:
-                self._take_turns(queue, decisions)
+            head = queue.head()
+            its_turn = head is None or entry < head
+            if not (its_turn and self._take_turn(entry, decisions)):
+                heappush(queue.line, (entry.key, entry))
         if self._lends:
             if entry.status is Status.GUARANTEED:
                 if len(decisions) > 1:  # somebody was preempted, and left more GPUs than were needed
@@ -86,10 +86,10 @@ class Scheduler:
         decisions: list[Decision] = []
         queue = self.queues[entry.tenant]
         if was is Status.GUARANTEED:
-            if self.cluster.independent:
-                self._take_turns(queue, decisions)
-            else:
+            if not self.cluster.independent:
                 self._take_turns_of_all(decisions)
+            elif queue.line:
+                self._take_turns(queue, decisions)
         else:
             del self._borrowers[entry.allocation]
             if queue.line and queue.line[0][1] is entry:  # it was its turn: now it is somebody else's
