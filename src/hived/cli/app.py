@@ -5,8 +5,10 @@ Exit codes: 0 done; 2 what was given is wrong or does not fit; 70 a bug of ours;
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +16,16 @@ from hived import __version__
 from hived.errors import HivedError
 
 from .check import check
-from .console import messages
+from .console import messages, show_verbs
 from .simulate import simulate
 from .spec import spec_app
 from .trace import trace_app
 
+#: what typer raises for options that cannot be understood; it exports only this child of it
+_UsageError: Any = typer.BadParameter.__bases__[0]
+
 app = typer.Typer(
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -41,22 +46,34 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    show_verbs(context)
 
 
 def main() -> None:
     """Run the command line; every error that was raised on purpose becomes one line and its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned up
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
     except HivedError as error:
-        messages().print(f"hived: {error}", markup=False)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has left
-        sys.stderr.close()
-        sys.exit(0)
+        _complain(str(error))
+        code = error.exit_code
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "hived"
+        _complain(f"{' '.join(error.format_message().split())} (see {command} --help)")
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # the reader of our output has left: say nothing, and let nothing be flushed into the void
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _complain(message: str) -> None:
+    messages().print(f"hived: {message}", markup=False)

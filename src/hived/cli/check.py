@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -14,7 +15,7 @@ from hived.cells import LevelSafety
 from hived.cluster import Shortage, initial_safety, shortages
 from hived.spec import ChainSpec, ClusterSpec, VirtualClusterSpec, load_spec
 
-from .console import output
+from .console import counted, output
 
 
 def check(
@@ -24,6 +25,8 @@ def check(
     """Show a cluster spec and say whether its virtual clusters fit, or why not.
 
     Exit code 0: feasible; 2: infeasible or wrong.
+
+    Example: hived check spec.yaml
     """
     cluster = load_spec(spec)
     rows = initial_safety(cluster)
@@ -51,37 +54,35 @@ def _print(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Sho
         spare = row.free + obtainable - (row.reserved - row.allocated)
         margin = f"[red]{spare}[/red]" if spare < 0 else str(spare)
         numbers = (row.reserved, row.allocated, row.free, obtainable)
-        table.add_row(row.chain, str(row.level), row.cell_type, *map(str, numbers), margin)
+        table.add_row(escape(row.chain), str(row.level), escape(row.cell_type), *map(str, numbers), margin)
     console.print(table)
     for key, line in cluster.ignored:
         console.print(f"\nignored: {key} (line {line}) means nothing here", style="dim", markup=False)
     console.print()
     if short:
-        console.print(f"infeasible: {cluster.source}", style="bold red")
+        console.print(f"infeasible: {cluster.source}", style="bold red", markup=False)
         for shortage in short:
             console.print(f"  {shortage}", markup=False, soft_wrap=True)
     else:
-        console.print(f"feasible: {cluster.source}", style="bold green")
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number:,} {word}" + ("" if number == 1 else "s")
+        console.print(f"feasible: {cluster.source}", style="bold green", markup=False)
 
 
 def _physical_tree(cluster: ClusterSpec) -> Tree:
     total = sum(chain.gpus for chain in cluster.chains)
-    tree = Tree(f"[bold]physical cluster[/bold]: {_plural(total, 'GPU')}")
+    tree = Tree(f"[bold]physical cluster[/bold]: {counted(total, 'GPU')}")
     for chain in cluster.chains:
         branch = tree.add(
-            f"[bold]{chain.name}[/bold] x {chain.top_cells:,}: {_plural(chain.gpus, 'GPU')} of type {chain.leaf_type}"
+            f"[bold]{escape(chain.name)}[/bold] x {chain.top_cells:,}: "
+            f"{counted(chain.gpus, 'GPU')} of type {escape(chain.leaf_type)}"
         )
         for number in range(len(chain.levels), 0, -1):
             level = chain.levels[number - 1]
             if number == 1:
-                branch.add(f"level 1 {level.cell_type}")
+                branch.add(f"level 1 {escape(level.cell_type)}")
                 continue
             child = chain.levels[number - 2].cell_type
-            words = f"level {number} {level.cell_type}: {level.fanout} x {child}, {_plural(level.gpus, 'GPU')}"
+            words = f"level {number} {level.cell_type}: {level.fanout} x {child}, {counted(level.gpus, 'GPU')}"
+            words = escape(words)
             branch = branch.add(words + (_nodes(chain) if number == chain.node_level else ""))
     return tree
 
@@ -89,17 +90,18 @@ def _physical_tree(cluster: ClusterSpec) -> Tree:
 def _nodes(chain: ChainSpec) -> str:
     names = chain.node_names
     shown = ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, ... {names[-1]}"
-    return f" [dim](node: {shown})[/dim]"
+    return f" [dim](node: {escape(shown)})[/dim]"
 
 
 def _virtual_tree(cluster: ClusterSpec) -> Tree:
     tree = Tree(f"[bold]virtual clusters[/bold]: {len(cluster.virtual_clusters)}")
     for vc in cluster.virtual_clusters:
-        branch = tree.add(f"[bold]{vc.name}[/bold]: {_plural(_gpus(cluster, vc), 'GPU')}")
+        branch = tree.add(f"[bold]{escape(vc.name)}[/bold]: {counted(_gpus(cluster, vc), 'GPU')}")
         for cells in vc.cells:
-            branch.add(f"{cells.number:,} x {_path(cluster.chain(cells.chain), cells.level)}")
+            branch.add(escape(f"{cells.number:,} x {_path(cluster.chain(cells.chain), cells.level)}"))
         for pin in vc.pinned:
-            branch.add(f"pinned {pin.pinned_cell_id}: {_path(cluster.chain(pin.chain), pin.level)} no. {pin.index}")
+            words = f"pinned {pin.pinned_cell_id}: {_path(cluster.chain(pin.chain), pin.level)} no. {pin.index}"
+            branch.add(escape(words))
     return tree
 
 

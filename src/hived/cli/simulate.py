@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -23,6 +24,7 @@ from hived.simulator.experiment import (
     Scheme,
     check_tenants,
     run_experiment,
+    some,
 )
 from hived.simulator.figures import figures_available, write_figures
 from hived.simulator.output import check_output, whole_folder, write_jobs, write_runs, write_series, write_summary
@@ -30,9 +32,10 @@ from hived.simulator.report import Report, RunReport, make_report
 from hived.simulator.traces import TABLE1, compress_clock, generate_table1, read_trace
 from hived.spec import ClusterSpec, load_spec, parse_spec, spec_from_quotas
 
-from .console import messages, output
+from .console import counted, messages, output
 
 _DAY_MS = 86_400_000
+_MOST_DAYS = 10**9
 
 #: Without a trace: the paper's Table 1 on the 279 nodes of its cluster. With Philly's durations that asks for half as
 #: many GPUs again as there are, so queues grow: the load stands in every title.
@@ -94,8 +97,8 @@ def simulate(
     check_output(out, overwrite)
     if not no_figures and not figures_available():
         raise InputError("figures need matplotlib: pip install 'hived[figures]', or give --no-figures")
-    if until is not None and not (math.isfinite(until) and until > 0):
-        raise InputError(f"--until {until}: must be a positive number of days")
+    if until is not None and not 0 < until <= _MOST_DAYS:
+        raise InputError(f"--until {until:g}: must be a number of days above 0, at most {_MOST_DAYS:,}")
     cluster = load_spec(spec) if spec is not None else _table1_spec(nodes)
     check_feasible(cluster)
     with errors.status("reading the trace" if trace is not None else "generating a synthetic trace"):
@@ -135,7 +138,7 @@ def _check_shown(cluster: ClusterSpec, tenants: list[str]) -> None:
     known = [vc.name for vc in cluster.virtual_clusters]
     for name in tenants:
         if name not in known:
-            raise InputError(f"--tenant {name}: no such tenant in {cluster.source} (which has {', '.join(known)})")
+            raise InputError(f"--tenant {name}: no such tenant in {cluster.source}, which has {some(known)}")
 
 
 @contextmanager
@@ -173,12 +176,15 @@ def _print(report: Report, results: Results, out: Path) -> None:
     trace = results.trace
     kind = "synthetic trace" if trace.synthetic else "trace"
     console.print(
-        f"{kind} [bold]{trace.name}[/bold]: {len(trace.jobs):,} jobs over {report.window_s / 86400:.1f} days, "
-        f"asking for {100 * report.load:.0f}% of {report.gpus:,} GPUs on {report.nodes:,} nodes"
+        f"{kind} [bold]{escape(trace.name)}[/bold]: {counted(len(trace.jobs), 'job')} "
+        f"over {report.window_s / 86400:.1f} days, asking for {100 * report.load:.0f}% of {report.gpus:,} GPUs "
+        f"on {counted(report.nodes, 'node')}"
     )
     for policy in results.options.policies:
         runs = [run for run in report.runs if run.policy == policy.value]
-        console.print(_tenant_table(policy.value, runs))
+        console.print(f"\nmean queueing delay in minutes ({policy.value})", style="italic")
+        console.print(_tenant_table(runs))
+        console.print("\ncluster, while jobs arrive", style="italic")
         console.print(_cluster_table(runs))
     never = report.never_fit()
     if never:
@@ -187,8 +193,8 @@ def _print(report: Report, results: Results, out: Path) -> None:
         console.print(f"never fit their private cluster, left out of comparisons: {shown}{more}", markup=False)
     left_out = len(trace.jobs) - report.compared - len(never)
     if left_out > 0:
-        console.print(f"left out too: {left_out:,} jobs that not every run finished")
-    console.print(f"results: {out}/")
+        console.print(f"left out too: {counted(left_out, 'job')} that not every run finished")
+    console.print(f"results: {out}/", markup=False)
 
 
 def _minutes(s: float) -> str:
@@ -197,8 +203,8 @@ def _minutes(s: float) -> str:
     return f"{s / 60:,.1f}" if s < 6e5 else f"{s / 60:,.0f}"
 
 
-def _tenant_table(policy: str, runs: list[RunReport]) -> Table:
-    table = Table(title=f"mean queueing delay in minutes ({policy})", title_justify="left", box=None)
+def _tenant_table(runs: list[RunReport]) -> Table:
+    table = Table(box=None)
     table.add_column("tenant")
     table.add_column("jobs", justify="right")
     for run in runs:
@@ -213,23 +219,23 @@ def _tenant_table(policy: str, runs: list[RunReport]) -> Table:
         ratios, worse = [], []
         for run, cell in zip(runs, row, strict=True):
             if run in shared and cell.anomalies is not None:
-                text = "-" if math.isnan(cell.to_private) else f"{cell.to_private:.2f}"
+                text = "-" if math.isnan(cell.to_private) else f"{cell.to_private:.2f}"  # inf: private does not wait
                 ratios.append(f"[red]{text}[/red]" if cell.to_private > 1 else text)
                 jobs, minutes = cell.anomalies.jobs, cell.anomalies.minutes
-                worse.append(f"{jobs:,} jobs, {minutes:,.0f} min" if jobs else "none")
+                worse.append(f"{counted(jobs, 'job')}, {minutes:,.0f} min" if jobs else "none")
         table.add_row(
-            row[0].tenant,
+            "all" if row[0].tenant is None else escape(row[0].tenant),
             f"{row[0].delay.jobs:,}",
             *(_minutes(cell.delay.mean_s) for cell in row),
             *ratios,
             *worse,
-            style="bold" if row[0].tenant == "all" else "",
+            style="bold" if row[0].tenant is None else "",
         )
     return table
 
 
 def _cluster_table(runs: list[RunReport]) -> Table:
-    table = Table(title="cluster, while jobs arrive", title_justify="left", box=None)
+    table = Table(box=None)
     table.add_column("scheme")
     for heading in (
         "utilization",

@@ -11,12 +11,14 @@ from hived.cluster import check_feasible
 from hived.errors import InputError
 from hived.spec import parse_spec, read_quotas, spec_from_quotas
 
-spec_app = typer.Typer(no_args_is_help=True, help="Make cluster specs.")
+from .console import show_verbs
+
+spec_app = typer.Typer(invoke_without_command=True, help="Make cluster specs.")
 
 
 @spec_app.callback()
-def _group() -> None:
-    pass
+def _group(context: typer.Context) -> None:
+    show_verbs(context)
 
 
 @spec_app.command("from-quotas")

@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from hived.errors import InputError
 from hived.simulator.traces import TABLE1, Description, describe, generate_table1, read_trace, write_trace
 
-from .console import output
+from .console import counted, output, show_verbs
 
-trace_app = typer.Typer(no_args_is_help=True, help="Make and describe traces.")
+trace_app = typer.Typer(invoke_without_command=True, help="Make and describe traces.")
+
+
+@trace_app.callback()
+def _group(context: typer.Context) -> None:
+    show_verbs(context)
 
 
 @trace_app.command()
@@ -62,9 +68,8 @@ def describe_trace(
 def _print(description: Description) -> None:
     console = output()
     kind = "synthetic trace" if description.synthetic else "trace"
-    console.print(
-        f"{kind} [bold]{description.name}[/bold]: {description.total.jobs:,} jobs, {description.days:.1f} days"
-    )
+    jobs = counted(description.total.jobs, "job")
+    console.print(f"{kind} [bold]{escape(description.name)}[/bold]: {jobs}, {description.days:.1f} days")
     for reason, count in description.dropped:
         console.print(f"left out: {count:,} jobs ({reason})", style="yellow", markup=False)
     table = Table("tenant", box=None)
@@ -81,7 +86,7 @@ def _print(description: Description) -> None:
     for row in (*description.tenants, description.total):
         last = row is description.total
         table.add_row(
-            "all" if row.tenant is None else row.tenant,
+            "all" if row.tenant is None else escape(row.tenant),
             f"{row.jobs:,}",
             *(f"{count:,}" for count in row.jobs_by_size),
             f"{row.gpu_hours:,.0f}",

@@ -34,7 +34,7 @@ class Spots(NamedTuple):
 class Allocation:
     """The GPUs of one job, or of several that share them: of one kind at a time, none when ``kind`` is None."""
 
-    __slots__ = ("gpus", "group", "kind", "parts", "spots", "tenant")
+    __slots__ = ("gpus", "group", "kind", "parts", "spots", "started", "tenant")
 
     def __init__(self, group: str, tenant: int, gpus: int) -> None:
         #: the affinity group's name
@@ -47,6 +47,8 @@ class Allocation:
         self.kind: Kind | None = None
         #: the physical GPUs held
         self.parts: tuple[Part, ...] = ()
+        #: rank of its present loan among all loans
+        self.started = 0
         #: where it stands in its VC; None unless guaranteed there
         self.spots: Spots | None = None
 

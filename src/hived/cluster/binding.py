@@ -81,6 +81,37 @@ class Binder:
                 leaves |= masks[cell]
         return node, leaves << offset
 
+    def hint(self, host: int, hosts: Sequence[int], near: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Which of ``near`` (nodes and leaves of them, not empty) would suit ``host``, one of ``hosts``, best.
+
+        If cells above the host have to be bound for it, they should hold as many of ``near`` as ``hosts`` need there,
+        and no more: then the others find theirs too. O(levels * hosts).
+        """
+        if len(near) == 1 or self.bound[host] >= 0:
+            return near[0]
+        cells = self.pool.cells
+        top = host
+        while cells[top].parent >= 0 and self.bound[cells[top].parent] < 0:
+            top = cells[top].parent
+        needed = 0
+        for other in hosts:
+            if self.bound[other] < 0:
+                while other >= 0 and other != top:
+                    other = cells[other].parent
+                needed += other == top
+        hierarchy = self.pool.hierarchy
+        nodes = max(1, hierarchy.gpus[cells[top].level] // hierarchy.node_size)
+        groups: dict[int, list[tuple[int, int]]] = {}
+        parent = cells[top].parent
+        for own in near:
+            cell = own[0] // nodes
+            if parent < 0 or cell // hierarchy.fanout[cells[top].level + 1] == self.bound[parent]:
+                groups.setdefault(cell, []).append(own)
+        if not groups:
+            return near[0]
+        best = min(groups, key=lambda cell: (len(groups[cell]) < needed, abs(len(groups[cell]) - needed), cell))
+        return groups[best][0]
+
     def _bind_cell(self, cell: int, near: int) -> None:
         level, parent = self.pool.cells[cell]
         if parent < 0:

@@ -74,7 +74,8 @@ class HivedCluster(Lending):
         parts = []
         crowded = False
         for host, mask in hosts:
-            node, leaves = binder.bind(host, mask, opportunistic, near[0] if near else None)
+            hint = binder.hint(host, [h for h, _ in hosts], near) if near else None
+            node, leaves = binder.bind(host, mask, opportunistic, hint)
             if near:
                 near = [own for own in near if own[0] != node]
             parts.append(Part(number, node, leaves))

@@ -25,6 +25,7 @@ class Lending:
         #: everyone who holds GPUs
         self.holders: dict[Allocation, None] = {}
         self._lent = [0] * len(self.tenants)
+        self._loans = 0
         self._ever: dict[int, bool] = {}
 
     def lend(self, holder: Allocation) -> bool:
@@ -36,6 +37,8 @@ class Lending:
                     chain.add_lodger(holder, node, mask)
                 holder.kind = Kind.OPPORTUNISTIC
                 holder.parts = parts
+                self._loans += 1
+                holder.started = self._loans
                 self._lent[holder.tenant] += holder.held
                 self.holders[holder] = None
                 return True
@@ -77,6 +80,7 @@ class Lending:
             for victim in self.chains[number].lodgers_on(node, mask):
                 self.end_loan(victim)
                 victims.append(victim)
+        victims.sort(key=lambda victim: victim.started)
         return tuple(victims)
 
     def named(self, parts: Sequence[Part]) -> NamedPlacement:

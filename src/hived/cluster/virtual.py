@@ -33,6 +33,7 @@ class VirtualPool:
     __slots__ = (
         "_buckets",
         "_classes",
+        "_is_node",
         "cells",
         "free",
         "gpus",
@@ -81,6 +82,8 @@ class VirtualPool:
         self.gpus = sum(shape.leaves for shape in self.shapes)
         #: free leaves of each host
         self.free = [shape.full for shape in self.shapes]
+        # a cell below node level counts as a node where it has all of the node's GPUs
+        self._is_node = [shape.leaves == hierarchy.node_size for shape in self.shapes]
         #: nodes that are wholly free
         self.whole = WholeHosts(total, [of_host for of_host in groups if any(g >= 0 for g in of_host)])
         #: hosts by what is free in them
@@ -90,7 +93,7 @@ class VirtualPool:
         self._buckets = [buckets.setdefault(shape, {}) for shape in self.shapes]
         for host in range(total):
             self._classify(host)
-            if host_cells[host].level == node_level:
+            if self._is_node[host]:
                 self.whole.add(host)
 
     def find(self, gpus: int, rank: Rank) -> tuple[tuple[int, int], ...] | None:
@@ -111,7 +114,7 @@ class VirtualPool:
             before = self.free[host]
             self.free[host] = before & ~mask
             self._classify(host)
-            if before == self.hierarchy.shape.full and before == self.shapes[host].full:
+            if before == self.shapes[host].full and self._is_node[host]:
                 self.whole.remove(host)
 
     def give(self, hosts: tuple[tuple[int, int], ...]) -> None:
@@ -119,7 +122,7 @@ class VirtualPool:
         for host, mask in hosts:
             after = self.free[host] = self.free[host] | mask
             self._classify(host)
-            if after == self.hierarchy.shape.full:
+            if after == self.shapes[host].full and self._is_node[host]:
                 self.whole.add(host)
 
     def _classify(self, host: int) -> None:
@@ -136,7 +139,7 @@ class VirtualPool:
         size = self.hierarchy.node_size
         if gpus <= size:
             return any(shape.leaves >= gpus for shape in set(self.shapes))
-        return sum(shape.leaves == size for shape in self.shapes) >= nodes_needed(gpus, size)
+        return sum(self._is_node) >= nodes_needed(gpus, size)
 
     def validate(self) -> None:
         """Indexes re-derived from the free masks. O(hosts)."""
@@ -145,10 +148,8 @@ class VirtualPool:
         for host, (free, shape) in enumerate(zip(self.free, self.shapes, strict=True)):
             profile = shape.profile(free)
             ensure(self.index.class_of(host) == HostClass(profile, profile), f"class of virtual host {host}")
-            ensure(
-                (host in self.whole.hosts) == (free == self.hierarchy.shape.full),
-                f"whole virtual host {host}",
-            )
+            is_whole = free == shape.full and self._is_node[host]
+            ensure((host in self.whole.hosts) == is_whole, f"whole virtual host {host}")
 
 
 class VirtualCluster:

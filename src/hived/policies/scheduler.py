@@ -16,7 +16,7 @@ larger than their tenant's cluster. Their turn never comes; they borrow when the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappush
 from operator import attrgetter
 
@@ -75,24 +75,31 @@ class Scheduler:
                     self._wait(entry)
         return decisions
 
-    def finish(self, number: int) -> list[Decision]:
-        """A running job has ended, and gives its GPUs back."""
-        entry = self.jobs.pop(number)
-        was = entry.status
-        if was is not Status.LENT and was is not Status.GUARANTEED:
-            raise InvariantError(f"job {number} ends, and does not run")
-        entry.status = Status.DONE
-        self.cluster.release(entry.allocation)
+    def finish(self, numbers: Sequence[int]) -> list[Decision]:
+        """Running jobs have ended, all at one instant: they give their GPUs back before anybody gets any."""
         decisions: list[Decision] = []
-        queue = self.queues[entry.tenant]
-        if was is Status.GUARANTEED:
-            if not self.cluster.independent:
-                self._take_turns_of_all(decisions)
-            elif queue.line:
-                self._take_turns(queue, decisions)
+        queues: dict[int, TenantQueue] = {}  # of the tenants whose next turn may have come
+        freed = False
+        for number in numbers:
+            entry = self.jobs.pop(number)
+            was = entry.status
+            if was is not Status.LENT and was is not Status.GUARANTEED:
+                raise InvariantError(f"job {number} ends, and does not run")
+            entry.status = Status.DONE
+            self.cluster.release(entry.allocation)
+            queue = self.queues[entry.tenant]
+            if was is Status.GUARANTEED:
+                freed = True
+                if queue.line:
+                    queues[entry.tenant] = queue
+            else:
+                del self._borrowers[entry.allocation]
+                if queue.line and queue.line[0][1] is entry:  # it was its turn: now it is somebody else's
+                    queues[entry.tenant] = queue
+        if freed and not self.cluster.independent:
+            self._take_turns_of_all(decisions)
         else:
-            del self._borrowers[entry.allocation]
-            if queue.line and queue.line[0][1] is entry:  # it was its turn: now it is somebody else's
+            for queue in queues.values():
                 self._take_turns(queue, decisions)
         if self._firsts:
             self._lend(decisions)

@@ -89,12 +89,23 @@ def make_policy(name: PolicyName, preempted: Preempted) -> Policy:
 def check_tenants(spec: ClusterSpec, trace: Trace) -> None:
     """Every tenant of the trace has a virtual cluster, else :class:`~hived.errors.InputError`."""
     known = {vc.name for vc in spec.virtual_clusters}
-    unknown = sorted({job.tenant for job in trace.jobs} - known)
-    if unknown:
+    first: dict[str, str] = {}
+    for job in trace.jobs:
+        if job.tenant not in known:
+            first.setdefault(job.tenant, job.job_id)
+    if first:
+        tenant, job_id = next(iter(first.items()))
+        more = f", and {len(first) - 1:,} more tenants" if len(first) > 1 else ""
         raise InputError(
-            f"{trace.name}: tenant {', '.join(unknown)} has no virtual cluster in {spec.source} "
-            f"(which has {', '.join(sorted(known)) or 'none'}); add it under virtualClusters, or choose another spec"
+            f"{trace.name}: tenant {tenant} (job {job_id}{more}) has no virtual cluster in {spec.source}, "
+            f"which has {some(sorted(known))}; add it under virtualClusters, or choose another spec"
         )
+
+
+def some(names: Sequence[str], most: int = 12) -> str:
+    """A list for a message: not too long, and never empty."""
+    shown = ", ".join(names[:most]) or "none"
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
 def run_experiment(

@@ -54,6 +54,7 @@ def _style() -> Iterator[None]:
             "grid.alpha": 0.25,
             "grid.linewidth": 0.6,
             "legend.frameon": False,
+            "text.parse_math": False,  # names may hold a $
             "svg.hashsalt": "hived",  # the same figure gives the same bytes
             "svg.fonttype": "path",
             "savefig.dpi": 200,
@@ -86,19 +87,18 @@ def _save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def pick_tenants(report: Report, policy: PolicyName, count: int = 3) -> list[str]:
-    """The tenants that sharing changes most: by the largest gap between the worst scheme's mean delay and private's."""
+    """The tenants with the most to tell: by the worst scheme's mean delay over private's, else by delay alone."""
+    runs = [run for run in report.runs if run.policy == policy.value]
     private = report.run(Scheme.PRIVATE, policy)
-    if private is None:
-        run = next(run for run in report.runs if run.policy == policy.value)
-        ranked = [(t.delay.mean_s, t.tenant) for t in run.tenants if t.delay.jobs]
-    else:
-        ranked = []
-        for number, mine in enumerate(private.tenants):
-            others = [run.tenants[number].delay.mean_s for run in report.runs if run.policy == policy.value]
-            if mine.delay.jobs:
-                ranked.append((max(others) / max(mine.delay.mean_s, 1.0), mine.tenant))
-    ranked.sort(key=lambda pair: (-pair[0], pair[1]))
-    return [name for _, name in ranked[:count]]
+    shared = [run for run in runs if run.scheme != Scheme.PRIVATE.value] or runs
+    ranked = []
+    for number, vc in enumerate(report.results.spec.virtual_clusters):
+        rows = [run.tenants[number] for run in shared]
+        if rows[0].delay.jobs:
+            worst = max(row.delay.mean_s for row in rows)
+            base = 1.0 if private is None else max(private.tenants[number].delay.mean_s, 1.0)
+            ranked.append((-worst / base, vc.name))
+    return [name for _, name in sorted(ranked)[:count]]
 
 
 def _title(report: Report) -> str:
@@ -155,18 +155,19 @@ def _normalised(report: Report, policy: PolicyName) -> Figure:
 
     runs = [run for run in report.runs if run.policy == policy.value and run.scheme != Scheme.PRIVATE.value]
     private = report.run(Scheme.PRIVATE, policy)
-    names = [tenant.tenant for tenant in runs[0].tenants if tenant.delay.jobs]
+    names = [str(tenant.tenant) for tenant in runs[0].tenants if tenant.delay.jobs]
     figure = NewFigure(figsize=(7.2, 3.3), layout="constrained")
     axis = figure.subplots()
     width = 0.8 / len(runs)
-    ratios = [t.to_private for run in runs for t in run.tenants if t.to_private > 0]
+    ratios = [t.to_private for run in runs for t in run.tenants if 0 < t.to_private < math.inf]
     low, high = min([*ratios, 0.5]), max([*ratios, 2.0])
     for number, run in enumerate(runs):
         colour, _, label = _LOOK[run.scheme]
-        values = {t.tenant: t.to_private for t in run.tenants}
+        values = {str(t.tenant): t.to_private for t in run.tenants}
         place = np.arange(len(names)) + (number - (len(runs) - 1) / 2) * width
         # bars stand on 1, private's delay: upward is worse, downward better; a delay of 0 reaches the floor
-        tops = [1.0 if math.isnan(values[name]) else max(values[name], low / 2) for name in names]
+        # and one that is infinitely worse the ceiling
+        tops = [1.0 if math.isnan(r := values[name]) else min(max(r, low / 2), high * 2) for name in names]
         axis.bar(place, [top - 1 for top in tops], width, bottom=1, color=colour, label=label)
         for x, top, name in zip(place, tops, names, strict=True):
             word = _ratio_word(values[name])
@@ -177,11 +178,11 @@ def _normalised(report: Report, policy: PolicyName) -> Figure:
     axis.set_yscale("log")
     axis.set_ylim(low / 8, high * 5)
     axis.axhline(1, color="black", linewidth=1)
-    axis.annotate("worse than private", (0.005, 1), (0, 4), xycoords=("axes fraction", "data"),
+    axis.annotate("worse than private", (1.005, 1), (0, 2), xycoords=("axes fraction", "data"),
                   textcoords="offset points", fontsize=7)  # fmt: skip
     labels = names
     if private is not None:
-        means = {t.tenant: t.delay.mean_s for t in private.tenants}
+        means = {str(t.tenant): t.delay.mean_s for t in private.tenants}
         labels = [f"{name}\n{_span(means[name])}" for name in names]
     axis.set_xticks(np.arange(len(names)), labels, fontsize=7)
     axis.set_ylabel("mean delay / private's")
@@ -196,7 +197,9 @@ def _normalised(report: Report, policy: PolicyName) -> Figure:
 
 def _ratio_word(ratio: float) -> str:
     if math.isnan(ratio):
-        return "n/a"
+        return "both 0"
+    if math.isinf(ratio):
+        return "private 0"
     return f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
 
 

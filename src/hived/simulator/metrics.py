@@ -121,6 +121,7 @@ def interval_means(starts: Ints, ends: Ints, weights: Ints, edges: Ints) -> Floa
 
 
 WINDOW_MS = 12 * HOUR_MS
+_MOST_POINTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,8 @@ def delay_over_time(results: Results, record: Record, chosen: NDArray[np.bool_])
     submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
     names = np.asarray([job.tenant for job in record.jobs], dtype=object)
     queue = queues(record)
-    at = np.arange(0, submission_window(results) + 1, HOUR_MS, dtype=np.int64)
+    window = submission_window(results)
+    at = np.arange(0, window + 1, step(window), dtype=np.int64)
     means = {}
     for vc in results.spec.virtual_clusters:
         mine = np.flatnonzero(chosen & (names == vc.name))
@@ -149,26 +151,40 @@ class Series:
     """A record over time. All but ``edges`` (m + 1,) have one value per bin (m,), between 0 and 1."""
 
     edges: Ints
-    utilization: Floats  #: GPUs held, of all
-    opportunistic: Floats  #: GPUs held opportunistically, of all
+    utilization: Floats  #: GPUs held, of all that the shared cluster has
+    opportunistic: Floats  #: GPUs held opportunistically, of the same
     #: nodes that cannot give all their GPUs to one guaranteed job, since some are in guaranteed use
     fragmentation: Floats
     partly_used: Floats  #: of those, the nodes whose GPUs are not all in guaranteed use: what packing could mend
 
 
 def submission_window(results: Results) -> int:
-    """The end of the time that averages are taken over: the last submission, or the simulation's end before it."""
-    last = results.trace.jobs[-1].submit_ms if results.trace.jobs else 0
+    """The end of the time that averages are taken over, in milliseconds, at least a second.
+
+    The last submission, or the mean duration where that is longer (a load needs a time to be spread over), but not
+    beyond ``--until``.
+    """
+    jobs = results.trace.jobs
     until = results.options.until_ms
-    return max(1, last if until is None else min(last, until))
+    mean = sum(job.duration_ms for job in jobs) // max(1, len(jobs))
+    window = max(jobs[-1].submit_ms if jobs else 0, mean, 1000)
+    return window if until is None else max(1, min(window, until))
 
 
-def series(results: Results, record: Record, bin_ms: int = HOUR_MS) -> Series:
+def step(window: int) -> int:
+    """How far apart points in time are: an hour, or for traces of many years a multiple that keeps them few."""
+    width = HOUR_MS
+    while window // width > _MOST_POINTS:
+        width *= 2
+    return width
+
+
+def series(results: Results, record: Record, bin_ms: int | None = None) -> Series:
     """Utilization and fragmentation over the submission window. O(runs log runs)."""
     window = submission_window(results)
-    edges = np.append(np.arange(0, window, bin_ms, dtype=np.int64), window)
+    edges = np.append(np.arange(0, window, bin_ms or step(window), dtype=np.int64), window)
     sizes = results.clusters[results.records.index(record)].node_sizes()
-    gpus = sum(sum(pool) for pool in sizes)
+    gpus = sum(chain.gpus for chain in results.spec.chains)  # spare nodes count in every scheme
     held = _columns(record, None)
     lent = _columns(record, Kind.OPPORTUNISTIC)
     unable, partly = _node_use(record, sizes)

@@ -132,15 +132,19 @@ class _Placements:
 
 
 def placement_text(placement: NamedPlacement) -> str:
-    """``node:0,1,2,3;node2:0,1``."""
-    return ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in placement)
+    """``node:0,1,2,3;node2:0,1``. The signs of this form in a node's name are percent-encoded, as in a URL."""
+    return ";".join(f"{_encoded(node)}:{','.join(map(str, devices))}" for node, devices in placement)
+
+
+def _encoded(name: str) -> str:
+    return "".join(f"%{ord(sign):02X}" if sign in "%:;," else sign for sign in name)
 
 
 def write_series(report: Report, path: Path) -> None:
-    """``series.csv``: what the figures show over time, hour by hour.
+    """``series.csv``: what the figures show over time, by the hour (traces of many years: by more).
 
-    Shares (0 to 1) are means over the hour that begins at ``time_s``; delays (seconds, one column per tenant) are means
-    of the jobs submitted within 6 hours of it, empty where there are none.
+    Shares (0 to 1) are means over the time from ``time_s`` to the next; delays (seconds, one column per tenant) are
+    means of the jobs submitted within 6 hours of it, empty where there are none.
     """
     tenants = [vc.name for vc in report.results.spec.virtual_clusters]
     shares = ("utilization", "opportunistic", "fragmentation", "partly_used")

@@ -29,9 +29,9 @@ from .record import Record
 class TenantReport:
     """One tenant under one scheme, over the comparable jobs."""
 
-    tenant: str
+    tenant: str | None  #: none: all together
     delay: Delay
-    #: mean delay over that in the private cluster; NaN where that is 0 or was not simulated
+    #: mean delay over that in the private cluster: infinite where only that is 0, NaN where both are, or was not run
     to_private: float
     #: against the private cluster; None where that was not simulated
     anomalies: Anomalies | None
@@ -124,7 +124,7 @@ def _run_json(run: RunReport) -> dict[str, object]:
         )
     }  # fmt: skip
     plain["overall"] = _tenant_json(run.overall)
-    plain["tenants"] = {tenant.tenant: _tenant_json(tenant) for tenant in run.tenants}
+    plain["tenants"] = {str(tenant.tenant): _tenant_json(tenant) for tenant in run.tenants}
     return plain
 
 
@@ -146,14 +146,14 @@ def make_report(results: Results) -> Report:
     asked = sum(job.gpus * job.duration_ms for job in trace.jobs if job.submit_ms <= window)
     privates = {record.policy: record for record in results.records if record.scheme == Scheme.PRIVATE.value}
 
-    def tenant_report(name: str, record: Record) -> TenantReport:
-        mine = chosen if name == "all" else chosen & (tenant_of == name)
+    def tenant_report(name: str | None, record: Record) -> TenantReport:
+        mine = chosen if name is None else chosen & (tenant_of == name)
         own = delay(record, mine)
         private = privates.get(record.policy)
         if private is None:
             return TenantReport(name, own, float("nan"), None)
-        base = float(queues(private)[mine].sum())
-        ratio = float(queues(record)[mine].sum()) / base if base else float("nan")
+        base, waited = float(queues(private)[mine].sum()), float(queues(record)[mine].sum())
+        ratio = waited / base if base else (float("inf") if waited else float("nan"))
         return TenantReport(name, own, ratio, anomalies(record, private, mine))
 
     runs = []
@@ -168,7 +168,7 @@ def make_report(results: Results) -> Report:
                 finished,
                 len(trace.jobs) - finished,
                 tuple(tenant_report(vc.name, record) for vc in results.spec.virtual_clusters),
-                tenant_report("all", record),
+                tenant_report(None, record),
                 float(np.average(over_time.utilization, weights=widths)),
                 float(np.average(over_time.opportunistic, weights=widths)),
                 float(np.average(over_time.fragmentation, weights=widths)),

@@ -1,7 +1,11 @@
-"""The event loop: a trace's submissions and the scheduler's decisions, played in order of time.
+"""The event loop: a trace's submissions and the scheduler's decisions, in order of time.
 
-Ties are settled by ``(time, finishes before submissions, job number)``. A job's work is its duration; what it has left
-is kept when it stops, so that a rate other than 1 would change this file alone.
+Ties are settled by ``(time, finishes before submissions, job number)``: all jobs that end at one instant give their
+GPUs back before anybody gets any. Within an instant nothing has length, so what counts is where a job was before it and
+where it is after it: a stay of no time is none, and GPUs lost and had again at once were never lost.
+
+A job's work is its duration; what it has left is kept when it stops, so that a rate other than 1 would change this file
+alone.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ class Simulation:
         # (time, job, how often the job had been stopped): an entry of a job stopped since is void
         self._finishes: list[tuple[int, int, int]] = []
         self._stops = [0] * n
+        # who was preempted at this instant: the start, kind and place of the stay, and the work left after it
+        self._lost: dict[int, tuple[int, Kind | None, Sequence[Part], int]] = {}
         record.first_start = [-1] * n
         record.finish = [-1] * n
         record.preemptions = [0] * n
@@ -67,19 +73,26 @@ class Simulation:
         number, total = 0, len(jobs)
         next_submit = jobs[0].submit_ms if jobs else _NEVER
         while True:
-            if finishes and finishes[0][0] <= next_submit:
-                time, job, stopped = finishes[0]
-                if time > until:
-                    break
-                heappop(finishes)
-                if stopped != stops[job]:
+            time = finishes[0][0] if finishes and finishes[0][0] <= next_submit else next_submit
+            if time == _NEVER or time > until:
+                break
+            if time > now and self._lost:
+                self._settle(now)
+            if finishes and finishes[0][0] == time:
+                ended = []
+                while finishes and finishes[0][0] == time:
+                    _, job, stopped = heappop(finishes)
+                    if stopped == stops[job]:
+                        ended.append(job)
+                if not ended:
                     continue
                 now = time
-                self._stop(job, now)
-                self._record.finish[job] = now
-                decisions = scheduler.finish(job)
-            elif number < total and next_submit <= until:
-                now = next_submit
+                for job in ended:
+                    self._stop(job, now)
+                    self._record.finish[job] = now
+                decisions = scheduler.finish(ended)
+            else:
+                now = time
                 job = number
                 number += 1
                 next_submit = jobs[number].submit_ms if number < total else _NEVER
@@ -88,13 +101,12 @@ class Simulation:
                 decisions = scheduler.submit(job, tenants[job], request)
                 if progress is not None and not number & 0x3FF:
                     progress(number)
-            else:
-                break
             for decision in decisions:
                 self._carry_out(decision, now)
             if after_event is not None:
                 after_event(scheduler)
-        self._record.end = now if until == _NEVER else until
+        self._settle(now)
+        self._record.end = now if time == _NEVER else until
         for job, kind in enumerate(self._kind):
             if kind is not None:
                 self._stop(job, self._record.end)
@@ -115,9 +127,33 @@ class Simulation:
             self._stop(job, now, decision.keeps_work)
             self._start(job, now, Kind.GUARANTEED, decision.parts)
         else:
-            self._record.preemptions[job] += 1
-            self._record.preempted_gpus += sum(part.mask.bit_count() for part in self._parts[job])
-            self._stop(job, now, decision.keeps_work)
+            self._preempt(job, now, decision.keeps_work)
+
+    def _preempt(self, job: int, now: int, keeps_work: bool) -> None:
+        """It loses its GPUs; whether that means anything is seen when the instant is over."""
+        since = self._since[job]
+        if since < now:
+            left = self._left[job] - (now - since)
+            self._lost[job] = (since, self._kind[job], self._parts[job], left)
+            self._left[job] = left if keeps_work else self._jobs[job].duration_ms
+        elif self._record.first_start[job] == now:
+            self._record.first_start[job] = -1
+        self._kind[job] = None
+        self._stops[job] += 1
+
+    def _settle(self, now: int) -> None:
+        """The instant ``now`` is over: who lost GPUs in it and has not the very same again was preempted."""
+        for job, (since, kind, parts, left) in self._lost.items():
+            if self._kind[job] is kind and set(self._parts[job]) == set(parts):
+                self._since[job] = since
+                self._left[job] = left + now - since
+                self._stops[job] += 1
+                heappush(self._finishes, (now + left, job, self._stops[job]))
+            elif kind is not None:
+                self._record.runs.append(Run(job, since, now, kind, parts))
+                self._record.preemptions[job] += 1
+                self._record.preempted_gpus += sum(part.mask.bit_count() for part in parts)
+        self._lost.clear()
 
     def _start(self, job: int, now: int, kind: Kind, parts: Sequence[Part]) -> None:
         self._since[job] = now

@@ -1,0 +1,118 @@
+"""Buddy cell allocation by the textbook: one plain set of free cells, and whole trees walked for every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hived.spec.compiled import ChainSpec
+
+#: a cell: its level (1-based) and its number there
+Cell = tuple[int, int]
+
+
+class NaiveBuddies:
+    """The free cells of one chain, and the opportunistic leaves that say which of them to take."""
+
+    def __init__(self, chain: ChainSpec) -> None:
+        self.chain = chain
+        self.top = len(chain.levels)
+        self.free: set[Cell] = {(self.top, cell) for cell in range(chain.top_cells)}
+        self.opportunistic: set[int] = set()
+
+    def gpus(self, level: int) -> int:
+        """Leaves of one cell."""
+        return self.chain.levels[level - 1].gpus
+
+    def leaves(self, cell: Cell) -> range:
+        """The leaf numbers of a cell."""
+        size = self.gpus(cell[0])
+        return range(cell[1] * size, (cell[1] + 1) * size)
+
+    def ancestor(self, cell: Cell, level: int) -> Cell:
+        """The cell of ``level`` that holds ``cell``."""
+        return level, cell[1] * self.gpus(cell[0]) // self.gpus(level)
+
+    def children(self, cell: Cell) -> list[Cell]:
+        """The cells right below."""
+        fanout = self.chain.levels[cell[0] - 1].fanout
+        return [(cell[0] - 1, cell[1] * fanout + i) for i in range(fanout)]
+
+    def crowd(self, cell: Cell) -> int:
+        """Opportunistic leaves in a cell."""
+        return len(self.opportunistic.intersection(self.leaves(cell)))
+
+    def least_crowded(self, cells: Iterable[Cell]) -> Cell:
+        """The cell to take: the smallest crowd, then the lowest number."""
+        return min(cells, key=lambda cell: (self.crowd(cell), cell[1]))
+
+    def free_at(self, level: int) -> list[int]:
+        """The free list of ``level``, ascending."""
+        return sorted(number for at, number in self.free if at == level)
+
+    def level_to_split(self, level: int) -> int:
+        """The lowest level, from ``level`` up, that has a free cell; 0 when none has."""
+        return next((k for k in range(level, self.top + 1) if self.free_at(k)), 0)
+
+    def choose(self, level: int, near: int = -1) -> Cell | None:
+        """The cell that a request at ``level`` is to get, ``None`` when there is none."""
+        k = self.level_to_split(level)
+        if not k:
+            return None
+        if near >= 0 and self.ancestor((level, near), k) in self.free:
+            return level, near
+        cell = self.least_crowded((k, number) for number in self.free_at(k))
+        while cell[0] > level:
+            cell = self.least_crowded(self.children(cell))
+        return cell
+
+    def holder_of(self, cell: Cell) -> Cell | None:
+        """The free cell that is, or holds, ``cell``."""
+        above = (self.ancestor(cell, k) for k in range(cell[0], self.top + 1))
+        return next((candidate for candidate in above if candidate in self.free), None)
+
+    def take(self, cell: Cell) -> None:
+        """Split whatever free cell holds ``cell``, and take it."""
+        whole = self.holder_of(cell)
+        assert whole is not None
+        self.free.remove(whole)
+        while whole != cell:
+            children = self.children(whole)
+            whole = self.ancestor(cell, whole[0] - 1)
+            self.free.update(child for child in children if child != whole)
+
+    def give(self, cell: Cell) -> None:
+        """Give ``cell`` back, and merge it with its buddies as far up as they are all free."""
+        self.free.add(cell)
+        while cell[0] < self.top:
+            parent = self.ancestor(cell, cell[0] + 1)
+            buddies = self.children(parent)
+            if not self.free.issuperset(buddies):
+                return
+            self.free.difference_update(buddies)
+            self.free.add(parent)
+            cell = parent
+
+
+def packs(chain: ChainSpec, wanted: Sequence[int], taken: Iterable[Cell] = ()) -> bool:
+    """Whether ``wanted[k]`` cells of each level ``k`` can stand side by side, found by trying every way.
+
+    ``taken``: cells that nobody may have. Largest first; cells of one level in ascending order, since they are alike.
+    """
+    naive = NaiveBuddies(chain)
+    used = {leaf for cell in taken for leaf in naive.leaves(cell)}
+    demand = [k for k in range(naive.top, 0, -1) for _ in range(wanted[k])]
+
+    def place(position: int, first: int, used: frozenset[int]) -> bool:
+        if position == len(demand):
+            return True
+        level = demand[position]
+        for number in range(first, chain.cells_at(level)):
+            leaves = naive.leaves((level, number))
+            if used.isdisjoint(leaves):
+                again = position + 1 < len(demand) and demand[position + 1] == level
+                if place(position + 1, number + 1 if again else 0, used.union(leaves)):
+                    return True
+        return False
+
+    room = chain.gpus - len(used)
+    return sum(naive.gpus(k) for k in demand) <= room and place(0, 0, frozenset(used))

@@ -1,0 +1,230 @@
+"""The buddy cell allocator, step by step against one made of plain sets (tests/cells/naive.py)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hived.cells import BuddyAllocator, Hierarchy
+from hived.errors import InvariantError
+from hived.spec.compiled import ChainSpec
+
+from ..strategies import NODE, RACK, SOCKET, chain_of, chains, racks
+from .naive import Cell, NaiveBuddies
+
+
+def free_lists(allocator: BuddyAllocator) -> set[Cell]:
+    return {(level, cell) for level in allocator.levels for cell in allocator.free_cells(level)}
+
+
+class AllocatorMachine(RuleBasedStateMachine):
+    """Any legal sequence of requests on any hierarchy: the allocator does what the naive one does."""
+
+    @initialize(chain=chains(), lowest=st.integers(1, 4))
+    def build(self, chain: ChainSpec, lowest: int) -> None:
+        self.allocator = BuddyAllocator(Hierarchy(chain), lowest)
+        self.naive = NaiveBuddies(chain)
+        self.lowest = min(lowest, chain.node_level)
+        #: allocated cells, and the children taken of each
+        self.allocated: dict[Cell, set[Cell]] = {}
+        self.node_size = chain.gpus_per_node
+
+    def level(self, data: st.DataObject) -> int:
+        return data.draw(st.integers(self.lowest, self.naive.top), label="level")
+
+    def a_cell(self, data: st.DataObject, level: int) -> int:
+        return data.draw(st.integers(0, self.naive.chain.cells_at(level) - 1), label="cell")
+
+    @rule(data=st.data(), hinted=st.booleans())
+    def allocate(self, data: st.DataObject, hinted: bool) -> None:
+        level = self.level(data)
+        near = self.a_cell(data, level) if hinted else -1
+        expected = self.naive.choose(level, near)
+        number = self.allocator.allocate(level, near) if hinted else self.allocator.allocate(level)
+        if expected is None:
+            assert number == -1
+            return
+        assert (level, number) == expected
+        self.naive.take(expected)
+        self.allocated[expected] = set()
+
+    @rule(data=st.data())
+    def allocate_exactly(self, data: st.DataObject) -> None:
+        level = self.level(data)
+        cell = (level, self.a_cell(data, level))
+        if self.naive.holder_of(cell) is None:
+            with pytest.raises(InvariantError):
+                self.allocator.allocate_exactly(*cell)
+            return
+        self.allocator.allocate_exactly(*cell)
+        self.naive.take(cell)
+        self.allocated[cell] = set()
+
+    @precondition(lambda self: self.allocated)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        cell = data.draw(st.sampled_from(sorted(self.allocated)))
+        for child in sorted(self.allocated.pop(cell)):
+            self.allocator.give_child(*child)
+        self.allocator.release(*cell)
+        self.naive.give(cell)
+
+    @rule(data=st.data())
+    def crowd_changed(self, data: st.DataObject) -> None:
+        node = self.a_cell(data, self.naive.chain.node_level)
+        leaves = self.naive.leaves((self.naive.chain.node_level, node))
+        before = sum(1 << i for i, leaf in enumerate(leaves) if leaf in self.naive.opportunistic)
+        after = data.draw(st.integers(0, (1 << self.node_size) - 1), label="opportunistic leaves")
+        self.allocator.crowd_changed(node, before, after)
+        self.naive.opportunistic.difference_update(leaves)
+        self.naive.opportunistic.update(leaf for i, leaf in enumerate(leaves) if after >> i & 1)
+
+    @precondition(lambda self: any(level > self.lowest for level, _ in self.allocated))
+    @rule(data=st.data(), hinted=st.booleans())
+    def take_child(self, data: st.DataObject, hinted: bool) -> None:
+        parent = data.draw(st.sampled_from(sorted(cell for cell in self.allocated if cell[0] > self.lowest)))
+        left = [child for child in self.naive.children(parent) if child not in self.allocated[parent]]
+        if not left:
+            return
+        level = parent[0] - 1
+        near = self.a_cell(data, level) if hinted else -1
+        child = (level, self.allocator.take_child(level, parent[1], near))
+        assert child == ((level, near) if (level, near) in left else self.naive.least_crowded(left))
+        self.allocated[parent].add(child)
+
+    @precondition(lambda self: any(self.allocated.values()))
+    @rule(data=st.data())
+    def give_child(self, data: st.DataObject) -> None:
+        parent = data.draw(st.sampled_from(sorted(cell for cell, taken in self.allocated.items() if taken)))
+        child = data.draw(st.sampled_from(sorted(self.allocated[parent])))
+        self.allocator.give_child(*child)
+        self.allocated[parent].remove(child)
+
+    @invariant()
+    def is_valid(self) -> None:
+        self.allocator.validate()
+
+    @invariant()
+    def free_lists_are_those_of_the_naive_one(self) -> None:
+        assert free_lists(self.allocator) == self.naive.free
+        for level in self.allocator.levels:
+            assert self.allocator.free[level] == len(self.naive.free_at(level))
+            assert self.allocator.allocated[level] == sum(at == level for at, _ in self.allocated)
+            for cell in range(self.naive.chain.cells_at(level)):
+                assert self.allocator.is_free(level, cell) == ((level, cell) in self.naive.free)
+                assert self.allocator.crowd(level, cell) == self.naive.crowd((level, cell))
+
+    @invariant()
+    def every_leaf_is_in_one_free_or_one_allocated_cell(self) -> None:
+        cells = [*self.naive.free, *self.allocated]
+        leaves = [leaf for cell in cells for leaf in self.naive.leaves(cell)]
+        assert sorted(leaves) == list(range(self.naive.chain.gpus))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "allocated"):
+            return
+        for cell in reversed(self.allocated):
+            for child in self.allocated[cell]:
+                self.allocator.give_child(*child)
+            self.allocator.release(*cell)
+        assert free_lists(self.allocator) == {(self.naive.top, c) for c in range(self.naive.chain.top_cells)}
+        assert self.allocator.free == [0] * self.naive.top + [self.naive.chain.top_cells]
+        assert not any(self.allocator.allocated)
+
+
+AllocatorMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
+TestAnyLegalSequenceOfRequests = AllocatorMachine.TestCase
+
+
+@given(chains(), st.data())
+def test_releasing_in_any_order_restores_the_initial_state(chain: ChainSpec, data: st.DataObject) -> None:
+    allocator = BuddyAllocator(Hierarchy(chain))
+    levels = data.draw(st.lists(st.integers(1, len(chain.levels)), max_size=20))
+    taken = [(level, cell) for level in levels if (cell := allocator.allocate(level)) >= 0]
+    for level, cell in data.draw(st.permutations(taken)):
+        allocator.release(level, cell)
+        allocator.validate()
+    assert list(allocator.free_cells(len(chain.levels))) == list(range(chain.top_cells))
+    assert sum(allocator.free) == chain.top_cells
+    again = [(level, cell) for level in levels if (cell := allocator.allocate(level)) >= 0]
+    assert again == taken, "nothing remembers what was before"
+
+
+@given(chains(), st.data())
+def test_split_and_merge_are_inverse_in_any_state(chain: ChainSpec, data: st.DataObject) -> None:
+    allocator = BuddyAllocator(Hierarchy(chain))
+    levels = st.integers(1, len(chain.levels))
+    for level in data.draw(st.lists(levels, max_size=12)):
+        allocator.allocate(level)
+    before, free, allocated = free_lists(allocator), list(allocator.free), list(allocator.allocated)
+    for level in range(1, len(chain.levels) + 1):
+        for near in (-1, *range(chain.cells_at(level))):
+            cell = allocator.allocate(level, near)
+            if cell < 0:
+                continue
+            assert (level, cell) not in free_lists(allocator)
+            allocator.release(level, cell)
+            assert free_lists(allocator) == before
+            assert (allocator.free, allocator.allocated) == (free, allocated)
+
+
+def test_a_request_takes_a_free_cell_of_its_own_level_before_it_splits_a_higher_one() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), SOCKET)
+    assert allocator.allocate(SOCKET) == 0
+    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [1, 3, 1]
+    assert allocator.allocate(SOCKET) == 1
+    assert allocator.allocate(NODE) == 1
+    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 2, 1]
+    allocator.release(SOCKET, 0)
+    allocator.release(SOCKET, 1)
+    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 3, 1]
+    allocator.release(NODE, 1)
+    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 0, 2]
+
+
+def test_the_least_crowded_cell_is_taken_at_every_split_on_the_way_down() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), SOCKET)
+    for node in (0, 1, 2, 3, 4, 6, 7):
+        allocator.crowd_changed(node, 0, 0b0000_0011)
+    allocator.crowd_changed(5, 0, 0b0000_0001)
+    assert allocator.allocate(SOCKET) == 11, "rack 1 holds 7 of them, its node 5 one, that node's second socket none"
+    allocator.crowd_changed(5, 0b0000_0001, 0b0000_1111)
+    assert allocator.allocate(SOCKET) == 10, "a free cell of the level itself comes first, however crowded"
+    assert allocator.allocate(SOCKET) == 9, "rack 1 is split already; node 4 is its lowest of equals"
+
+
+def test_a_hint_is_followed_only_where_the_rule_leaves_the_choice() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), NODE)
+    assert allocator.allocate(NODE, near=6) == 6, "both racks are free: split towards the hint"
+    assert allocator.allocate(NODE, near=1) == 4, "rack 0 stays whole while rack 1 has a node"
+    assert allocator.allocate(NODE, near=7) == 7
+    assert allocator.allocate(NODE, near=7) == 5, "it is taken"
+    assert allocator.allocate(NODE, near=3) == 3, "now rack 0 has to be split anyway"
+
+
+def test_a_cell_that_is_not_free_cannot_be_pinned_and_nothing_changes() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks()), SOCKET)
+    allocator.allocate_exactly(SOCKET, 3)
+    before = free_lists(allocator)
+    for cell in ((SOCKET, 3), (NODE, 1), (RACK, 0)):
+        with pytest.raises(InvariantError, match=f"cell {cell[1]} at level {cell[0]} is not free"):
+            allocator.allocate_exactly(*cell)
+        assert free_lists(allocator) == before
+        allocator.validate()
+    allocator.allocate_exactly(SOCKET, 2)
+    assert free_lists(allocator) == {(NODE, 0), (NODE, 2), (NODE, 3)}
+
+
+def test_levels_below_the_lowest_cost_nothing_and_cannot_be_asked_for() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks()), NODE)
+    assert list(allocator.levels) == [NODE, RACK]
+    with pytest.raises(InvariantError, match="level 3 is below"):
+        allocator.siblings(SOCKET)
+
+
+def test_a_hierarchy_of_one_level_is_a_list_of_cells() -> None:
+    allocator = BuddyAllocator(Hierarchy(chain_of((), 3)))
+    allocator.crowd_changed(0, 0, 1)
+    assert [allocator.allocate(1) for _ in range(4)] == [1, 2, 0, -1]

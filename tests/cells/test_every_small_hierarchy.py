@@ -1,0 +1,145 @@
+"""Theorem 1 (HiveD, OSDI'20, section 3.4) with no sampling: every hierarchy of up to 8 leaves and 4 levels.
+
+Up to three VCs reserve cells in every way that fits. From the empty cluster an adversary binds and unbinds their cells
+in any order, and places opportunistic jobs so that the allocator takes any cell that its rule lets it take. In every
+state that can be reached, equations 1 and 2 hold and every VC can bind every cell that it reserved.
+
+Two symmetries keep this small. The allocator is never told whose cell it is, so all assignments with the same cells per
+level in all are one case, and each such case is met by some assignment to three VCs; tests/cluster has the VCs
+themselves. And what is free depends on what is allocated alone, not on the way there, which is checked in every state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+
+import pytest
+
+from hived.cells import BuddyAllocator, Hierarchy, assert_safe, safety
+from hived.cluster import shortages
+from hived.spec.compiled import ChainSpec
+
+from ..strategies import chain_of, cluster_of, vc
+from .naive import Cell, NaiveBuddies, packs
+
+MAX_LEAVES, MAX_DEPTH = 8, 4
+
+
+def hierarchies() -> Iterator[ChainSpec]:
+    """Each once. A cell with one child adds a name and no choice: only up to 4 leaves."""
+    for depth in range(MAX_DEPTH):
+        for fanout in product(range(1, MAX_LEAVES + 1), repeat=depth):
+            gpus = prod(fanout)
+            for tops in range(1, (4 if 1 in fanout else MAX_LEAVES) // gpus + 1):
+                # the whole top cell is a node, so that a crowd can be set leaf by leaf
+                yield chain_of(fanout, tops, len(fanout) + 1)
+
+
+def name_of(chain: ChainSpec) -> str:
+    return "x".join(str(n) for n in (chain.top_cells, *(level.fanout for level in reversed(chain.levels[1:]))))
+
+
+def demands(chain: ChainSpec, beyond: int) -> Iterator[tuple[int, ...]]:
+    """Numbers of cells per level (index 0 unused), up to all there are and ``beyond``."""
+    for numbers in product(*(range(chain.cells_at(k) + beyond + 1) for k in range(1, len(chain.levels) + 1))):
+        yield (0, *numbers)
+
+
+EVERY = [pytest.param(chain, id=name_of(chain)) for chain in hierarchies()]
+
+
+class Adversary:
+    """Drives one allocator through every state that can be reached under one assignment."""
+
+    def __init__(self, chain: ChainSpec, reserved: tuple[int, ...]) -> None:
+        self.chain, self.reserved = chain, reserved
+        self.hierarchy = Hierarchy(chain)
+        self.allocator = BuddyAllocator(self.hierarchy)
+        self.naive = NaiveBuddies(chain)
+        self.levels = range(1, len(chain.levels) + 1)
+        self.crowd = [0] * chain.top_cells
+        self.state: frozenset[Cell] = frozenset()
+
+    def states(self) -> int:
+        """Visit and check every state; how many there are."""
+        found = [self.state]
+        seen = {self.state}
+        for state in found:
+            self.go_to(state)
+            self.check()
+            for following in self.after():
+                if following not in seen:
+                    seen.add(following)
+                    found.append(following)
+        return len(found)
+
+    def go_to(self, state: frozenset[Cell]) -> None:
+        """Bring the allocator into a state that it can reach, by a short cut."""
+        for cell in self.state - state:
+            self.allocator.release(*cell)
+            self.naive.give(cell)
+        for cell in state - self.state:
+            self.allocator.allocate_exactly(*cell)
+            self.naive.take(cell)
+        self.state = state
+
+    def check(self) -> None:
+        """What must hold in every state; that every VC's cells can be bound is checked by binding them."""
+        free = {(k, cell) for k in self.levels for cell in self.allocator.free_cells(k)}
+        assert free == self.naive.free, "what is free depends on what is allocated alone"
+        assert_safe(safety(self.hierarchy, self.reserved, self.allocator.allocated, self.allocator.free))
+
+    def after(self) -> Iterator[frozenset[Cell]]:
+        """Every state that binding or unbinding one cell can give."""
+        for cell in self.state:
+            yield self.state - {cell}
+        for level in self.levels:
+            if self.allocator.allocated[level] == self.reserved[level]:
+                continue
+            k = self.naive.level_to_split(level)
+            assert k, "a VC can bind what it reserved"
+            choices = [(level, cell) for cell in range(self.chain.cells_at(level))]
+            for cell in choices:
+                if self.naive.ancestor(cell, k) in self.naive.free:
+                    self.crowd_everything_but(cell)
+                    assert self.allocator.allocate(level) == cell[1]
+                    self.allocator.release(*cell)
+                    yield self.state | {cell}
+
+    def crowd_everything_but(self, cell: Cell) -> None:
+        """Opportunistic jobs on all leaves outside ``cell``: the allocator takes it, where it has the choice."""
+        size = self.chain.gpus_per_node
+        full = (1 << size) - 1
+        leaves = self.naive.leaves(cell)
+        inside = ((1 << len(leaves)) - 1) << leaves.start
+        for node, before in enumerate(self.crowd):
+            after = self.crowd[node] = full & ~(inside >> node * size)
+            if after != before:
+                self.allocator.crowd_changed(node, before, after)
+
+
+@pytest.mark.parametrize("chain", EVERY)
+def test_every_reserved_cell_can_be_bound_in_every_reachable_state(chain: ChainSpec) -> None:
+    for reserved in demands(chain, 0):
+        if packs(chain, reserved):
+            assert Adversary(chain, reserved).states() > any(reserved)
+
+
+@pytest.mark.parametrize("chain", EVERY)
+def test_an_assignment_is_feasible_exactly_when_its_cells_stand_side_by_side(chain: ChainSpec) -> None:
+    for reserved in demands(chain, 1):
+        cells = [(chain, level, number) for level, number in enumerate(reserved) if number]
+        feasible = not shortages(cluster_of(chain, vc("one", *cells[::2]), vc("two", *cells[1::2])))
+        assert feasible == packs(chain, reserved), reserved
+
+
+@pytest.mark.parametrize("chain", EVERY)
+def test_a_pinned_cell_is_counted_wherever_it_stands(chain: ChainSpec) -> None:
+    for level in range(1, len(chain.levels) + 1):
+        for index in {0, chain.cells_at(level) // 2, chain.cells_at(level) - 1}:
+            for reserved in demands(chain, 0):
+                cells = [(chain, k, number) for k, number in enumerate(reserved) if number]
+                spec = cluster_of(chain, vc("pins", pinned=[(chain, level, index)]), vc("other", *cells))
+                assert (not shortages(spec)) == packs(chain, reserved, [(level, index)]), (level, index, reserved)

@@ -1,0 +1,153 @@
+"""The inside of a host: which of its free leaves are closest together, checked against every choice there is."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hived.cells import Shape, leaves_of, shape_of
+
+SHAPES = [(), (1,), (4,), (2, 2), (3, 2), (2, 3), (2, 1, 2), (2, 2, 2)]
+
+
+def cells_by_level(fanouts: tuple[int, ...]) -> list[list[int]]:
+    """The masks of all cells: per level, leaf to host, left to right."""
+    sizes = [1]
+    for fanout in fanouts:
+        sizes.append(sizes[-1] * fanout)
+    return [[((1 << size) - 1) << start for start in range(0, sizes[-1], size)] for size in sizes]
+
+
+def lowest_level(levels: list[list[int]], free: int, gpus: int) -> int:
+    """The lowest level (1-based) where one cell has enough; 0 when none has."""
+    for level, masks in enumerate(levels, 1):
+        if any((mask & free).bit_count() >= gpus for mask in masks):
+            return level
+    return 0
+
+
+def descended_cell(levels: list[list[int]], level: int, free: int, gpus: int, avoid: int) -> int:
+    """From the host down to a cell of ``level``: fewest to avoid, then fewest free, then leftmost."""
+    suitable = [mask for mask in levels[level - 1] if (mask & free).bit_count() >= gpus]
+    cell = levels[-1][0]
+    for k in range(len(levels) - 2, level - 2, -1):
+        children = [mask for mask in levels[k] if mask & cell == mask and any(mask & s == s for s in suitable)]
+        cell = min(children, key=lambda m: ((m & avoid).bit_count(), (m & free).bit_count(), m))
+    return cell
+
+
+def check_closest(shape: Shape, levels: list[list[int]], free: int, gpus: int, avoid: int = 0) -> None:
+    chosen = shape.closest(free, gpus, avoid)
+    level = lowest_level(levels, free, gpus)
+    if not level:
+        assert chosen == 0
+        return
+    assert chosen & free == chosen
+    assert chosen.bit_count() == gpus
+    cell = descended_cell(levels, level, free, gpus, avoid)
+    assert chosen & cell == chosen, "inside the cell that the rule names, which is of the lowest level"
+    if level > 1:
+        children = [mask & free for mask in levels[level - 2] if mask & cell]
+        touched = sum(bool(child & chosen) for child in children)
+        fewest = next(
+            n
+            for n in range(1, len(children) + 1)
+            if any(sum(c.bit_count() for c in some) >= gpus for some in combinations(children, n))
+        )
+        assert touched == fewest, "spread over as few children as can be"
+        broken = sum(0 < (child & chosen).bit_count() < child.bit_count() for child in children)
+        assert broken <= 1, "at most one child is left with a part of what it had"
+
+
+@pytest.mark.parametrize("fanouts", SHAPES)
+def test_the_closest_leaves_are_the_closest_for_every_free_mask(fanouts: tuple[int, ...]) -> None:
+    shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    for free in range(shape.full + 1):
+        for gpus in range(1, shape.leaves + 1):
+            check_closest(shape, levels, free, gpus)
+
+
+@pytest.mark.parametrize("fanouts", [(4,), (2, 2), (3, 2), (2, 3)])
+def test_leaves_to_avoid_are_avoided_for_every_pair_of_masks(fanouts: tuple[int, ...]) -> None:
+    shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    for free in range(shape.full + 1):
+        for avoid in range(shape.full + 1):
+            for gpus in range(1, 1 + min(3, shape.leaves)):
+                check_closest(shape, levels, free, gpus, avoid)
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_the_closest_leaves_are_the_closest_in_a_host_of_sixteen(data: st.DataObject) -> None:
+    fanouts = data.draw(st.sampled_from([(2, 2, 2, 2), (4, 4), (8, 2), (2, 2, 4)]))
+    shape, levels = shape_of(fanouts), cells_by_level(fanouts)
+    free = data.draw(st.integers(0, shape.full))
+    avoid = data.draw(st.integers(0, shape.full)) & ~free
+    for gpus in range(1, 17):
+        check_closest(shape, levels, free, gpus, avoid)
+
+
+@pytest.mark.parametrize("fanouts", SHAPES)
+def test_no_leaves_are_chosen_for_a_job_without_gpus(fanouts: tuple[int, ...]) -> None:
+    shape = Shape(fanouts)
+    assert shape.closest(shape.full, 0) == 0
+
+
+def test_three_gpus_take_a_whole_pair_and_leave_the_other_pairs_whole() -> None:
+    assert Shape((2, 2, 2)).closest(0b1111_1111, 3) == 0b0000_0111
+    assert Shape((2, 2, 2)).closest(0b1111_0110, 3) == 0b0111_0000
+    assert Shape((2, 2, 2)).closest(0b1101_1111, 2) == 0b1100_0000, "the socket with the fewest free leaves"
+    assert Shape((2, 2, 2)).closest(0b1111_0111, 1) == 0b0000_0100, "the broken pair, not a whole one"
+
+
+@pytest.mark.parametrize("fanouts", [*SHAPES, (2, 2, 2, 2)])
+def test_inner_cells_nest(fanouts: tuple[int, ...]) -> None:
+    shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    assert list(shape.masks) == [mask for masks in reversed(levels) for mask in masks], "numbered from the top"
+    assert shape.masks[0] == shape.full
+    assert (shape.leaves, shape.depth) == (len(levels[0]), len(levels))
+    for cell, children in enumerate(shape.children):
+        if shape.masks[cell].bit_count() == 1 and cell >= len(shape.masks) - shape.leaves:
+            assert children == (), "a leaf has no children"
+            continue
+        union = 0
+        for child in children:
+            assert not union & shape.masks[child], "children are disjoint"
+            union |= shape.masks[child]
+        assert union == shape.masks[cell], "children make up their parent"
+    everyone = [child for children in shape.children for child in children]
+    assert everyone == list(range(1, len(shape.masks))), "every cell but the host has one parent"
+
+
+@pytest.mark.parametrize("fanouts", SHAPES)
+def test_a_profile_tells_the_most_free_leaves_of_a_cell_at_each_level(fanouts: tuple[int, ...]) -> None:
+    shape, levels = Shape(fanouts), cells_by_level(fanouts)
+    for free in range(shape.full + 1):
+        profile = shape.profile(free)
+        assert profile.size == shape.leaves
+        assert profile.free == free.bit_count()
+        assert profile.most_free == tuple(max((m & free).bit_count() for m in masks) for masks in levels)
+        for gpus in range(1, shape.leaves + 2):
+            assert profile.level_for(gpus) == lowest_level(levels, free, gpus)
+
+
+@given(st.integers(0, 255))
+def test_the_touched_cells_are_all_below_the_host_that_hold_a_leaf_of_the_mask(mask: int) -> None:
+    shape = shape_of((2, 2, 2))
+    touched = shape.touched(mask)
+    assert dict(touched) == {c: m for c, m in enumerate(shape.masks) if c > 0 and m & mask}
+    sizes = [m.bit_count() for _, m in touched]
+    assert sizes == sorted(sizes, reverse=True), "from the top"
+
+
+def test_there_is_one_shape_per_fanouts() -> None:
+    assert shape_of((2, 2)) is shape_of((2, 2))
+    assert shape_of((2, 2)) is not shape_of((4,))
+
+
+@given(st.sets(st.integers(0, 80)))
+def test_the_leaves_of_a_mask_are_its_bits_ascending(leaves: set[int]) -> None:
+    assert list(leaves_of(sum(1 << leaf for leaf in leaves))) == sorted(leaves)

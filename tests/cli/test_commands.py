@@ -1,0 +1,132 @@
+"""What each verb does when all is well."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .helpers import HEADER, NODES, Hived, tree
+
+VERBS = [
+    ("check",), ("simulate",), ("spec", "from-quotas"), ("trace", "generate"), ("trace", "describe"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_has_an_example(hived: Hived, verb: tuple[str, ...]) -> None:
+    answer = hived(*verb, "--help")
+    assert answer.code == 0
+    assert f"Example: hived {' '.join(verb)}" in " ".join(answer.out.split())
+
+
+@pytest.mark.parametrize("group", [(), ("spec",), ("trace",)], ids=str)
+def test_a_group_without_a_verb_shows_its_verbs(hived: Hived, group: tuple[str, ...]) -> None:
+    answer = hived(*group)
+    said = answer.out + answer.err
+    for verb in VERBS:
+        if verb[:-1] == group:
+            assert verb[-1] in said
+
+
+def test_the_version_is_told(hived: Hived) -> None:
+    assert re.fullmatch(r"hived \d+\.\d+\.\d+\n", hived("--version").out)
+
+
+def test_a_simulation_prints_a_table_and_writes_every_file(hived: Hived, folder: Path) -> None:
+    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "new/deep/out")
+    assert answer.code == 0
+    names = {path.name for path in (folder / "new/deep/out").iterdir()}
+    assert {"jobs.csv", "runs.csv", "summary.json"} <= names
+    for stem in ("queueing-delay-over-time-yarn-cs", "delay-normalised-to-private-yarn-cs"):
+        assert {f"{stem}.png", f"{stem}.svg"} <= names
+    assert tree(folder / "new") == ["deep", "deep/out", *sorted(f"deep/out/{name}" for name in names)]
+    for words in ("trace trace: 40 jobs", "private", "quota", "hived", " a ", " b ", " all ", "new/deep/out/"):
+        assert words in answer.out
+
+
+def test_a_simulation_without_data_makes_its_own(hived: Hived, folder: Path) -> None:
+    answer = hived("simulate", "--jobs", 60, "--days", 1, "--nodes", 12, "--no-figures")
+    assert answer.code == 0
+    assert "synthetic trace" in answer.out
+    told = json.loads((folder / "results" / "summary.json").read_text(encoding="utf-8"))
+    assert told["trace"]["synthetic"]
+    assert told["cluster"]["nodes"] == 12
+
+
+def test_only_the_schemes_asked_for_are_run_and_each_once(hived: Hived, folder: Path) -> None:
+    schemes = ("--scheme", "quota", "--scheme", "private", "--scheme", "quota")
+    assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", *schemes).code == 0
+    with (folder / "results" / "jobs.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row["scheme"] for row in csv.DictReader(file)]
+    assert rows == ["quota"] * 40 + ["private"] * 40
+
+
+def test_an_end_is_kept(hived: Hived, folder: Path) -> None:
+    arguments = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--until", "0.1")
+    assert hived(*arguments).code == 0
+    with (folder / "results" / "runs.csv").open(newline="", encoding="utf-8") as file:
+        assert max(float(row["end_s"]) for row in csv.DictReader(file)) == 8640
+
+
+def test_jobs_that_never_fit_are_named(hived: Hived, folder: Path) -> None:
+    (folder / "trace.csv").write_text(HEADER + "huge,a,0,5,64,pass\nj,a,9,5,1,pass\n", encoding="utf-8")
+    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures")
+    assert answer.code == 0
+    assert "huge (a, 64 GPUs)" in answer.out
+
+
+def test_nothing_is_cut_where_output_is_piped(hived: Hived, folder: Path) -> None:
+    name = "a-tenant-with-a-name-of-many-words-as-large-companies-have-them-in-their-directories"
+    (folder / "spec.yaml").write_text(NODES.replace("  a:", f"  {name}:"), encoding="utf-8")
+    trace = HEADER + "".join(f"j{n},{(name, 'b')[n % 2]},{n * 9},10000000,8,pass\n" for n in range(30))
+    (folder / "trace.csv").write_text(trace, encoding="utf-8")
+    commands: list[tuple[str, ...]] = [
+        ("check", "spec.yaml"), ("trace", "describe", "trace.csv"),
+        ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures"),
+    ]  # fmt: skip
+    for command in commands:
+        answer = hived(*command)
+        assert answer.code == 0
+        assert "…" not in answer.out
+        assert name in answer.out
+        assert "\x1b" not in answer.out
+
+
+def test_quotas_become_a_spec_that_can_be_simulated(hived: Hived, folder: Path) -> None:
+    (folder / "q.csv").write_text("tenant,quota_pct\na,25\nb,75\n", encoding="utf-8")
+    assert hived("spec", "from-quotas", "--nodes", 8, "--quotas", "q.csv", "-o", "made.yaml").code == 0
+    spec = yaml.safe_load((folder / "made.yaml").read_text(encoding="utf-8"))
+    shares = {name: vc["virtualCells"][0]["cellNumber"] for name, vc in spec["virtualClusters"].items()}
+    assert shares == {"a": 2, "b": 6}
+    assert hived("check", "made.yaml").code == 0
+    assert hived("simulate", "--spec", "made.yaml", "--trace", "trace.csv", "--no-figures").code == 0
+    printed = hived("spec", "from-quotas", "--nodes", 8, "--quotas", "q.csv")
+    assert printed.out == (folder / "made.yaml").read_text(encoding="utf-8")
+
+
+def test_the_same_seed_gives_the_same_bytes(hived: Hived, folder: Path) -> None:
+    def made(name: str, seed: int) -> bytes:
+        arguments = ("--table1", "--jobs", 500, "--days", 5, "--seed", seed, "-o", name)
+        assert hived("trace", "generate", *arguments).code == 0
+        return (folder / name).read_bytes()
+
+    assert made("one.csv.gz", 7) == made("another.csv.gz", 7)
+    assert made("third.csv.gz", 8) != (folder / "one.csv.gz").read_bytes()
+    made("plain.csv", 7)
+    assert hived("trace", "generate", "--table1", "--jobs", 5, "--force", "-o", "plain.csv").code == 0
+    assert "5 jobs" in hived("trace", "describe", "plain.csv").out
+
+
+def test_a_trace_is_described_to_people_and_to_programs(hived: Hived, folder: Path) -> None:
+    answer = hived("trace", "describe", "trace.csv")
+    assert answer.code == 0
+    assert "trace trace: 40 jobs" in answer.out
+    told = json.loads(hived("trace", "describe", "trace.csv", "--json").out)
+    assert told["name"] == "trace"
+    assert told["total"]["jobs"] == 40
+    assert {tenant["tenant"]: tenant["jobs"] for tenant in told["tenants"]} == {"a": 20, "b": 20}

@@ -1,0 +1,87 @@
+"""Ctrl-C, and a reader that leaves: no traceback, and nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .helpers import Hived, tree
+
+HIVED = [sys.executable, "-c", "from hived.cli import main; main()"]
+LONG = ["simulate", "--jobs", "60000", "--days", "20", "--out", "deep/out"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_simulation_that_is_stopped_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -> None:
+    """Stopped while it simulates: its progress has been seen."""
+    environment = {**os.environ, "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1", "COLUMNS": "120"}
+    process = subprocess.Popen(
+        [*HIVED, *LONG], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    seen = ""
+    while "private yarn-cs" not in seen:
+        letter = process.stderr.read(1)
+        assert letter, f"ended before it could be stopped: {seen}"
+        seen += letter
+    process.send_signal(stop)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode in (130, -stop, 128 + stop)
+    assert "Traceback" not in seen + err
+    assert out == ""
+    assert tree(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", ["write_jobs", "write_runs", "write_figures", "write_summary"])
+def test_a_simulation_that_is_stopped_while_it_writes_leaves_nothing_behind(
+    hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"hived.cli.simulate.{step}", stopped)
+    before = tree(folder)
+    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out")
+    assert answer.code == 130
+    assert tree(folder) == before
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing_behind(
+    hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("hived.cli.simulate.write_runs", full)
+    before = tree(folder)
+    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out")
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1].startswith("hived: out: cannot be written (No space left on device)")
+    assert tree(folder) == before
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "job_id,tenant,submit_s,duration_s,gpus,status\n"
+        + "".join(f"j{n},tenant-{n},{n},5,1,pass\n" for n in range(1500)),
+        encoding="utf-8",
+    )
+    process = subprocess.Popen(
+        [*HIVED, "trace", "describe", "t.csv"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    process.stderr.close()
+    process.wait(timeout=60)
+    assert said == ""
+    assert process.returncode in (0, 141, -signal.SIGPIPE)

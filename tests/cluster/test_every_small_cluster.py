@@ -1,0 +1,128 @@
+"""Sharing safety with no sampling: every cluster of up to 3 GPUs and 3 levels, every assignment to up to 3 VCs.
+
+From the empty cluster, every sequence of guaranteed jobs of every size, an opportunistic job in every moment, and every
+order of releases: each VC grants what its private cluster grants in every state, and stands in the cluster as it is.
+Of the clusters of 4 GPUs the binary trees, without loans, under the assignments that leave nothing over. (tests/cells
+goes up to 8 leaves and 4 levels, for the cells alone.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement, product
+from math import prod
+
+import pytest
+
+from hived.cluster import Allocation, HivedCluster, Kind, PrivateClusters
+from hived.spec.compiled import ChainSpec, ClusterSpec
+
+from ..cells.naive import packs
+from ..strategies import chain_of, cluster_of, vc
+from .helpers import check_bindings, check_no_gpu_is_held_twice, place
+
+MAX_LEAVES, MAX_DEPTH, MAX_VCS = 3, 3, 3
+
+#: ask for guaranteed GPUs (tenant, GPUs), borrow (tenant, -GPUs), or end the n-th of those that run (n, 0)
+Step = tuple[int, int]
+
+
+def hierarchies() -> Iterator[ChainSpec]:
+    """Each once. A cell with one child adds a name and no choice: only up to 2 leaves."""
+    for depth in range(MAX_DEPTH):
+        for fanouts in product(range(1, MAX_LEAVES + 1), repeat=depth):
+            for tops in range(1, (2 if 1 in fanouts else MAX_LEAVES) // prod(fanouts) + 1):
+                for node_level in range(1, depth + 2):
+                    yield chain_of(fanouts, tops, node_level)
+    for node_level in (2, 3):
+        yield chain_of((2, 2), 1, node_level)
+
+
+def assignments(chain: ChainSpec) -> Iterator[ClusterSpec]:
+    """Every feasible one to one, two or three VCs, which one is called what aside."""
+    levels = range(1, len(chain.levels) + 1)
+    shares = [share for share in product(*(range(chain.cells_at(k) + 1) for k in levels)) if any(share)]
+    for number in range(1, MAX_VCS + 1):
+        for some in combinations_with_replacement(shares, number):
+            demand = (0, *map(sum, zip(*some, strict=True)))
+            leaves = sum(count * level.gpus for count, level in zip(demand[1:], chain.levels, strict=True))
+            if packs(chain, demand) and (chain.gpus <= MAX_LEAVES or leaves == chain.gpus):
+                cells = [[(chain, level, count) for level, count in enumerate(share, 1) if count] for share in some]
+                yield cluster_of(chain, *(vc(name, *own) for name, own in zip("abc", cells, strict=False)))
+
+
+class World:
+    """A cluster, the private ones beside it, and what runs in both."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+        self.hived, self.private = HivedCluster(spec), PrivateClusters(spec)
+        self.running: list[tuple[Allocation, Allocation]] = []
+        #: whether there is an opportunistic job to be had
+        self.lends = spec.chains[0].gpus <= MAX_LEAVES
+
+    def play(self, step: Step) -> bool:
+        """Whether anything happened."""
+        tenant, gpus = step
+        if gpus == 0:
+            job, twin = self.running.pop(tenant)
+            self.hived.release(job)
+            self.private.release(twin)
+            return True
+        job, twin = (Allocation(f"{tenant}:{gpus}", tenant, abs(gpus)) for _ in range(2))
+        if gpus < 0:
+            self.running.append((job, twin))
+            return self.hived.lend(job)
+        grant, alone = self.hived.guarantee(job, place), self.private.guarantee(twin, place)
+        assert (grant is None) == (alone is None), "a VC grants exactly what a private cluster would"
+        if grant is None:
+            return False
+        assert job.spots == twin.spots
+        self.running = [pair for pair in self.running if pair[0].kind is not None] + [(job, twin)]
+        return True
+
+    def state(self) -> frozenset[object]:
+        """Who stands where; the rest follows from it."""
+        return frozenset((job.tenant, job.kind, job.spots, job.parts) for job, _ in self.running)
+
+    def steps(self) -> Iterator[Step]:
+        for number in range(len(self.running)):
+            yield number, 0
+        for tenant in range(len(self.spec.virtual_clusters)):
+            for gpus in range(1, self.private.view(tenant).gpus + 1):
+                yield tenant, gpus
+        if self.lends and not any(job.kind is Kind.OPPORTUNISTIC for job, _ in self.running):
+            yield 0, -1
+
+
+def check_every_state(spec: ClusterSpec) -> int:
+    """Visit every state; how many there are."""
+    ways: list[tuple[Step, ...]] = [()]
+    seen = {World(spec).state()}
+    for way in ways:
+        world = World(spec)
+        for step in way:
+            world.play(step)
+        world.hived.validate()
+        holders = [job for job, _ in world.running]
+        check_no_gpu_is_held_twice(spec, holders)
+        check_bindings(spec, holders)
+        for step in world.steps():
+            after = World(spec)
+            for earlier in way:
+                after.play(earlier)
+            if after.play(step) and (state := after.state()) not in seen:
+                seen.add(state)
+                ways.append((*way, step))
+    return len(ways)
+
+
+def name_of(chain: ChainSpec) -> str:
+    fanouts = "x".join(str(n) for n in (chain.top_cells, *(level.fanout for level in reversed(chain.levels[1:]))))
+    return f"{fanouts}-nodes-of-{chain.gpus_per_node}-at-{chain.node_level}"
+
+
+@pytest.mark.parametrize("chain", [pytest.param(chain, id=name_of(chain)) for chain in hierarchies()])
+def test_every_vc_is_as_good_as_a_private_cluster_in_every_reachable_state(chain: ChainSpec) -> None:
+    for spec in assignments(chain):
+        assert check_every_state(spec) > 1

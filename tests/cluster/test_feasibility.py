@@ -1,0 +1,177 @@
+"""An assignment that does not fit is refused with the level, the need, the supply, and the smallest way out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hived.cluster import HivedCluster, Shortage, check_feasible, initial_safety, shortages
+from hived.errors import InfeasibleError
+from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec, VirtualClusterSpec
+
+from ..cells.naive import NaiveBuddies, packs
+from ..strategies import NODE, RACK, SOCKET, chains, cluster_of, feasible_specs, racks, vc
+
+
+@st.composite
+def any_specs(draw: st.DrawFn) -> ClusterSpec:
+    """Two chains with pinned cells and whatever three tenants would like to have."""
+    hardware = [draw(chains(name, max_gpus=12)) for name in ("ONE", "TWO")]
+    pins: list[tuple[ChainSpec, int, int]] = []
+    for chain in hardware:
+        room = NaiveBuddies(chain)
+        for _ in range(draw(st.integers(0, 2))):
+            level = draw(st.integers(1, len(chain.levels)))
+            index = draw(st.integers(0, chain.cells_at(level) - 1))
+            if room.holder_of((level, index)) is not None:
+                room.take((level, index))
+                pins.append((chain, level, index))
+    vcs = []
+    for name in "abc":
+        cells = [
+            (chain, level, draw(st.integers(0, 2))) for chain in hardware for level in range(1, len(chain.levels) + 1)
+        ]
+        vcs.append(vc(name, *(cell for cell in cells if cell[2]), pinned=pins if name == "b" else ()))
+    return cluster_of(hardware, *vcs)
+
+
+def demand(spec: ClusterSpec, chain: ChainSpec) -> list[int]:
+    """Cells wanted per level, pinned ones aside."""
+    wanted = [0] * (len(chain.levels) + 1)
+    for tenant in spec.virtual_clusters:
+        for cells in tenant.cells:
+            if cells.chain == chain.name:
+                wanted[cells.level] += cells.number
+    return wanted
+
+
+def with_top_cells(spec: ClusterSpec, more: dict[str, int]) -> ClusterSpec:
+    """The same with more hardware."""
+    grown = []
+    for chain in spec.chains:
+        tops = chain.top_cells + more.get(chain.name, 0)
+        nodes = tops * chain.levels[-1].gpus // chain.gpus_per_node
+        grown.append(replace(chain, top_cells=tops, node_names=[f"node-{i}" for i in range(nodes)]))
+    return replace(spec, chains=tuple(grown))
+
+
+def with_fewer(spec: ClusterSpec, fewer: dict[tuple[str, int], int]) -> ClusterSpec:
+    """The same with fewer cells reserved, per chain and level, whoever has them."""
+    left = dict(fewer)
+    vcs: list[VirtualClusterSpec] = []
+    for tenant in spec.virtual_clusters:
+        kept = []
+        for cells in tenant.cells:
+            less = min(left.get((cells.chain, cells.level), 0), cells.number)
+            left[cells.chain, cells.level] = left.get((cells.chain, cells.level), 0) - less
+            kept.append(VirtualCellsSpec(cells.chain, cells.level, cells.number - less))
+        vcs.append(replace(tenant, cells=tuple(kept)))
+    assert not any(left.values()), "no more is to be given up than was reserved"
+    return replace(spec, virtual_clusters=tuple(vcs))
+
+
+def fits(spec: ClusterSpec) -> bool:
+    return not shortages(spec)
+
+
+@given(any_specs())
+def test_a_spec_is_feasible_exactly_when_its_cells_can_stand_side_by_side(spec: ClusterSpec) -> None:
+    pins = [pin for tenant in spec.virtual_clusters for pin in tenant.pinned]
+    expected = all(
+        packs(chain, demand(spec, chain), [(pin.level, pin.index) for pin in pins if pin.chain == chain.name])
+        for chain in spec.chains
+    )
+    assert fits(spec) == expected
+    if expected:
+        check_feasible(spec)
+        HivedCluster(spec).validate()
+    else:
+        with pytest.raises(InfeasibleError):
+            check_feasible(spec)
+        with pytest.raises(InfeasibleError):
+            HivedCluster(spec)
+
+
+@given(any_specs())
+def test_reserving_as_many_fewer_as_suggested_makes_it_fit_and_one_less_does_not(spec: ClusterSpec) -> None:
+    short = shortages(spec)
+    assume(short)
+    fewer = {(s.chain, s.level): s.need - s.supply for s in short}
+    assert fits(with_fewer(spec, fewer))
+    for at in fewer:
+        assert not fits(with_fewer(spec, {**fewer, at: fewer[at] - 1}))
+
+
+@given(any_specs())
+def test_adding_as_many_top_cells_as_suggested_makes_it_fit_and_one_less_does_not(spec: ClusterSpec) -> None:
+    short = shortages(spec)
+    assume(short)
+    more = {s.chain: s.missing_top_cells for s in short}
+    assert fits(with_top_cells(spec, more))
+    for chain in more:
+        assert not fits(with_top_cells(spec, {**more, chain: more[chain] - 1}))
+
+
+@given(any_specs())
+def test_a_shortage_says_who_reserved_how_many(spec: ClusterSpec) -> None:
+    for short in shortages(spec):
+        assert sum(number for _, number in short.by) == short.need == demand(spec, spec.chain(short.chain))[short.level]
+        for name, number in short.by:
+            tenant = next(v for v in spec.virtual_clusters if v.name == name)
+            own = sum(c.number for c in tenant.cells if (c.chain, c.level) == (short.chain, short.level))
+            assert number == own > 0
+
+
+@given(feasible_specs())
+def test_what_was_packed_cell_by_cell_is_feasible(spec: ClusterSpec) -> None:
+    check_feasible(spec)
+    assert all(row.margin >= 0 for row in initial_safety(spec))
+
+
+def test_the_message_names_level_need_supply_who_and_both_ways_out() -> None:
+    chain = racks(2)
+    spec = cluster_of(
+        chain, vc("research", (chain, NODE, 7)), vc("prod", (chain, NODE, 2), (chain, SOCKET, 1)), vc("idle")
+    )
+    assert shortages(spec) == (
+        Shortage("RACK", NODE, "RACK-4", 9, 8, (("research", 7), ("prod", 2)), 1),
+        Shortage("RACK", SOCKET, "RACK-3", 1, 0, (("prod", 1),), 1),
+    )
+    with pytest.raises(InfeasibleError) as caught:
+        check_feasible(replace(spec, source="cluster.yaml"))
+    message = str(caught.value)
+    assert message.startswith("cluster.yaml: ")
+    node, socket = message.index("level 4 (RACK-4)"), message.index("level 3 (RACK-3)")
+    assert node < socket, "from the top down"
+    for said in ("reserve 9 cells (research 7, prod 2)", "8 can be had", "reserve 1 fewer RACK-4", "add 1 RACK"):
+        assert said in message[node:socket]
+    for said in ("reserve 1 cells (prod 1)", "0 can be had", "reserve 1 fewer RACK-3", "add 1 RACK"):
+        assert said in message[socket:]
+    assert caught.value.exit_code == 2
+
+
+def test_as_many_gpus_as_there_are_do_not_fit_when_a_pinned_cell_breaks_a_rack() -> None:
+    chain = racks(2)
+    pinned = vc("pinned", pinned=[(chain, NODE, 5)])
+    assert fits(cluster_of(chain, pinned, vc("other", (chain, RACK, 1), (chain, NODE, 3))))
+    (short,) = shortages(cluster_of(chain, pinned, vc("other", (chain, RACK, 2))))
+    assert (short.level, short.need, short.supply, short.by) == (RACK, 2, 1, (("other", 2),))
+
+
+def test_the_safety_of_an_empty_cluster_counts_pinned_cells_as_bound() -> None:
+    chain = racks(2)
+    rows = initial_safety(cluster_of(chain, vc("a", (chain, NODE, 2), pinned=[(chain, NODE, 5)])))
+    rack, node = rows[0], rows[1]
+    assert (rack.level, rack.reserved, rack.allocated, rack.free, rack.obtainable) == (RACK, 0, 0, 1, 0)
+    assert (node.level, node.reserved, node.allocated, node.free, node.obtainable) == (NODE, 3, 1, 3, 4)
+    assert node.margin == 5
+
+
+def test_each_chain_stands_for_itself() -> None:
+    new, old = racks(1, name="NEW"), racks(1, name="OLD")
+    assert fits(cluster_of([new, old], vc("a", (new, RACK, 1), (old, RACK, 1))))
+    (short,) = shortages(cluster_of([new, old], vc("a", (new, NODE, 1), (old, NODE, 5))))
+    assert (short.chain, short.need, short.supply) == ("OLD", 5, 4)

@@ -1,0 +1,56 @@
+"""A job that runs opportunistically stays where it is when its turn comes, wherever its VC allows that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hived.cluster import Allocation, HivedCluster
+from hived.spec.compiled import ChainSpec
+
+from ..strategies import chain_of, chains, cluster_of, nodes_of_8, vc
+from .helpers import VirtualLeaves, leaves_of_parts, place
+
+#: how leaves are spread over a cell: their number under each child that has any, in order of size, all the way down
+Spread = tuple["Spread", ...]
+
+
+def spread(chain: ChainSpec, level: int, leaves: Iterable[int]) -> Spread:
+    """The spread of ``leaves`` under a cell of ``level``; two jobs of one spread can stand where the other does."""
+    if level == 1:
+        return ()
+    below = chain.levels[level - 2].gpus
+    children: dict[int, list[int]] = {}
+    for leaf in leaves:
+        children.setdefault(leaf // below, []).append(leaf)
+    return tuple(sorted(spread(chain, level - 1, child) for child in children.values()))
+
+
+@settings(max_examples=200)
+@given(st.one_of(chains(max_gpus=32), st.just(nodes_of_8(2)), st.just(chain_of((2, 3), 2, 3))), st.data())
+def test_a_job_in_an_empty_vc_stays_where_it_is_if_it_could_stand_there(chain: ChainSpec, data: st.DataObject) -> None:
+    """The VC is the whole cluster, so that any cell can be bound; loans that came and went have left holes."""
+    spec = cluster_of(chain, vc("a", (chain, len(chain.levels), chain.top_cells)))
+    cluster = HivedCluster(spec)
+    lodgers: list[Allocation] = []
+    for gpus in data.draw(st.lists(st.integers(1, chain.gpus_per_node), min_size=1, max_size=8)):
+        lodger = Allocation(f"job-{len(lodgers)}", 0, gpus)
+        if cluster.lend(lodger):
+            lodgers.append(lodger)
+            if data.draw(st.booleans()):
+                cluster.release(lodgers.pop(data.draw(st.integers(0, len(lodgers) - 1))))
+    assume(lodgers)
+    job = data.draw(st.sampled_from(lodgers))
+    parts = job.parts
+    grant = cluster.guarantee(job, place)
+    cluster.validate()
+    assert grant is not None
+    assert job.spots is not None
+    virtual = [leaf for host, mask in job.spots.hosts for _, _, leaf in VirtualLeaves(spec, 0).of(0, host, mask)]
+    had = [leaf for _, leaf in leaves_of_parts(parts, [chain.gpus_per_node])]
+    alike = spread(chain, len(chain.levels), virtual) == spread(chain, len(chain.levels), had)
+    assert grant.in_place == alike
+    if alike:
+        assert grant.victims == ()

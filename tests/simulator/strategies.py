@@ -1,0 +1,90 @@
+"""Any small cluster and any small trace, as the text of their files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from .helpers import Row, spec_text, trace_text
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec and a trace for its tenants."""
+
+    spec: str
+    trace: str
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> tuple[str, list[str]]:
+    """One or two chains of racks, nodes and cells in nodes; tenants with cells of any level, as many as fit."""
+    types: dict[str, tuple[str, int]] = {}
+    nodes: list[str] = []
+    cells: list[dict[str, Any]] = []
+    free: dict[str, list[int]] = {}  # per chain and level: cells not reserved
+    paths: dict[str, list[str]] = {}
+    devices = draw(st.sampled_from([["V100"], ["V100", "V100"], ["V100", "K80"]]))
+    for number, device in enumerate(devices):
+        fanouts = draw(st.sampled_from([(2, 2), (2, 2, 2), (4, 4), (1, 4), (3,), (2, 2, 2, 2)]))
+        racks = draw(st.sampled_from([None, None, 2, 3]))
+        names = [device, *(f"C{number}-{level}" for level in range(1, len(fanouts))), f"NODE{number}"]
+        if racks:
+            names.append(f"RACK{number}")
+        for child, name, fanout in zip(names, names[1:], [*fanouts, racks or 0], strict=False):
+            types[name] = (child, fanout)
+        nodes.append(f"NODE{number}")
+        tops = draw(st.integers(1, 3))
+        for top in range(tops):
+            if racks:
+                children = [{"cellAddress": f"c{number}-n{top * racks + n}"} for n in range(racks)]
+                cells.append({"cellType": names[-1], "cellChildren": children})
+            else:
+                cells.append({"cellType": names[-1], "cellAddress": f"c{number}-n{top}"})
+        free[names[-1]] = [0] * (len(names) - 1) + [tops]
+        paths[names[-1]] = names
+    tenants: dict[str, dict[str, int]] = {f"t{n}": {} for n in range(draw(st.integers(1, 3)))}
+    for _ in range(draw(st.integers(1, 6))):
+        chain = draw(st.sampled_from(sorted(free)))
+        level = draw(st.integers(0, len(paths[chain]) - 1))
+        if _take(free[chain], level, [types[name][1] for name in paths[chain][1:]]):
+            tenant = tenants[draw(st.sampled_from(sorted(tenants)))]
+            kind = ".".join(reversed(paths[chain][level:]))
+            tenant[kind] = tenant.get(kind, 0) + 1
+    return spec_text(types, cells, tenants, nodes), sorted(tenants)
+
+
+def _take(free: list[int], level: int, fanouts: list[int]) -> bool:
+    """Reserve a cell, a larger one split for it where need be."""
+    for above in range(level, len(free)):
+        if free[above]:
+            free[above] -= 1
+            for split in range(above - 1, level - 1, -1):
+                free[split] += fanouts[split] - 1
+            return True
+    return False
+
+
+@st.composite
+def cases(draw: st.DrawFn, max_jobs: int = 40) -> Case:
+    """Many jobs in little time, so that they meet: the same instants, no duration, too large for anything."""
+    spec, tenants = draw(specs())
+    unit = draw(st.sampled_from([1000, 1000, 250, 1]))
+    job = st.tuples(
+        st.sampled_from(tenants),
+        st.integers(0, 12),
+        st.one_of(st.integers(1, 15), st.integers(0, 60)),
+        st.sampled_from([1, 1, 1, 2, 2, 3, 4, 4, 6, 8, 8, 12, 16, 20, 200]),
+    )
+    jobs = draw(st.lists(job, min_size=1, max_size=max_jobs))
+    rows: list[Row] = [
+        (f"j{n}", tenant, _seconds(submit * unit), _seconds(duration * unit), gpus)
+        for n, (tenant, submit, duration, gpus) in enumerate(jobs)
+    ]
+    return Case(spec, trace_text(rows))
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms // 1000}.{ms % 1000:03d}"

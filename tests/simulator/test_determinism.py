@@ -1,0 +1,69 @@
+"""The same spec, trace and options give the same bytes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hived.cluster import Part
+from hived.simulator import Options, make_report, run_experiment
+from hived.simulator.figures import write_figures
+from hived.simulator.output import placement_text, write_jobs, write_runs, write_summary
+from hived.simulator.traces import TABLE1, generate_table1
+from hived.spec import parse_spec, spec_from_quotas
+
+FILES = ["jobs.csv", "runs.csv", "summary.json"]
+
+
+def write_all(folder: Path) -> None:
+    """Everything that ``hived simulate`` writes, for a small synthetic trace."""
+    folder.mkdir()
+    spec = parse_spec(spec_from_quotas(15, [(row.tenant, row.quota_percent) for row in TABLE1]), "small")
+    report = make_report(run_experiment(spec, generate_table1(250, 2, 9), Options()))
+    write_jobs(report.results, folder / "jobs.csv")
+    write_runs(report.results, folder / "runs.csv")
+    write_summary(report, folder / "summary.json")
+    write_figures(report, folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("reference") / "out"
+    write_all(folder)
+    return contents(folder)
+
+
+def test_twice_in_one_process(reference: dict[str, bytes], tmp_path: Path) -> None:
+    write_all(tmp_path / "out")
+    assert contents(tmp_path / "out") == reference
+    assert {".png", ".svg", ".csv", ".json"} == {Path(name).suffix for name in reference}
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "4242"])
+def test_in_another_process_with_other_hashes(reference: dict[str, bytes], tmp_path: Path, hash_seed: str) -> None:
+    program = f"from {__name__} import write_all; from pathlib import Path; write_all(Path({str(tmp_path / 'out')!r}))"
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program], cwd=root, env=environment, check=True, capture_output=True)
+    assert contents(tmp_path / "out") == reference
+
+
+def test_rows_have_an_order(reference: dict[str, bytes]) -> None:
+    rows = [line.split(",") for line in reference["runs.csv"].decode().splitlines()[1:]]
+    for scheme in ("private", "quota", "hived"):
+        starts = [float(row[3]) for row in rows if row[0] == scheme]
+        assert starts == sorted(starts)
+    assert list(dict.fromkeys(row[0] for row in rows)) == ["private", "quota", "hived"]
+
+
+def test_a_placement_is_written_as_the_contract_says() -> None:
+    assert placement_text((("node", (0, 1, 2, 3)), ("node2", (0, 1)))) == "node:0,1,2,3;node2:0,1"
+    assert Part(0, 1, 3) == (0, 1, 3)

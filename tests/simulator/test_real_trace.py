@@ -1,0 +1,52 @@
+"""The real trace on 200 nodes with its clock compressed 1.5 times: where the papers' anomalies show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hived.spec import read_quotas, spec_from_quotas
+
+from .helpers import SHARED, Experiment, simulated
+from .reader import Outcome
+
+TRACE = SHARED / "traces" / "philly-2017-oct-nov.csv.gz"
+
+pytestmark = pytest.mark.skipif(not TRACE.exists(), reason="the shared folder with the Philly trace is not here")
+
+
+def on_200_nodes(folder: Path, schemes: list[str], opportunistic: bool) -> Experiment:
+    """Table 1's quotas in whole nodes."""
+    spec = spec_from_quotas(200, read_quotas(SHARED / "traces" / "hived_table1.csv"))
+    return simulated(folder, spec, TRACE, schemes=schemes, opportunistic=opportunistic, compression=1.5)
+
+
+def means(found: Experiment, scheme: str) -> dict[str, float]:
+    """Mean queueing delay in seconds of each tenant, over the jobs that every scheme finished."""
+    outcome = found[scheme]
+    compared = [name for name in outcome.jobs if all(other.jobs[name].finished for other in found.outcomes.values())]
+    tenants = sorted({job.tenant for job in outcome.jobs.values()})
+    return {tenant: mean_delay(outcome, tenant, compared) for tenant in tenants}
+
+
+def mean_delay(outcome: Outcome, tenant: str, compared: list[str]) -> float:
+    queues = [job.queue for job in map(outcome.jobs.__getitem__, compared) if job.tenant == tenant]
+    return sum(queue or 0 for queue in queues) / len(queues) / 1000
+
+
+def test_without_lending_every_job_starts_under_hived_at_exactly_the_second_it_starts_in_private(
+    tmp_path: Path,
+) -> None:
+    found = on_200_nodes(tmp_path, ["private", "hived"], opportunistic=False)
+    private, hived = ({n: job.start for n, job in found[s].jobs.items()} for s in ("private", "hived"))
+    assert sum(start is not None for start in private.values()) > 85_000
+    assert hived == private
+
+
+def test_quota_makes_tenants_wait_longer_than_in_private_and_hived_makes_none(tmp_path: Path) -> None:
+    found = on_200_nodes(tmp_path, ["private", "quota", "hived"], opportunistic=True)
+    private, quota, hived = (means(found, scheme) for scheme in ("private", "quota", "hived"))
+    assert quota["prod-a"] > 2 * private["prod-a"]
+    assert quota["res-f"] > private["res-f"]
+    assert [tenant for tenant in private if hived[tenant] > private[tenant]] == []

@@ -1,0 +1,145 @@
+"""summary.json against what the independent reader makes of the CSVs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hived.simulator import make_report
+from hived.simulator.output import write_summary
+
+from .helpers import Experiment, nodes_of_8, simulated, trace_text
+from .reader import JobRow
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """Three tenants that meet on four nodes, and one that submits nothing."""
+    rows = [
+        (f"j{n}", "abc"[n * 7 % 3], n * 2, n * 31 % 83 + 1, [1, 1, 2, 4, 1, 8, 3, 16, 64][n * 4 % 9])
+        for n in range(200)
+    ]
+    spec = nodes_of_8(5, {"a": 1, "b": 1, "c": 2, "idle": 1})
+    return simulated(tmp_path_factory.mktemp("report"), spec, trace_text(rows))
+
+
+@pytest.fixture(scope="module")
+def summary(experiment: Experiment) -> Any:
+    path = experiment.folder / "summary.json"
+    write_summary(make_report(experiment.results), path)
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+
+
+def compared(experiment: Experiment) -> set[str]:
+    names = [{n for n, job in outcome.jobs.items() if job.finished} for outcome in experiment.outcomes.values()]
+    return set.intersection(*names)
+
+
+def delays(jobs: list[JobRow]) -> list[float]:
+    return [(job.queue or 0) / 1000 for job in jobs]
+
+
+def test_the_runs_are_those_that_were_asked_for(summary: Any) -> None:
+    assert [(run["scheme"], run["policy"]) for run in summary["runs"]] == [
+        (scheme, "yarn-cs") for scheme in ("private", "quota", "hived")
+    ]
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("tenant", ["a", "b", "c", "idle", "all"])
+def test_delays_are_those_of_the_jobs(experiment: Experiment, summary: Any, number: int, tenant: str) -> None:
+    run = summary["runs"][number]
+    told = run["overall"] if tenant == "all" else run["tenants"][tenant]
+    names = compared(experiment)
+
+    def chosen(scheme: str) -> list[JobRow]:
+        return [j for n, j in experiment[scheme].jobs.items() if n in names and tenant in ("all", j.tenant)]
+
+    jobs = chosen(run["scheme"])
+    assert told["jobs"] == len(jobs)
+    if not jobs:
+        assert told["mean_s"] is told["median_s"] is told["p95_s"] is told["queue_to_private"] is None
+        return
+    own, private = delays(jobs), delays(chosen("private"))
+    assert told["mean_s"] == pytest.approx(fmean(own), abs=1e-6)
+    assert told["median_s"] == pytest.approx(median(own), abs=1e-6)
+    assert told["p95_s"] == pytest.approx(float(np.percentile(own, 95)), abs=1e-6)
+    assert told["completion_mean_s"] == pytest.approx(fmean(j.duration / 1000 + (j.queue or 0) / 1000 for j in jobs))
+    assert told["preemptions"] == sum(job.preemptions for job in jobs)
+    if sum(private):
+        assert told["queue_to_private"] == pytest.approx(sum(own) / sum(private), abs=1e-6)
+    else:
+        assert told["queue_to_private"] is None
+    worse = [mine - base for mine, base in zip(own, private, strict=True) if mine > base]
+    assert told["anomalies"]["jobs"] == len(worse)
+    assert told["anomalies"]["minutes"] == pytest.approx(sum(worse) / 60, abs=1e-5)
+    assert told["anomalies"]["worst_minutes"] == pytest.approx(max(worse, default=0) / 60, abs=1e-5)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_totals_are_those_of_the_files(experiment: Experiment, summary: Any, number: int) -> None:
+    run = summary["runs"][number]
+    outcome = experiment[run["scheme"]]
+    finished = sum(job.finished for job in outcome.jobs.values())
+    assert (run["finished"], run["unfinished"]) == (finished, len(outcome.jobs) - finished)
+    assert run["preemptions"] == sum(job.preemptions for job in outcome.jobs.values())
+    assert run["makespan_s"] == max(job.finish or 0 for job in outcome.jobs.values()) / 1000
+    window = max(job.submit for job in outcome.jobs.values())
+    held = dict.fromkeys(("guaranteed", "opportunistic"), 0)
+    for _, interval in outcome.all_runs():
+        held[interval.kind] += len(interval.held) * (min(interval.end, window) - min(interval.start, window))
+    assert run["utilization"] == pytest.approx(sum(held.values()) / window / 40, abs=1e-6)
+    assert run["opportunistic"] == pytest.approx(held["opportunistic"] / window / 40, abs=1e-6)
+
+
+def test_the_head_tells_what_was_simulated(experiment: Experiment, summary: Any) -> None:
+    jobs = list(experiment["private"].jobs.values())
+    window = max(job.submit for job in jobs)
+    assert summary["trace"]["jobs"] == 200
+    assert summary["trace"]["window_s"] == window / 1000
+    assert summary["cluster"]["gpus"] == 40
+    assert summary["cluster"]["nodes"] == 5
+    asked = sum(job.gpus * job.duration for job in jobs)
+    assert summary["cluster"]["offered_load"] == pytest.approx(asked / window / 40, abs=1e-6)
+    assert summary["compared_jobs"] == len(compared(experiment))
+
+
+def test_jobs_that_never_fit_are_named(experiment: Experiment, summary: Any) -> None:
+    told = {job["job_id"] for job in summary["never_fit_private"]}
+    assert told == {n for n, job in experiment["private"].jobs.items() if not job.finished}
+    assert {(job["tenant"], job["gpus"]) for job in summary["never_fit_private"]} >= {("b", 16), ("c", 64)}
+    assert not told & compared(experiment)
+
+
+def test_without_private_nothing_is_compared_with_it(tmp_path: Path) -> None:
+    found = simulated(tmp_path, nodes_of_8(1, {"a": 1}), trace_text([("j", "a", 0, 5, 1)]), schemes=["hived"])
+    report = make_report(found.results)
+    assert math.isnan(report.runs[0].overall.to_private)
+    assert report.runs[0].overall.anomalies is None
+
+
+def test_a_single_job_at_time_zero_gives_finite_numbers(tmp_path: Path) -> None:
+    found = simulated(tmp_path, nodes_of_8(1, {"a": 1}), trace_text([("j", "a", 0, 3600, 8)]))
+    write_summary(make_report(found.results), tmp_path / "summary.json")
+    told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert told["runs"][2]["overall"]["mean_s"] == 0
+    assert told["cluster"]["offered_load"] <= 1, "8 GPUs for an hour cannot ask for more than all of 8 GPUs"
+
+
+def test_an_end_after_the_last_job_does_not_make_the_simulation_longer(tmp_path: Path) -> None:
+    trace = trace_text([("j", "a", 0, 50, 8), ("k", "a", 10, 50, 8)])
+    found = simulated(tmp_path, nodes_of_8(1, {"a": 1}), trace, until_s=1_000_000)
+    assert {run.makespan_s for run in make_report(found.results).runs} == {100.0}
+
+
+def test_the_load_counts_only_jobs_submitted_before_the_end(tmp_path: Path) -> None:
+    rows = [("j", "a", 0, 50, 8), ("k", "a", 100, 50, 8), ("after", "a", 1000, 50, 8)]
+    spec = nodes_of_8(1, {"a": 1})
+    found = simulated(tmp_path, spec, trace_text(rows), until_s=100)
+    assert make_report(found.results).load == pytest.approx(1.0)
