@@ -1,7 +1,8 @@
 """The simulator in jobs a second on one core, beside a bare event loop over the same jobs.
 
 The bare loop is the floor of what a simulation in plain Python costs: a heap of ends and a number of free GPUs per
-tenant, first come first served. It keeps no cells, no records and no decisions; the ratio to it is what all of that costs.
+tenant, first come first served. It keeps no cells, no records and no decisions; the ratio to it is what all of that
+costs.
 """
 
 from __future__ import annotations
