@@ -112,3 +112,10 @@ def test_drawing_leaves_the_settings_of_others_alone(experiment: Experiment, tmp
     before = dict(mpl.rcParams)
     drawn(experiment, tmp_path)
     assert dict(mpl.rcParams) == before
+
+
+def test_axes_are_labelled_with_plain_numbers(experiment: Experiment, tmp_path: Path, letters: list[str]) -> None:
+    """They once read ``$\\mathdefault{10^{1}}$``, after dollar signs in names had been made harmless."""
+    drawn(experiment, tmp_path)
+    assert "1" in letters
+    assert not [word for word in letters if "$" in word or "\\" in word]

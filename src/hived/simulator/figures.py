@@ -134,6 +134,7 @@ def _delay_over_time(report: Report, policy: PolicyName, tenants: Sequence[str])
     below.set_ylim(0, 102)
     below.set_ylabel("fragmented\nnodes (%)")
     below.set_xlabel("time of submission (days)")
+    figure.align_ylabels(axes)
     handles, labels = below.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
     figure.suptitle(
@@ -147,6 +148,12 @@ def _log_from_zero(axis: Axes) -> None:
     """Delays span from seconds to weeks, and many are 0: linear up to a minute, logarithmic above."""
     axis.set_yscale("symlog", linthresh=1)
     axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(_plain_number)
+
+
+def _plain_number(value: float, _: object = None) -> str:
+    """0.01, 10, 10,000: no powers, since names may hold the $ that would start them."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _normalised(report: Report, policy: PolicyName) -> Figure:
@@ -178,7 +185,8 @@ def _normalised(report: Report, policy: PolicyName) -> Figure:
     axis.set_yscale("log")
     axis.set_ylim(low / 8, high * 5)
     axis.axhline(1, color="black", linewidth=1)
-    axis.annotate("worse than private", (1.005, 1), (0, 2), xycoords=("axes fraction", "data"),
+    axis.yaxis.set_major_formatter(_plain_number)
+    axis.annotate("worse than private", (0.005, 1), (0, 3), xycoords=("axes fraction", "data"),
                   textcoords="offset points", fontsize=7)  # fmt: skip
     labels = names
     if private is not None:
