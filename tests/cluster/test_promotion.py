@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hived.cluster import Allocation, HivedCluster
 from hived.spec.compiled import ChainSpec
 
-from ..strategies import chain_of, chains, cluster_of, nodes_of_8, vc
-from .helpers import VirtualLeaves, leaves_of_parts, place
+from ..strategies import NODE, chain_of, chains, cluster_of, nodes_of_8, vc
+from .helpers import Jobs, VirtualLeaves, leaves_of_parts, nodes_of, place
 
 #: how leaves are spread over a cell: their number under each child that has any, in order of size, all the way down
 Spread = tuple["Spread", ...]
@@ -28,11 +28,11 @@ def spread(chain: ChainSpec, level: int, leaves: Iterable[int]) -> Spread:
     return tuple(sorted(spread(chain, level - 1, child) for child in children.values()))
 
 
-@settings(max_examples=2000)
+@settings(max_examples=250)
 @given(st.one_of(chains(max_gpus=32), st.just(nodes_of_8(2)), st.just(chain_of((3, 2, 2), 2, 1))), st.data())
 def test_a_job_in_an_empty_vc_stays_where_it_is_if_it_could_stand_there(chain: ChainSpec, data: st.DataObject) -> None:
     """The VC is the whole cluster, so that any cell can be bound; loans that came and went have left holes."""
-    assume(len(chain.levels) <= chain.node_level + 1)
+    assume(len(chain.levels) <= chain.node_level + 1)  # racks at most above the nodes
     spec = cluster_of(chain, vc("a", (chain, len(chain.levels), chain.top_cells)))
     cluster = HivedCluster(spec)
     lodgers: list[Allocation] = []
@@ -57,3 +57,13 @@ def test_a_job_in_an_empty_vc_stays_where_it_is_if_it_could_stand_there(chain: C
     assert grant.in_place == alike
     if alike:
         assert grant.victims == ()
+
+
+def test_a_job_across_the_racks_of_a_row_stays_though_its_first_rack_is_the_odd_one() -> None:
+    """It has two nodes of rack 0 and all three of rack 1; its VC, a row, gives it a whole rack first."""
+    chain = chain_of((2, 2, 2, 3, 2), 1, NODE, "ROW")
+    jobs = Jobs(HivedCluster(cluster_of(chain, vc("a", (chain, NODE + 2, 1)))))
+    first, lodger = jobs.lent("a", 8), jobs.lent("a", 40)
+    assert (nodes_of(first), nodes_of(lodger)) == ([0], [1, 2, 3, 4, 5])
+    jobs.release(first)
+    assert jobs.promote(lodger) == (True, ())

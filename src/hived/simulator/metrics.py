@@ -53,11 +53,13 @@ def comparable_jobs(results: Results) -> NDArray[np.bool_]:
 
 
 def queues(record: Record) -> Ints:
-    """Queueing delay of every job; meaningless where it did not finish. (jobs,)"""
-    finish = np.asarray(record.finish, dtype=np.int64)
-    submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
-    duration = np.asarray([job.duration_ms for job in record.jobs], dtype=np.int64)
-    return finish - submit - duration
+    """Queueing delay of every job of a finished simulation; meaningless where it did not finish. (jobs,)"""
+    if record.waits is None:
+        finish = np.asarray(record.finish, dtype=np.int64)
+        submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
+        duration = np.asarray([job.duration_ms for job in record.jobs], dtype=np.int64)
+        record.waits = finish - submit - duration
+    return record.waits
 
 
 def delay(record: Record, chosen: NDArray[np.bool_]) -> Delay:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hived.cluster import Kind, Part
 
 from .traces import TraceJob
@@ -33,6 +36,7 @@ class Record:
     first_start: list[int] = field(default_factory=list)  #: -1: never started
     finish: list[int] = field(default_factory=list)  #: -1: never finished
     preemptions: list[int] = field(default_factory=list)
+    waits: NDArray[np.int64] | None = None  #: every job's queueing delay, once :func:`~.metrics.queues` was asked
     preempted_gpus: int = 0  #: GPUs taken from opportunistic jobs, all preemptions added up
 
     def queue(self, job: int) -> int:
