@@ -18,7 +18,10 @@ Spread = tuple["Spread", ...]
 
 
 def spread(chain: ChainSpec, level: int, leaves: Iterable[int]) -> Spread:
-    """The spread of ``leaves`` under a cell of ``level`` (the root is above the top); two jobs of one spread can stand where the other does."""
+    """The spread of ``leaves`` under a cell of ``level`` (the root is above the top).
+
+    Two jobs of one spread can stand where the other does.
+    """
     if level == 1:
         return ()
     below = chain.levels[level - 2].gpus

@@ -132,7 +132,7 @@ def test_a_node_in_guaranteed_use_is_fragmented_and_one_in_opportunistic_use_is_
     """Ten seconds: one guaranteed GPU on a's node, and after five of them a whole node lent."""
     rows: list[Row] = [("one", "a", 0, 10, 1), ("lent", "a", 5, 5, 8), ("last", "b", 10, 1, 1)]
     found = simulated(tmp_path, nodes_of_8(2, {"a": 1, "b": 1}), trace_text(rows), schemes=["hived"])
-    over_time = series(found.results, found.results.records[0])
+    over_time = series(found.results, found.results.records[0], bin_ms=10_000)
     assert [run.kind for run in found["hived"].runs["lent"]] == ["opportunistic"]
     assert over_time.fragmentation == pytest.approx([0.5])
     assert over_time.partly_used == pytest.approx([0.5])

@@ -105,7 +105,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "none.yaml"
     with pytest.raises(SpecError) as caught:
         load_spec(path)
-    assert str(caught.value) == f"{path}: cannot read the spec: No such file or directory"
+    assert str(caught.value) == f"{path}: cannot read the spec: No such file or directory; give the path of a YAML file"
 
 
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:

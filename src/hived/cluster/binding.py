@@ -89,28 +89,30 @@ class Binder:
         """
         if len(near) == 1 or self.bound[host] >= 0:
             return near[0]
-        cells = self.pool.cells
-        top = host
-        while cells[top].parent >= 0 and self.bound[cells[top].parent] < 0:
-            top = cells[top].parent
-        needed = 0
+        cells, hierarchy = self.pool.cells, self.pool.hierarchy
+        path = [host]  # from the host up, what has to be bound for it
+        while cells[path[-1]].parent >= 0 and self.bound[cells[path[-1]].parent] < 0:
+            path.append(cells[path[-1]].parent)
+        needed = dict.fromkeys(path, 0)
         for other in hosts:
             if self.bound[other] < 0:
-                while other >= 0 and other != top:
+                while other >= 0:
+                    if other in needed:
+                        needed[other] += 1
                     other = cells[other].parent
-                needed += other == top
-        hierarchy = self.pool.hierarchy
-        nodes = max(1, hierarchy.gpus[cells[top].level] // hierarchy.node_size)
-        groups: dict[int, list[tuple[int, int]]] = {}
-        parent = cells[top].parent
-        for own in near:
-            cell = own[0] // nodes
-            if parent < 0 or cell // hierarchy.fanout[cells[top].level + 1] == self.bound[parent]:
-                groups.setdefault(cell, []).append(own)
-        if not groups:
-            return near[0]
-        best = min(groups, key=lambda cell: (len(groups[cell]) < needed, abs(len(groups[cell]) - needed), cell))
-        return groups[best][0]
+        inside = list(near)
+        above = cells[path[-1]].parent
+        if above >= 0:
+            nodes = hierarchy.gpus[cells[above].level] // hierarchy.node_size
+            inside = [own for own in near if own[0] // nodes == self.bound[above]] or inside
+        for cell in reversed(path):
+            nodes = max(1, hierarchy.gpus[cells[cell].level] // hierarchy.node_size)
+            groups: dict[int, list[tuple[int, int]]] = {}
+            for own in inside:
+                groups.setdefault(own[0] // nodes, []).append(own)
+            wanted = needed[cell]
+            inside = groups[min(groups, key=lambda g: (len(groups[g]) < wanted, abs(len(groups[g]) - wanted), g))]
+        return inside[0]
 
     def _bind_cell(self, cell: int, near: int) -> None:
         level, parent = self.pool.cells[cell]

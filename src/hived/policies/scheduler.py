@@ -7,7 +7,8 @@ every event the same two steps run to their end:
    opportunistically stays where it is if the cluster can bind its GPUs, else it moves: whoever started early does not
    pay for it.
 2. *Loans.* While the first of a tenant's jobs that run nowhere fits on idle GPUs, it starts there, opportunistically.
-The    tenant with the smallest share goes first (GPUs it has on loan over GPUs it reserved: weighted max-min fairness).
+   The tenant with the smallest share goes first (GPUs it has on loan over GPUs it reserved: weighted max-min
+   fairness).
 
 Within a tenant nobody passes anybody, on whichever kind of GPUs: the policy's order holds for loans as it does for
 turns. So what differs between the sharing schemes is the sharing, and never the order. The one exception are jobs
@@ -80,11 +81,13 @@ class Scheduler:
         decisions: list[Decision] = []
         queues: dict[int, TenantQueue] = {}  # of the tenants whose next turn may have come
         freed = False
-        for number in numbers:
-            entry = self.jobs.pop(number)
+        ended = [self.jobs[number] for number in numbers]
+        for entry in ended:
+            if entry.status is Status.WAITING:
+                raise InvariantError(f"job {entry.number} ends, and does not run")
+        for entry in ended:
+            del self.jobs[entry.number]
             was = entry.status
-            if was is not Status.LENT and was is not Status.GUARANTEED:
-                raise InvariantError(f"job {number} ends, and does not run")
             entry.status = Status.DONE
             self.cluster.release(entry.allocation)
             queue = self.queues[entry.tenant]

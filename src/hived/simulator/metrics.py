@@ -123,14 +123,14 @@ def interval_means(starts: Ints, ends: Ints, weights: Ints, edges: Ints) -> Floa
 
 
 WINDOW_MS = 12 * HOUR_MS
-_MOST_POINTS = 20_000
+_FEWEST_POINTS, _MOST_POINTS = 24, 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class DelayOverTime:
     """Mean queueing delay of the jobs submitted in a moving 12-hour window."""
 
-    at: Ints  #: middle of the window, in milliseconds, one an hour (m,)
+    at: Ints  #: middle of the window, in milliseconds (m,)
     mean_ms: dict[str, Floats]  #: per tenant; NaN where nothing was submitted (m,)
 
 
@@ -174,8 +174,10 @@ def submission_window(results: Results) -> int:
 
 
 def step(window: int) -> int:
-    """How far apart points in time are: an hour, or for traces of many years a multiple that keeps them few."""
+    """How far apart points in time are: an hour; less for short traces, more for those of many years."""
     width = HOUR_MS
+    while window // width < _FEWEST_POINTS and width > 1000:
+        width //= 2
     while window // width > _MOST_POINTS:
         width *= 2
     return width

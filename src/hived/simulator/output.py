@@ -141,7 +141,7 @@ def _encoded(name: str) -> str:
 
 
 def write_series(report: Report, path: Path) -> None:
-    """``series.csv``: what the figures show over time, by the hour (traces of many years: by more).
+    """``series.csv``: what the figures show over time, by the hour (less in short traces, more in those of many years).
 
     Shares (0 to 1) are means over the time from ``time_s`` to the next; delays (seconds, one column per tenant) are
     means of the jobs submitted within 6 hours of it, empty where there are none.

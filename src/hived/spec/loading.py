@@ -27,7 +27,9 @@ def load_spec(path: str | Path) -> ClusterSpec:
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
-        raise SpecError(f"cannot read the spec: {error.strerror or error}", Location(str(path))) from error
+        raise SpecError(
+            f"cannot read the spec: {error.strerror or error}; give the path of a YAML file", Location(str(path))
+        ) from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -35,7 +35,8 @@ def read_quotas(path: str | Path) -> tuple[tuple[str, Decimal], ...]:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             return _checked(_rows(file, str(path)), str(path))
     except OSError as error:
-        raise InputError(f"{path}: cannot read the quotas: {error.strerror or error}") from error
+        message = f"{path}: cannot read the quotas: {error.strerror or error}; give the path of a CSV file"
+        raise InputError(message) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a UTF-8 text; save the quotas as UTF-8") from error
 

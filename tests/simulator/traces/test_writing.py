@@ -60,7 +60,7 @@ def test_a_made_up_trace_is_still_called_synthetic_after_it_went_through_a_file(
 
 def test_an_existing_file_is_kept_unless_overwriting_is_asked_for(tmp_path: Path) -> None:
     path = file_of(tmp_path, "precious")
-    with pytest.raises(InputError, match="the file exists: choose another name, or allow it to be overwritten"):
+    with pytest.raises(InputError, match="the file exists: choose another name, or overwrite it"):
         write_trace(Trace("t", (job(),)), path)
     assert path.read_text() == "precious"
     write_trace(Trace("t", (job(),)), path, overwrite=True)

@@ -32,7 +32,7 @@ def write_trace(trace: Trace, path: str | PathLike[str], *, overwrite: bool = Fa
     if path.is_dir():
         raise InputError(f"{where}: is a directory: name a file")
     if path.exists() and not overwrite:
-        raise InputError(f"{where}: the file exists: choose another name, or allow it to be overwritten")
+        raise InputError(f"{where}: the file exists: choose another name, or overwrite it (--force)")
     data = _csv(trace, where).encode()
     if path.suffix == ".gz":
         data = _packed(data)
