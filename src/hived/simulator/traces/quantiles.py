@@ -1,11 +1,11 @@
 """A distribution known by a few of its quantiles, from which values can be drawn.
 
-value                          Between two quantiles the curve bends, so that the mean of every
-  |                     .      piece is the mean of the data there: with heavy tails, straight or
-  |                   .'       log-straight lines would be wrong by tens of percent in the sum.
-  |               ..'
-  |       .....'''             value(t) = low + (high - low) * t / (t + bend * (1 - t)),  0 <= t <= 1
-  +-----------------> rank     bend 1: straight; above 1: low for long, then steep
+value                        Between two quantiles the curve bends, so that the mean of every
+|                     .      piece is the mean of the data there: with heavy tails, straight or
+|                   .'       log-straight lines would be wrong by tens of percent in the sum.
+|               ..'
+|       .....'''             value(t) = low + (high - low) * t / (t + bend * (1 - t)),  0 <= t <= 1
++-----------------> rank     bend 1: straight; above 1: low for long, then steep
 """
 
 from __future__ import annotations
