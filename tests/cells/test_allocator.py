@@ -114,7 +114,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             assert self.allocator.allocated[level] == sum(at == level for at, _ in self.allocated)
             for cell in range(self.naive.chain.cells_at(level)):
                 assert self.allocator.is_free(level, cell) == ((level, cell) in self.naive.free)
-                assert self.allocator.crowd(level, cell) == self.naive.crowd((level, cell))
+                assert self.allocator.siblings(level).crowd[cell] == self.naive.crowd((level, cell))
 
     @invariant()
     def every_leaf_is_in_one_free_or_one_allocated_cell(self) -> None:

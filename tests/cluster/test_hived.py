@@ -102,7 +102,9 @@ def test_a_vc_in_use_stays_on_its_cell() -> None:
     jobs = shared(chain, vc("a", (chain, RACK, 1)), vc("b", (chain, RACK, 1)))
     jobs.guaranteed("a", 8)
     jobs.lent("b", 8)
-    assert nodes_of(jobs.guaranteed("b", 32)) == [4, 5, 6, 7]
+    whole_rack = jobs.new("b", 32)
+    assert jobs.promote(whole_rack) is not None
+    assert nodes_of(whole_rack) == [4, 5, 6, 7]
     together = jobs.new("a", 24)
     assert jobs.promote(together) is not None
     assert nodes_of(together) == [1, 2, 3]
@@ -166,8 +168,10 @@ def test_a_job_of_several_nodes_is_promoted_in_place() -> None:
     chain = racks(2)
     jobs = shared(chain, vc("a", (chain, RACK, 1)), vc("b", (chain, RACK, 1)))
     busy = jobs.guaranteed("b", 8)
+    on_rack_1 = jobs.lent("b", 32)
     lodger = jobs.lent("a", 16)
     assert (nodes_of(busy), nodes_of(lodger)) == ([0], [1, 2])
+    jobs.release(on_rack_1)
     assert jobs.promote(lodger) == (False, ()), "rack 0 is b's: it has to move"
     assert nodes_of(lodger) == [4, 5]
     jobs.release(lodger, busy)
@@ -290,3 +294,15 @@ def test_safety_tells_what_is_bound_and_what_could_still_be() -> None:
     Jobs(cluster).guaranteed("a", 1)
     rows = {row.level: (row.reserved, row.allocated, row.free, row.obtainable) for row in cluster.safety()}
     assert (rows[RACK], rows[NODE]) == ((1, 1, 0, 0), (1, 1, 3, 0))
+
+
+def test_loans_keep_away_from_a_rack_in_guaranteed_use() -> None:
+    """They once went to the fullest rack, right where the next guaranteed cell lands, and were preempted at once."""
+    chain = racks(2)
+    jobs = shared(chain, vc("a", (chain, NODE, 4)), vc("b", (chain, NODE, 4)))
+    jobs.guaranteed("a", 8)
+    jobs.guaranteed("a", 8)
+    jobs.guaranteed("a", 8)
+    one, node, several = jobs.lent("b", 1), jobs.lent("b", 8), jobs.lent("b", 16)
+    assert [nodes_of(job) for job in (one, node, several)] == [[4], [5], [6, 7]]
+    assert jobs.promote(jobs.new("a", 8)) == (False, ())

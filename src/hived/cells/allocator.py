@@ -12,8 +12,10 @@ A request takes a free cell of its own level if there is one, else it splits a f
 rule alone keeps sharing safety (section 3.4): *which* free cell of a level is taken does not matter for it, so the
 choice serves the opportunistic jobs: the cell with the fewest GPUs in opportunistic use, then the lowest number.
 
+(Where a higher cell has to be split, it is the least crowded of *its* level, and then its least crowded child.)
+
 Cells are numbers, splitting writes no list, and each level keeps the least crowded cell at hand, so both operations
-cost O(levels): independent of the fan-out and of the size of the cluster.
+cost O(levels) operations of an index set, independent of the fan-out.
 """
 
 from __future__ import annotations
@@ -147,7 +149,7 @@ class BuddyAllocator:
     def crowd_changed(self, node: int, before: int, after: int) -> None:
         """The opportunistic leaves of ``node`` were the mask ``before`` and are now ``after``.
 
-        O(levels) above the node; below it, only where cells smaller than a node are ever asked for, O(leaves changed).
+        O(levels) above the node; below it, only where cells smaller than a node are ever asked for, O(its cells there).
         """
         hierarchy = self.hierarchy
         changed = before ^ after
@@ -164,10 +166,6 @@ class BuddyAllocator:
             for k in range(hierarchy.node_level, hierarchy.top + 1):
                 self._set_crowd(k, cell, self.siblings(k).crowd[cell] + delta)
                 cell //= hierarchy.fanout[k + 1]
-
-    def crowd(self, level: int, cell: int) -> int:
-        """GPUs of ``cell`` in opportunistic use."""
-        return self.siblings(level).crowd[cell]
 
     def _set_crowd(self, k: int, cell: int, crowd: int) -> None:
         siblings = self.siblings(k)

@@ -8,7 +8,8 @@ members are bits of a few machine-long integers under one summary integer, a tre
     words       [0b0010, 0, 0b1000, ...]
 
 Every operation touches one word and the summary, so it costs O(sqrt(universe) / 64) machine words: a few dozen at a
-million cells, which Python's integers do in a fraction of a microsecond.
+million cells, which Python's integers do in a fraction of a microsecond. (Words stop growing at 4,096 bits, so above 16
+million keys the summary alone grows, in proportion.)
 """
 
 from __future__ import annotations
@@ -68,6 +69,13 @@ class IndexSet:
         word = (summary & -summary).bit_length() - 1
         bits = self._words[word]
         return (word << self._shift) + (bits & -bits).bit_length() - 1
+
+    def last(self) -> int:
+        """The largest member, -1 when empty."""
+        if not self.summary:
+            return -1
+        word = self.summary.bit_length() - 1
+        return (word << self._shift) + self._words[word].bit_length() - 1
 
     def first_from(self, start: int) -> int:
         """The smallest member that is at least ``start``, -1 when there is none."""

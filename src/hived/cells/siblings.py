@@ -7,6 +7,8 @@ split without a word written, since its children are listed already.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hived.errors import ensure
 
 from .index_set import IndexSet
@@ -49,6 +51,14 @@ class Siblings:
         if 0 <= key < self._block:
             return parent * self.fanout + key % self.fanout
         return -1
+
+    def by_crowd(self, parent: int) -> Iterator[int]:
+        """The available children of ``parent``, the least crowded first. Nothing may change while this is read."""
+        start = parent * self._block
+        key = self._order.first_from(start)
+        while 0 <= key < start + self._block:
+            yield parent * self.fanout + (key - start) % self.fanout
+            key = self._order.first_from(key + 1)
 
     def take(self, cell: int) -> None:
         """``cell`` is no longer available."""

@@ -16,9 +16,12 @@ class WholeHosts:
     one group stand together. Adding and removing cost O(levels); finding ``k`` hosts O(levels + k).
     """
 
-    __slots__ = ("_by_count", "_counts", "_groups", "_starts", "hosts", "size")
+    __slots__ = ("_by_count", "_counts", "_groups", "_starts", "hosts", "roomiest", "size")
 
-    def __init__(self, n: int, groups: Sequence[Sequence[int]]) -> None:
+    def __init__(self, n: int, groups: Sequence[Sequence[int]], roomiest: bool = False) -> None:
+        """``roomiest``: :meth:`closest` prefers the cell with the most to spare, not the fewest."""
+        #: which cell :meth:`closest` prefers
+        self.roomiest = roomiest
         #: the set itself
         self.hosts = IndexSet(n)
         #: how many hosts it has
@@ -70,15 +73,16 @@ class WholeHosts:
     def closest(self, k: int) -> tuple[int, ...] | None:
         """``k`` hosts of the set under one cell of the lowest level that has so many; ``None`` when there are too few.
 
-        Among the cells of that level the one with the fewest to spare is taken; hosts ascend.
+        Among the cells of that level the one with the fewest to spare is taken (or the most: ``roomiest``); hosts
+        ascend.
         """
         if k > self.size:
             return None
         start = 0
         for starts, counts, order in zip(self._starts, self._counts, self._by_count, strict=True):
             if counts:
-                key = order.first_from(k * len(counts))
-                if key >= 0:
+                key = order.last() if self.roomiest else order.first_from(k * len(counts))
+                if key >= k * len(counts):
                     start = starts[key % len(counts)]
                     break
         chosen = []

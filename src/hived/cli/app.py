@@ -1,6 +1,6 @@
 """The ``hived`` command: its verbs, and what becomes of errors.
 
-Exit codes: 0 done; 2 what was given is wrong or does not fit; 70 a bug of ours; 130 interrupted.
+Exit codes: 0 done; 2 what was given is wrong or does not fit; 70 a bug of ours; 130 interrupted; 143 terminated.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -72,6 +73,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output has left: say nothing, and let nothing be flushed into the void
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except Exception:  # not raised on purpose: a bug, loud, with all that helps to mend it
+        traceback.print_exc()
+        _complain("this is a bug of hived; please report it with the input")
+        code = 70
     sys.exit(code)
 
 

@@ -81,39 +81,6 @@ class Binder:
                 leaves |= masks[cell]
         return node, leaves << offset
 
-    def hint(self, host: int, hosts: Sequence[int], near: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """Which of ``near`` (nodes and leaves of them, not empty) would suit ``host``, one of ``hosts``, best.
-
-        If cells above the host have to be bound for it, they should hold as many of ``near`` as ``hosts`` need there,
-        and no more: then the others find theirs too. O(levels * hosts).
-        """
-        if len(near) == 1 or self.bound[host] >= 0:
-            return near[0]
-        cells, hierarchy = self.pool.cells, self.pool.hierarchy
-        path = [host]  # from the host up, what has to be bound for it
-        while cells[path[-1]].parent >= 0 and self.bound[cells[path[-1]].parent] < 0:
-            path.append(cells[path[-1]].parent)
-        needed = dict.fromkeys(path, 0)
-        for other in hosts:
-            if self.bound[other] < 0:
-                while other >= 0:
-                    if other in needed:
-                        needed[other] += 1
-                    other = cells[other].parent
-        inside = list(near)
-        above = cells[path[-1]].parent
-        if above >= 0:
-            nodes = hierarchy.gpus[cells[above].level] // hierarchy.node_size
-            inside = [own for own in near if own[0] // nodes == self.bound[above]] or inside
-        for cell in reversed(path):
-            nodes = max(1, hierarchy.gpus[cells[cell].level] // hierarchy.node_size)
-            groups: dict[int, list[tuple[int, int]]] = {}
-            for own in inside:
-                groups.setdefault(own[0] // nodes, []).append(own)
-            wanted = needed[cell]
-            inside = groups[min(groups, key=lambda g: (len(groups[g]) < wanted, abs(len(groups[g]) - wanted), g))]
-        return inside[0]
-
     def _bind_cell(self, cell: int, near: int) -> None:
         level, parent = self.pool.cells[cell]
         if parent < 0:

@@ -16,6 +16,7 @@ from .binding import Binder
 from .feasibility import check_feasible, lowest_levels, reserved_cells
 from .lending import Lending
 from .physical import PhysicalChain
+from .staying import Staying
 from .virtual import VirtualCluster
 
 
@@ -64,20 +65,22 @@ class HivedCluster(Lending):
         binder = self.binders[holder.tenant][pool_number]
         chain = self.chains[number]
         had = holder.parts
-        near = []
+        staying = None
         if had:  # its own GPUs no longer count as a crowd, and are asked for first
             self.end_loan(holder)
-            near = [(node, mask) for at, node, mask in had if at == number]
+            own = [(node, mask) for at, node, mask in had if at == number]
+            staying = Staying(binder, [host for host, _ in hosts], own)
         if chain.untold:
             chain.tell_crowds(self.allocators[number])
         opportunistic = chain.opportunistic
         parts = []
         crowded = False
         for host, mask in hosts:
-            hint = binder.hint(host, [h for h, _ in hosts], near) if near else None
-            node, leaves = binder.bind(host, mask, opportunistic, hint)
-            if near:
-                near = [own for own in near if own[0] != node]
+            if staying is None:
+                node, leaves = binder.bind(host, mask, opportunistic)
+            else:
+                node, leaves = binder.bind(host, mask, opportunistic, staying.hint(host))
+                staying.taken(node)
             parts.append(Part(number, node, leaves))
             if opportunistic[node] & leaves:
                 crowded = True

@@ -7,12 +7,16 @@ first mask, the opportunistic one every GPU outside both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
-from hived.cells import Hierarchy, HostClass, HostIndex, Rank, WholeHosts
+from hived.cells import Hierarchy, HostClass, HostIndex, Rank, Siblings, WholeHosts
 from hived.errors import InvariantError, ensure
 
 from .allocation import Allocation, Part, nodes_needed
+
+#: how many top cells are searched for a node before any node will do
+_TOPS_TRIED = 8
 
 
 def farthest_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
@@ -34,7 +38,10 @@ class PhysicalChain:
     __slots__ = (
         "_buckets",
         "_changed",
+        "_counted",
         "_for_loans",
+        "_nodes_per_top",
+        "_tops",
         "guaranteed",
         "hierarchy",
         "index",
@@ -62,7 +69,12 @@ class PhysicalChain:
         self._changed: set[int] = set()
         sizes = [hierarchy.gpus[k] // hierarchy.node_size for k in range(hierarchy.node_level + 1, hierarchy.top + 1)]
         #: nodes on which nobody runs
-        self.whole_idle = WholeHosts(nodes, [[node // size for node in range(nodes)] for size in sizes])
+        self.whole_idle = WholeHosts(nodes, [[node // size for node in range(nodes)] for size in sizes], roomiest=True)
+        #: top cells by their GPUs in guaranteed use, where nodes have cells above them; and what each node adds to that
+        tops = hierarchy.count[hierarchy.top]
+        self._tops = Siblings(tops, tops, hierarchy.gpus[hierarchy.top])
+        self._nodes_per_top = hierarchy.gpus[hierarchy.top] // hierarchy.node_size
+        self._counted = [0] * nodes
         #: nodes by what guaranteed jobs and what idle leaves they have
         self.index = HostIndex(nodes)
         self._for_loans = self.index.by(farthest_from_guaranteed)
@@ -98,6 +110,11 @@ class PhysicalChain:
         for node in self._changed:
             guaranteed, opportunistic = self.guaranteed[node], self.opportunistic[node]
             self.index.move(node, self._bucket(guaranteed, opportunistic))
+            if self._nodes_per_top > 1:
+                now, top = guaranteed.bit_count(), node // self._nodes_per_top
+                if now != self._counted[node]:
+                    self._tops.set_crowd(top, self._tops.crowd[top] + now - self._counted[node])
+                    self._counted[node] = now
             idle = not (guaranteed | opportunistic)
             if idle != (node in self.whole_idle.hosts):
                 if idle:
@@ -148,12 +165,15 @@ class PhysicalChain:
         return [holder for holder, held in self.lodgers[node].items() if held & mask]
 
     def find_idle(self, gpus: int) -> tuple[Part, ...] | None:
-        """Idle leaves for an opportunistic job, as far from guaranteed use as can be; ``None`` when there are none."""
+        """Idle leaves for an opportunistic job, as far from guaranteed use as can be; ``None`` when there are none.
+
+        On one node: with the fewest guaranteed GPUs, in the least used top cell. Several: where most nodes are idle.
+        """
         if self._changed:
             self._settle()
         size = self.hierarchy.node_size
         if gpus <= size:
-            node = self._for_loans.best(gpus)
+            node = self._far_node(gpus)
             if node < 0:
                 return None
             used = self.guaranteed[node]
@@ -162,6 +182,21 @@ class PhysicalChain:
         nodes = self.whole_idle.closest(nodes_needed(gpus, size))
         full = self.hierarchy.shape.full
         return None if nodes is None else tuple(Part(self.number, node, full) for node in nodes)
+
+    def _far_node(self, gpus: int) -> int:
+        """A node of the best class, in the top cell with the fewest GPUs in guaranteed use that has one.
+
+        Only the first few top cells are tried, so that the cost does not grow with their number; then any will do.
+        """
+        hosts = self._for_loans.best_hosts(gpus)
+        if hosts is None:
+            return -1
+        if self._nodes_per_top > 1:
+            for top in islice(self._tops.by_crowd(0), _TOPS_TRIED):
+                node = hosts.first_from(top * self._nodes_per_top)
+                if 0 <= node < (top + 1) * self._nodes_per_top:
+                    return node
+        return hosts.first()
 
     def has_idle(self, gpus: int) -> bool:
         """Whether :meth:`find_idle` would find any."""
@@ -206,6 +241,11 @@ class PhysicalChain:
         self._settle()
         self.index.validate()
         self.whole_idle.validate()
+        self._tops.validate()
+        if self._nodes_per_top > 1:
+            used = [mask.bit_count() for mask in self.guaranteed]
+            per_top = [sum(used[i : i + self._nodes_per_top]) for i in range(0, len(used), self._nodes_per_top)]
+            ensure(self._tops.crowd == per_top, "guaranteed GPUs per top cell")
         for node, (guaranteed, opportunistic) in enumerate(zip(self.guaranteed, self.opportunistic, strict=True)):
             ensure(not guaranteed & opportunistic, f"node {node}: no GPU both guaranteed and opportunistic")
             masks = self.lodgers[node].values()

@@ -1,7 +1,7 @@
 """The queues of all tenants over a shared cluster: events in, decisions out.
 
 This is what the simulator drives, and what a live engine will. It has no clock; time only orders submissions. After
-every event the same two steps run to their end:
+every event the same two steps run to their end (as far as the event can have changed anything):
 
 1. *Turns.* While the first in a tenant's line gets guaranteed GPUs, it leaves the line. A job that already runs
    opportunistically stays where it is if the cluster can bind its GPUs, else it moves: whoever started early does not

@@ -18,7 +18,8 @@ from .protocols import Displaced, Reaction, Request
 def pack(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     """Rank of a host: fewest opportunistic GPUs to take, then closest together, then tightest.
 
-    Inside a VC or a private cluster nothing is opportunistic, and the first number is always 0.
+    Fewest taken beats closeness: where some have to be taken, all idle GPUs of the host are used first. Inside a VC or
+    a private cluster nothing is opportunistic, and the first number is always 0.
     """
     if host.free.free < gpus:
         return None

@@ -60,13 +60,6 @@ class Results:
     clusters: tuple[SharedCluster, ...]  #: the cluster that each record was made on, to name its placements
     never_fit: tuple[int, ...]  #: jobs (by number) too large for their tenant's private cluster
 
-    def record(self, scheme: Scheme, policy: PolicyName) -> Record | None:
-        """The record of one run, ``None`` when it was not asked for."""
-        for record in self.records:
-            if record.scheme == scheme.value and record.policy == policy.value:
-                return record
-        return None
-
 
 def make_cluster(scheme: Scheme, spec: ClusterSpec) -> SharedCluster:
     """An empty cluster under ``scheme``; :class:`~hived.errors.InfeasibleError` where its VCs do not fit."""
