@@ -66,7 +66,7 @@ def measure() -> list[Figure]:
         spec = parse_spec(spec_from_quotas(nodes, [(row.tenant, row.quota_percent) for row in TABLE1]), "Table 1")
         what = f"{jobs.name} on {nodes} nodes"
         bare = partial(bare_loop, jobs, {vc.name: vc.cells[0].number for vc in spec.virtual_clusters})
-        figures.append(_rate("bare event loop", what, trace, seconds(bare, 2)))
+        figures.append(_rate("bare event loop", what, trace, seconds(bare, 3)))
         for scheme, lending in (
             (Scheme.PRIVATE, True),
             (Scheme.QUOTA, True),
@@ -75,7 +75,7 @@ def measure() -> list[Figure]:
         ):
             name = scheme.value if lending else f"{scheme.value}, nothing lent"
             aim = "> 50,000" if scheme is Scheme.HIVED and lending else ""
-            took = seconds(partial(_simulate, spec, jobs, scheme, lending), 2)
+            took = seconds(partial(_simulate, spec, jobs, scheme, lending), 3)
             figures.append(_rate(f"simulate {name}", what, trace, took, aim))
     return figures
 
