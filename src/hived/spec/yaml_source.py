@@ -25,7 +25,7 @@ from .document import Document, KeyPath, shown
 try:  # libyaml when PyYAML was built with it: about ten times as fast
     from yaml import CSafeLoader as _BaseLoader
 except ImportError:
-    from yaml import SafeLoader as _BaseLoader  # type: ignore[assignment]
+    from yaml import SafeLoader as _BaseLoader  # type: ignore[assignment]  # the pure loader, where libyaml is missing
 
 #: mappings and lists inside one another; the dialect itself needs two per level of cells
 MAX_DEPTH = 100

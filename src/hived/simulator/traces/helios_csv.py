@@ -40,7 +40,7 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
             job_id = identifier(row[at_id])
             first = seen.setdefault(job_id, line)
             if first != line:
-                raise FieldError(  # noqa: TRY301
+                raise FieldError(  # noqa: TRY301 - caught below, where the place in the file is added
                     f"{shown(job_id)} is already in row {first}: give every job its own"
                 )
             column = "vc"

@@ -43,7 +43,7 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
             column = "gpus"
             gpus = gpu_count(row[at_gpus])
             if not gpus:
-                raise FieldError("is 0: a job holds at least 1 GPU; leave CPU-only jobs out")  # noqa: TRY301
+                raise FieldError("is 0: a job holds at least 1 GPU; leave CPU-only jobs out")  # noqa: TRY301 - caught below, where the place in the file is added
             column = "status"
             status = row[at_status]
             if status not in statuses:

@@ -52,7 +52,7 @@ def parse(text: str, file: str) -> Parsed:
             job_id = _text(entry, "jobid")
             first = seen.setdefault(job_id, row)
             if first != row:
-                raise FieldError(  # noqa: TRY301
+                raise FieldError(  # noqa: TRY301 - caught below, where the place in the file is added
                     f"jobid {shown(job_id)} is already job {first} of the list: give every job its own"
                 )
             job = _job(job_id, entry)

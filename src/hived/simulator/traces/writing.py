@@ -62,7 +62,7 @@ def _csv(trace: Trace, where: Location) -> str:
         first = seen.setdefault(job.job_id, number)
         try:
             if first != number:
-                raise FieldError(f"job_id {shown(job.job_id)} is already job {first}")  # noqa: TRY301
+                raise FieldError(f"job_id {shown(job.job_id)} is already job {first}")  # noqa: TRY301 - caught below, where the place in the file is added
             check_job(job)
         except FieldError as error:
             raise TraceError(f"job {number} of the trace cannot be written: {error}", where) from None
