@@ -52,6 +52,17 @@ class TraceError(InputError):
         self.where = where
 
 
+class RequestError(InputError):
+    """A request, or a call about a group, cannot be carried out as it is. Nothing has changed."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        #: which field of the request (or argument of the call) is wrong, e.g. ``vc`` or ``members[1].pods``
+        self.field = field
+        #: what is wrong with it, and the way out
+        self.message = message
+
+
 class InfeasibleError(InputError):
     """A right spec whose virtual clusters do not fit the physical cluster."""
 

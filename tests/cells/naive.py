@@ -11,13 +11,16 @@ Cell = tuple[int, int]
 
 
 class NaiveBuddies:
-    """The free cells of one chain, and the opportunistic leaves that say which of them to take."""
+    """The free cells of one chain, and the bad and the opportunistic leaves that say which of them to take."""
 
-    def __init__(self, chain: ChainSpec) -> None:
+    def __init__(self, chain: ChainSpec, reserved: Sequence[int] | None = None) -> None:
         self.chain = chain
         self.top = len(chain.levels)
         self.free: set[Cell] = {(self.top, cell) for cell in range(chain.top_cells)}
         self.opportunistic: set[int] = set()
+        self.bad: set[int] = set()
+        self.reserved = [0] * (self.top + 1) if reserved is None else reserved
+        self.allocated = [0] * (self.top + 1)
 
     def gpus(self, level: int) -> int:
         """Leaves of one cell."""
@@ -41,9 +44,18 @@ class NaiveBuddies:
         """Opportunistic leaves in a cell."""
         return len(self.opportunistic.intersection(self.leaves(cell)))
 
-    def least_crowded(self, cells: Iterable[Cell]) -> Cell:
-        """The cell to take: the smallest crowd, then the lowest number."""
-        return min(cells, key=lambda cell: (self.crowd(cell), cell[1]))
+    def badness(self, cell: Cell) -> int:
+        """Bad leaves in a cell."""
+        return len(self.bad.intersection(self.leaves(cell)))
+
+    def best(self, cells: Iterable[Cell]) -> Cell:
+        """The cell to take: the fewest bad leaves, then the smallest crowd, then the lowest number."""
+        return min(cells, key=lambda cell: (self.badness(cell), self.crowd(cell), cell[1]))
+
+    def holds_healthy(self, cell: Cell, level: int) -> bool:
+        """Whether some cell of ``level`` that is, or is inside, ``cell`` has no bad leaf."""
+        leaves, size = self.leaves(cell), self.gpus(level)
+        return any(self.bad.isdisjoint(leaves[i : i + size]) for i in range(0, len(leaves), size))
 
     def free_at(self, level: int) -> list[int]:
         """The free list of ``level``, ascending."""
@@ -55,15 +67,43 @@ class NaiveBuddies:
 
     def choose(self, level: int, near: int = -1) -> Cell | None:
         """The cell that a request at ``level`` is to get, ``None`` when there is none."""
-        k = self.level_to_split(level)
-        if not k:
+        lowest = self.level_to_split(level)
+        if not lowest:
             return None
-        if near >= 0 and self.ancestor((level, near), k) in self.free:
+        for k in range(lowest, self.top + 1):
+            useful = [(k, number) for number in self.free_at(k) if self.holds_healthy((k, number), level)]
+            if useful and self.may_serve(level, k):
+                if near >= 0 and not self.badness((level, near)) and self.ancestor((level, near), k) in self.free:
+                    return level, near
+                cell = self.best(useful)
+                while cell[0] > level:
+                    cell = self.best(child for child in self.children(cell) if self.holds_healthy(child, level))
+                return cell
+        if near >= 0 and self.ancestor((level, near), lowest) in self.free:
             return level, near
-        cell = self.least_crowded((k, number) for number in self.free_at(k))
+        cell = self.best((lowest, number) for number in self.free_at(lowest))
         while cell[0] > level:
-            cell = self.least_crowded(self.children(cell))
+            cell = self.best(self.children(cell))
         return cell
+
+    def choose_bad(self, level: int) -> Cell | None:
+        """The bad cell that is to be taken at ``level``, ``None`` when there is none that safety allows."""
+        cells = [(level, number) for number in range(self.chain.cells_at(level)) if self.badness((level, number))]
+        holders = {cell: holder for cell in cells if (holder := self.holder_of(cell)) is not None}
+        return min(
+            (cell for cell, (k, _) in holders.items() if self.may_serve(level, k)),
+            key=lambda cell: (self.badness(cell), holders[cell][0], self.crowd(cell), cell[1]),
+            default=None,
+        )
+
+    def margin(self, level: int) -> int:
+        """What equations 1 and 2 leave to spare at ``level``."""
+        above = self.margin(level + 1) * self.chain.levels[level].fanout if level < self.top else 0
+        return len(self.free_at(level)) + above - self.reserved[level] + self.allocated[level]
+
+    def may_serve(self, level: int, k: int) -> bool:
+        """Whether a free cell of ``k`` may be taken for ``level``: safely, or since there is none below."""
+        return k <= self.level_to_split(level) or all(self.margin(i) >= 1 for i in range(level + 1, k + 1))
 
     def holder_of(self, cell: Cell) -> Cell | None:
         """The free cell that is, or holds, ``cell``."""
@@ -74,6 +114,7 @@ class NaiveBuddies:
         """Split whatever free cell holds ``cell``, and take it."""
         whole = self.holder_of(cell)
         assert whole is not None
+        self.allocated[cell[0]] += 1
         self.free.remove(whole)
         while whole != cell:
             children = self.children(whole)
@@ -82,6 +123,7 @@ class NaiveBuddies:
 
     def give(self, cell: Cell) -> None:
         """Give ``cell`` back, and merge it with its buddies as far up as they are all free."""
+        self.allocated[cell[0]] -= 1
         self.free.add(cell)
         while cell[0] < self.top:
             parent = self.ancestor(cell, cell[0] + 1)

@@ -20,13 +20,16 @@ def free_lists(allocator: BuddyAllocator) -> set[Cell]:
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """Any legal sequence of requests on any hierarchy: the allocator does what the naive one does."""
+    """Any sequence of requests and faults on any hierarchy: the allocator does what the naive one does."""
 
-    @initialize(chain=chains(), lowest=st.integers(1, 4))
-    def build(self, chain: ChainSpec, lowest: int) -> None:
-        self.allocator = BuddyAllocator(Hierarchy(chain), lowest)
-        self.naive = NaiveBuddies(chain)
+    @initialize(chain=chains(), lowest=st.integers(1, 4), data=st.data())
+    def build(self, chain: ChainSpec, lowest: int, data: st.DataObject) -> None:
         self.lowest = min(lowest, chain.node_level)
+        # any numbers, also those that no cluster could hold: safety is the caller's business
+        levels = range(1, len(chain.levels) + 1)
+        numbers = [data.draw(st.integers(0, chain.cells_at(k)) if k >= self.lowest else st.just(0)) for k in levels]
+        self.allocator = BuddyAllocator(Hierarchy(chain), lowest, [0, *numbers])
+        self.naive = NaiveBuddies(chain, [0, *numbers])
         #: allocated cells, and the children taken of each
         self.allocated: dict[Cell, set[Cell]] = {}
         self.node_size = chain.gpus_per_node
@@ -72,14 +75,36 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.naive.give(cell)
 
     @rule(data=st.data())
+    def allocate_bad(self, data: st.DataObject) -> None:
+        level = self.level(data)
+        expected = self.naive.choose_bad(level)
+        number = self.allocator.allocate_bad(level)
+        if expected is None:
+            assert number == -1
+            return
+        assert (level, number) == expected
+        self.naive.take(expected)
+        self.allocated[expected] = set()
+
+    @rule(data=st.data())
     def crowd_changed(self, data: st.DataObject) -> None:
+        self.allocator.crowd_changed(*self.change(data, self.naive.opportunistic))
+
+    @rule(data=st.data())
+    def set_bad(self, data: st.DataObject) -> None:
+        self.allocator.set_bad(*self.change(data, self.naive.bad))
+
+    def change(self, data: st.DataObject, marked: set[int]) -> tuple[int, int, int]:
+        """Mark other leaves of some node: the node, and the masks of those marked before and after."""
         node = self.a_cell(data, self.naive.chain.node_level)
         leaves = self.naive.leaves((self.naive.chain.node_level, node))
-        before = sum(1 << i for i, leaf in enumerate(leaves) if leaf in self.naive.opportunistic)
-        after = data.draw(st.integers(0, (1 << self.node_size) - 1), label="opportunistic leaves")
-        self.allocator.crowd_changed(node, before, after)
-        self.naive.opportunistic.difference_update(leaves)
-        self.naive.opportunistic.update(leaf for i, leaf in enumerate(leaves) if after >> i & 1)
+        before = sum(1 << i for i, leaf in enumerate(leaves) if leaf in marked)
+        full = (1 << self.node_size) - 1
+        one = st.integers(0, self.node_size - 1).map(lambda leaf: 1 << leaf)
+        after = data.draw(st.just(0) | one | st.just(full) | st.integers(0, full), label="leaves")
+        marked.difference_update(leaves)
+        marked.update(leaf for i, leaf in enumerate(leaves) if after >> i & 1)
+        return node, before, after
 
     @precondition(lambda self: any(level > self.lowest for level, _ in self.allocated))
     @rule(data=st.data(), hinted=st.booleans())
@@ -91,7 +116,22 @@ class AllocatorMachine(RuleBasedStateMachine):
         level = parent[0] - 1
         near = self.a_cell(data, level) if hinted else -1
         child = (level, self.allocator.take_child(level, parent[1], near))
-        assert child == ((level, near) if (level, near) in left else self.naive.least_crowded(left))
+        best = self.naive.best(left)
+        if (level, near) in left and (not self.naive.badness((level, near)) or self.naive.badness(best)):
+            best = level, near
+        assert child == best
+        self.allocated[parent].add(child)
+
+    @precondition(lambda self: any(level > self.lowest for level, _ in self.allocated))
+    @rule(data=st.data())
+    def take_exactly(self, data: st.DataObject) -> None:
+        parent = data.draw(st.sampled_from(sorted(cell for cell in self.allocated if cell[0] > self.lowest)))
+        child = data.draw(st.sampled_from(self.naive.children(parent)))
+        if child in self.allocated[parent]:
+            with pytest.raises(InvariantError, match="taken from its parent before"):
+                self.allocator.take_exactly(*child)
+            return
+        self.allocator.take_exactly(*child)
         self.allocated[parent].add(child)
 
     @precondition(lambda self: any(self.allocated.values()))
@@ -115,6 +155,19 @@ class AllocatorMachine(RuleBasedStateMachine):
             for cell in range(self.naive.chain.cells_at(level)):
                 assert self.allocator.is_free(level, cell) == ((level, cell) in self.naive.free)
                 assert self.allocator.siblings(level).crowd[cell] == self.naive.crowd((level, cell))
+                assert self.allocator.bad[level].get(cell, 0) == self.naive.badness((level, cell))
+                assert self.allocator.is_bad(level, cell) == (cell in self.allocator.bad[level])
+
+    @invariant()
+    def margins_and_bad_cells_are_those_of_the_naive_one(self) -> None:
+        naive, allocator = self.naive, self.allocator
+        assert allocator.margins() == [0, *(naive.margin(level) for level in range(1, naive.top + 1))]
+        assert allocator.margins()[1:] == [row.margin for row in reversed(allocator.safety())]
+        assert allocator.bad_leaves == len(naive.bad)
+        for level in allocator.levels[1:]:
+            for cell in range(naive.chain.cells_at(level)):
+                bad = [child for _, child in naive.children((level, cell)) if naive.badness((level - 1, child))]
+                assert allocator.bad_children(level - 1, cell) == bad
 
     @invariant()
     def every_leaf_is_in_one_free_or_one_allocated_cell(self) -> None:
@@ -135,7 +188,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 
 AllocatorMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
-TestAnyLegalSequenceOfRequests = AllocatorMachine.TestCase
+TestAnySequenceOfRequestsAndFaults = AllocatorMachine.TestCase
 
 
 @given(chains(), st.data())

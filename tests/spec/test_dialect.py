@@ -225,6 +225,34 @@ def test_a_vc_may_be_empty_in_every_way_of_writing_it() -> None:
     assert [vc.cells for vc in compiled(vcs=vcs).virtual_clusters] == [(), (), (), ()]
 
 
+@pytest.mark.parametrize(
+    ("written", "weight"), [("2", 2.0), ("0.5", 0.5), ("1.0e-3", 0.001), ("null", None), ("", None)]
+)
+def test_a_vc_may_give_its_weight_in_sharing_what_is_lent(written: str, weight: float | None) -> None:
+    (vc,) = compiled(vcs=f"a:\n  opportunisticWeight: {written}").virtual_clusters
+    assert vc.opportunistic_weight == weight
+    assert vc.opportunistic_weight is None or type(vc.opportunistic_weight) is float
+
+
+def test_without_a_weight_the_size_of_the_vc_counts() -> None:
+    assert [vc.opportunistic_weight for vc in compiled(vcs="a: {}\nb:").virtual_clusters] == [None, None]
+
+
+@pytest.mark.parametrize("weight", [True, "2", float("inf"), float("nan"), 0, 10**400])
+def test_a_weight_in_plain_data_is_held_to_the_same(weight: object) -> None:
+    data = {
+        "physicalCluster": {
+            "cellTypes": {"NODE": {"childCellType": "GPU", "childCellNumber": 8, "isNodeLevel": True}},
+            "physicalCells": [{"cellType": "NODE"}],
+        },
+        "virtualClusters": {"a": {"opportunisticWeight": weight}},
+    }
+    with pytest.raises(
+        SpecError, match=r"^<dict>: virtualClusters\.a\.opportunisticWeight: a weight is a number above"
+    ):
+        spec_from_dict(data)
+
+
 def test_vcs_keep_their_order_and_names_that_yaml_would_read_otherwise() -> None:
     names = ("zeta", "on", "007", "alpha", "1.5", "null")
     spec = compiled(vcs="\n".join(f"{name}: {{}}" for name in names))

@@ -76,7 +76,7 @@ def test_an_unknown_key_lists_what_is_allowed() -> None:
     text = error_of(vcs="a:\n  virtualCell: [] #!")
     assert text == (
         "virtualClusters.a.virtualCell: unknown key `virtualCell` (did you mean `virtualCells`?); "
-        "allowed here: virtualCells, pinnedCells"
+        "allowed here: virtualCells, pinnedCells, opportunisticWeight"
     )
 
 
@@ -380,6 +380,14 @@ def test_a_vc_that_names_a_cell_which_is_not_there(cell_type: str, message: str)
 
 def test_a_kind_of_cell_is_checked_even_when_none_is_reserved() -> None:
     assert "did you mean `RACK`?" in error_of(vcs="a:\n  virtualCells:\n  - {cellType: RCK, cellNumber: 0} #!")
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "true", "'2'", "two", "[]", ".inf", ".nan", "1.0e+999"])
+def test_a_weight_is_a_number_above_0(weight: str) -> None:
+    text = error_of(vcs=f"a:\n  opportunisticWeight: {weight} #!")
+    assert text.startswith(
+        "virtualClusters.a.opportunisticWeight: a weight is a number above 0, such as 2 or 0.5, not "
+    )
 
 
 def test_dots_in_type_names_are_refused_only_where_they_confuse() -> None:

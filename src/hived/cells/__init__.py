@@ -1,29 +1,38 @@
 """Cells: hierarchies, the buddy cell allocator, and what is free inside and among hosts. Pure."""
 
 from .allocator import BuddyAllocator
+from .gangs import Found, count_fitting, find
 from .hierarchy import Hierarchy
 from .hosts import HostClass, HostIndex, Rank, Ranking
 from .index_set import IndexSet
+from .inside import Need, level_of
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
 from .siblings import Siblings
+from .space import Space
 from .whole_hosts import WholeHosts
 
 __all__ = [
     "BuddyAllocator",
+    "Found",
     "Hierarchy",
     "HostClass",
     "HostIndex",
     "IndexSet",
     "LevelSafety",
+    "Need",
     "Profile",
     "Rank",
     "Ranking",
     "Shape",
     "Siblings",
+    "Space",
     "WholeHosts",
     "assert_safe",
+    "count_fitting",
+    "find",
     "leaves_of",
+    "level_of",
     "safety",
     "shape_of",
 ]

@@ -14,65 +14,42 @@ choice serves the opportunistic jobs: the cell with the fewest GPUs in opportuni
 
 (Where a higher cell has to be split, it is the least crowded of *its* level, and then its least crowded child.)
 
-Cells are numbers, splitting writes no list, and each level keeps the least crowded cell at hand, so both operations
-cost O(levels) operations of an index set, independent of the fan-out.
+Cells with faulty leaves are *bad*. A request gets a healthy cell wherever sharing safety leaves one, which may mean
+splitting a higher cell than the rule says (:mod:`hived.cells.faults` says when and which); else the least bad one, by
+the rule. While no leaf of the chain is bad, all this costs the look whether any is.
+
+Cells are numbers, splitting writes no list, and each level keeps the least crowded healthy cell at hand, so allocating
+and releasing cost O(levels) operations of an index set, independent of the fan-out; where hardware is bad,
+O(bad cells in free ones) more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
-from hived.errors import InvariantError, ensure
+from hived.errors import InvariantError
 
-from .hierarchy import Hierarchy
-from .index_set import IndexSet
-from .siblings import Siblings
+from .faults import Supply
+from .free_cells import FreeCells
 
 
-class BuddyAllocator:
-    """Free, split and allocated cells of one chain.
+class BuddyAllocator(FreeCells):
+    """Which cell of one chain to take.
 
     A cell at level ``k`` is *free* when it is available and its parent is split (the root always is); an allocated cell
     belongs to one virtual cell, and its children are then taken one by one as that VC needs them (:meth:`take_child`).
     """
 
-    __slots__ = ("_has_split", "_least", "_split", "_split_order", "allocated", "free", "hierarchy", "levels")
-
-    def __init__(self, hierarchy: Hierarchy, lowest: int = 1) -> None:
-        """``lowest``: the lowest level that will ever be asked for; levels below cost nothing then."""
-        self.hierarchy = hierarchy
-        top = hierarchy.top
-        low = min(lowest, hierarchy.node_level)
-        #: the levels kept, in ascending order
-        self.levels = range(low, top + 1)
-        self._has_split = [bytearray(n) for n in hierarchy.count]
-        self._split: list[Siblings | None] = [None] * (top + 1)
-        # Split cells that have free children, by (least crowd among those, number): one set per level of the children.
-        self._split_order = [IndexSet(1) for _ in range(top + 1)]
-        self._least: list[dict[int, int]] = [{} for _ in range(top + 1)]
-        for k in self.levels:
-            self._split[k] = Siblings(hierarchy.count[k], hierarchy.fanout[k + 1], hierarchy.gpus[k])
-            self._split_order[k] = IndexSet((hierarchy.gpus[k] + 1) * hierarchy.count[k + 1])
-        #: free cells per level (f of equation 1)
-        self.free = [0] * (top + 1)
-        #: allocated cells per level (a of equation 1)
-        self.allocated = [0] * (top + 1)
-        self._has_split[top + 1][0] = 1
-        self.free[top] = hierarchy.count[top]
-        self._reorder(top, 0)
-
-    def siblings(self, level: int) -> Siblings:
-        """The cells of ``level`` by parent."""
-        siblings = self._split[level]
-        if siblings is None:
-            raise InvariantError(f"level {level} is below the lowest this allocator was built for")
-        return siblings
+    __slots__ = ()
 
     def allocate(self, level: int, near: int = -1) -> int:
         """Take a free cell at ``level``, splitting a higher one if need be; its number, or -1 when there is none.
 
-        ``near``: a cell number at ``level`` that is taken, or split towards, where the rule above leaves the choice.
+        ``near``: a cell number at ``level`` that is taken, or split towards, where the rule above leaves the choice,
+        unless it is bad and a healthy one is to be had.
         """
+        if self.bad_leaves:
+            return self._allocate_around(level, near)
         hierarchy = self.hierarchy
         k = level
         while k <= hierarchy.top and not self.free[k]:
@@ -85,162 +62,101 @@ class BuddyAllocator:
             if self.is_free(k, ancestor):
                 cell = ancestor
         if cell < 0:
-            parent = self._split_order[k].first() % hierarchy.count[k + 1]
-            cell = self.siblings(k).least_crowded(parent)
+            cell = self._least_crowded_free(k)
             near = -1
-        self._take(k, cell)
-        while k > level:
-            cell = self._split_towards(k, cell, near, level)
-            k -= 1
-        self.allocated[level] += 1
-        return cell
+        return self._take_inside(k, cell, near, level)
+
+    def _allocate_around(self, level: int, near: int) -> int:
+        """:meth:`allocate` while some leaf is bad."""
+        source = self._supply().source(level)
+        if source is None:
+            return -1
+        k, cell, healthy = source
+        if near >= 0:
+            ancestor = near // (self.hierarchy.gpus[k] // self.hierarchy.gpus[level])
+            if self.is_free(k, ancestor) and not (healthy and self.is_bad(level, near)):
+                cell = ancestor
+            else:
+                near = -1
+        if cell < 0:
+            cell = self._least_crowded_free(k)
+        return self._take_inside(k, cell, near, level)
 
     def allocate_exactly(self, level: int, cell: int) -> None:
         """Take this very cell, splitting whatever free cell holds it (for cells pinned by the spec)."""
         hierarchy = self.hierarchy
-        k, ancestor = level, cell
-        while k <= hierarchy.top and not self.is_free(k, ancestor):
-            ancestor //= hierarchy.fanout[k + 1]
-            k += 1
+        k = self._level_of_holder(level, cell)
         if k > hierarchy.top:
             raise InvariantError(f"cell {cell} at level {level} is not free")
-        self._take(k, ancestor)
-        while k > level:
-            ancestor = self._split_towards(k, ancestor, cell, level)
-            k -= 1
-        self.allocated[level] += 1
+        self._take_inside(k, cell // (hierarchy.gpus[k] // hierarchy.gpus[level]), cell, level)
 
-    def release(self, level: int, cell: int) -> None:
-        """Give an allocated cell back; it merges with its buddies as far up as they are all free."""
-        hierarchy = self.hierarchy
-        self.allocated[level] -= 1
-        k = level
-        while True:
-            siblings = self.siblings(k)
-            siblings.give(cell)
-            self.free[k] += 1
-            parent = cell // hierarchy.fanout[k + 1]
-            if k == hierarchy.top or siblings.left[parent] < siblings.fanout:
-                self._reorder(k, parent)
-                return
-            self.free[k] -= siblings.fanout
-            self._has_split[k + 1][parent] = 0
-            self._reorder(k, parent)
-            k, cell = k + 1, parent
+    def can_take(self, level: int, cell: int) -> bool:
+        """Whether this very cell is free, or inside a free one, and sharing safety survives its being taken.
 
-    def is_free(self, level: int, cell: int) -> bool:
-        """Whether ``cell`` stands in the free list of ``level``."""
-        parent = cell // self.hierarchy.fanout[level + 1]
-        return bool(self.siblings(level).available[cell] and self._has_split[level + 1][parent])
+        For a cell that some VC reserved and has not bound, as :meth:`allocate_exactly` takes it. O(levels).
+        """
+        k = self._level_of_holder(level, cell)
+        return k <= self.hierarchy.top and all(margin >= (level < i <= k) for i, margin in enumerate(self.margins()))
+
+    def allocate_bad(self, level: int) -> int:
+        """Take a cell at ``level`` that is bad, where safety allows; its number, or -1 when there is none.
+
+        For a virtual cell that no healthy one can be had for (*doomed bad*), so that the healthy ones stay for others.
+        Fewest bad leaves first, then the lowest level to be split, crowd, number. O(levels * bad cells of ``level``).
+        """
+        if not self.bad_leaves:
+            return -1
+        highest = self._supply().highest(level)
+        siblings = self.siblings(level)
+        best = min(
+            (
+                (leaves, k, siblings.crowd[cell], cell)
+                for cell, leaves in siblings.bad.items()
+                if (k := self._level_of_holder(level, cell)) <= highest
+            ),
+            default=None,
+        )
+        if best is None:
+            return -1
+        _, k, _, cell = best
+        return self._take_inside(k, cell // (self.hierarchy.gpus[k] // self.hierarchy.gpus[level]), cell, level)
+
+    def shortage(self, wanted: Sequence[int]) -> list[int]:
+        """How many of ``wanted[k]`` more cells at each level ``k`` one VC would get bad ones for.
+
+        Exactly as many as come out bad when it takes all of them by :meth:`allocate`, higher levels first, and nobody
+        else takes or gives any. ``wanted`` must be within what is reserved and not allocated; cells beyond what there
+        is at all are not counted. O(levels) while nothing is bad, else O(levels^2 + levels * b log b), b bad cells.
+        """
+        if not self.bad_leaves:
+            return [0] * len(wanted)
+        bad = [set(cells) for cells in self.free_bad]
+        return Supply(self.hierarchy, self._siblings, self.free, bad, self.margins()).shortage(wanted)
+
+    def _supply(self) -> Supply:
+        return Supply(self.hierarchy, self._siblings, self.free, self.free_bad, self.margins())
 
     def take_child(self, level: int, parent: int, near: int = -1) -> int:
-        """Take a child, at ``level``, of an allocated cell: ``near`` if it is available, else the least crowded."""
+        """Take a child, at ``level``, of an allocated cell: ``near`` if it is available, else the least crowded.
+
+        A bad child, be it ``near``, is taken only when no healthy one is available.
+        """
         siblings = self.siblings(level)
         cell = near if near >= 0 and near // siblings.fanout == parent and siblings.available[near] else -1
+        if self.bad_leaves and cell in siblings.bad and siblings.healthy(parent) >= 0:
+            cell = -1
         if cell < 0:
             cell = siblings.least_crowded(parent)
         siblings.take(cell)
         return cell
 
-    def give_child(self, level: int, cell: int) -> None:
-        """Give back a child taken by :meth:`take_child`."""
-        self.siblings(level).give(cell)
-
-    def crowd_changed(self, node: int, before: int, after: int) -> None:
-        """The opportunistic leaves of ``node`` were the mask ``before`` and are now ``after``.
-
-        O(levels) above the node; below it, only where cells smaller than a node are ever asked for, O(its cells there).
-        """
-        hierarchy = self.hierarchy
-        changed = before ^ after
-        for k in range(self.levels.start, hierarchy.node_level):
-            size = hierarchy.gpus[k]
-            part = (1 << size) - 1
-            first = node * (hierarchy.node_size // size)
-            for i in range(hierarchy.node_size // size):
-                if changed >> (i * size) & part:
-                    self._set_crowd(k, first + i, (after >> (i * size) & part).bit_count())
-        delta = after.bit_count() - before.bit_count()
-        if delta:
-            cell = node
-            for k in range(hierarchy.node_level, hierarchy.top + 1):
-                self._set_crowd(k, cell, self.siblings(k).crowd[cell] + delta)
-                cell //= hierarchy.fanout[k + 1]
-
-    def _set_crowd(self, k: int, cell: int, crowd: int) -> None:
-        siblings = self.siblings(k)
-        siblings.set_crowd(cell, crowd)
-        parent = cell // siblings.fanout
-        if siblings.available[cell] and self._has_split[k + 1][parent]:
-            self._reorder(k, parent)
-
-    def _take(self, k: int, cell: int) -> None:
-        """A free cell leaves the free list."""
-        siblings = self.siblings(k)
+    def take_exactly(self, level: int, cell: int) -> None:
+        """Take this very child, at ``level``, of an allocated cell."""
+        siblings = self.siblings(level)
+        if not siblings.available[cell]:
+            raise InvariantError(f"cell {cell} at level {level} was taken from its parent before")
         siblings.take(cell)
-        self.free[k] -= 1
-        self._reorder(k, cell // siblings.fanout)
 
-    def _split_towards(self, k: int, cell: int, near: int, level: int) -> int:
-        """Split a cell just taken at ``k`` and take one child: the one that holds ``near``, else the least crowded."""
-        siblings = self.siblings(k - 1)
-        if near >= 0:
-            child = near // (self.hierarchy.gpus[k - 1] // self.hierarchy.gpus[level])
-        else:
-            child = siblings.least_crowded(cell)
-        self._has_split[k][cell] = 1
-        siblings.take(child)
-        self.free[k - 1] += siblings.fanout - 1
-        self._reorder(k - 1, cell)
-        return child
-
-    def _reorder(self, k: int, parent: int) -> None:
-        """``parent``'s free children at level ``k`` have changed: put it where it belongs among the split cells."""
-        order, least = self._split_order[k], self._least[k]
-        siblings = self.siblings(k)
-        best = siblings.least_crowded(parent) if self._has_split[k + 1][parent] else -1
-        crowd = siblings.crowd[best] if best >= 0 else -1
-        old = least.get(parent, -1)
-        if crowd == old:
-            return
-        n = self.hierarchy.count[k + 1]
-        if old >= 0:
-            order.remove(old * n + parent)
-        if crowd >= 0:
-            order.add(crowd * n + parent)
-            least[parent] = crowd
-        else:
-            del least[parent]
-
-    def free_cells(self, level: int) -> Iterator[int]:
-        """The free list of ``level``, ascending. O(cells); for checks and displays."""
-        return (cell for cell in range(self.hierarchy.count[level]) if self.is_free(level, cell))
-
-    def validate(self) -> None:
-        """Every free cell is listed once, no free cell is inside another, split cells have something taken."""
-        hierarchy = self.hierarchy
-        for k in self.levels:
-            siblings = self.siblings(k)
-            siblings.validate()
-            free = list(self.free_cells(k))
-            ensure(len(free) == self.free[k], f"number of free cells at level {k}")
-            least: dict[int, int] = {}
-            for cell in free:
-                parent = cell // siblings.fanout
-                least[parent] = min(least.get(parent, siblings.crowd[cell]), siblings.crowd[cell])
-            ensure(least == self._least[k], f"least crowd per split cell at level {k + 1}")
-            n = hierarchy.count[k + 1]
-            ensure(
-                list(self._split_order[k]) == sorted(c * n + p for p, c in least.items()),
-                f"free order, level {k}",
-            )
-            for parent in range(n):
-                if self._has_split[k + 1][parent] and k < hierarchy.top:
-                    ensure(
-                        not self.siblings(k + 1).available[parent],
-                        f"split cell {parent} of level {k + 1} is taken",
-                    )
-                    ensure(
-                        siblings.left[parent] < siblings.fanout,
-                        f"split cell {parent} of level {k + 1} was merged",
-                    )
+    def give_child(self, level: int, cell: int) -> None:
+        """Give back a child taken by :meth:`take_child` or :meth:`take_exactly`."""
+        self.siblings(level).give(cell)

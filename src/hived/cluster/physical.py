@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
-from hived.cells import Hierarchy, HostClass, HostIndex, Rank, Siblings, WholeHosts
+from hived.cells import Hierarchy, HostClass, HostIndex, Rank, Siblings, Space, WholeHosts
 from hived.errors import InvariantError, ensure
 
 from .allocation import Allocation, Part, nodes_needed
@@ -40,8 +40,10 @@ class PhysicalChain:
         "_changed",
         "_counted",
         "_for_loans",
+        "_idle",
         "_nodes_per_top",
         "_tops",
+        "bad",
         "guaranteed",
         "hierarchy",
         "index",
@@ -59,8 +61,10 @@ class PhysicalChain:
         nodes = hierarchy.nodes
         #: leaves in guaranteed use, per node
         self.guaranteed = [0] * nodes
-        #: leaves in opportunistic use, per node; never one that is in guaranteed use
+        #: leaves in opportunistic use, per node; one that is in guaranteed use too only while it changes hands
         self.opportunistic = [0] * nodes
+        #: bad leaves, per node, in use or not
+        self.bad = [0] * nodes
         #: the opportunistic holders on each node with their leaves there, in the order in which they came
         self.lodgers: list[dict[Allocation, int]] = [{} for _ in range(nodes)]
         #: nodes whose opportunistic leaves have changed since they were last told, with those they had then
@@ -79,6 +83,8 @@ class PhysicalChain:
         self.index = HostIndex(nodes)
         self._for_loans = self.index.by(farthest_from_guaranteed)
         self._buckets: dict[tuple[int, int], int] = {}
+        # idle leaves for gangs; None until the first one asks
+        self._idle: Space | None = None
         self.index.fill(self._bucket(0, 0), range(nodes))
         for node in range(nodes):
             self.whole_idle.add(node)
@@ -108,20 +114,55 @@ class PhysicalChain:
     def _settle(self) -> None:
         """Put the nodes that changed where they belong; only whoever looks for GPUs needs it. O(changes)."""
         for node in self._changed:
-            guaranteed, opportunistic = self.guaranteed[node], self.opportunistic[node]
-            self.index.move(node, self._bucket(guaranteed, opportunistic))
+            guaranteed, opportunistic, bad = self.guaranteed[node], self.opportunistic[node], self.bad[node]
+            self.index.move(node, self._bucket(guaranteed | bad, opportunistic))
+            if self._idle is not None:
+                free = self.hierarchy.shape.full & ~(guaranteed | bad)
+                self._idle.set(node, free, free & ~opportunistic)
             if self._nodes_per_top > 1:
                 now, top = guaranteed.bit_count(), node // self._nodes_per_top
                 if now != self._counted[node]:
                     self._tops.set_crowd(top, self._tops.crowd[top] + now - self._counted[node])
                     self._counted[node] = now
-            idle = not (guaranteed | opportunistic)
+            idle = not (guaranteed | opportunistic | bad)
             if idle != (node in self.whole_idle.hosts):
                 if idle:
                     self.whole_idle.add(node)
                 else:
                     self.whole_idle.remove(node)
         self._changed.clear()
+
+    def set_use(self, node: int, guaranteed: int, opportunistic: int) -> None:
+        """The leaves of ``node`` claimed by guaranteed and by opportunistic groups; a leaf may change hands."""
+        self.guaranteed[node] = guaranteed
+        if self.opportunistic[node] != opportunistic:
+            self._set_opportunistic(node, opportunistic)
+        else:
+            self._changed.add(node)
+
+    def set_bad(self, node: int, bad: int) -> None:
+        """The bad leaves of ``node``, in use or not."""
+        self.bad[node] = bad
+        self._changed.add(node)
+
+    def look_again(self, node: int) -> None:
+        """Somebody has changed what the space says of ``node``: make it right again."""
+        self._changed.add(node)
+
+    def idle_space(self) -> Space:
+        """The idle leaves as a space for gangs; made at the first call in O(nodes), then kept in O(changes)."""
+        if self._changed:
+            self._settle()
+        if self._idle is None:
+            hierarchy = self.hierarchy
+            size, full = hierarchy.node_size, hierarchy.shape.full
+            levels = range(hierarchy.node_level + 1, hierarchy.top + 1)
+            groups = [[node * size // hierarchy.gpus[k] for node in range(hierarchy.nodes)] for k in levels]
+            free = [full & ~(g | b) for g, b in zip(self.guaranteed, self.bad, strict=True)]
+            idle = [f & ~o for f, o in zip(free, self.opportunistic, strict=True)]
+            shapes = [hierarchy.shape] * hierarchy.nodes
+            self._idle = Space(shapes, groups, hierarchy.node_level, free, idle, within_idle=True)
+        return self._idle
 
     def add_guaranteed(self, node: int, mask: int) -> None:
         """A guaranteed job starts on these leaves; nobody may be on them."""
@@ -177,6 +218,7 @@ class PhysicalChain:
             if node < 0:
                 return None
             used = self.guaranteed[node]
+            used |= self.bad[node]
             idle = self.hierarchy.shape.full & ~(used | self.opportunistic[node])
             return (Part(self.number, node, self.hierarchy.shape.closest(idle, gpus, used)),)
         nodes = self.whole_idle.closest(nodes_needed(gpus, size))
@@ -238,6 +280,18 @@ class PhysicalChain:
 
     def validate(self) -> None:
         """Masks are disjoint and every index agrees with them. O(nodes)."""
+        self.validate_indexes()
+        for node, (guaranteed, opportunistic) in enumerate(zip(self.guaranteed, self.opportunistic, strict=True)):
+            ensure(not guaranteed & opportunistic, f"node {node}: no GPU both guaranteed and opportunistic")
+            masks = self.lodgers[node].values()
+            ensure(sum(m.bit_count() for m in masks) == opportunistic.bit_count(), f"node {node}: lodgers are disjoint")
+            union = 0
+            for mask in masks:
+                union |= mask
+            ensure(union == opportunistic, f"node {node}: opportunistic leaves are the lodgers'")
+
+    def validate_indexes(self) -> None:
+        """Every index agrees with the masks. O(nodes)."""
         self._settle()
         self.index.validate()
         self.whole_idle.validate()
@@ -247,12 +301,12 @@ class PhysicalChain:
             per_top = [sum(used[i : i + self._nodes_per_top]) for i in range(0, len(used), self._nodes_per_top)]
             ensure(self._tops.crowd == per_top, "guaranteed GPUs per top cell")
         for node, (guaranteed, opportunistic) in enumerate(zip(self.guaranteed, self.opportunistic, strict=True)):
-            ensure(not guaranteed & opportunistic, f"node {node}: no GPU both guaranteed and opportunistic")
-            masks = self.lodgers[node].values()
-            ensure(sum(m.bit_count() for m in masks) == opportunistic.bit_count(), f"node {node}: lodgers are disjoint")
-            union = 0
-            for mask in masks:
-                union |= mask
-            ensure(union == opportunistic, f"node {node}: opportunistic leaves are the lodgers'")
-            ensure(self.index.class_of(node) == self._class(guaranteed, opportunistic), f"class of node {node}")
-            ensure((node in self.whole_idle.hosts) == (not guaranteed | opportunistic), f"node {node} whole and idle")
+            taken = guaranteed | self.bad[node]
+            ensure(self.index.class_of(node) == self._class(taken, opportunistic), f"class of node {node}")
+            ensure((node in self.whole_idle.hosts) == (not taken | opportunistic), f"node {node} whole and idle")
+            if self._idle is not None:
+                free = self.hierarchy.shape.full & ~taken
+                ensure(self._idle.free[node] == free, f"node {node}: free leaves of the space for gangs")
+                ensure(self._idle.idle[node] == free & ~opportunistic, f"node {node}: its idle leaves")
+        if self._idle is not None:
+            self._idle.validate()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hived.cells import Hierarchy, HostClass, HostIndex, Rank, Shape, WholeHosts
+from hived.cells import Hierarchy, Need, Rank, Shape, Space, find
 from hived.errors import ensure
 from hived.spec.compiled import PinnedCellSpec, VirtualCellsSpec
 
@@ -31,17 +31,16 @@ class VirtualPool:
     """
 
     __slots__ = (
-        "_buckets",
-        "_classes",
+        "_groups",
         "_is_node",
+        "bad",
         "cells",
         "free",
         "gpus",
         "hierarchy",
         "hosts",
-        "index",
         "shapes",
-        "whole",
+        "space",
     )
 
     def __init__(self, hierarchy: Hierarchy, reserved: Sequence[tuple[int, int]]) -> None:
@@ -84,55 +83,39 @@ class VirtualPool:
         self.free = [shape.full for shape in self.shapes]
         # a cell below node level counts as a node where it has all of the node's GPUs
         self._is_node = [shape.leaves == hierarchy.node_size for shape in self.shapes]
-        #: nodes that are wholly free
-        self.whole = WholeHosts(total, [of_host for of_host in groups if any(g >= 0 for g in of_host)])
-        #: hosts by what is free in them
-        self.index = HostIndex(total)
-        # per host: its classes' buckets by free leaves; hosts of one shape share them
-        buckets: dict[Shape, dict[int, int]] = {}
-        self._buckets = [buckets.setdefault(shape, {}) for shape in self.shapes]
-        for host in range(total):
-            self._classify(host)
-            if self._is_node[host]:
-                self.whole.add(host)
+        # number of each host's cell per level above it
+        self._groups = [of_host for of_host in groups if any(g >= 0 for g in of_host)]
+        #: bad leaves of each host, as far as they are known: those of hosts that are bound
+        self.bad = [0] * total
+        #: healthy free leaves, and what fits into them
+        self.space = self.new_space(list(self.free))
+
+    def new_space(self, free: list[int], idle: list[int] | None = None) -> Space:
+        """A space over the hosts in which these leaves can be had. O(hosts)."""
+        return Space(self.shapes, self._groups, self.hierarchy.node_level, free, idle)
 
     def find(self, gpus: int, rank: Rank) -> tuple[tuple[int, int], ...] | None:
         """Leaves for a job of ``gpus``, ``None`` when it does not fit now."""
         size = self.hierarchy.node_size
         if gpus <= size:
-            host = self.index.by(rank).best(gpus)
+            host = self.space.index.by(rank).best(gpus)
             if host < 0:
                 return None
             return ((host, self.shapes[host].closest(self.free[host], gpus)),)
-        hosts = self.whole.closest(nodes_needed(gpus, size))
-        full = self.hierarchy.shape.full
-        return None if hosts is None else tuple((host, full) for host in hosts)
+        found = find(self.space, (Need(size),) * nodes_needed(gpus, size), rank)
+        return None if found is None else found.pods
 
     def take(self, hosts: tuple[tuple[int, int], ...]) -> None:
         """These leaves are in use from now on."""
         for host, mask in hosts:
-            before = self.free[host]
-            self.free[host] = before & ~mask
-            self._classify(host)
-            if before == self.shapes[host].full and self._is_node[host]:
-                self.whole.remove(host)
+            free = self.free[host] = self.free[host] & ~mask
+            self.space.set(host, free)
 
     def give(self, hosts: tuple[tuple[int, int], ...]) -> None:
         """These leaves are free again."""
         for host, mask in hosts:
-            after = self.free[host] = self.free[host] | mask
-            self._classify(host)
-            if after == self.shapes[host].full and self._is_node[host]:
-                self.whole.add(host)
-
-    def _classify(self, host: int) -> None:
-        free = self.free[host]
-        buckets = self._buckets[host]
-        bucket = buckets.get(free)
-        if bucket is None:
-            profile = self.shapes[host].profile(free)
-            bucket = buckets[free] = self.index.bucket_of(HostClass(profile, profile))
-        self.index.move(host, bucket)
+            free = self.free[host] = self.free[host] | mask
+            self.space.set(host, free)
 
     def can_ever_fit(self, gpus: int) -> bool:
         """Whether ``gpus`` would fit if the pool were empty. O(hosts) for small jobs, once per size."""
@@ -143,13 +126,9 @@ class VirtualPool:
 
     def validate(self) -> None:
         """Indexes re-derived from the free masks. O(hosts)."""
-        self.index.validate()
-        self.whole.validate()
-        for host, (free, shape) in enumerate(zip(self.free, self.shapes, strict=True)):
-            profile = shape.profile(free)
-            ensure(self.index.class_of(host) == HostClass(profile, profile), f"class of virtual host {host}")
-            is_whole = free == shape.full and self._is_node[host]
-            ensure((host in self.whole.hosts) == is_whole, f"whole virtual host {host}")
+        self.space.validate()
+        for host, (free, bad) in enumerate(zip(self.free, self.bad, strict=True)):
+            ensure(self.space.free[host] == free & ~bad, f"healthy free leaves of virtual host {host}")
 
 
 class VirtualCluster:

@@ -89,6 +89,7 @@ class VirtualClusterSpec:
     name: str
     cells: tuple[VirtualCellsSpec, ...]
     pinned: tuple[PinnedCellSpec, ...] = ()
+    opportunistic_weight: float | None = None  #: of its share of what is lent, above 0; None: the size of the VC
 
 
 @dataclass(frozen=True, slots=True)

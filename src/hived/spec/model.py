@@ -6,13 +6,14 @@ and ``true`` are no numbers. Names in Python are those of the file in snake case
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from .document import KeyPath
+from .document import KeyPath, shown
 
 #: the most cells that one entry, one cell type or one cluster's nodes can stand for: ten times the largest in sight
 MAX_CELLS = 2_000_000
@@ -51,8 +52,24 @@ def _address(value: object) -> int | str | None:
     raise PydanticCustomError("address", "an address is a number or text")
 
 
+def _weight(value: object) -> float | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            pass
+        case int() | float() if 0 < value < math.inf:
+            try:
+                return float(value)
+            except OverflowError:
+                pass
+    given = {"given": shown(str(value).lower() if isinstance(value, bool) else repr(value))}
+    raise PydanticCustomError("weight", "a weight is a number above 0, such as 2 or 0.5, not {given}", given)
+
+
 Name = Annotated[str, AfterValidator(_not_blank)]
 Address = Annotated[int | str | None, PlainValidator(_address)]
+Weight = Annotated[float | None, PlainValidator(_weight)]
 
 
 class _Form(BaseModel):
@@ -107,6 +124,7 @@ class VirtualCluster(_Form):
 
     virtual_cells: list[VirtualCells] | None = None
     pinned_cells: list[PinnedCell] | None = None
+    opportunistic_weight: Weight = None
 
 
 class Spec(_Form):

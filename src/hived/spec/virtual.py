@@ -24,7 +24,9 @@ def compile_virtual(
     for vc, reserved in clusters.items():
         cells: dict[tuple[str, int], int] = {}
         pinned: list[PinnedCellSpec] = []
+        weight = None
         if reserved is not None:
+            weight = reserved.opportunistic_weight
             for number, entry in enumerate(reserved.virtual_cells or ()):
                 path: KeyPath = ("virtualClusters", vc, "virtualCells", number, "cellType")
                 kind = names.find(entry.cell_type, path)
@@ -33,7 +35,7 @@ def compile_virtual(
                 path = ("virtualClusters", vc, "pinnedCells", number, "pinnedCellId")
                 pinned.append(_claim(pin.pinned_cell_id, vc, path, claimed, physical, document))
         kept = tuple(VirtualCellsSpec(chain, level, number) for (chain, level), number in cells.items() if number)
-        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned)))
+        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight))
     return tuple(compiled)
 
 

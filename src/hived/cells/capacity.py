@@ -1,0 +1,189 @@
+"""How many pods of one kind every host, and every cell above the hosts, can hold.
+
+A gang of equal pods asks three things: which cell can hold it and has the least to spare, which hosts there hold most,
+and which host the remainder fits on most tightly. Each is one look-up here, so the hosts are never gone through.
+
+    pods of 4     host 0: 2   host 1: 1  |  host 2: 0   host 3: 2
+    cell above            3              |          2                 a gang of 2: the right cell, a gang of 3: the left
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator, Sequence
+
+from hived.errors import ensure
+
+from .index_set import IndexSet
+from .inside import Need, count_of
+from .shape import Shape
+
+
+class Layout:
+    """The cells above the hosts: per level, where each group's hosts start and end."""
+
+    __slots__ = ("hosts", "of_host", "spans")
+
+    def __init__(self, hosts: int, groups: Sequence[Sequence[int]]) -> None:
+        """``groups[j][host]``: the host's group ``j`` levels above, -1 for none; hosts of a group stand together."""
+        #: number of hosts
+        self.hosts = hosts
+        #: what it was made from
+        self.of_host = groups
+        #: per level and group: its first host, and the one after its last; (0, 0) for a number that is not used
+        self.spans: list[list[tuple[int, int]]] = []
+        for of_host in groups:
+            spans = [(0, 0)] * (max(of_host, default=-1) + 1)
+            start = 0
+            while start < hosts:
+                group, end = of_host[start], start + 1
+                while end < hosts and of_host[end] == group:
+                    end += 1
+                if group >= 0:
+                    ensure(spans[group] == (0, 0), f"hosts of group {group} stand together")
+                    spans[group] = (start, end)
+                start = end
+            self.spans.append(spans)
+
+
+class Capacity:
+    """The capacity of every host for one :class:`Need`, and their sums per group.
+
+    Building is O(hosts), a host that changes O(levels), finding k hosts O(levels + k + kinds of host).
+    """
+
+    __slots__ = ("_by_kind", "_groups", "_kind_of", "_kinds", "_known", "_orders", "layout", "need", "seen", "total")
+
+    def __init__(self, need: Need, layout: Layout, shapes: Sequence[Shape], masks: Sequence[int]) -> None:
+        """``masks``: the leaves that count, per host."""
+        #: what a pod needs
+        self.need = need
+        self.layout = layout
+        #: how much of its owner's log of changes is counted in; kept by the owner
+        self.seen = 0
+        # A host's *kind* is (-pods it holds, leaves it has), so that kinds ascend from the most pods, and among equals
+        # from the tightest. Per kind that holds any: its hosts.
+        self._known: dict[tuple[Shape, int], tuple[int, int]] = {}
+        self._by_kind: dict[tuple[int, int], IndexSet] = {}
+        self._kinds: list[tuple[int, int]] = []
+        self._kind_of = [self._kind(shape, mask) for shape, mask in zip(shapes, masks, strict=True)]
+        for host, kind in enumerate(self._kind_of):
+            if kind[0]:
+                self._hosts(kind).add(host)
+        counts = [-kind[0] for kind in self._kind_of]
+        #: pods that all hosts hold
+        self.total = sum(counts)
+        # per level: pods per group, and the groups in that order
+        most = max((shape.leaves for shape in set(shapes)), default=0) // need.gpus
+        self._groups: list[list[int]] = []
+        self._orders: list[IndexSet] = []
+        for spans in layout.spans:
+            sums = [sum(counts[start:end]) for start, end in spans]
+            largest = max((end - start for start, end in spans), default=0)
+            order = IndexSet((largest * most + 1) * max(1, len(spans)))
+            for group, pods in enumerate(sums):
+                order.add(pods * len(spans) + group)
+            self._groups.append(sums)
+            self._orders.append(order)
+
+    def _kind(self, shape: Shape, mask: int) -> tuple[int, int]:
+        kind = self._known.get((shape, mask))
+        if kind is None:
+            if len(self._known) > 100_000:  # large hosts have many masks, and few kinds
+                self._known.clear()
+            kind = self._known[shape, mask] = (-count_of(shape, mask, self.need), mask.bit_count())
+        return kind
+
+    def _hosts(self, kind: tuple[int, int]) -> IndexSet:
+        hosts = self._by_kind.get(kind)
+        if hosts is None:
+            hosts = self._by_kind[kind] = IndexSet(self.layout.hosts)
+            insort(self._kinds, kind)
+        return hosts
+
+    def count(self, host: int, shape: Shape, mask: int) -> None:
+        """The leaves of ``host`` that count are now ``mask``. O(levels), O(1) when its kind stays the same."""
+        old, new = self._kind_of[host], self._kind(shape, mask)
+        if old == new:
+            return
+        self._kind_of[host] = new
+        if old[0]:
+            self._by_kind[old].remove(host)
+        if new[0]:
+            self._hosts(new).add(host)
+        change = old[0] - new[0]
+        if change:
+            self.total += change
+            for of_host, sums, order in zip(self.layout.of_host, self._groups, self._orders, strict=True):
+                group = of_host[host]
+                if group >= 0:
+                    order.remove(sums[group] * len(sums) + group)
+                    sums[group] += change
+                    order.add(sums[group] * len(sums) + group)
+
+    def of_host(self, host: int) -> int:
+        """Pods that ``host`` holds."""
+        return -self._kind_of[host][0]
+
+    def of_group(self, above: int, group: int) -> int:
+        """Pods that a group holds, ``above`` counting levels from 0 right above the hosts."""
+        return self._groups[above][group]
+
+    def most(self) -> int:
+        """Pods that the host which holds most can have. O(kinds)."""
+        return next((-kind[0] for kind in self._kinds if self._by_kind[kind]), 0)
+
+    def groups(self, above: int, pods: int) -> Iterator[int]:
+        """The groups of a level that hold so many pods, those with the least to spare first, then by number."""
+        order, n = self._orders[above], len(self._groups[above])
+        key = order.first_from(pods * n)
+        while key >= 0:
+            yield key % n
+            key = order.first_from(key + 1)
+
+    def spread(self, start: int, end: int, pods: int) -> list[tuple[int, int]]:
+        """Hosts from ``start`` to before ``end`` with the number of pods each gets: as few hosts as can be, ascending.
+
+        The hosts that hold most are filled first, the remainder goes where the fewest leaves stay. Together they must
+        hold ``pods``.
+        """
+        chosen: list[tuple[int, int]] = []
+        for i, kind in enumerate(self._kinds):
+            hosts, holds = self._by_kind[kind], -kind[0]
+            host = hosts.first_from(start)
+            while 0 <= host < end:
+                if pods < holds:
+                    rest = self._tightest(host, start, end, i, pods)
+                    chosen.append((rest, pods))
+                    pods = 0
+                else:
+                    chosen.append((host, holds))
+                    pods -= holds
+                if not pods:
+                    return sorted(chosen)
+                host = hosts.first_from(host + 1)
+        ensure(False, f"{pods} more pods of {self.need} fit on hosts {start} to {end - 1}")
+        return []
+
+    def _tightest(self, host: int, start: int, end: int, position: int, pods: int) -> int:
+        """The host with the fewest leaves that holds ``pods``: ``host``, of the kind at ``position``, or a later."""
+        best = self._kinds[position][1], host
+        for kind in self._kinds[position + 1 :]:
+            if -kind[0] < pods:
+                break
+            if kind[1] < best[0]:
+                other = self._by_kind[kind].first_from(start)
+                if 0 <= other < end:
+                    best = kind[1], other
+        return best[1]
+
+    def validate(self, shapes: Sequence[Shape], masks: Sequence[int]) -> None:
+        """Everything equals what building it afresh gives. O(hosts)."""
+        fresh = Capacity(self.need, self.layout, shapes, masks)
+        ensure(self._kind_of == fresh._kind_of, f"kinds of hosts for {self.need}")
+        ensure(self.total == fresh.total, f"pods that fit for {self.need}")
+        ensure(self._groups == fresh._groups, f"pods per group for {self.need}")
+        ensure(self._orders == fresh._orders, f"groups by pods for {self.need}")
+        ensure(self._kinds == sorted(self._by_kind), f"order of kinds for {self.need}")
+        filled = {kind: hosts for kind, hosts in self._by_kind.items() if hosts}
+        ensure(filled == fresh._by_kind, f"hosts by kind for {self.need}")

@@ -1,0 +1,187 @@
+"""Pods inside one host: whether several fit together, and which leaves each one gets.
+
+Whole cells of one host are nested, so packing them needs no search: with the largest placed first, a cell of level
+``k`` uses up one cell of level ``k`` and a fixed number of each lower level, whichever it is. What a set of leaves can
+still hold is therefore a few counts, a *room*:
+
+    (leaves that cost nobody anything, leaves, whole cells of the highest level asked for, ..., of the lowest)
+
+Which cell and which leaves are taken matters for closeness and for what it costs others, never for what fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from .shape import Shape
+
+#: what can still be placed on some leaves of one host; a larger number is more in every position
+Room = tuple[int, ...]
+
+
+class Need(NamedTuple):
+    """What one pod asks for, always on one host."""
+
+    gpus: int  #: leaves, at least 1
+    level: int = 0  #: 0: any ``gpus`` leaves; above 0: one whole cell of this level, which has ``gpus`` leaves
+
+
+@cache
+def cells_at(shape: Shape, level: int) -> tuple[int, ...]:
+    """Masks of the cells of a level inside a host, from the left; none when the host is lower than that."""
+    size, first = shape.leaves, 0
+    for fanout in [*reversed(shape.fanouts[max(0, level - 1) :])]:
+        first += shape.leaves // size
+        size //= fanout
+    return shape.masks[first : first + shape.leaves // size] if 1 <= level <= shape.depth else ()
+
+
+def count_of(shape: Shape, mask: int, need: Need) -> int:
+    """How many pods that need this fit on the leaves of ``mask``. O(cells of the level)."""
+    if need.level:
+        return sum(cell & mask == cell for cell in cells_at(shape, need.level))
+    return mask.bit_count() // need.gpus
+
+
+def level_of(shape: Shape, mask: int) -> int:
+    """The lowest level with one cell that has all leaves of ``mask``. O(1) once seen."""
+    return shape.profile(mask).level_for(mask.bit_count())
+
+
+class Demand:
+    """The pods of a gang in the order in which they are placed: whole cells from large to small, then loose pods."""
+
+    __slots__ = ("_sizes", "_whole", "gpus", "needs", "order", "smallest")
+
+    def __init__(self, needs: Sequence[Need]) -> None:
+        #: for each pod in that order, its place in what was given
+        self.order = sorted(range(len(needs)), key=lambda i: (-needs[i].level, -needs[i].gpus, i))
+        #: the pods in that order
+        self.needs = tuple(needs[i] for i in self.order)
+        #: leaves of all pods together
+        self.gpus = sum(need.gpus for need in needs)
+        #: leaves of the smallest pod from the ``i``-th on
+        self.smallest: list[int] = []
+        for need in reversed(self.needs):
+            self.smallest.append(min(need.gpus, self.smallest[-1]) if self.smallest else need.gpus)
+        self.smallest.reverse()
+        sizes = {need.level: need.gpus for need in self.needs if need.level}
+        self._whole = tuple(Need(size, level) for level, size in sizes.items())
+        self._sizes = tuple(sizes.values())
+
+    def room(self, shape: Shape, mask: int, costless: int) -> Room:
+        """What fits on the leaves of ``mask``, of which ``costless`` are nobody's."""
+        whole = (count_of(shape, mask, need) for need in self._whole)
+        return ((mask & costless).bit_count(), mask.bit_count(), *whole)
+
+    def without(self, room: Room, at: int) -> Room | None:
+        """What is left of ``room`` with the ``at``-th pod in it; ``None`` when it does not fit.
+
+        Pods come in order, so counts of levels above the pod's own no longer matter; they become 0.
+        """
+        need = self.needs[at]
+        costless, leaves, *whole = room
+        if leaves < need.gpus:
+            return None
+        if need.level:
+            own = self._whole.index(need)
+            if not whole[own]:
+                return None
+            after = [0] * own + [whole[j] - need.gpus // self._sizes[j] for j in range(own, len(whole))]
+        else:
+            after = [0] * len(whole)
+        return (max(0, costless - need.gpus), leaves - need.gpus, *after)
+
+    def fits(self, room: Room | None) -> bool:
+        """Whether one room holds all pods."""
+        for at in range(len(self.needs)):
+            if room is None:
+                return False
+            room = self.without(room, at)
+        return room is not None
+
+
+class Leaves(NamedTuple):
+    """The leaves of one host, seen by whoever asks for some."""
+
+    shape: Shape
+    obtainable: int  #: leaves that the asker can have
+    costless: int  #: those of them that cost nobody anything
+    avoid: int  #: leaves to keep away from where there is a choice
+
+
+def place(leaves: Leaves, needs: Sequence[Need], cap: int = 0) -> tuple[int, ...] | None:
+    """Disjoint masks for pods on one host, in the order given; ``None`` when they do not fit.
+
+    On costless leaves if they fit there, then in the lowest cell that holds them; else with the fewest leaves that
+    cost somebody something. ``cap``: all in one cell of at most this level (0: anywhere in the host).
+    O(pods * cells of the host): callers remember the answer.
+    """
+    shape = leaves.shape
+    demand = Demand(needs)
+    top = min(cap, shape.depth) if cap else shape.depth
+    if leaves.costless.bit_count() >= demand.gpus:
+        for level in range(1, top + 1):
+            masks = _in_best_cell(leaves._replace(obtainable=leaves.costless), demand, level)
+            if masks is not None:
+                return masks
+    return None if leaves.obtainable == leaves.costless else _in_best_cell(leaves, demand, top)
+
+
+def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...] | None:
+    """The pods in the cell of this very level where they cost least, then nearest to nobody, then tightest."""
+    shape, obtainable, costless, avoid = leaves
+    cells = [cell for cell in cells_at(shape, level) if demand.fits(demand.room(shape, obtainable & cell, costless))]
+    if not demand.needs[0].level and obtainable == costless:  # no whole cells: the host's own table knows the cell
+        return _share_out(shape, shape.closest(obtainable, demand.gpus, avoid), demand) if cells else None
+    tried = []
+    for cell in cells:
+        masks = _in_cell(leaves, demand, cell)
+        cost = sum((mask & ~costless).bit_count() for mask in masks)
+        tried.append((cost, (cell & avoid).bit_count(), (cell & obtainable).bit_count(), cell, masks))
+    return min(tried)[-1] if tried else None
+
+
+def _in_cell(leaves: Leaves, demand: Demand, cell: int) -> tuple[int, ...]:
+    """The pods in a cell that is known to hold them: whole cells first, then one closest set for all loose pods."""
+    shape, left = leaves.shape, leaves.obtainable & cell
+    taken: list[int] = []
+    for need in demand.needs:
+        if need.level:
+            taken.append(_cheapest_cell(leaves._replace(obtainable=left), need.level))
+            left &= ~taken[-1]
+    loose = sum(need.gpus for need in demand.needs[len(taken) :])
+    idle = left & leaves.costless
+    spare = idle.bit_count()
+    if spare >= loose:
+        chosen = shape.closest(idle, loose, leaves.avoid)
+    else:
+        chosen = idle | shape.closest(left & ~idle, loose - spare, leaves.avoid)
+    return _share_out(shape, chosen, demand, taken)
+
+
+def _cheapest_cell(leaves: Leaves, level: int) -> int:
+    """A whole obtainable cell: of least cost, then by the rule of :meth:`Shape.closest` from the host downward."""
+    shape, obtainable, costless, avoid = leaves
+
+    def key(cell: int) -> tuple[int, list[tuple[int, int]], int]:
+        around = [m for k in range(shape.depth - 1, level, -1) for m in cells_at(shape, k) if m & cell]
+        crowd = [((m & avoid).bit_count(), (m & obtainable).bit_count()) for m in around]
+        return (cell & ~costless).bit_count(), crowd, cell
+
+    return min((cell for cell in cells_at(shape, level) if cell & obtainable == cell), key=key)
+
+
+def _share_out(shape: Shape, chosen: int, demand: Demand, taken: Sequence[int] = ()) -> tuple[int, ...]:
+    """Masks in the order given: ``taken`` by the first pods in placing order, ``chosen`` for the rest, large first."""
+    masks = [0] * len(demand.needs)
+    for at, need in enumerate(demand.needs):
+        if at < len(taken):
+            mask = taken[at]
+        else:
+            mask = shape.closest(chosen, need.gpus)
+            chosen &= ~mask
+        masks[demand.order[at]] = mask
+    return tuple(masks)

@@ -1,0 +1,586 @@
+"""The public face of the core: a cluster that answers requests, and carries its answers out.
+
+    answer = cluster.schedule(request)      Bind | Preempt | Wait, nothing has changed
+    cluster.commit(answer)                  now it has
+
+Between the two the caller may do what takes time (start processes, delete pods). A decision that is no longer right by
+then is refused. Everything else is an event that happened: groups end, nodes turn bad, the spec changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar
+
+from hived.cells import LevelSafety, assert_safe
+from hived.errors import InputError, RequestError
+from hived.spec import load_spec, spec_from_dict
+from hived.spec.compiled import ClusterSpec
+
+from . import guaranteed, opportunistic, recovery
+from .decisions import Bind, Decision, Placement, Preempt, Wait
+from .demands import Demand
+from .explaining import explain_bind, explain_preempt, explain_wait, say
+from .groups import Group
+from .journal import (
+    Cancelled,
+    Committed,
+    DeviceHealth,
+    Event,
+    NodeHealth,
+    Opened,
+    Reconfigured,
+    Recovered,
+    Refused,
+    Released,
+    Scheduled,
+    to_line,
+)
+from .obstacles import reasons
+from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, WaitingForPreemption
+from .reconfiguring import reconfigured
+from .recovery import Names, Reconfiguration, Record
+from .requests import Request
+from .state import Plan, State
+from .states import GroupState, LeafState
+from .suggested import Suggested, nodes_named
+
+#: how many groups that were preempted are remembered after their end, for explain
+REMEMBERED = 10_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group as it is now."""
+
+    name: str
+    vc: str
+    priority: int  #: of the request
+    state: GroupState
+    guaranteed: bool  #: whether it stands in cells of its VC; ``False`` for one that was downgraded
+    placement: Placement | None  #: None while it waits
+    victims: tuple[str, ...]  #: while preempting: who still has to go
+    preempted_by: tuple[str, ...]  #: while being preempted: for whom
+    reasons: tuple[Reason, ...]  #: while it waits: why
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """What a request would come to now."""
+
+    #: it could start now (after ending others, where the decision is a Preempt), it would wait, or it never fits
+    outcome: Literal["now", "waits", "never"]
+    decision: Decision
+    reasons: tuple[Reason, ...]  #: why it would wait or never fits; () where it could start
+
+    def __str__(self) -> str:
+        return _explained(self.decision)
+
+
+class Cluster:
+    """Virtual clusters on a physical one: who may run where, now (HiveD, OSDI'20).
+
+    A request costs O(levels + pods) where it fits at once; nothing depends on the size of the cluster. One caller at
+    a time; the same calls give the same answers, always.
+
+    Every method that takes something of the caller's raises :class:`~hived.errors.RequestError` (an
+    :class:`~hived.errors.InputError`) naming the field that is wrong, and has changed nothing then.
+    """
+
+    def __init__(self, spec: ClusterSpec, log: Callable[[str], None] | None = None) -> None:
+        """``log`` is called with one line of JSON for every call that asks or changes something (see ``replay``).
+
+        Raises :class:`~hived.errors.InfeasibleError` when the virtual clusters do not fit the physical one. O(cells).
+        """
+        self._state = State(spec)
+        self._names: Names | None = None
+        self._preempted: dict[str, tuple[Reason, ...]] = {}
+        self._log = log
+        if log is not None:
+            log(to_line(Opened(spec)))
+
+    @classmethod
+    def load(cls, path: str | Path, log: Callable[[str], None] | None = None) -> Cluster:
+        """The cluster of a YAML spec. Raises :class:`~hived.errors.SpecError` with file and line."""
+        return cls(load_spec(Path(path)), log)
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any] | ClusterSpec, log: Callable[[str], None] | None = None) -> Cluster:
+        """The cluster of a spec as a dictionary (the YAML's structure), or compiled already."""
+        return cls(_compiled(spec), log)
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """What it was made from, or last reconfigured to."""
+        return self._state.spec
+
+    # -- asking and answering -----------------------------------------------------------------------------------------
+
+    def schedule(self, request: Request, suggested_nodes: Collection[str] | None = None, now: float = 0.0) -> Decision:
+        """Where the group of ``request`` can run now; whom that costs; or why it has to wait.
+
+        ``suggested_nodes``: it may only go there (names the cluster does not know are ignored); ``now``: seconds by the
+        caller's clock, kept as the time since when it waits or runs. Nothing changes, except that a group that has to
+        wait is remembered with its reasons. Asked again for a group that runs, the answer is its placement; for one
+        that is preempting, what it has reserved and who still has to go.
+        """
+        if self._log is None:
+            return self._schedule(request, suggested_nodes, now)
+        if suggested_nodes is not None and not isinstance(suggested_nodes, str):
+            suggested_nodes = tuple(sorted(suggested_nodes))
+        decision = self._logged(
+            "schedule", (request, suggested_nodes, now), lambda: self._schedule(request, suggested_nodes, now)
+        )
+        self._write(Scheduled(request, suggested_nodes, now, decision))  # type: ignore[arg-type]
+        return decision
+
+    def _schedule(self, request: Request, suggested_nodes: Collection[str] | None, now: float) -> Decision:
+        state = self._state
+        state.step_back()
+        demand = state.demands.of(request)
+        group = state.groups.get(request.group)
+        if group is not None:
+            _refuse_another(group, request)
+            return self._again(group)
+        suggested = self._suggested(suggested_nodes)
+        plan = self._plan(request, demand, suggested)
+        if plan is not None:
+            return self._offer(plan)
+        wait = Wait(request.group, reasons(state, request, demand, suggested))
+        state.wait(request, wait.reasons, now)
+        return wait
+
+    def _plan(self, request: Request, demand: Demand, suggested: Suggested | None) -> Plan | None:
+        state = self._state
+        state.see_bad()
+        place = opportunistic.place if request.opportunistic else guaranteed.place
+        plan = place(state, request, demand, suggested)
+        if plan is not None:
+            plan.version = state.version
+            plan.suggested = None if suggested is None else suggested.names
+        return plan
+
+    def _offer(self, plan: Plan) -> Bind | Preempt:
+        state = self._state
+        hierarchy = state.floors[plan.chain].chain.hierarchy
+        within = hierarchy.name(plan.level) if plan.level else None
+        name = plan.request.group
+        downgraded = tuple([group.name for group in plan.downgraded])
+        overtaken = tuple([group.name for group in plan.overtaken])
+        placement = state.placement(plan)
+        if plan.victims:
+            victims = tuple([group.name for group in plan.victims])
+            return Preempt(name, placement, victims, within, plan.relaxed, downgraded, overtaken, plan)
+        return Bind(name, placement, within, plan.relaxed, downgraded, overtaken, plan)
+
+    def _again(self, group: Group) -> Bind | Preempt:
+        """The answer for a group that has its placement."""
+        assert group.placement is not None
+        within = self._within(group)
+        if group.state is GroupState.PREEMPTING and group.victims:
+            victims = sorted(group.victims, key=lambda victim: victim.sequence)
+            return Preempt(group.name, group.placement, tuple(v.name for v in victims), within)
+        return Bind(group.name, group.placement, within)
+
+    def _within(self, group: Group) -> str | None:
+        return self._state.floors[group.chain].chain.hierarchy.name(group.level) if group.level else None
+
+    def _suggested(self, names: Collection[str] | None) -> Suggested | None:
+        if names is None:
+            return None
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise RequestError("suggested_nodes", f"names of nodes, not {names!r}")
+        return nodes_named(names, self._state.floors, self._by_name().numbers)
+
+    def _by_name(self) -> Names:
+        if self._names is None:
+            self._names = Names(self._state.floors)
+        return self._names
+
+    def plan(self, request: Request, suggested_nodes: Collection[str] | None = None) -> PlanAnswer:
+        """What :meth:`schedule` would answer, by the same code, with nothing remembered: a question, not a request.
+
+        A request that is wrong "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
+        """
+        state = self._state
+        state.step_back()
+        try:
+            demand = state.demands.of(request)
+            group = state.groups.get(request.group)
+            if group is not None:
+                _refuse_another(group, request)
+                return PlanAnswer("now", self._again(group), ())
+            suggested = self._suggested(suggested_nodes)
+        except RequestError as error:
+            why: tuple[Reason, ...] = (Misconfigured(error.field, error.message),)
+            return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
+        plan = self._plan(request, demand, suggested)
+        if plan is not None:
+            decision = self._offer(plan)
+            state.step_back()
+            return PlanAnswer("now", decision, ())
+        why = reasons(state, request, demand, suggested)
+        return PlanAnswer("never" if isinstance(why[0], NeverFits) else "waits", Wait(request.group, why), why)
+
+    # -- carrying out -------------------------------------------------------------------------------------------------
+
+    def commit(self, decision: Decision) -> None:
+        """Make a decision real: the group of a Bind runs, that of a Preempt has its placement reserved.
+
+        A Wait changes nothing, nor does a decision that has been carried out already. Refused when the cluster has
+        changed since, so that the answer would be another now: schedule again.
+        """
+        self._logged("commit", (decision,), lambda: self._commit(decision))
+        self._write(Committed(decision))
+
+    def _commit(self, decision: Decision) -> None:
+        if isinstance(decision, Wait):
+            return
+        if not isinstance(decision, (Bind, Preempt)):
+            raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
+        state = self._state
+        group = state.groups.get(decision.group)
+        if group is not None:
+            self._commit_again(group, decision)
+            return
+        plan = decision.plan
+        if not isinstance(plan, Plan):
+            raise RequestError("decision", f"{decision.group!r} is not waiting for it; schedule it again")
+        if plan.version != state.version or state.ahead is not plan:
+            state.step_back()
+        if plan.version != state.version:
+            plan = self._still(decision, plan)
+        state.admit(plan, self._since(plan.request.group))
+
+    def _since(self, name: str) -> float:
+        waiting = self._state.waiting.get(name)
+        return waiting.since if waiting is not None else 0.0
+
+    def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
+        """A decision about a group that has its placement: it starts now, or nothing is left to do."""
+        if decision.placement != group.placement:
+            raise RequestError("decision", f"{group.name!r} has another placement by now; schedule it again")
+        self._state.step_back()
+        if isinstance(decision, Bind) and group.state is GroupState.PREEMPTING:
+            if group.victims:
+                left = ", ".join(sorted(victim.name for victim in group.victims))
+                raise RequestError("decision", f"{group.name!r} still waits for {left} to be released")
+            self._state.bind(group)
+
+    def _still(self, decision: Bind | Preempt, plan: Plan) -> Plan:
+        """The plan of today, if it comes to the same decision. Raises :class:`RequestError` otherwise."""
+        state = self._state
+        try:
+            demand = state.demands.of(plan.request)
+            again = self._plan(plan.request, demand, self._suggested(plan.suggested))
+        except RequestError as error:
+            raise RequestError("decision", f"out of date: {error}") from None
+        if again is not None and self._offer(again) == decision:
+            return again
+        state.step_back()
+        raise RequestError(
+            "decision", f"out of date: the cluster has changed since {decision.group!r} got it; schedule it again"
+        )
+
+    def release(self, group: str) -> None:
+        """``group`` has ended, or was preempted: its leaf cells are free, or go to who has reserved them."""
+        self._logged("release", (group,), lambda: self._release(group))
+        self._write(Released(group))
+
+    def _release(self, name: str) -> None:
+        state = self._state
+        group = state.groups.get(name) if isinstance(name, str) else None
+        if group is None:
+            self._refuse_unknown(name, "nothing to release")
+        state.step_back()
+        if group.preempted_by:
+            self._preempted.pop(name, None)
+            self._preempted[name] = tuple(
+                PreemptedBy(by.name, state.tenants[by.tenant], by.priority, group.request.priority)
+                for by in group.preempted_by
+            )
+            if len(self._preempted) > REMEMBERED:
+                del self._preempted[next(iter(self._preempted))]
+        state.end(group)
+
+    def cancel(self, group: str) -> None:
+        """Withdraw a group that waits or is preempting; what it has reserved goes back to who had it."""
+        self._logged("cancel", (group,), lambda: self._cancel(group))
+        self._write(Cancelled(group))
+
+    def _cancel(self, name: str) -> None:
+        state = self._state
+        if isinstance(name, str) and name in state.waiting:
+            state.step_back()
+            del state.waiting[name]
+            return
+        group = state.groups.get(name) if isinstance(name, str) else None
+        if group is None:
+            self._refuse_unknown(name, "nothing to cancel")
+        if group.running:
+            raise RequestError("group", f"{name!r} runs; release() ends it")
+        state.step_back()
+        state.end(group)
+
+    def _refuse_unknown(self, name: object, what: str) -> NoReturn:
+        waits = isinstance(name, str) and name in self._state.waiting
+        hint = "it waits, and holds nothing; cancel() withdraws it" if waits else f"no such group; {what}"
+        raise RequestError("group", f"{name!r}: {hint}")
+
+    # -- hardware -----------------------------------------------------------------------------------------------------
+
+    def set_node_health(self, node: str, healthy: bool) -> None:
+        """All devices of ``node`` are bad, or healthy, from now on. Who runs there runs on. O(its cells)."""
+        self._logged("set_node_health", (node, healthy), lambda: self._set_health(node, None, healthy))
+        self._write(NodeHealth(node, healthy))
+
+    def set_device_health(self, node: str, device: int, healthy: bool) -> None:
+        """One device of ``node`` is bad, or healthy, from now on. Who runs there runs on."""
+        self._logged("set_device_health", (node, device, healthy), lambda: self._set_health(node, device, healthy))
+        self._write(DeviceHealth(node, device, healthy))
+
+    def _set_health(self, name: str, device: int | None, healthy: bool) -> None:
+        if type(healthy) is not bool:
+            raise RequestError("healthy", f"true or false, not {healthy!r}")
+        state, names = self._state, self._by_name()
+        places = names.nodes.get(name) if isinstance(name, str) else None
+        if places is None:
+            raise RequestError("node", f"there is no node {name!r}")
+        state.step_back()
+        found = False
+        for chain, node in places:
+            floor = state.floors[chain]
+            if device is None:
+                mask = floor.chain.hierarchy.shape.full
+            else:
+                leaf = names.leaves(chain, node).get(device) if type(device) is int else None
+                if leaf is None:
+                    continue
+                mask = 1 << leaf
+            found = True
+            bad = floor.chain.bad[node]
+            state.set_bad(chain, node, bad & ~mask if healthy else bad | mask)
+        if not found:
+            raise RequestError("device", f"node {name!r} has no device {device!r}")
+
+    # -- restart and reconfiguration ----------------------------------------------------------------------------------
+
+    def records(self) -> tuple[Record, ...]:
+        """Every group that runs: ``(group, request, placement)``, by name. What :meth:`recover` needs. O(groups)."""
+        groups = self._state.groups
+        found = []
+        for name in sorted(groups):
+            group = groups[name]
+            if group.running and group.placement is not None:
+                found.append((name, group.request, group.placement))
+        return tuple(found)
+
+    def recover(self, records: Iterable[Record], now: float = 0.0) -> None:
+        """Take over groups that run already, as :meth:`records` gave them or in any other order: the same state.
+
+        Groups that had only reserved are not among them: they ask again. All or nothing. O(sum of pods * levels).
+        """
+        try:
+            given = tuple((group, request, placement) for group, request, placement in records)
+        except (TypeError, ValueError):
+            raise RequestError("records", "expected (group, request, placement) for each group") from None
+        for position, (_, _, placement) in enumerate(given):
+            if not isinstance(placement, Placement):
+                raise RequestError(f"records[{position}]", f"expected a Placement, not {placement!r}")
+        self._state.step_back()
+        self._logged("recover", (given,), lambda: recovery.recover(self._state, self._by_name(), given, now))
+        self._write(Recovered(given))
+
+    def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
+        """Carry on under a new spec; every group runs on where it is (work-preserving, HiveD section 3.5).
+
+        What fits its VC's new cells stays guaranteed; the rest becomes opportunistic, preempted only when needed.
+        Reservations end, their groups wait again. Health is kept by name. Raises what :meth:`from_spec` raises, and
+        nothing has changed then. O(cells + groups).
+        """
+        self._state.step_back()
+        compiled = _compiled(spec)
+
+        def carry_out() -> Reconfiguration:
+            self._state, report = reconfigured(self._state, compiled)
+            self._names = None
+            return report
+
+        report = self._logged("reconfigure", (compiled,), carry_out)
+        self._write(Reconfigured(compiled))
+        return report
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups that run, have reserved or wait, in that order."""
+        return (*self._state.groups, *self._state.waiting)
+
+    def group(self, name: str) -> GroupStatus:
+        """A group as it is now. Raises :class:`RequestError` when there is none of that name."""
+        state = self._state
+        group = state.groups.get(name)
+        if group is None:
+            waiting = state.waiting.get(name)
+            if waiting is None:
+                raise RequestError("group", f"{name!r}: no such group")
+            request = waiting.request
+            return GroupStatus(
+                name, request.vc, request.priority, GroupState.PENDING, False, None, (), (), waiting.reasons
+            )
+        victims = tuple(victim.name for victim in group.victims)
+        return GroupStatus(
+            name,
+            group.request.vc,
+            group.request.priority,
+            group.state,
+            group.guaranteed,
+            group.placement,
+            victims,
+            tuple(other.name for other in group.preempted_by),
+            (WaitingForPreemption(victims),) if victims else (),
+        )
+
+    def explain(self, group: str) -> str:
+        """Why ``group`` waits, where it runs, whom it waits for, or who preempted it: for people. Lines of text."""
+        state = self._state
+        holds = state.groups.get(group)
+        if holds is not None:
+            lines = [_explained(self._again(holds))]
+            if not holds.guaranteed and holds.request.priority >= 0:
+                lines.append("- it was guaranteed, and runs on as opportunistic: its VC's cells went to others")
+            for by in holds.preempted_by:
+                vc = state.tenants[by.tenant]
+                lines.append(f"- {say(PreemptedBy(by.name, vc, by.priority, holds.request.priority))}")
+            return "\n".join(lines)
+        waiting = state.waiting.get(group)
+        before = self._preempted.get(group, ())
+        if waiting is not None:
+            return explain_wait(Wait(group, (*waiting.reasons, *before)))
+        if before:
+            return "\n".join([f"{group} has ended:", *(f"- {say(reason)}" for reason in before)])
+        raise RequestError("group", f"{group!r}: no such group")
+
+    def leaf_state(self, node: str, device: int) -> LeafState:
+        """What one device is doing: free, used, reserving or reserved."""
+        names = self._by_name()
+        for chain, number in names.nodes.get(node, ()):
+            leaf = names.leaves(chain, number).get(device)
+            if leaf is not None:
+                return self._state.floors[chain].leaf_state(number, leaf)
+        raise RequestError("node", f"there is no device {device!r} on a node {node!r}")
+
+    def doomed(self) -> tuple[tuple[str, str, str, str], ...]:
+        """The reserved cells that are *doomed bad*: VC, chain, cell type, and the first node of where they stand."""
+        state = self._state
+        state.step_back()
+        state.see_bad()
+        found = []
+        owners = {tenancy.binder: tenancy for of_tenant in state.tenancies for tenancy in of_tenant}
+        for floor in state.floors:
+            hierarchy = floor.chain.hierarchy
+            for binder, cell in floor.doomed:
+                level = binder.pool.cells[cell].level
+                node = binder.bound[cell] * hierarchy.gpus[level] // hierarchy.node_size
+                vc = state.tenants[owners[binder].tenant]
+                found.append((vc, hierarchy.spec.name, hierarchy.name(level), hierarchy.spec.node_names[node]))
+        return tuple(found)
+
+    def check_safety(self) -> tuple[LevelSafety, ...]:
+        """Sharing safety, as numbers: per chain and level reserved, allocated, free, obtainable, and the margin.
+
+        Raises :class:`~hived.errors.InvariantError` if a margin is negative (HiveD, equations 1 and 2). O(levels).
+        """
+        self._state.step_back()
+        rows = self._state.safety()
+        assert_safe(rows)
+        return rows
+
+    def validate(self) -> None:
+        """Re-derive everything; :class:`~hived.errors.InvariantError` where something is off. O(cluster): for tests."""
+        self._state.validate()
+
+    def snapshot(self) -> tuple[object, ...]:
+        """The whole state as plain values, equal exactly for equal states. O(cells in use + groups)."""
+        state = self._state
+        state.step_back()
+        state.see_bad()
+        held = tuple(
+            (
+                name,
+                group.request,
+                group.state.value,
+                group.guaranteed,
+                group.placement,
+                tuple(sorted(victim.name for victim in group.victims)),
+            )
+            for name, group in sorted(state.groups.items())
+        )
+        waiting = tuple((name, waiting.request) for name, waiting in sorted(state.waiting.items()))
+        cells = tuple(
+            (floor.chain.hierarchy.spec.name, tuple(sorted(floor.owners)), tuple(enumerate_set(floor.chain.bad)))
+            for floor in state.floors
+        )
+        return held, waiting, cells, state.safety()
+
+    # -- the event log ------------------------------------------------------------------------------------------------
+
+    def _logged(self, call: str, arguments: tuple[object, ...], work: Callable[[], T]) -> T:
+        """Do the work; if it is refused, write that down."""
+        if self._log is None:
+            return work()
+        try:
+            return work()
+        except InputError as error:
+            self._log(to_line(Refused.of(call, arguments, error)))
+            raise
+
+    def _write(self, event: Event) -> None:
+        if self._log is not None:
+            self._log(to_line(event))
+
+
+def enumerate_set(masks: list[int]) -> list[tuple[int, int]]:
+    """The masks that are not 0, with their places."""
+    return [(place, mask) for place, mask in enumerate(masks) if mask]
+
+
+def _refuse_another(group: Group, request: Request) -> None:
+    """A group asks again: it must be the same request."""
+    known = group.request
+    if known == request:
+        return
+    for name in (
+        "vc",
+        "priority",
+        "members",
+        "leaf_cell_type",
+        "pinned_cell_id",
+        "within",
+        "soft_affinity",
+        "lazy_preemption",
+    ):
+        was, wanted = getattr(known, name), getattr(request, name)
+        if was != wanted:
+            raise RequestError(
+                name,
+                f"group {group.name!r} is {group.state.value} with {was!r}, not {wanted!r}; use another group name",
+            )
+
+
+def _compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
+    return spec if isinstance(spec, ClusterSpec) else spec_from_dict(dict(spec))
+
+
+def _explained(decision: Decision) -> str:
+    match decision:
+        case Bind():
+            return explain_bind(decision)
+        case Preempt():
+            return explain_preempt(decision)
+        case Wait():
+            return explain_wait(decision)

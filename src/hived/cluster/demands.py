@@ -1,0 +1,226 @@
+"""A request checked against the cluster, and put into levels and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hived.cells import Hierarchy, Need
+from hived.errors import RequestError
+from hived.spec.compiled import ClusterSpec, VirtualClusterSpec
+
+from .requests import HIGHEST, OPPORTUNISTIC, Member, Request
+
+
+class Choice(NamedTuple):
+    """One place where a request may go: a pool of its VC, or a chain for an opportunistic one."""
+
+    where: int  #: number of the pool among the VC's, or of the chain
+    chain: int  #: number of the chain
+    needs: tuple[Need, ...]  #: one per pod
+    caps: tuple[int, ...]  #: highest common levels to be tried in turn, 0 for none
+
+
+class Demand(NamedTuple):
+    """What a request comes to in this cluster. Equal for requests that differ in name and priority alone."""
+
+    tenant: int
+    choices: tuple[Choice, ...]  #: in the order in which they are tried; none when there are more pods than leaf cells
+    gpus: int  #: leaf cells of all pods, in the first choice
+    pods: int
+    largest_pod: int  #: leaf cells of the largest pod
+    most_caps: int  #: the longest list of caps among the choices
+
+
+class Demands:
+    """Checks requests against one spec. What was checked once is remembered by shape."""
+
+    __slots__ = ("_known", "_leaf_types", "_pools", "_tenants", "gpus", "hierarchies", "spec")
+
+    def __init__(self, spec: ClusterSpec, hierarchies: Sequence[Hierarchy]) -> None:
+        self.spec = spec
+        self.hierarchies = hierarchies
+        #: leaf cells of the cluster
+        self.gpus = sum(chain.gpus for chain in spec.chains)
+        self._tenants = {vc.name: number for number, vc in enumerate(spec.virtual_clusters)}
+        self._leaf_types = {chain.leaf_type for chain in spec.chains}
+        numbers = {chain.name: number for number, chain in enumerate(spec.chains)}
+        #: per tenant: chain number and pinned cell id of each of its pools, unpinned ones first
+        self._pools = [pools_of(vc, numbers) for vc in spec.virtual_clusters]
+        self._known: dict[object, Demand] = {}
+
+    def of(self, request: Request) -> Demand:
+        """The demand of ``request``. Raises :class:`RequestError` naming the field. O(pods); O(1) once seen."""
+        if type(request) is not Request:
+            raise RequestError("request", f"expected a Request, not {request!r}")
+        group = request.group
+        if not isinstance(group, str) or not group:
+            raise RequestError("group", f"a name, not {group!r}")
+        priority = request.priority
+        if type(priority) is not int or not OPPORTUNISTIC <= priority <= HIGHEST:
+            raise RequestError(
+                "priority",
+                f"{priority!r} is out of range: {OPPORTUNISTIC} (opportunistic), or 0 to {HIGHEST} (guaranteed)",
+            )
+        shape = (
+            request.vc,
+            priority == OPPORTUNISTIC,
+            request.members,
+            request.leaf_cell_type,
+            request.pinned_cell_id,
+            request.within,
+            request.soft_affinity,
+            request.lazy_preemption,
+        )
+        try:
+            demand = self._known.get(shape)
+        except TypeError:  # something unhashable stands where a name or a number should
+            demand = None
+        if demand is None:
+            demand = self._compile(request)
+            if len(self._known) >= 10_000:
+                self._known.clear()
+            self._known[shape] = demand
+        return demand
+
+    def _compile(self, request: Request) -> Demand:
+        for name in ("lazy_preemption", "soft_affinity"):
+            if type(getattr(request, name)) is not bool:
+                raise RequestError(name, f"true or false, not {getattr(request, name)!r}")
+        for name in ("vc", "leaf_cell_type", "pinned_cell_id", "within"):
+            value = getattr(request, name)
+            if not (isinstance(value, str) or (value is None and name != "vc")):
+                raise RequestError(name, f"a name, not {value!r}")
+        tenant = self._tenants.get(request.vc)
+        if tenant is None:
+            raise RequestError("vc", f"there is no virtual cluster {request.vc!r}; there are {_listed(self._tenants)}")
+        _check_members(request.members)
+        places = self._places(request, tenant)
+        pods = request.pods
+        choices = []
+        if pods <= self.gpus and places:
+            types = {name for number in {chain for _, chain in places} for name in self._names(number)}
+            for position, member in enumerate(request.members):
+                if member.cell_type is not None and member.cell_type not in types:
+                    raise RequestError(
+                        f"members[{position}].cell_type",
+                        f"no cell of type {member.cell_type!r} there; there are {_listed(sorted(types))}",
+                    )
+            if request.within is not None and request.within not in types:
+                raise RequestError(
+                    "within", f"no cell of type {request.within!r} there; there are {_listed(sorted(types))}"
+                )
+            for where, number in places:
+                choice = self._choice(request, where, number)
+                if choice is not None:
+                    choices.append(choice)
+            if not choices:
+                raise RequestError("members", "no chain has all the cell types asked for (within among them)")
+        largest = max(
+            [need.gpus for choice in choices[:1] for need in choice.needs]
+            or [member.leaf_cells or 1 for member in request.members]
+        )
+        gpus = (
+            sum(need.gpus for need in choices[0].needs)
+            if choices
+            else sum(member.pods * max(1, member.leaf_cells) for member in request.members)
+        )
+        return Demand(
+            tenant, tuple(choices), gpus, pods, largest, max((len(choice.caps) for choice in choices), default=0)
+        )
+
+    def _names(self, number: int) -> list[str]:
+        return [level.cell_type for level in self.hierarchies[number].spec.levels]
+
+    def _places(self, request: Request, tenant: int) -> list[tuple[int, int]]:
+        """Pool (or chain) and chain numbers that the request may look at, in the order in which they are tried."""
+        wanted = request.leaf_cell_type
+        if wanted is not None and wanted not in self._leaf_types:
+            raise RequestError(
+                "leaf_cell_type",
+                f"there is no leaf cell type {wanted!r}; there are {_listed(sorted(self._leaf_types))}",
+            )
+        chains = self.spec.chains
+        if request.opportunistic:
+            if request.pinned_cell_id is not None:
+                raise RequestError(
+                    "pinned_cell_id", "an opportunistic group cannot ask for a pinned cell; give it priority 0 or more"
+                )
+            places = [(number, number) for number, chain in enumerate(chains) if wanted in (None, chain.leaf_type)]
+        else:
+            pools = self._pools[tenant]
+            pinned = request.pinned_cell_id
+            if pinned is not None and all(name != pinned for _, name in pools):
+                have = _listed([name for _, name in pools if name is not None]) or "none"
+                raise RequestError("pinned_cell_id", f"{request.vc!r} has no pinned cell {pinned!r}; it has {have}")
+            of_vc = [(where, number) for where, (number, name) in enumerate(pools) if name == pinned]
+            places = [(where, number) for where, number in of_vc if wanted in (None, chains[number].leaf_type)]
+            if wanted is not None and not places:
+                what = f"{request.vc!r}" if pinned is None else f"pinned cell {pinned!r}"
+                have = _listed(sorted({chains[number].leaf_type for _, number in of_vc})) or "none"
+                raise RequestError("leaf_cell_type", f"{what} has no cells of {wanted!r}; it has {have}")
+        return places
+
+    def _choice(self, request: Request, where: int, number: int) -> Choice | None:
+        hierarchy = self.hierarchies[number]
+        levels = {name: level for level, name in enumerate(self._names(number), 1)}
+        needs: list[Need] = []
+        for position, member in enumerate(request.members):
+            if member.cell_type is None:
+                need = Need(member.leaf_cells)
+            else:
+                level = levels.get(member.cell_type)
+                if level is None:
+                    return None
+                if level > hierarchy.node_level:
+                    node = hierarchy.name(hierarchy.node_level)
+                    raise RequestError(
+                        f"members[{position}].cell_type",
+                        f"a pod runs on one node, and {member.cell_type!r} is above {node!r}: "
+                        f"ask for {hierarchy.gpus[level] // hierarchy.node_size} pods of {node!r} within it",
+                    )
+                need = Need(hierarchy.gpus[level], level)
+            needs += [need] * member.pods
+        if request.within is None:
+            caps: tuple[int, ...] = (0,)
+        elif request.within not in levels:
+            return None
+        elif request.soft_affinity:
+            caps = (*range(levels[request.within], hierarchy.top + 1), 0)
+        else:
+            caps = (levels[request.within],)
+        return Choice(where, number, tuple(needs), caps)
+
+
+def pools_of(vc: VirtualClusterSpec, chains: dict[str, int]) -> list[tuple[int, str | None]]:
+    """Chain number and pinned cell id of each pool of a VC: its chains in the order of the cluster, then its pins."""
+    reserved = {cells.chain for cells in vc.cells if cells.number}
+    pools: list[tuple[int, str | None]] = [(number, None) for name, number in chains.items() if name in reserved]
+    pools += [(chains[pin.chain], pin.pinned_cell_id) for pin in vc.pinned]
+    return pools
+
+
+def _check_members(members: tuple[Member, ...]) -> None:
+    if not members:
+        raise RequestError(
+            "members", "empty: a group has at least one pod, e.g. members=[Member(pods=1, leaf_cells=8)]"
+        )
+    for position, member in enumerate(members):
+        if type(member) is not Member:
+            raise RequestError(f"members[{position}]", f"expected a Member, not {member!r}")
+        field = f"members[{position}]"
+        if type(member.pods) is not int or member.pods < 1:
+            raise RequestError(f"{field}.pods", f"at least 1, not {member.pods!r}")
+        if member.cell_type is not None:
+            if not isinstance(member.cell_type, str):
+                raise RequestError(f"{field}.cell_type", f"a name, not {member.cell_type!r}")
+            if member.leaf_cells != 0:
+                raise RequestError(f"{field}.leaf_cells", "leaf_cells and cell_type are two ways to say it; give one")
+        elif type(member.leaf_cells) is not int or member.leaf_cells < 1:
+            raise RequestError(f"{field}.leaf_cells", f"at least 1, not {member.leaf_cells!r}")
+
+
+def _listed(names: Sequence[str] | dict[str, int]) -> str:
+    """Some names for a message: the first ten."""
+    listed = list(names)
+    return ", ".join(map(repr, listed[:10])) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")

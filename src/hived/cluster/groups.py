@@ -1,0 +1,87 @@
+"""An affinity group as the cluster knows it."""
+
+from __future__ import annotations
+
+from .allocation import Part
+from .decisions import Placement
+from .requests import Request
+from .states import GroupEvent, GroupState, next_group_state
+
+
+class Group:
+    """A group that holds or has reserved leaf cells. Those that only wait are kept as :class:`Waiting`."""
+
+    __slots__ = (
+        "chain",
+        "displaced_by",
+        "former_levels",
+        "level",
+        "name",
+        "parts",
+        "placement",
+        "preempted_by",
+        "priority",
+        "request",
+        "sequence",
+        "since",
+        "spots",
+        "state",
+        "tenancy",
+        "tenant",
+        "victims",
+    )
+
+    def __init__(self, request: Request, tenant: int, sequence: int, since: float) -> None:
+        self.name = request.group
+        self.request = request
+        #: number of the tenant
+        self.tenant = tenant
+        #: the priority that counts now: that of the request, or -1 while it runs as opportunistic
+        self.priority = request.priority
+        #: rank among all groups by when they were bound or reserved; breaks ties
+        self.sequence = sequence
+        #: when that was, by the clock of the caller
+        self.since = since
+        self.state = GroupState.PENDING
+        #: number of the chain
+        self.chain = -1
+        #: number of the tenant's pool that it stands in; -1: opportunistic
+        self.tenancy = -1
+        #: per pod: virtual host and mask; () for an opportunistic group
+        self.spots: tuple[tuple[int, int], ...] = ()
+        #: per pod: its physical leaf cells
+        self.parts: tuple[Part, ...] = ()
+        #: the same by name
+        self.placement: Placement | None = None
+        #: lowest level at which one cell of the VC (of the cluster) holds all pods, 0 for none
+        self.level = 0
+        #: while preempting: who still has to go, in the order in which they started
+        self.victims: dict[Group, None] = {}
+        #: while being preempted: for whom
+        self.preempted_by: dict[Group, None] = {}
+        #: the group for whose sake it became opportunistic (lazy preemption)
+        self.displaced_by: Group | None = None
+        #: the levels of the reserved cells it stood in before that
+        self.former_levels: tuple[int, ...] = ()
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether it stands (or will stand) in cells of its VC."""
+        return self.tenancy >= 0
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody runs on its leaf cells, rather than waiting for them."""
+        return self.state is not GroupState.PREEMPTING
+
+    @property
+    def gpus(self) -> int:
+        """Leaf cells of all pods."""
+        return sum([part.mask.bit_count() for part in self.parts])
+
+    def happens(self, event: GroupEvent) -> None:
+        """``event`` moves it to its next state; :class:`~hived.errors.InvariantError` where the table has none."""
+        self.state = next_group_state(self.state, event)
+
+    def __repr__(self) -> str:
+        return f"Group({self.name!r}, {self.state.value}, priority {self.priority})"

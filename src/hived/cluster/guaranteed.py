@@ -1,0 +1,184 @@
+"""Where a guaranteed group goes: first in its VC, as if that were alone; then which physical cells that comes to.
+
+The first step looks at nothing but the VC's own groups and bad hardware, so tenants cannot move each other's answers.
+The second cannot fail (theorem 1), except that bad hardware or a list of suggested nodes can turn a choice down; then
+the hosts that did are left out, and the first step is asked again.
+
+    for each lower priority in use, from none upward:       rather preempt nobody, then the lowest
+        for each cap, from the one asked for upward:        (soft affinity)
+            for each pool of the VC, in the order of the spec
+"""
+
+from __future__ import annotations
+
+from hived.cells import Found, HostClass, find
+
+from .binding import Bindings
+from .demands import Choice, Demand
+from .fairer import bind_fairly
+from .groups import Group
+from .requests import Request
+from .state import Plan, State
+from .states import GroupState
+from .suggested import Suggested, stand_on_suggested
+from .tenancy import Pods, Tenancy
+
+#: how often a choice may be turned down by hardware or suggestions before the group has to wait
+ATTEMPTS = 64
+
+
+def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+    """Rank of a host: fewest leaf cells taken from others, then closest together, then tightest."""
+    if host.free.free < gpus:
+        return None
+    taken = max(0, gpus - host.idle.free)
+    level = host.free.level_for(gpus) if taken else host.idle.level_for(gpus)
+    return taken, level, host.free.free
+
+
+def place(state: State, request: Request, demand: Demand, suggested: Suggested | None = None) -> Plan | None:
+    """The plan for a guaranteed group, None when it has to wait. O(levels + pods) where it fits at once."""
+    plan = _at(state, request, demand, -1, suggested)
+    if plan is not None:
+        return plan
+    tenancies = state.tenancies[demand.tenant]
+    lower = {key for choice in demand.choices for key in tenancies[choice.where].below(request.priority)}
+    for key in sorted(lower):
+        plan = _at(state, request, demand, key, suggested)
+        if plan is not None:
+            return plan
+    return None
+
+
+def _at(state: State, request: Request, demand: Demand, key: int, suggested: Suggested | None) -> Plan | None:
+    """The plan where leaves taken at priorities up to ``key`` may be had."""
+    tenancies = state.tenancies[demand.tenant]
+    for step in range(demand.most_caps):
+        for choice in demand.choices:
+            tenancy = tenancies[choice.where]
+            if step < len(choice.caps) and (key < 0 or key in tenancy.at):
+                plan = _in(state, request, demand, choice, tenancy, key, step, suggested)
+                if plan is not None:
+                    return plan
+    return None
+
+
+def _in(
+    state: State,
+    request: Request,
+    demand: Demand,
+    choice: Choice,
+    tenancy: Tenancy,
+    key: int,
+    step: int,
+    suggested: Suggested | None,
+) -> Plan | None:
+    cap = choice.caps[step]
+    space = tenancy.space(key)
+    if suggested is None and not tenancy.floor.allocator.bad_leaves:
+        found = find(space, choice.needs, packed, cap)
+        return None if found is None else _plan(state, request, demand, choice, tenancy, key, step, found, None)
+    left_out: list[int] = []
+    if suggested is not None:
+        left_out = suggested.hosts_elsewhere(tenancy)
+        for host in left_out:
+            space.set(host, 0, 0)
+    plan = None
+    for _ in range(ATTEMPTS):
+        found = find(space, choice.needs, packed, cap)
+        if found is None:
+            break
+        plan = _plan(state, request, demand, choice, tenancy, key, step, found, suggested)
+        if plan is not None:
+            break
+        host = _refused(tenancy, found.pods, suggested)
+        left_out.append(host)
+        space.set(host, 0, 0)
+    for host in left_out:
+        tenancy.look_again(host)
+    return plan
+
+
+def _refused(tenancy: Tenancy, pods: Pods, suggested: Suggested | None) -> int:
+    """The host to be left out of the next attempt: the first that cannot stand, else the last that was chosen."""
+    for host, mask in pods:
+        if tenancy.binder.bound[host] < 0 and suggested is not None and not suggested.could_stand(tenancy, host, mask):
+            return host
+    unbound = [host for host, _ in pods if tenancy.binder.bound[host] < 0]
+    return unbound[-1] if unbound else pods[-1][0]
+
+
+def _plan(
+    state: State,
+    request: Request,
+    demand: Demand,
+    choice: Choice,
+    tenancy: Tenancy,
+    key: int,
+    step: int,
+    found: Found,
+    suggested: Suggested | None,
+) -> Plan | None:
+    """What a choice of virtual leaves comes to; None where it cannot stand on healthy, suggested hardware."""
+    plan = Plan(request, demand, choice.chain, found.level)
+    plan.tenancy = tenancy
+    plan.pods = found.pods
+    if step:
+        hierarchy = tenancy.pool.hierarchy
+        plan.relaxed = tuple([hierarchy.name(level) for level in choice.caps[:step]])
+    in_vc: list[Group] = [] if key < 0 else list(tenancy.on(found.pods))
+    lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
+    undo = [_downgraded(tenancy, group) for group in lazy]
+    stands = _bind(state, plan, suggested)
+    if stands:
+        on_floor = tenancy.floor.on(plan.parts)
+        others = [g for g in in_vc if g not in lazy]
+        others += [g for g in on_floor if g not in others]
+        plan.victims = sorted((g for g in others if g.running), key=lambda g: g.sequence)
+        plan.overtaken = sorted((g for g in others if not g.running), key=lambda g: g.sequence)
+        plan.downgraded = lazy
+    if stands and not lazy:
+        plan.bound = True
+        state.ahead = plan
+    else:
+        if stands:
+            tenancy.unbind(plan.pods)
+        for group, before, records in reversed(undo):
+            _guaranteed_again(tenancy, group, before, records)
+    return plan if stands else None
+
+
+def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
+    """Bind the plan's leaves; ``False`` where that cannot be, and nothing is bound then."""
+    tenancy = plan.tenancy
+    assert tenancy is not None
+    if suggested is not None:
+        plan.standing = stand_on_suggested(tenancy, plan.pods, suggested)
+        if plan.standing is None:
+            return False
+    parts = tenancy.bind(plan.pods, plan.standing)
+    if parts is None:
+        tenancy.unbind(plan.pods)
+        return False
+    plan.parts = parts
+    if plan.standing is None and any(tenancy.floor.chain.opportunistic[node] & mask for _, node, mask in parts):
+        bind_fairly(state, plan)
+    return True
+
+
+def _downgraded(tenancy: Tenancy, group: Group) -> tuple[Group, Pods, Bindings]:
+    """Try out what a downgrade of ``group`` would free. Returned is what :func:`_guaranteed_again` needs."""
+    before = group.spots
+    records = tenancy.binder.recorded(list(dict.fromkeys(host for host, _ in before)))
+    tenancy.give(group)
+    tenancy.unbind(before)
+    group.tenancy, group.spots = -1, ()
+    tenancy.floor.changed_kind(group)
+    return group, before, records
+
+
+def _guaranteed_again(tenancy: Tenancy, group: Group, before: Pods, records: Bindings) -> None:
+    group.tenancy, group.spots = tenancy.number, before
+    tenancy.binder.rebind(records)
+    tenancy.take_again(group)
+    tenancy.floor.changed_kind(group)

@@ -1,0 +1,499 @@
+"""All that a cluster is at one moment, and the few steps that change it.
+
+Deciding (:mod:`.guaranteed`, :mod:`.opportunistic`) only reads, or binds and unbinds again; a :class:`Plan` is what it
+comes to. The steps here carry plans out: admit, bind, end, withdraw, downgrade, restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from hived.cells import BuddyAllocator, Hierarchy, LevelSafety, assert_safe, safety
+from hived.errors import InvariantError, ensure
+from hived.spec.compiled import ClusterSpec
+
+from .allocation import Part
+from .binding import Binder
+from .decisions import Placement, PodPlacement
+from .demands import Demand, Demands
+from .feasibility import check_feasible, lowest_levels, reserved_cells
+from .floor import Floor
+from .groups import Group
+from .physical import PhysicalChain
+from .reasons import NeverFits, Reason
+from .requests import OPPORTUNISTIC, Request
+from .states import GroupEvent, GroupState
+from .tenancy import Pods, Tenancy
+from .virtual import VirtualCluster
+
+
+class Plan:
+    """A way to place a group, worked out and not yet carried out."""
+
+    __slots__ = (
+        "bound",
+        "chain",
+        "demand",
+        "downgraded",
+        "level",
+        "overtaken",
+        "parts",
+        "pods",
+        "relaxed",
+        "request",
+        "standing",
+        "suggested",
+        "tenancy",
+        "version",
+        "victims",
+    )
+
+    def __init__(self, request: Request, demand: Demand, chain: int, level: int) -> None:
+        self.request = request
+        self.demand = demand
+        #: number of the chain
+        self.chain = chain
+        #: lowest level at which one cell holds all pods, 0 for none
+        self.level = level
+        #: where its virtual leaves are; None for an opportunistic group
+        self.tenancy: Tenancy | None = None
+        #: per pod: virtual host and leaves
+        self.pods: Pods = ()
+        #: per pod: physical leaves
+        self.parts: tuple[Part, ...] = ()
+        #: the physical cells that some hosts must stand on
+        self.standing: dict[int, int] | None = None
+        #: who has to go
+        self.victims: list[Group] = []
+        #: who becomes opportunistic for it
+        self.downgraded: list[Group] = []
+        #: whose reservation ends
+        self.overtaken: list[Group] = []
+        #: names of the cell types given up as caps
+        self.relaxed: tuple[str, ...] = ()
+        #: whether its virtual leaves are bound already
+        self.bound = False
+        #: the nodes it was restricted to
+        self.suggested: frozenset[str] | None = None
+        #: the state's version that it was made for
+        self.version = -1
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A group that holds nothing: it asked and could not start, or lost its reservation."""
+
+    request: Request
+    reasons: tuple[Reason, ...]
+    sequence: int  #: rank among all that wait, by when they first asked
+    since: float
+
+
+class State:
+    """The cluster under groups. Everything is re-derived by :meth:`validate`."""
+
+    def __init__(self, spec: ClusterSpec, departed: Sequence[str] = ()) -> None:
+        """``departed``: names of VCs that are no more, but whose groups run on as opportunistic."""
+        check_feasible(spec)
+        self.spec = spec
+        hierarchies = [Hierarchy(chain) for chain in spec.chains]
+        reserved = reserved_cells(spec)
+        #: per chain: its nodes, and its buddy allocator
+        self.floors = [
+            Floor(PhysicalChain(number, hierarchy), BuddyAllocator(hierarchy, lowest, of_level))
+            for number, (hierarchy, lowest, of_level) in enumerate(
+                zip(hierarchies, lowest_levels(spec), reserved, strict=True)
+            )
+        ]
+        self.reserved = reserved
+        self.demands = Demands(spec, hierarchies)
+        #: names of the tenants, those departed last
+        self.tenants = (*(vc.name for vc in spec.virtual_clusters), *departed)
+        clusters = [VirtualCluster(vc.name, vc.cells, vc.pinned, hierarchies) for vc in spec.virtual_clusters]
+        pinned = [
+            [
+                self._tenancy(
+                    tenant,
+                    len(cluster.pools) + i,
+                    number,
+                    Binder(
+                        pool,
+                        self.floors[number].allocator,
+                        pin.index,
+                        self.floors[number].chain.bad,
+                        self.floors[number].owners,
+                    ),
+                    pin.pinned_cell_id,
+                )
+                for i, (pin, number, pool) in enumerate(cluster.pinned)
+            ]
+            for tenant, cluster in enumerate(clusters)
+        ]  # pinned cells stand first: they take their physical cells before anything else can
+        #: per tenant: its pools of cells, unpinned ones first
+        self.tenancies: list[list[Tenancy]] = [
+            [
+                self._tenancy(
+                    tenant,
+                    i,
+                    number,
+                    Binder(
+                        pool,
+                        self.floors[number].allocator,
+                        -1,
+                        self.floors[number].chain.bad,
+                        self.floors[number].owners,
+                    ),
+                    None,
+                )
+                for i, (number, pool) in enumerate(cluster.pools)
+            ]
+            + pinned[tenant]
+            for tenant, cluster in enumerate(clusters)
+        ]
+        self.tenancies += [[] for _ in departed]
+        #: GPUs of each tenant's cells, pinned ones included
+        self.sizes = [sum(tenancy.pool.gpus for tenancy in of_tenant) for of_tenant in self.tenancies]
+        #: weight of each tenant among opportunistic groups
+        self.weights = [
+            Fraction(self.sizes[tenant] if vc.opportunistic_weight is None else vc.opportunistic_weight)
+            for tenant, vc in enumerate(spec.virtual_clusters)
+        ] + [Fraction(0)] * len(departed)
+        #: per chain and tenant: leaf cells that its opportunistic groups have or have reserved
+        self.lent = [[0] * len(self.tenants) for _ in spec.chains]
+        #: per tenant: its opportunistic groups, in the order in which they started
+        self.borrowers: list[dict[Group, None]] = [{} for _ in self.tenants]
+        #: groups that run or have reserved, by name, in the order in which they came
+        self.groups: dict[str, Group] = {}
+        #: groups that wait, by name, in the order in which they first asked
+        self.waiting: dict[str, Waiting] = {}
+        #: groups that run as opportunistic for the sake of another
+        self.displaced: dict[Group, None] = {}
+        #: why a demand would not fit even if all were free; None where it would
+        self.fits_empty: dict[Demand, NeverFits | None] = {}
+        #: counts every change
+        self.version = 0
+        self.sequence = 0
+        #: the plan whose virtual leaves are bound ahead of its commit
+        self.ahead: Plan | None = None
+        self._doomed_at = [-1] * len(self.floors)
+
+    def _tenancy(self, tenant: int, number: int, chain: int, binder: Binder, pinned: str | None) -> Tenancy:
+        return Tenancy(tenant, number, pinned, self.floors[chain], binder)
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    def step_back(self) -> None:
+        """Undo what was bound ahead for a plan that nobody has committed."""
+        plan = self.ahead
+        if plan is not None:
+            self.ahead = None
+            plan.bound = False
+            if plan.tenancy is not None:
+                plan.tenancy.unbind(plan.pods)
+
+    def admit(self, plan: Plan, now: float) -> Group:
+        """Carry a plan of this version out: the group starts, or reserves what its victims still have."""
+        request = plan.request
+        self.version += 1
+        self.sequence += 1
+        group = Group(request, plan.demand.tenant, self.sequence, now)
+        if self.ahead is not plan:
+            self.step_back()
+        self.ahead = None
+        for victim in plan.downgraded:
+            self.downgrade(victim, group)
+        tenancy = plan.tenancy
+        if tenancy is not None and not plan.bound:
+            parts = tenancy.bind(plan.pods, plan.standing)
+            if parts != plan.parts:
+                raise InvariantError(f"{request.group}: bound to {parts}, planned on {plan.parts}")
+        group.chain = plan.chain
+        group.level = plan.level
+        group.parts = plan.parts
+        group.spots = plan.pods
+        group.tenancy = -1 if tenancy is None else tenancy.number
+        group.placement = self.placement(plan)
+        for victim in plan.victims:
+            group.victims[victim] = None
+            victim.preempted_by[group] = None
+            victim.happens(GroupEvent.CHOOSE)
+        for other in plan.overtaken:  # its bindings stay until the group has taken its leaves
+            self._give_up(other)
+        floor = self.floors[plan.chain]
+        if plan.victims:
+            floor.reserve(group, group.parts)
+            group.happens(GroupEvent.PREEMPT)
+        else:
+            floor.start(group, group.parts)
+            group.happens(GroupEvent.BIND)
+        if tenancy is not None:
+            tenancy.take(group)
+        else:
+            self.lend(group)
+        for other in plan.overtaken:
+            if other.guaranteed:
+                self.tenancies[other.tenant][other.tenancy].unbind(other.spots)
+            self._back_to_waiting(other)
+        self.waiting.pop(group.name, None)
+        self.groups[group.name] = group
+        return group
+
+    def placement(self, plan: Plan) -> Placement:
+        """A plan's physical leaves by name. O(pods)."""
+        floor = self.floors[plan.chain]
+        names = floor.chain.hierarchy.spec.node_names
+        pods = tuple([PodPlacement(names[node], floor.devices(node, mask)) for _, node, mask in plan.parts])
+        levels: tuple[int, ...] = ()
+        if plan.tenancy is not None:
+            levels = plan.tenancy.reserved_levels(plan.pods)
+        return Placement(floor.chain.hierarchy.spec.name, pods, levels)
+
+    def bind(self, group: Group) -> None:
+        """A preempting group whose victims are gone starts."""
+        self.version += 1
+        ensure(not group.victims, f"{group}: its victims are gone")
+        group.happens(GroupEvent.BIND)
+        self.floors[group.chain].bind(group)
+
+    def end(self, group: Group) -> None:
+        """``group`` runs no longer, or is withdrawn; what it has goes to who has reserved it."""
+        self.version += 1
+        if group.running:
+            self.floors[group.chain].end(group)
+            for preemptor in group.preempted_by:
+                del preemptor.victims[group]
+            group.preempted_by.clear()
+            self._leave(group)
+        else:
+            self._give_up(group)
+        if group.guaranteed:
+            self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
+        del self.groups[group.name]
+        self.displaced.pop(group, None)
+        group.happens(GroupEvent.END)
+        self._restore_after(group)
+
+    def withdraw(self, group: Group) -> None:
+        """A preempting group loses its reservation, and waits again."""
+        self.version += 1
+        self._give_up(group)
+        if group.guaranteed:
+            self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
+        self._back_to_waiting(group)
+
+    def _give_up(self, group: Group) -> None:
+        """The reservation ends; victims that nobody else wants are spared."""
+        self.floors[group.chain].cancel(group)
+        for victim in group.victims:
+            del victim.preempted_by[group]
+            if not victim.preempted_by:
+                victim.happens(GroupEvent.SPARE)
+        group.victims.clear()
+        self._leave(group)
+
+    def _leave(self, group: Group) -> None:
+        if group.guaranteed:
+            self.tenancies[group.tenant][group.tenancy].give(group)
+        else:
+            self.lent[group.chain][group.tenant] -= group.gpus
+            del self.borrowers[group.tenant][group]
+
+    def _back_to_waiting(self, group: Group) -> None:
+        group.happens(GroupEvent.OVERTAKE)
+        del self.groups[group.name]
+        self.wait(group.request, (), group.since)
+        self._restore_after(group)
+
+    def wait(self, request: Request, reasons: tuple[Reason, ...], now: float) -> None:
+        """Remember that ``request`` waits, and why; it keeps its place in line."""
+        known = self.waiting.get(request.group)
+        if known is None:
+            self.sequence += 1
+            self.waiting[request.group] = Waiting(request, reasons, self.sequence, now)
+        else:
+            known.request, known.reasons = request, reasons
+
+    def lend(self, group: Group) -> None:
+        """``group`` has (or is to have) its leaf cells as an opportunistic one."""
+        self.lent[group.chain][group.tenant] += group.gpus
+        self.borrowers[group.tenant][group] = None
+
+    # -- lazy preemption ----------------------------------------------------------------------------------------------
+
+    def downgrade(self, group: Group, sake: Group | None) -> None:
+        """A guaranteed group runs on as an opportunistic one, so that its VC can have its cells back."""
+        tenancy = self.tenancies[group.tenant][group.tenancy]
+        tenancy.give(group)
+        tenancy.unbind(group.spots)
+        group.happens(GroupEvent.DOWNGRADE)
+        group.tenancy, group.priority, group.spots = -1, OPPORTUNISTIC, ()
+        group.displaced_by = sake
+        if group.placement is not None:
+            group.former_levels = group.placement.reserved_levels
+            group.placement = replace(group.placement, reserved_levels=())
+        self.displaced[group] = None
+        self.floors[group.chain].changed_kind(group)
+        self.lend(group)
+
+    def _restore_after(self, gone: Group) -> None:
+        """Groups that were downgraded for the sake of one that is gone are guaranteed again, where they can be."""
+        if self.displaced:
+            for group in list(self.displaced):
+                by = group.displaced_by
+                if by is gone or (by is not None and by.state in (GroupState.PENDING, GroupState.DELETED)):
+                    self.restore(group)
+
+    def restore(self, group: Group) -> bool:
+        """Make a downgraded group guaranteed again, on the very leaf cells it has; whether that could be."""
+        placement = group.placement
+        levels = group.former_levels
+        if group.preempted_by or placement is None or not levels:
+            return False
+        found = self.readmitted(group.tenant, group.request, group.chain, group.parts, levels)
+        if found is None:
+            return False
+        tenancy, pods = found
+        self.version += 1
+        self.lent[group.chain][group.tenant] -= group.gpus
+        del self.borrowers[group.tenant][group]
+        del self.displaced[group]
+        group.displaced_by = None
+        group.tenancy, group.priority, group.spots = tenancy.number, group.request.priority, pods
+        group.placement = replace(placement, reserved_levels=levels)
+        tenancy.take(group)
+        self.floors[group.chain].changed_kind(group)
+        group.happens(GroupEvent.RESTORE)
+        return True
+
+    def readmitted(
+        self, tenant: int, request: Request, chain: int, parts: Sequence[Part], levels: Sequence[int]
+    ) -> tuple[Tenancy, Pods] | None:
+        """Virtual leaves of a VC bound to these very physical ones, in cells reserved at ``levels`` (one per pod).
+
+        None where there are none, or sharing safety would not survive; nothing has changed then. O(pods * levels).
+        """
+        for tenancy in self.tenancies[tenant]:
+            if tenancy.floor.number == chain and tenancy.pinned == request.pinned_cell_id:
+                pods = tenancy.stand_at(parts, levels)
+                if pods is not None:
+                    return tenancy, pods
+        return None
+
+    # -- hardware -----------------------------------------------------------------------------------------------------
+
+    def set_bad(self, chain: int, node: int, mask: int) -> None:
+        """The bad leaf cells of a node are ``mask`` now. Reservations that hold bad ones end."""
+        floor = self.floors[chain]
+        if floor.set_bad(node, mask):
+            self.version += 1
+            for group in list(floor.holders.get(node, {})):
+                if not group.running and any(part.node == node and part.mask & mask for part in group.parts):
+                    self.withdraw(group)
+
+    def see_bad(self) -> None:
+        """Bind the reserved cells that can no longer be healthy to bad ones, so that their VCs see it (*doomed bad*).
+
+        Worked out afresh from what is in use, and so the same whatever came before. Costs nothing without bad
+        hardware, else O(VCs * levels + doomed cells) where something has changed.
+        """
+        for floor in self.floors:
+            if (floor.allocator.bad_leaves or floor.doomed) and self._doomed_at[floor.number] != self.version:
+                self._doomed_at[floor.number] = self.version
+                if floor.chain.untold:
+                    floor.chain.tell_crowds(floor.allocator)
+                binders = [
+                    tenancy.binder
+                    for of_tenant in self.tenancies
+                    for tenancy in of_tenant
+                    if tenancy.floor is floor and tenancy.pinned is None
+                ]
+                for binder, cell in floor.doomed:
+                    if cell in binder.anchored:
+                        binder.pardon(cell)
+                floor.doomed.clear()
+                if floor.allocator.bad_leaves:
+                    for binder in binders:
+                        wanted = [binder.unbound(level) for level in range(floor.allocator.hierarchy.top + 1)]
+                        for level, short in enumerate(floor.allocator.shortage(wanted)):
+                            for _ in range(short):
+                                cell = binder.loose[level].last()
+                                if binder.doom(level):
+                                    floor.doomed.append((binder, cell))
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    def safety(self) -> tuple[LevelSafety, ...]:
+        """Equations 1 and 2 as they stand now, for every chain and level. O(levels)."""
+        rows: list[LevelSafety] = []
+        for floor, reserved in zip(self.floors, self.reserved, strict=True):
+            allocator = floor.allocator
+            rows += safety(allocator.hierarchy, reserved, allocator.allocated, allocator.free)
+        return tuple(rows)
+
+    def validate(self) -> None:
+        """Re-derive everything from the groups: who has what, every index, every binding, every state. O(cluster)."""
+        self.step_back()
+        self.see_bad()
+        assert_safe(self.safety())
+        groups = list(self.groups.values())
+        ensure(list(self.groups) == [group.name for group in groups], "groups by name")
+        ensure(not self.groups.keys() & self.waiting.keys(), "a group waits or holds, not both")
+        self._validate_groups(groups)
+        for floor in self.floors:
+            floor.chain.tell_crowds(floor.allocator)
+            floor.validate(groups)
+            floor.allocator.validate()
+            allocated = [0] * (floor.allocator.hierarchy.top + 1)
+            for (level, cell), (binder, virtual) in floor.owners.items():
+                ensure(binder.bound[virtual] == cell, f"reserved cell {cell} of level {level} is bound")
+                allocated[level] += 1
+            ensure(allocated == floor.allocator.allocated, "allocated cells per level")
+            crowds = [mask.bit_count() for mask in floor.chain.opportunistic]
+            for level in floor.allocator.levels:
+                if level >= floor.chain.hierarchy.node_level:
+                    nodes = floor.chain.hierarchy.gpus[level] // floor.chain.hierarchy.node_size
+                    crowd = [sum(crowds[i : i + nodes]) for i in range(0, len(crowds), nodes)]
+                    ensure(floor.allocator.siblings(level).crowd == crowd, f"opportunistic GPUs at level {level}")
+        for tenant, of_tenant in enumerate(self.tenancies):
+            for tenancy in of_tenant:
+                mine = (g for g in groups if g.tenant == tenant and g.tenancy == tenancy.number)
+                tenancy.validate(mine)
+        for chain, lent in enumerate(self.lent):
+            counted = [0] * len(self.tenants)
+            for group in groups:
+                if not group.guaranteed and group.chain == chain:
+                    counted[group.tenant] += group.gpus
+            ensure(counted == lent, "leaf cells lent per tenant")
+        borrowers = [{g for g in groups if not g.guaranteed and g.tenant == t} for t in range(len(self.tenants))]
+        ensure(borrowers == [set(of_tenant) for of_tenant in self.borrowers], "opportunistic groups per tenant")
+
+    def _validate_groups(self, groups: Iterable[Group]) -> None:
+        alive = set(groups)
+        for group in alive:
+            ensure(
+                group.state in (GroupState.PREEMPTING, GroupState.ALLOCATED, GroupState.BEING_PREEMPTED),
+                f"{group} holds",
+            )
+            ensure(
+                (group.state is GroupState.BEING_PREEMPTED) == bool(group.preempted_by), f"{group} is preempted by some"
+            )
+            ensure(group.running or not group.preempted_by, f"{group} only waits for its victims")
+            ensure(not group.victims or group.state is GroupState.PREEMPTING, f"{group} has victims while preempting")
+            ensure(
+                all(group in victim.preempted_by and victim in alive for victim in group.victims), f"victims of {group}"
+            )
+            ensure(
+                all(group in other.victims and other in alive for other in group.preempted_by), f"who preempts {group}"
+            )
+            ensure(group.guaranteed == (group.priority >= 0) == bool(group.spots), f"{group} stands in its VC or not")
+            ensure(
+                (group in self.displaced) == (group.priority != group.request.priority), f"{group} is displaced or not"
+            )
+            for victim in group.victims:
+                same_vc = victim.tenant == group.tenant and victim.guaranteed and victim.priority < group.priority
+                ensure(
+                    same_vc or not victim.guaranteed,
+                    f"{group} preempts its own VC's lower groups, or opportunistic ones",
+                )

@@ -1,0 +1,270 @@
+"""The cells of one VC in one chain (or one pinned cell) under groups of many priorities.
+
+A leaf cell of a VC is taken by the group that runs in it and, while that one is being preempted, by the group that has
+reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a priority
+is a :class:`~hived.cells.Space` of its own, made when somebody first asks and kept as leaves are taken and given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from hived.cells import Space
+from hived.errors import ensure
+
+from .allocation import Part
+from .binding import Binder
+from .floor import Floor
+from .groups import Group
+from .virtual import VirtualPool
+
+#: virtual hosts and leaves, one pair per pod
+Pods = tuple[tuple[int, int], ...]
+
+
+class Tenancy:
+    """A pool of virtual cells, its bindings, and who takes what of it."""
+
+    __slots__ = ("_levels", "_views", "at", "binder", "floor", "number", "pinned", "pool", "takers", "tenant", "totals")
+
+    def __init__(self, tenant: int, number: int, pinned: str | None, floor: Floor, binder: Binder) -> None:
+        #: number of the tenant
+        self.tenant = tenant
+        #: its number among the tenant's pools
+        self.number = number
+        #: id of the pinned cell that it is, None where its cells are not pinned
+        self.pinned = pinned
+        #: the chain that it is bound to
+        self.floor = floor
+        self.binder = binder
+        self.pool: VirtualPool = binder.pool
+        #: per host that has any: the groups that take leaves of it
+        self.takers: dict[int, dict[Group, int]] = {}
+        #: per priority: the groups of that priority, in the order in which they came
+        self.at: dict[int, dict[Group, None]] = {}
+        #: healthy leaves free (-1), or free and taken at priorities up to the key
+        self.totals: dict[int, int] = {-1: self.pool.gpus}
+        # per host asked for: the level of the reserved cell that it is in
+        self._levels: dict[int, int] = {}
+        # what may be had, where leaves taken at priorities up to the key count as free
+        self._views: dict[int, Space] = {}
+
+    def below(self, priority: int) -> list[int]:
+        """The priorities below ``priority`` that groups have here, ascending. O(priorities in use)."""
+        if len(self.at) <= 1:  # the common case, without a sort
+            return [key for key in self.at if key < priority]
+        return sorted(key for key in self.at if key < priority)
+
+    def space(self, key: int = -1) -> Space:
+        """What may be had: free leaves, and those taken at priorities up to ``key``. O(hosts) when first asked for."""
+        if self.binder.changed:
+            self.settle()
+        if key < 0:
+            return self.pool.space
+        view = self._views.get(key)
+        if view is None:
+            pool = self.pool
+            free = [pool.shapes[h].full & ~(pool.bad[h] | self._blocked(h, key)) for h in range(pool.hosts)]
+            view = self._views[key] = pool.new_space(free, list(pool.space.free))
+            self.totals[key] = sum(mask.bit_count() for mask in free)
+        return view
+
+    def settle(self) -> None:
+        """Hosts under which hardware turned bad or good are looked at again. O(such hosts * views)."""
+        for host in sorted(self.binder.changed):
+            self._refresh(host)
+        self.binder.changed.clear()
+
+    def look_again(self, host: int) -> None:
+        """Somebody has changed what the spaces say of ``host``: make it right again. O(views)."""
+        self._refresh(host)
+
+    def take_again(self, group: Group) -> None:
+        """Undo a :meth:`give` that was only tried out: the groups of a priority stand in the order they came in."""
+        self.take(group)
+        of_priority = self.at[group.priority]
+        self.at[group.priority] = dict.fromkeys(sorted(of_priority, key=lambda g: g.sequence))
+
+    def _blocked(self, host: int, key: int) -> int:
+        blocked = 0
+        for group, mask in self.takers.get(host, {}).items():
+            if group.priority > key:
+                blocked |= mask
+        return blocked
+
+    def _refresh(self, host: int) -> None:
+        pool = self.pool
+        healthy = pool.shapes[host].full & ~pool.bad[host]
+        free = pool.free[host] & healthy
+        space = pool.space
+        totals = self.totals
+        totals[-1] += free.bit_count() - space.free[host].bit_count()
+        space.set(host, free, free)
+        for key, view in self._views.items():
+            obtainable = healthy & ~self._blocked(host, key)
+            totals[key] += obtainable.bit_count() - view.free[host].bit_count()
+            view.set(host, obtainable, free)
+
+    def take(self, group: Group) -> None:
+        """``group`` takes its spots, whoever else is there. O(pods * views)."""
+        pool = self.pool
+        of_priority = self.at.get(group.priority)
+        if of_priority is None:
+            of_priority = self.at[group.priority] = {}
+        of_priority[group] = None
+        for host, mask in group.spots:
+            takers = self.takers.get(host)
+            if takers is None:
+                self.takers[host] = {group: mask}
+            else:
+                takers[group] = takers.get(group, 0) | mask
+            pool.free[host] &= ~mask
+            self._refresh(host)
+
+    def give(self, group: Group) -> None:
+        """``group`` takes them no longer; bindings are as they were. O(pods * (views + takers of the host))."""
+        pool = self.pool
+        of_priority = self.at[group.priority]
+        del of_priority[group]
+        if not of_priority:
+            del self.at[group.priority]
+            self._views.pop(group.priority, None)
+            self.totals.pop(group.priority, None)
+        for host in dict.fromkeys([host for host, _ in group.spots]):
+            takers = self.takers[host]
+            del takers[group]
+            free = pool.shapes[host].full
+            if takers:
+                for mask in takers.values():
+                    free &= ~mask
+            else:
+                del self.takers[host]
+            pool.free[host] = free
+            self._refresh(host)
+
+    def unbind(self, pods: Pods) -> None:
+        """Undo the bindings of leaves that nobody takes."""
+        for host, mask in by_host(pods):
+            self.binder.unbind(host, mask)
+
+    def bind(self, pods: Pods, standing: dict[int, int] | None = None) -> tuple[Part, ...] | None:
+        """Bind what is not bound yet, and say where the pods stand; None where bad hardware cannot be avoided.
+
+        ``standing``: the physical cells that some hosts must stand on. Bindings made stay: undo with :meth:`unbind`.
+        """
+        floor, binder, pool = self.floor, self.binder, self.pool
+        chain = floor.chain
+        if chain.untold:
+            chain.tell_crowds(floor.allocator)
+        number = floor.number
+        if len(pods) == 1 and standing is None:
+            host, mask = pods[0]
+            binder.hold(host, mask)
+            if pool.bad[host] & mask:
+                return None
+            node, leaves = binder.leaves(host, mask, chain.opportunistic)
+            return (Part(number, node, leaves),)
+        healthy = True
+        for host, mask in by_host(pods):
+            if standing is not None and host in standing:
+                binder.stand(host, standing[host], mask)
+            else:
+                binder.hold(host, mask)
+            healthy = healthy and not pool.bad[host] & mask
+        if not healthy:
+            return None
+        return tuple([Part(number, *binder.leaves(host, mask, chain.opportunistic)) for host, mask in pods])
+
+    def reserved_levels(self, pods: Pods) -> tuple[int, ...]:
+        """Per pod, the level of the reserved cell that it stands in. O(pods)."""
+        levels = self._levels
+        found = []
+        for host, _ in pods:
+            level = levels.get(host)
+            if level is None:
+                cell = host
+                while self.pool.cells[cell].parent >= 0:
+                    cell = self.pool.cells[cell].parent
+                level = levels[host] = self.pool.cells[cell].level
+            found.append(level)
+        return tuple(found)
+
+    def stand_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Pods | None:
+        """Bind free virtual leaves to these very physical ones, in cells reserved at ``levels`` (one per pod).
+
+        None where that cannot be, or sharing safety would not survive it; nothing has changed then.
+        """
+        binder, pool, hierarchy = self.binder, self.pool, self.pool.hierarchy
+        pods: list[tuple[int, int]] = []
+        for (_, node, mask), level in zip(parts, levels, strict=True):
+            leaf = (mask & -mask).bit_length() - 1
+            host = binder.host_for(level, node, leaf)
+            leaves = 0
+            if host >= 0:
+                shape = pool.shapes[host]
+                offset = leaf // shape.leaves * shape.leaves
+                if not mask & ~(shape.full << offset):
+                    cell = (node * hierarchy.node_size + leaf) // shape.leaves
+                    binder.stand(host, cell)
+                    leaves = binder.virtual_leaves(host, mask >> offset)
+                    if not leaves:
+                        binder.unbind(host, 0)
+            if not leaves:
+                self.unbind(tuple(pods))
+                return None
+            pods.append((host, leaves))
+        return tuple(pods)
+
+    def on(self, pods: Iterable[tuple[int, int]]) -> Iterator[Group]:
+        """The groups that take some of these leaves, each once."""
+        seen: set[Group] = set()
+        for host, mask in pods:
+            for group, held in self.takers.get(host, {}).items():
+                if held & mask and group not in seen:
+                    seen.add(group)
+                    yield group
+
+    def validate(self, groups: Iterable[Group]) -> None:
+        """Takers, free leaves and views are what the groups make them. O(hosts * views + groups)."""
+        self.settle()
+        takers: dict[int, dict[Group, int]] = {}
+        at: dict[int, set[Group]] = {}
+        for group in groups:
+            at.setdefault(group.priority, set()).add(group)
+            for host, mask in group.spots:
+                of_host = takers.setdefault(host, {})
+                of_host[group] = of_host.get(group, 0) | mask
+        ensure(takers == self.takers, "groups per virtual host")
+        ensure(at == {key: set(of_priority) for key, of_priority in self.at.items()}, "groups per priority")
+        pool = self.pool
+        for host in range(pool.hosts):
+            free = pool.shapes[host].full
+            for one, mask in takers.get(host, {}).items():
+                free &= ~mask
+                for other, held in takers[host].items():
+                    if one is not other and mask & held:
+                        ensure(one.running != other.running, f"{one} and {other}: one runs, one has reserved")
+                        ensure(
+                            one.running == (one.priority < other.priority), f"{one} and {other}: the higher reserves"
+                        )
+            ensure(free == pool.free[host], f"free leaves of virtual host {host}")
+            ensure(pool.space.free[host] == free & ~pool.bad[host], f"healthy free leaves of virtual host {host}")
+            for key, view in self._views.items():
+                obtainable = pool.shapes[host].full & ~(pool.bad[host] | self._blocked(host, key))
+                ensure(view.free[host] == obtainable, f"leaves to be had at priority {key} in host {host}")
+                ensure(view.idle[host] == pool.space.free[host], f"free ones among them in host {host}")
+        for key, view in [(-1, pool.space), *self._views.items()]:
+            view.validate()
+            ensure(self.totals[key] == sum(mask.bit_count() for mask in view.free), f"leaves to be had at {key}")
+        ensure(set(self.totals) == {-1, *self._views}, "totals of the views")
+        self.binder.validate()
+
+
+def by_host(pods: Pods) -> Iterable[tuple[int, int]]:
+    """Each host once, with the leaves of all pods there, in order of first mention."""
+    if len(pods) == 1:
+        return pods
+    masks: dict[int, int] = {}
+    for host, mask in pods:
+        masks[host] = masks.get(host, 0) | mask
+    return masks.items()

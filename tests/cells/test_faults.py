@@ -1,0 +1,343 @@
+"""Bad hardware: who reserved a cell gets a healthy one wherever that is safe, and always gets one.
+
+Legal requests only: at each level never more cells than reserved, and reservations that fit. Whether hardware is bad
+plays no part in safety, so bad cells count as cells there.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hived.cells import BuddyAllocator, Hierarchy
+from hived.spec.compiled import ChainSpec
+
+from ..strategies import GPU, NODE, PAIR, RACK, SOCKET, chain_of, chains, nodes_of_8, racks
+from .naive import Cell, NaiveBuddies, packs
+from .test_every_small_hierarchy import demands, hierarchies, name_of
+
+
+@st.composite
+def reservations(draw: st.DrawFn, chain: ChainSpec) -> list[int]:
+    """Cells per level that fit side by side."""
+    room = NaiveBuddies(chain)
+    for level in draw(st.lists(st.integers(1, room.top), max_size=20)):
+        cell = room.choose(level)
+        if cell is not None:
+            room.take(cell)
+    return room.allocated
+
+
+def masks(size: int) -> st.SearchStrategy[int]:
+    """Bad leaves of a node of ``size``: none, one, all, any."""
+    one = st.integers(0, size - 1).map(lambda leaf: 1 << leaf)
+    return st.just(0) | one | st.just((1 << size) - 1) | st.integers(0, (1 << size) - 1)
+
+
+def is_healthy(allocator: BuddyAllocator, level: int, cell: int) -> bool:
+    return cell not in allocator.bad[level]
+
+
+def takeable(allocator: BuddyAllocator, level: int, healthy: bool) -> list[int]:
+    """The cells of ``level`` that may be taken, of those that are healthy, or of those that are not."""
+    cells = range(allocator.hierarchy.count[level])
+    return [c for c in cells if is_healthy(allocator, level, c) == healthy and allocator.can_take(level, c)]
+
+
+def bad_ones_got(allocator: BuddyAllocator, wanted: list[int]) -> list[int]:
+    """How many bad cells per level really asking for all of ``wanted`` gives, higher levels first."""
+    got = [0] * len(wanted)
+    trial = deepcopy(allocator)
+    for level in range(len(wanted) - 1, 0, -1):
+        for _ in range(wanted[level]):
+            cell = trial.allocate(level)
+            assert cell >= 0
+            assert min(trial.margins()) >= 0
+            got[level] += not is_healthy(trial, level, cell)
+    return got
+
+
+class LegalMachine(RuleBasedStateMachine):
+    """Tenants ask for what they reserved and give it back while leaves turn bad and good."""
+
+    @initialize(chain=chains(max_gpus=32), lowest=st.integers(1, 4), data=st.data())
+    def build(self, chain: ChainSpec, lowest: int, data: st.DataObject) -> None:
+        reserved = data.draw(reservations(chain), label="reserved")
+        lowest = min(lowest, *(k for k, number in enumerate(reserved) if number), len(chain.levels))
+        self.allocator = BuddyAllocator(Hierarchy(chain), lowest, reserved)
+        self.chain = chain
+        self.allocated: list[Cell] = []
+        self.bad = [0] * self.allocator.hierarchy.nodes
+        self.crowd = [0] * self.allocator.hierarchy.nodes
+
+    def left(self) -> list[int]:
+        """What may still be asked for, per level."""
+        return [r - a for r, a in zip(self.allocator.reserved, self.allocator.allocated, strict=True)]
+
+    def some_level(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from([k for k, number in enumerate(self.left()) if number]), label="level")
+
+    @precondition(lambda self: any(self.left()))
+    @rule(data=st.data())
+    def a_request_is_served_and_with_a_healthy_cell_if_any_may_be_taken(self, data: st.DataObject) -> None:
+        level = self.some_level(data)
+        near = data.draw(st.integers(-1, self.chain.cells_at(level) - 1), label="near")
+        healthy = takeable(self.allocator, level, healthy=True)
+        cell = self.allocator.allocate(level, near)
+        assert cell >= 0
+        assert cell in healthy or not healthy
+        self.allocated.append((level, cell))
+
+    @precondition(lambda self: any(self.left()))
+    @rule(data=st.data())
+    def a_bad_cell_is_found_if_any_may_be_taken(self, data: st.DataObject) -> None:
+        level = self.some_level(data)
+        bad = takeable(self.allocator, level, healthy=False)
+        cell = self.allocator.allocate_bad(level)
+        assert cell in bad if bad else cell == -1
+        if bad:
+            self.allocated.append((level, cell))
+
+    @precondition(lambda self: any(self.left()))
+    @rule(data=st.data())
+    def a_cell_may_be_taken_exactly_when_taking_it_leaves_all_safe(self, data: st.DataObject) -> None:
+        level = self.some_level(data)
+        cell = data.draw(st.integers(0, self.chain.cells_at(level) - 1), label="cell")
+        free = {(k, c) for k in self.allocator.levels for c in self.allocator.free_cells(k)}
+        naive = NaiveBuddies(self.chain)
+        naive.free = free
+        safe = naive.holder_of((level, cell)) is not None
+        if safe:
+            trial = deepcopy(self.allocator)
+            trial.allocate_exactly(level, cell)
+            safe = all(row.margin >= 0 for row in trial.safety())
+        assert self.allocator.can_take(level, cell) == safe
+        if safe:
+            self.allocator.allocate_exactly(level, cell)
+            self.allocated.append((level, cell))
+
+    @precondition(lambda self: self.allocated)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        cell = data.draw(st.sampled_from(sorted(self.allocated)))
+        self.allocated.remove(cell)
+        self.allocator.release(*cell)
+
+    @rule(data=st.data(), node=st.integers(0, 31))
+    def leaves_turn_bad_or_good(self, data: st.DataObject, node: int) -> None:
+        node %= len(self.bad)
+        after = data.draw(masks(self.chain.gpus_per_node), label="bad")
+        self.allocator.set_bad(node, self.bad[node], after)
+        self.bad[node] = after
+
+    @rule(data=st.data(), node=st.integers(0, 31))
+    def opportunistic_jobs_come_and_go(self, data: st.DataObject, node: int) -> None:
+        node %= len(self.crowd)
+        after = data.draw(masks(self.chain.gpus_per_node), label="opportunistic")
+        self.allocator.crowd_changed(node, self.crowd[node], after)
+        self.crowd[node] = after
+
+    @rule(data=st.data())
+    def the_shortage_of_one_vc_is_what_it_would_meet(self, data: st.DataObject) -> None:
+        wanted = [data.draw(st.integers(0, number) | st.just(number), label="wanted") for number in self.left()]
+        before = deepcopy(self.allocator.free_bad)
+        assert self.allocator.shortage(wanted) == bad_ones_got(self.allocator, wanted)
+        assert self.allocator.free_bad == before, "nothing is touched by asking"
+
+    @invariant()
+    def all_is_safe(self) -> None:
+        self.allocator.validate()
+        assert min(self.allocator.margins()) >= 0
+
+
+LegalMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+TestAnyLegalRequestsAndFaults = LegalMachine.TestCase
+
+
+@given(chains(max_gpus=64), st.data())
+@settings(max_examples=200)
+def test_the_shortage_in_a_cluster_with_many_faults_is_what_asking_for_everything_meets(
+    chain: ChainSpec, data: st.DataObject
+) -> None:
+    reserved = data.draw(reservations(chain), label="reserved")
+    allocator = BuddyAllocator(Hierarchy(chain), 1, reserved)
+    for node in range(allocator.hierarchy.nodes):
+        allocator.set_bad(node, 0, data.draw(masks(chain.gpus_per_node), label="bad"))
+        allocator.crowd_changed(node, 0, data.draw(masks(chain.gpus_per_node), label="opportunistic"))
+    for level in data.draw(st.lists(st.integers(1, len(chain.levels)), max_size=6), label="taken before"):
+        if allocator.allocated[level] < reserved[level]:
+            allocator.allocate(level)
+    wanted = [r - a for r, a in zip(reserved, allocator.allocated, strict=True)]
+    assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted)
+
+
+SMALL = [
+    pytest.param(chain, id=name_of(chain))
+    for chain in hierarchies()
+    if chain.gpus <= (2 if 1 in [level.fanout for level in chain.levels[1:]] else 4) or name_of(chain) in ("3x2", "2x3")
+]
+
+
+@pytest.mark.parametrize("chain", SMALL)
+def test_in_every_safe_state_under_all_faults_a_request_gets_the_best_that_is_safe(chain: ChainSpec) -> None:
+    """Every assignment that fits, every state that keeps it safe, every set of bad leaves, every request.
+
+    Safe is what can be packed, found by trying every way; no equation is asked.
+    """
+    levels = range(1, len(chain.levels) + 1)
+    for reserved in demands(chain, 0):
+        if not packs(chain, reserved):
+            continue
+        found: list[frozenset[Cell]] = [frozenset()]
+        seen = set(found)
+        for state in found:
+            left = [number - sum(k == level for k, _ in state) for level, number in enumerate(reserved)]
+            allocator = BuddyAllocator(Hierarchy(chain), 1, reserved)
+            for cell in sorted(state):
+                allocator.allocate_exactly(*cell)
+            safe: set[Cell] = set()
+            for level in levels:
+                if left[level]:
+                    fewer = [number - (k == level) for k, number in enumerate(left)]
+                    for number in range(chain.cells_at(level)):
+                        cell = level, number
+                        may = stands_apart(chain, cell, state) and packs(chain, fewer, state | {cell})
+                        assert allocator.can_take(*cell) == may
+                        if may:
+                            safe.add(cell)
+                            if state | {cell} not in seen:
+                                seen.add(state | {cell})
+                                found.append(state | {cell})
+            for bad in product(range(1 << chain.gpus_per_node), repeat=chain.top_cells):
+                check_requests(allocator, safe, left, bad)
+
+
+def stands_apart(chain: ChainSpec, cell: Cell, others: frozenset[Cell]) -> bool:
+    naive = NaiveBuddies(chain)
+    return all(set(naive.leaves(cell)).isdisjoint(naive.leaves(other)) for other in others)
+
+
+def check_requests(allocator: BuddyAllocator, safe: set[Cell], left: list[int], bad: tuple[int, ...]) -> None:
+    """With ``bad`` leaves per top cell, every request gets one of the ``safe`` cells, healthy if one of them is."""
+    for node, mask in enumerate(bad):
+        allocator.set_bad(node, 0, mask)
+    for level in range(1, len(left)):
+        if left[level]:
+            healthy = {cell for k, cell in safe if k == level and is_healthy(allocator, k, cell)}
+            unhealthy = {cell for k, cell in safe if k == level} - healthy
+            cell = allocator.allocate(level)
+            assert cell in (healthy or unhealthy)
+            allocator.release(level, cell)
+            cell = allocator.allocate_bad(level)
+            if unhealthy:
+                assert cell in unhealthy
+                assert allocator.bad[level][cell] == min(allocator.bad[level][c] for c in unhealthy)
+                allocator.release(level, cell)
+            else:
+                assert cell == -1
+    short = allocator.shortage(left)
+    got = [(level, allocator.allocate(level)) for level in range(len(left) - 1, 0, -1) for _ in range(left[level])]
+    assert short == [sum(k == level and not is_healthy(allocator, k, c) for k, c in got) for level in range(len(left))]
+    for cell in got:
+        allocator.release(*cell)
+    for node, mask in enumerate(bad):
+        allocator.set_bad(node, mask, 0)
+
+
+def test_a_higher_cell_is_split_around_a_bad_one_while_the_others_can_spare_it() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), NODE, [0, 0, 0, 0, 5, 0])
+    assert allocator.allocate(NODE) == 0
+    for node in (1, 2, 3):
+        allocator.set_bad(node, 0, 1)
+    assert allocator.margins()[NODE:] == [3, 1]
+    assert allocator.allocate(NODE) == 4, "rack 0 has only bad nodes, and rack 1 is nobody's"
+    assert allocator.margins()[NODE:] == [3, 0]
+
+
+def test_a_higher_cell_that_somebody_reserved_is_not_split_around_a_bad_one() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), NODE, [0, 0, 0, 0, 4, 1])
+    assert allocator.allocate(NODE) == 0
+    allocator.set_bad(1, 0, 1)
+    allocator.set_bad(2, 0, 0b11)
+    allocator.set_bad(3, 0, 1)
+    assert allocator.margins()[NODE:] == [0, 0]
+    assert allocator.shortage([0, 0, 0, 0, 3, 0]) == [0, 0, 0, 0, 3, 0]
+    assert allocator.shortage([0, 0, 0, 0, 3, 1]) == [0, 0, 0, 0, 3, 0]
+    assert [allocator.can_take(NODE, cell) for cell in (0, 1, 4)] == [False, True, False]
+    allocator.crowd_changed(1, 0, 1)
+    assert [allocator.allocate(NODE) for _ in range(3)] == [3, 1, 2], "fewest bad leaves, then the least crowded"
+    assert allocator.allocate(RACK) == 1
+
+
+def test_a_whole_cell_is_kept_while_a_bad_one_still_has_healthy_parts() -> None:
+    allocator = BuddyAllocator(Hierarchy(nodes_of_8(2)), GPU, [0, 8, 0, 0, 1])
+    allocator.set_bad(0, 0, 0b0000_1111)
+    assert allocator.allocate(NODE) == 1
+    assert [allocator.allocate(GPU) for _ in range(8)] == [4, 5, 6, 7, 0, 1, 2, 3]
+
+
+def test_a_bad_node_is_left_to_those_who_can_use_its_parts() -> None:
+    allocator = BuddyAllocator(Hierarchy(nodes_of_8(2)), PAIR, [0, 0, 2, 0, 1])
+    allocator.set_bad(0, 0, 1)
+    assert allocator.allocate(PAIR) == 4, "of two nodes the healthy one first: what both give is as good"
+    allocator.release(PAIR, 4)
+    assert allocator.allocate(NODE) == 1
+    assert allocator.allocate(PAIR) == 2, "the other socket of node 0 has no bad leaf"
+    assert allocator.allocate(PAIR) == 3
+
+
+def test_a_bad_hint_is_ignored_while_there_is_a_healthy_cell() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), NODE)
+    allocator.set_bad(6, 0, 1)
+    assert allocator.allocate(NODE, near=6) == 0
+    assert allocator.allocate(NODE, near=2) == 2
+    assert allocator.allocate(NODE, near=5) == 1, "rack 0 is split, so the hint leads nowhere"
+    assert allocator.allocate(NODE) == 3
+    assert allocator.allocate(NODE, near=7) == 7, "a healthy hint in a bad rack is followed"
+    assert [allocator.allocate(NODE) for _ in range(2)] == [4, 5]
+    assert allocator.allocate(NODE, near=6) == 6
+
+
+def test_a_bad_child_of_an_allocated_cell_is_taken_last() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks()), NODE)
+    allocator.allocate(RACK)
+    allocator.set_bad(0, 0, 1)
+    allocator.set_bad(2, 0, 1)
+    assert allocator.take_child(NODE, 0, near=2) == 1
+    assert allocator.take_child(NODE, 0) == 3
+    assert allocator.take_child(NODE, 0, near=2) == 2, "now bad ones are all there is"
+    assert allocator.take_child(NODE, 0) == 0
+
+
+def test_a_doomed_cell_gets_the_least_bad_one_that_is_safe() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), SOCKET, [0, 0, 0, 2, 0, 1])
+    assert allocator.allocate_bad(SOCKET) == -1, "nothing is bad"
+    allocator.set_bad(0, 0, 0b0011_0001)
+    assert allocator.allocate_bad(SOCKET) == 0, "one bad leaf, not two"
+    allocator.set_bad(4, 0, 1)
+    assert allocator.allocate_bad(SOCKET) == 1, "socket 8 has fewer bad leaves, but rack 1 is somebody's now"
+    assert allocator.allocate_bad(RACK) == 1
+
+
+def test_a_cell_that_heals_is_as_good_as_any() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks()), NODE)
+    allocator.set_bad(0, 0, 0xFF)
+    assert allocator.bad_leaves == 8
+    assert allocator.allocate(NODE) == 1
+    allocator.set_bad(0, 0xFF, 0)
+    assert allocator.bad_leaves == 0
+    assert not any(allocator.bad)
+    assert allocator.allocate(NODE) == 0
+
+
+def test_where_all_is_healthy_nothing_falls_short() -> None:
+    allocator = BuddyAllocator(Hierarchy(chain_of((), 3)), 1, [0, 3])
+    assert allocator.shortage([0, 3]) == [0, 0]
+    allocator.set_bad(1, 0, 1)
+    assert allocator.shortage([0, 2]) == [0, 0]
+    assert allocator.shortage([0, 3]) == [0, 1]

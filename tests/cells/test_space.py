@@ -1,0 +1,147 @@
+"""A space keeps up with its hosts, whatever happens to them, and counts again only those that changed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived.cells import Need, Space, find, shape_of
+from hived.cells.capacity import Layout
+from hived.cells.inside import cells_at
+from hived.cells.space import CAPACITIES
+from hived.errors import InvariantError
+
+from .spaces import Case, cases, cells, fits, gangs_for, masks_in, tightest
+
+NODE = shape_of((2, 2, 2))
+FULL = NODE.full
+
+
+@given(cases(), st.data())
+def test_after_any_changes_a_space_equals_one_built_afresh(case: Case, data: st.DataObject) -> None:
+    space = case.space()
+    gangs = [data.draw(gangs_for(case)) for _ in range(3)]
+    idle = list(case.costless)
+    hosts = st.sampled_from(range(len(case.shapes)))
+    for host in data.draw(st.lists(hosts, max_size=12)):
+        case.free[host] = data.draw(masks_in(case.shapes[host].leaves))
+        idle[host] = case.free[host] if case.idle is None else case.free[host] & data.draw(masks_in(8))
+        space.set(host, case.free[host], None if case.idle is None else idle[host])
+        if data.draw(st.booleans()):
+            needs = data.draw(st.sampled_from(gangs))
+            fresh = Space(case.shapes, case.groups, case.node_level, case.free, idle, case.within_idle)
+            assert find(space, needs, tightest) == find(fresh, needs, tightest)
+    assert (space.free, space.idle) == (case.free, idle)
+    space.validate()
+
+
+@given(cases(), st.data())
+def test_a_capacity_counts_what_each_host_and_each_group_holds(case: Case, data: st.DataObject) -> None:
+    need = data.draw(gangs_for(case))[0]
+    space = case.space()
+    for masks, capacity in ((case.obtainable, space.capacity(need)), (case.costless, space.capacity(need, True))):
+        counts = [
+            max(k for k in range(9) if fits([shape], [mask], [need] * k))
+            for shape, mask in zip(case.shapes, masks, strict=True)
+        ]
+        assert [capacity.of_host(host) for host in range(space.hosts)] == counts
+        assert (capacity.total, capacity.most()) == (sum(counts), max(counts, default=0))
+        for above, of_host in enumerate(case.groups):
+            sums = [
+                sum(c for c, g in zip(counts, of_host, strict=True) if g == group) for group in range(max(of_host) + 1)
+            ]
+            assert [capacity.of_group(above, group) for group in range(len(sums))] == sums
+            for pods in range(1, 5):
+                expected = sorted((pods_there, g) for g, pods_there in enumerate(sums) if pods_there >= pods)
+                assert list(capacity.groups(above, pods)) == [g for _, g in expected]
+
+
+def test_cells_inside_a_host_are_numbered_from_the_left() -> None:
+    for fanouts in [(), (2,), (2, 2, 2), (3, 2), (2, 1, 2), (4, 2)]:
+        shape = shape_of(fanouts)
+        for level in range(1, shape.depth + 2):
+            assert list(cells_at(shape, level)) == cells(shape, level)
+
+
+def test_a_change_is_counted_when_a_gang_is_looked_for_and_not_before() -> None:
+    space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3)
+    capacity = space.capacity(Need(8))
+    space.set(1, 0x0F)
+    assert capacity.total == 3
+    assert space.capacity(Need(8)) is capacity
+    assert capacity.total == 2
+    assert find(space, [Need(8)] * 3, tightest) is None
+
+
+def test_only_so_many_capacities_are_kept_and_the_one_asked_for_least_recently_goes() -> None:
+    space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
+    first, second = space.capacity(Need(1)), space.capacity(Need(2))
+    for need in [*map(Need, range(3, 9)), *(Need(1, level) for level in range(1, CAPACITIES - 8))]:
+        space.capacity(need)
+    assert space.capacity(Need(1)) is first
+    space.capacity(Need(1, 99))
+    space.capacity(Need(1, 98))
+    assert space.capacity(Need(1)) is first
+    assert space.capacity(Need(2)) is not second
+    space.validate()
+
+
+def test_many_changes_that_nobody_asks_about_are_not_remembered_for_ever() -> None:
+    space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
+    capacity = space.capacity(Need(4))
+    for i in range(3000):
+        space.set(i % 2, i % 255)
+    assert space.capacity(Need(4)) is not capacity
+    space.validate()
+
+
+def test_a_capacity_asked_for_later_does_not_miss_changes_logged_before_it() -> None:
+    space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
+    early = space.capacity(Need(4))
+    space.set(0, 0)
+    late = space.capacity(Need(8))
+    space.set(1, 0x0F)
+    assert (space.capacity(Need(8)).total, space.capacity(Need(4)).total) == (0, 1)
+    assert (early.total, late.total) == (1, 0)
+
+
+def test_leaves_cost_something_only_while_some_host_has_lower_priority_groups() -> None:
+    space = Space([NODE] * 2, [], 4, [FULL] * 2)
+    assert not space.costly
+    space.set(0, FULL, 0x0F)
+    assert space.costly
+    space.set(0, 0x0F, 0x0F)
+    assert not space.costly
+    within = Space([NODE], [], 4, [FULL], [0x0F], within_idle=True)
+    assert not within.costly, "what is not idle cannot be had there at all"
+
+
+@pytest.mark.parametrize(("free", "idle"), [(0x0F, 0x1F), (0x1FF, 0x0F)])
+def test_idle_leaves_that_are_not_free_ones_of_the_host_are_refused(free: int, idle: int) -> None:
+    space = Space([NODE], [], 4, [FULL])
+    with pytest.raises(InvariantError):
+        space.set(0, free, idle)
+    assert (space.free, space.idle) == ([FULL], [FULL]), "nothing has changed"
+    space.validate()
+
+
+def test_hosts_of_a_group_that_do_not_stand_together_are_found_out() -> None:
+    with pytest.raises(InvariantError):
+        Layout(3, [[0, 1, 0]])
+
+
+def test_a_space_that_disagrees_with_itself_is_found_out() -> None:
+    space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
+    space.capacity(Need(4))
+    space.free[0] = 0x0F
+    with pytest.raises(InvariantError):
+        space.validate()
+
+
+def test_there_may_be_no_hosts_at_all() -> None:
+    space = Space([], [[]], 4, [])
+    space.validate()
+    assert find(space, [Need(1)], tightest) is None
+    assert find(space, [Need(1)] * 2, tightest) is None
+    assert find(space, [Need(1), Need(2)], tightest) is None

@@ -1,0 +1,241 @@
+"""What people read: reasons and decisions as sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+from hypothesis import given
+
+from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
+from hived.cluster.explaining import MAX_NAMED, explain_bind, explain_preempt, explain_wait, say
+from hived.cluster.reasons import (
+    BadHardware,
+    BehindOthers,
+    Fragmented,
+    Misconfigured,
+    NeverFits,
+    NothingIdle,
+    NotSuggested,
+    Reason,
+    ReasonKind,
+    ShareUsedUp,
+    VcExhausted,
+    WaitingForGang,
+    WaitingForPreemption,
+)
+
+from .logged import values
+
+MANY = tuple(f"g{number}" for number in range(20))
+
+SENTENCES: list[tuple[Reason, str]] = [
+    (
+        Misconfigured("vc", "no VC `reserch` (did you mean `research`?)"),
+        "its request is not right for this cluster: vc: no VC `reserch` (did you mean `research`?)",
+    ),
+    (
+        NeverFits("research", need=32, have=16, largest_pod=8, largest_host=8, within=None),
+        "it needs 32 GPUs, and VC research has 16 of that kind in all: it can never start; "
+        "ask for fewer GPUs, or for a larger reservation",
+    ),
+    (
+        NeverFits("", need=1, have=0, largest_pod=1, largest_host=0, within=None),
+        "it needs 1 GPU, and the cluster has 0 of that kind in all: it can never start; "
+        "ask for fewer GPUs, or for a larger reservation",
+    ),
+    (
+        NeverFits("research", need=16, have=16, largest_pod=16, largest_host=8, within=None),
+        "a pod of it needs 16 GPUs together, and VC research has at most 8 together: it can never start; "
+        "split the pod into smaller ones",
+    ),
+    (
+        NeverFits("research", need=16, have=64, largest_pod=8, largest_host=8, within="RACK"),
+        "VC research has 64 GPUs for the 16 it needs, but never in one RACK: it can never start; "
+        "ask for a wider cell or for soft affinity",
+    ),
+    (
+        NeverFits("research", need=15, have=16, largest_pod=5, largest_host=8, within=None),
+        "VC research has 16 GPUs for the 15 it needs, but its pods never fit side by side: it can never start; "
+        "ask for smaller pods",
+    ),
+    (
+        VcExhausted("research", need=16, have=4, size=16, held_by=(("job-1", 8), ("job-2", 4)), more=0),
+        "VC research has 4 of the 16 GPUs it needs: 12 of its 16 are held by job-1 (8), job-2 (4); "
+        "it starts when enough of them end, or with a higher priority than theirs",
+    ),
+    (
+        VcExhausted("research", need=1, have=0, size=1, held_by=(("job-1", 1),), more=0),
+        "VC research has 0 of the 1 GPU it needs: 1 of its 1 is held by job-1 (1); "
+        "it starts when that ends, or with a higher priority than its own",
+    ),
+    (
+        VcExhausted("research", need=16, have=4, size=16, held_by=(("job-1", 8),), more=0),
+        "VC research has 4 of the 16 GPUs it needs: 8 of its 16 are held by job-1 (8), and 4 cannot be used now; "
+        "it starts when that ends, or with a higher priority than its own",
+    ),
+    (
+        VcExhausted("research", need=16, have=4, size=40, held_by=(("job-1", 8), ("job-2", 4)), more=3),
+        "VC research has 4 of the 16 GPUs it needs: the rest of its 40 are held by job-1 (8), job-2 (4), "
+        "3 more groups; it starts when enough of them end, or with a higher priority than theirs",
+    ),
+    (
+        VcExhausted("research", need=16, have=4, size=16, held_by=(), more=0),
+        "VC research has 4 of the 16 GPUs it needs: the rest of its 16 cannot be used now",
+    ),
+    (
+        Fragmented("research", need=8, have=12, largest_pod=8, largest_free=6, within=None),
+        "VC research has 12 GPUs free for the 8 it needs, but not close enough together: a pod needs 8, and the most "
+        "free on one node are 6; it starts when others in the VC end, and sooner with smaller pods",
+    ),
+    (
+        Fragmented("research", need=8, have=12, largest_pod=4, largest_free=4, within="NODE"),
+        "VC research has 12 GPUs free for the 8 it needs, but not in one NODE; "
+        "it starts when others in the VC end, and sooner with a wider cell or soft affinity",
+    ),
+    (
+        Fragmented("research", need=8, have=9, largest_pod=4, largest_free=5, within=None),
+        "VC research has 9 GPUs free for the 8 it needs, but not close enough together for all its pods; "
+        "it starts when others in the VC end, and sooner with smaller pods",
+    ),
+    (
+        WaitingForPreemption(("job-1",)),
+        "its GPUs are reserved; it starts once job-1 has ended",
+    ),
+    (
+        WaitingForPreemption(("job-1", "job-2", "job-3")),
+        "its GPUs are reserved; it starts once job-1, job-2 and job-3 have ended",
+    ),
+    (
+        WaitingForPreemption(MANY),
+        "its GPUs are reserved; it starts once g0, g1, g2, g3, g4, g5, g6, g7 and 12 others have ended",
+    ),
+    (
+        WaitingForGang(fit=3, pods=5),
+        "3 of its 5 pods would fit now, but a group starts with all its pods or none",
+    ),
+    (
+        BadHardware(1, ("node-1",), 0),
+        "it would fit if 1 GPU on node-1 was healthy; it starts once enough is repaired",
+    ),
+    (
+        BadHardware(9, ("node-1", "node-2"), 1),
+        "it would fit if 9 GPUs on node-1, node-2 and 1 other node were healthy; it starts once enough is repaired",
+    ),
+    (BehindOthers(1, ("job-1",)), "1 group of its VC is ahead of it in line: job-1"),
+    (BehindOthers(4, ("job-1", "job-2")), "4 groups of its VC are ahead of it in line: job-1, job-2 and 2 others"),
+    (
+        ShareUsedUp("research", need=4, held=12, share=10),
+        "it needs 4 GPUs, and VC research already holds 12 as opportunistic, where its fair share is 10; "
+        "it gets more only while GPUs are idle",
+    ),
+    (NothingIdle(need=8, idle=0), "it needs 8 idle GPUs, and none are idle; it starts when others end"),
+    (NothingIdle(need=8, idle=1), "it needs 8 idle GPUs, and 1 is idle; it starts when others end"),
+    (
+        NothingIdle(need=8, idle=12),
+        "12 GPUs are idle, but not close enough together for the 8 it needs; it starts when others end",
+    ),
+    (
+        NotSuggested(1, searched_all=True),
+        "it would fit elsewhere, but not on the 1 suggested node; "
+        "suggest more nodes, or none at all to allow every node",
+    ),
+    (
+        NotSuggested(3, searched_all=False),
+        "it would fit elsewhere, and no place was found on the 3 suggested nodes, though not every way was tried; "
+        "suggest more nodes, or none at all to allow every node",
+    ),
+    (
+        NotSuggested(0, searched_all=True),
+        "it would fit, but no node of the cluster was suggested; suggest some",
+    ),
+]
+
+
+@pytest.mark.parametrize(("reason", "sentence"), SENTENCES, ids=[reason.kind.value for reason, _ in SENTENCES])
+def test_a_reason_is_one_sentence(reason: Reason, sentence: str) -> None:
+    assert say(reason) == sentence
+
+
+def test_every_kind_of_reason_has_its_sentence() -> None:
+    assert {type(reason) for reason, _ in SENTENCES} == set(get_args(Reason))
+    assert {reason.kind for reason in get_args(Reason)} == set(ReasonKind)
+
+
+@pytest.mark.parametrize(("reason", "sentence"), SENTENCES, ids=[reason.kind.value for reason, _ in SENTENCES])
+def test_numbers_and_nouns_agree_and_no_code_is_shown(reason: Reason, sentence: str) -> None:
+    assert not re.search(r"\b1 (GPUs|pods|groups|nodes|others)\b", sentence)
+    assert not re.search(r"_|\bNone\b|\bTrue\b|\(\)|[A-Z]\w+\(", sentence.replace(getattr(reason, "message", ""), ""))
+
+
+def test_a_wait_names_the_group_and_then_its_reasons_one_per_line() -> None:
+    wait = Wait("job-7", (BehindOthers(1, ("job-1",)), NothingIdle(8, 0)))
+    assert explain_wait(wait).splitlines() == [
+        "job-7 waits:",
+        "- 1 group of its VC is ahead of it in line: job-1",
+        "- it needs 8 idle GPUs, and none are idle; it starts when others end",
+    ]
+
+
+def test_names_that_cannot_be_printed_do_not_break_the_line() -> None:
+    text = explain_wait(Wait("a\nb", (Misconfigured("vc", "no\nvc"), WaitingForPreemption(("x\ny", "z\x1b[1m")))))
+    assert len(text.splitlines()) == 3
+    assert "a\\nb waits:" in text
+    assert "once x\\ny and z\\x1b[1m have" in text
+
+
+@given(values(Reason))
+def test_any_reason_is_one_line(reason: Reason) -> None:
+    assert say(reason).isprintable()
+
+
+@given(values(Decision))
+def test_any_decision_can_be_explained(decision: Decision) -> None:
+    explain: dict[type, Callable[..., str]] = {Bind: explain_bind, Preempt: explain_preempt, Wait: explain_wait}
+    assert all(line and line.isprintable() for line in explain[type(decision)](decision).split("\n"))
+
+
+def test_a_start_says_where_and_what_it_costs() -> None:
+    placement = Placement("RACK", (PodPlacement("n1", (0, 1, 2, 3)), PodPlacement("n2", (0, 2, 3, 7))), (4, 4))
+    bind = Bind(
+        "job-7", placement, within="RACK", relaxed=("NODE",), downgraded=("job-1",), overtaken=("job-2", "job-3")
+    )
+    assert explain_bind(bind).splitlines() == [
+        "job-7 can start on 8 GPUs:",
+        "- pod 1: n1, GPUs 0-3",
+        "- pod 2: n2, GPUs 0, 2-3, 7",
+        "- guaranteed: it stands in cells that its VC reserved",
+        "- all of it is in one RACK",
+        "- soft affinity: it could not be had in one NODE",
+        "- job-1 runs on as opportunistic for its sake",
+        "- job-2 and job-3 lose their reservations and wait again",
+    ]
+
+
+def test_a_lent_start_says_that_it_can_be_taken_back() -> None:
+    bind = Bind("job-7", Placement("NODE", (PodPlacement("n1", (5,)),)))
+    assert explain_bind(bind).splitlines() == [
+        "job-7 can start on 1 GPU:",
+        "- pod 1: n1, GPU 5",
+        "- opportunistic: it is lent, and taken back when its owner needs it",
+        "- no single cell holds all of it",
+    ]
+
+
+def test_a_preemption_names_all_its_victims() -> None:
+    placement = Placement("NODE", (PodPlacement("n1", (0, 1)),), (1,))
+    preempt = Preempt("job-7", placement, MANY, within="NODE", relaxed=("PAIR", "SOCKET"), overtaken=("job-9",))
+    lines = explain_preempt(preempt).splitlines()
+    assert lines[0] == "job-7 can start on 2 GPUs, once 20 groups have ended:"
+    assert lines[1].startswith("- to be ended: g0, g1, ")
+    assert lines[1].endswith(" g18 and g19")
+    assert lines[1].count("g") >= len(MANY) > MAX_NAMED
+    assert lines[2:] == [
+        "- pod 1: n1, GPUs 0-1",
+        "- guaranteed: it stands in cells that its VC reserved",
+        "- all of it is in one NODE",
+        "- soft affinity: it could not be had in one PAIR or one SOCKET",
+        "- job-9 loses its reservation and waits again",
+    ]

@@ -1,0 +1,344 @@
+"""Carries out what the cluster decides, keeps books of its own, and believes nothing: all is checked after every step.
+
+The books know only what the contract says: what was asked, decided, committed and ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from hived import Bind, Cluster, Preempt, Request, RequestError, Wait
+from hived.cluster.decisions import Decision, PodPlacement
+from hived.cluster.states import GroupState
+from hived.spec import ClusterSpec, spec_from_dict
+
+from .hardware import Device, Hardware, Holding
+
+#: pods of a placement
+Pods = tuple[PodPlacement, ...]
+
+RUNNING = (GroupState.ALLOCATED, GroupState.BEING_PREEMPTED)
+
+
+def devices(pods: Pods) -> set[Device]:
+    """All devices of these pods."""
+    return {(node, device) for node, indices in pods for device in indices}
+
+
+def compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
+    """The spec that both sides read."""
+    return spec if isinstance(spec, ClusterSpec) else spec_from_dict(_without_weights(spec))
+
+
+def _without_weights(spec: Mapping[str, Any]) -> dict[str, Any]:
+    vcs = {
+        name: {key: value for key, value in vc.items() if key != "opportunisticWeight"}
+        for name, vc in spec["virtualClusters"].items()
+    }
+    return {**spec, "virtualClusters": vcs}
+
+
+@dataclass
+class Run:
+    """A group that runs."""
+
+    request: Request
+    pods: Pods
+    #: at some time it was made opportunistic
+    downgraded: bool = False
+
+
+@dataclass
+class Reservation:
+    """A group that waits for its victims to be gone."""
+
+    request: Request
+    pods: Pods
+    victims: set[str] = field(default_factory=set)
+
+
+class Driver:
+    """A cluster, and whoever carries out its decisions."""
+
+    def __init__(
+        self,
+        spec: Mapping[str, Any] | ClusterSpec,
+        cluster: Cluster | None = None,
+        log: bool = False,
+        careful: bool = True,
+    ) -> None:
+        #: check everything after every step; otherwise only the decisions
+        self.careful = careful
+        self.lines: list[str] = []
+        sink: Callable[[str], object] | None = self.lines.append if log else None
+        self.cluster = cluster or Cluster.from_spec(spec, log=sink)
+        self.hardware = Hardware(compiled(spec))
+        self.running: dict[str, Run] = {}
+        self.preempting: dict[str, Reservation] = {}
+        self.bad: set[Device] = set()
+        self.now = 0.0
+        self._asked: dict[str, Request] = {}
+
+    # asking
+
+    def ask(self, request: Request, suggested: Collection[str] | None = None) -> Decision:
+        """What the cluster decides. Nothing may have changed by it."""
+        self.now += 1.0
+        before = self.cluster.snapshot()
+        decision = self.cluster.schedule(request, suggested_nodes=suggested, now=self.now)
+        assert decision.group == request.group
+        if isinstance(decision, Wait):
+            assert decision.reasons, "a wait without a reason"
+        else:
+            assert self.cluster.snapshot() == before, "deciding has changed the state"
+            self._check_decision(request, decision, suggested)
+        self.check()
+        return decision
+
+    def refused(self, request: Request, field_name: str) -> RequestError:
+        """The request is an error in that field, and changes nothing."""
+        before = self.cluster.snapshot()
+        with pytest.raises(RequestError) as caught:
+            self.cluster.schedule(request, now=self.now)
+        assert caught.value.field.startswith(field_name), f"{caught.value.field}: {caught.value.message}"
+        assert caught.value.message
+        assert self.cluster.snapshot() == before, "a refused request has changed the state"
+        self.check()
+        return caught.value
+
+    # carrying out
+
+    def commit(self, decision: Decision) -> None:
+        """Commit, and write it into the books."""
+        assert not isinstance(decision, Wait)
+        request = self._asked[decision.group]
+        self.cluster.commit(decision)
+        for name in decision.overtaken:
+            del self.preempting[name]
+        for name in decision.downgraded:
+            self.running[name].downgraded = True
+        if isinstance(decision, Bind):
+            self.preempting.pop(decision.group, None)
+            self.running.setdefault(decision.group, Run(request, decision.placement.pods))
+        else:
+            self.preempting[decision.group] = Reservation(request, decision.placement.pods, set(decision.victims))
+        self.check()
+
+    def run(self, request: Request, suggested: Collection[str] | None = None) -> Decision:
+        """Schedule and carry out to the end: victims end one by one. The first decision is returned."""
+        first = self.ask(request, suggested)
+        if isinstance(first, Wait):
+            return first
+        self.commit(first)
+        if isinstance(first, Preempt):
+            for _ in first.victims:
+                self.step(request, suggested)
+        assert request.group in self.running
+        return first
+
+    def step(self, request: Request, suggested: Collection[str] | None = None) -> None:
+        """End one victim of a preempting group, and ask again."""
+        reservation = self.preempting[request.group]
+        self.release(min(reservation.victims))
+        again = self.ask(request, suggested)
+        assert not isinstance(again, Wait), "its reservation is gone"
+        assert again.placement.pods == reservation.pods, "the placement has changed while waiting for victims"
+        if isinstance(again, Preempt):
+            assert set(again.victims) == reservation.victims
+            assert reservation.victims
+        else:
+            assert not reservation.victims
+            self.commit(again)
+
+    def bind(self, request: Request, suggested: Collection[str] | None = None) -> Bind:
+        """It has to start at once."""
+        decision = self.run(request, suggested)
+        assert isinstance(decision, Bind), decision
+        return decision
+
+    def preempt(self, request: Request, suggested: Collection[str] | None = None) -> Preempt:
+        """It has to preempt; the reservation is committed, and no victim ended yet."""
+        decision = self.ask(request, suggested)
+        assert isinstance(decision, Preempt), decision
+        self.commit(decision)
+        return decision
+
+    def wait(self, request: Request, suggested: Collection[str] | None = None) -> Wait:
+        """It has to wait."""
+        decision = self.ask(request, suggested)
+        assert isinstance(decision, Wait), decision
+        return decision
+
+    def release(self, *names: str) -> None:
+        """These groups end."""
+        for name in names:
+            self.cluster.release(name)
+            del self.running[name]
+            for reservation in self.preempting.values():
+                reservation.victims.discard(name)
+            self.check()
+
+    def cancel(self, name: str) -> None:
+        """A preempting or pending group is withdrawn."""
+        self.cluster.cancel(name)
+        self.preempting.pop(name, None)
+        self.check()
+
+    # hardware
+
+    def set_node(self, node: str, healthy: bool) -> None:
+        """All devices of a node break, or heal."""
+        self.cluster.set_node_health(node, healthy=healthy)
+        self._turned({(node, device) for device in self.hardware.devices_of(node)}, healthy)
+
+    def set_device(self, node: str, device: int, healthy: bool) -> None:
+        """One device breaks or heals."""
+        self.cluster.set_device_health(node, device, healthy=healthy)
+        self._turned({(node, device)}, healthy)
+
+    def _turned(self, which: set[Device], healthy: bool) -> None:
+        if healthy:
+            self.bad -= which
+        else:
+            self.bad |= which
+        for name, reservation in list(self.preempting.items()):
+            if devices(reservation.pods) & self.bad:
+                del self.preempting[name]
+        self.check()
+
+    # checking
+
+    def guaranteed(self, name: str) -> bool:
+        """Whether a group that runs or is preempting counts as guaranteed now."""
+        return bool(self.cluster.group(name).guaranteed)
+
+    def user_of(self) -> dict[Device, str]:
+        """Who runs on each device; nobody shares one."""
+        users: dict[Device, str] = {}
+        for name, run in self.running.items():
+            for device in devices(run.pods):
+                assert users.setdefault(device, name) == name, f"{device}: {users[device]} and {name}"
+        return users
+
+    def _check_decision(self, request: Request, decision: Bind | Preempt, suggested: Collection[str] | None) -> None:
+        self._asked[request.group] = request
+        placement = decision.placement
+        wanted = devices(placement.pods)
+        self.hardware.check_fits(request, placement, decision.relaxed)
+        assert placement.guaranteed == (not request.opportunistic)
+        if request.group in self.running:
+            assert placement.pods == self.running[request.group].pods
+            return
+        assert not wanted & self.bad, "placed on bad hardware"
+        if suggested is not None and request.group not in self.preempting:
+            assert {pod.node for pod in placement.pods} <= set(suggested)
+        for name, reservation in self.preempting.items():
+            if name != request.group and name not in decision.overtaken:
+                assert not wanted & devices(reservation.pods), f"the reservation of {name} is not respected"
+        victims = decision.victims if isinstance(decision, Preempt) else ()
+        if isinstance(decision, Preempt):
+            assert victims
+            assert len(set(victims)) == len(victims)
+        users = self.user_of()
+        in_the_way = {users[device] for device in wanted if device in users}
+        assert in_the_way <= set(victims), f"{in_the_way} run there, the victims are {victims}"
+        for victim in victims:
+            self._check_victim(request, victim, in_the_way)
+        for name in decision.downgraded:
+            run = self.running[name].request
+            assert run.lazy_preemption
+            assert run.vc == request.vc
+            assert run.priority < request.priority
+            assert name not in victims
+        for name in decision.overtaken:
+            other = self.preempting[name].request
+            assert other.priority < request.priority or (other.opportunistic and request.opportunistic)
+            assert other.opportunistic or other.vc == request.vc
+
+    def _check_victim(self, request: Request, victim: str, in_the_way: set[str]) -> None:
+        run = self.running[victim].request
+        if self.guaranteed(victim):
+            assert run.vc == request.vc, f"{victim} is guaranteed, and of another VC"
+            assert run.priority < request.priority, f"{victim} is not of lower priority"
+        else:
+            assert victim in in_the_way, f"{victim} is opportunistic and not in the way"
+        if request.opportunistic:
+            assert not self.guaranteed(victim)
+            assert run.vc != request.vc, f"{victim} is a victim of its own tenant's opportunistic request"
+
+    def check(self) -> None:
+        """Everything that has to hold, always. What fails shows the log of events."""
+        if not self.careful:
+            return
+        try:
+            self._check()
+        except Exception as error:
+            if self.lines:
+                error.add_note("\n".join(self.lines))
+            raise
+
+    def _check(self) -> None:
+        self.cluster.validate()
+        for row in self.cluster.check_safety():
+            assert row.margin == row.free + row.obtainable - (row.reserved - row.allocated)
+            assert row.margin >= 0
+            level = self.hardware.chains[row.chain].levels[row.level - 1]
+            assert row.cell_type == level.cell_type
+        self.user_of()
+        self._check_groups()
+        self._check_reserved_devices()
+        names = [*self.running, *self.preempting]
+        held = [(name, self.cluster.group(name).placement) for name in names if self.guaranteed(name)]
+        requests = {name: run.request for name, run in self.running.items()}
+        requests |= {name: reservation.request for name, reservation in self.preempting.items()}
+        victims = set().union(*(reservation.victims for reservation in self.preempting.values()))
+        self.hardware.check_reservations(
+            Holding(name, requests[name], placement)
+            for name, placement in held
+            if placement is not None and name not in victims
+        )
+
+    def _check_groups(self) -> None:
+        known = self.cluster.groups()
+        assert len(set(known)) == len(list(known))
+        assert set(known) >= {*self.running, *self.preempting}
+        for name in known:
+            group = self.cluster.group(name)
+            assert group.name == name
+            if name not in self.running and name not in self.preempting:
+                assert group.state is GroupState.PENDING, f"{name} is {group.state}, and in no book"
+        for name, run in self.running.items():
+            group = self.cluster.group(name)
+            by = {other for other, reservation in self.preempting.items() if name in reservation.victims}
+            assert group.state is (GroupState.BEING_PREEMPTED if by else GroupState.ALLOCATED), name
+            assert set(group.preempted_by) == by
+            assert (group.vc, group.priority) == (run.request.vc, run.request.priority)
+            assert group.placement is not None
+            assert group.placement.pods == run.pods, f"{name} has moved"
+            if not run.downgraded:
+                assert group.guaranteed == (not run.request.opportunistic), name
+        for name, reservation in self.preempting.items():
+            group = self.cluster.group(name)
+            assert group.state is GroupState.PREEMPTING, name
+            assert set(group.victims) & set(self.running) == reservation.victims
+            assert group.placement is not None
+            assert group.placement.pods == reservation.pods
+        records = {name: (request, placement) for name, request, placement in self.cluster.records()}
+        assert list(records) == sorted(records)
+        assert {*self.running} <= set(records) <= {*self.running, *self.preempting}
+        for name, run in self.running.items():
+            assert records[name][0] == run.request
+            assert records[name][1].pods == run.pods
+
+    def _check_reserved_devices(self) -> None:
+        """No two reservations overlap, and who runs on reserved devices is a victim of who reserved them."""
+        users = self.user_of()
+        owners: dict[Device, str] = {}
+        for name, reservation in self.preempting.items():
+            for device in devices(reservation.pods):
+                assert owners.setdefault(device, name) == name, f"{device}: reserved by {owners[device]} and {name}"
+                assert device not in users or users[device] in reservation.victims, f"{users[device]} on {device}"

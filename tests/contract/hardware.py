@@ -1,0 +1,177 @@
+"""Where every device of a cluster is: worked out from the spec alone, leaf by leaf, for checking placements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.requests import Request
+from hived.spec.compiled import ChainSpec, ClusterSpec
+
+#: a device: node name and index there
+Device = tuple[str, int]
+
+
+class Cell(NamedTuple):
+    """A physical cell."""
+
+    chain: str
+    level: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a guaranteed group holds of its VC."""
+
+    group: str
+    request: Request
+    placement: Placement
+
+
+class Hardware:
+    """The devices and cells of a spec."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+        self.chains: dict[str, ChainSpec] = {chain.name: chain for chain in spec.chains}
+        #: chain, node name and device index to the leaf's number in its chain
+        self._leaf: dict[tuple[str, str, int], int] = {}
+        for chain in spec.chains:
+            for node, name in enumerate(chain.node_names):
+                for leaf in range(chain.gpus_per_node):
+                    self._leaf[chain.name, name, chain.device_index(node, leaf)] = node * chain.gpus_per_node + leaf
+        self.reserved: dict[tuple[str, str, int], int] = {}
+        #: pinned cells that a VC holds: id and VC
+        self.pins: dict[Cell, tuple[str, str]] = {}
+        for vc in spec.virtual_clusters:
+            for cells in vc.cells:
+                key = (vc.name, cells.chain, cells.level)
+                self.reserved[key] = self.reserved.get(key, 0) + cells.number
+            for pin in vc.pinned:
+                self.pins[Cell(pin.chain, pin.level, pin.index)] = (pin.pinned_cell_id, vc.name)
+
+    @property
+    def nodes(self) -> list[str]:
+        """All node names, in the order of the spec."""
+        return list(dict.fromkeys(name for chain in self.spec.chains for name in chain.node_names))
+
+    def devices_of(self, node: str) -> list[int]:
+        """All device indices of a node, of every chain it is in."""
+        return sorted(device for _, name, device in self._leaf if name == node)
+
+    def vc_gpus(self, vc: str) -> int:
+        """Leaf cells that a VC reserved, pinned ones included."""
+        cells = sum(
+            n * self.chains[chain].levels[level - 1].gpus
+            for (name, chain, level), n in self.reserved.items()
+            if name == vc
+        )
+        return cells + sum(
+            self.chains[c.chain].levels[c.level - 1].gpus for c, (_, owner) in self.pins.items() if owner == vc
+        )
+
+    def leaves(self, chain: str, pod: PodPlacement) -> frozenset[int]:
+        """The leaf numbers of a pod; fails when it has a device that is not there, or one twice."""
+        node, devices = pod
+        for device in devices:
+            assert (chain, node, device) in self._leaf, f"no device {device} on {node} in chain {chain}"
+        leaves = frozenset(self._leaf[chain, node, device] for device in devices)
+        assert len(leaves) == len(devices), f"a device twice in {pod}"
+        return leaves
+
+    def leaves_of(self, placement: Placement) -> list[frozenset[int]]:
+        """Per pod, its leaf numbers; no two pods have one in common."""
+        pods = [self.leaves(placement.chain, pod) for pod in placement.pods]
+        assert len(frozenset().union(*pods)) == sum(map(len, pods)), f"two pods share a device: {placement}"
+        return pods
+
+    def level_of(self, chain: str, cell_type: str) -> int | None:
+        """The level called ``cell_type`` in a chain."""
+        return next((k for k, at in enumerate(self.chains[chain].levels, 1) if at.cell_type == cell_type), None)
+
+    def cell_at(self, chain: str, level: int, leaves: Iterable[int]) -> Cell | None:
+        """The one cell of ``level`` that holds all ``leaves``."""
+        gpus = self.chains[chain].levels[level - 1].gpus
+        cells = {leaf // gpus for leaf in leaves}
+        return Cell(chain, level, cells.pop()) if len(cells) == 1 else None
+
+    def common_level(self, chain: str, leaves: Iterable[int]) -> int | None:
+        """The lowest level of which one cell holds all ``leaves``."""
+        leaves = list(leaves)
+        levels = range(1, len(self.chains[chain].levels) + 1)
+        return next((level for level in levels if self.cell_at(chain, level, leaves)), None)
+
+    def group_level(self, placement: Placement) -> int | None:
+        """The lowest level of which one cell holds all pods."""
+        return self.common_level(placement.chain, frozenset().union(*self.leaves_of(placement)))
+
+    def inside(self, inner: Cell, outer: Cell) -> bool:
+        """Whether ``outer`` is ``inner``, or holds it."""
+        if inner.chain != outer.chain or inner.level > outer.level:
+            return False
+        levels = self.chains[inner.chain].levels
+        return inner.index * levels[inner.level - 1].gpus // levels[outer.level - 1].gpus == outer.index
+
+    def check_fits(self, request: Request, placement: Placement, relaxed: tuple[str, ...]) -> None:
+        """The placement has what the request asks for: pods, devices, types, cap."""
+        chain = self.chains[placement.chain]
+        wanted = [member for member in request.members for _ in range(member.pods)]
+        pods = self.leaves_of(placement)
+        assert len(pods) == len(wanted)
+        for member, leaves, pod in zip(wanted, pods, placement.pods, strict=True):
+            assert tuple(pod.leaf_cells) == tuple(sorted(pod.leaf_cells, key=lambda d: self._order(placement, pod, d)))
+            if member.cell_type is None:
+                assert len(leaves) == member.leaf_cells
+            else:
+                level = self.level_of(placement.chain, member.cell_type)
+                assert level is not None
+                assert self.cell_at(placement.chain, level, leaves) is not None
+                assert len(leaves) == chain.levels[level - 1].gpus
+        if request.leaf_cell_type is not None:
+            assert chain.leaf_type == request.leaf_cell_type
+        if request.within is not None and not relaxed:
+            level = self.level_of(placement.chain, request.within)
+            assert level is not None
+            assert self.cell_at(placement.chain, level, frozenset().union(*pods)), "the cap is not kept"
+        if relaxed:
+            assert request.soft_affinity
+            assert relaxed[0] == request.within
+
+    def _order(self, placement: Placement, pod: PodPlacement, device: int) -> int:
+        return self._leaf[placement.chain, pod.node, device]
+
+    def check_reservations(self, holdings: Iterable[Holding]) -> None:
+        """Every VC stays within what it reserved, and no two VCs in one cell."""
+        cells: dict[Cell, str] = {}
+        for holding in holdings:
+            vc, placement = holding.request.vc, holding.placement
+            assert len(placement.reserved_levels) == len(placement.pods)
+            pods = zip(self.leaves_of(placement), placement.reserved_levels, strict=True)
+            for leaves, level in pods:
+                cell = self.cell_at(placement.chain, level, leaves)
+                assert cell is not None, f"{holding.group}: a pod not inside one cell of its reserved level"
+                pin = self.pins.get(cell)
+                if holding.request.pinned_cell_id is not None:
+                    assert pin == (holding.request.pinned_cell_id, vc), f"{holding.group} is not in its pinned cell"
+                else:
+                    assert not any(self._overlap(cell, other) for other in self.pins), "a pinned cell is not its own"
+                assert cells.setdefault(cell, vc) == vc, f"{cell} is shared by {vc} and {cells[cell]}"
+        for cell in cells:
+            for other in cells:
+                assert cell == other or not self.inside(cell, other), f"{cell} is inside {other}"
+        self._check_counts(cells)
+
+    def _check_counts(self, cells: Mapping[Cell, str]) -> None:
+        held: dict[tuple[str, str, int], int] = {}
+        for cell, vc in cells.items():
+            if cell not in self.pins:
+                key = (vc, cell.chain, cell.level)
+                held[key] = held.get(key, 0) + 1
+        for key, number in held.items():
+            assert number <= self.reserved.get(key, 0), f"{key} holds {number} cells"
+
+    def _overlap(self, one: Cell, other: Cell) -> bool:
+        return self.inside(one, other) or self.inside(other, one)

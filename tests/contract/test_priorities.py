@@ -1,0 +1,148 @@
+"""Inside a VC the higher preempt the lower; across VCs only opportunistic groups ever end for another."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived import Bind, Preempt, Wait
+from hived.cluster.reasons import ReasonKind
+
+from .driver import Driver
+from .specs import flat, lent, wants
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 1000), (999, 1000), (4, 5)])
+def test_a_higher_priority_preempts_a_lower_one_of_its_vc(low: int, high: int) -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("low", "a", 4, priority=low))
+    decision = driver.run(wants("high", "a", 4, priority=high))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("low",)
+
+
+@pytest.mark.parametrize(("holder", "asker"), [(0, 0), (5, 5), (1000, 1000), (5, 4), (1000, 0), (1, 0)])
+def test_an_equal_or_lower_priority_waits(holder: int, asker: int) -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("holder", "a", 1, priority=holder))
+    waits = driver.wait(wants("asker", "a", 4, priority=asker))
+    assert waits.reasons[0].kind in {ReasonKind.VC_EXHAUSTED, ReasonKind.FRAGMENTED}
+
+
+def test_nobody_is_preempted_while_free_cells_do() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("low", "a", 4))
+    assert isinstance(driver.run(wants("high", "a", 4, priority=9)), Bind)
+
+
+def test_the_lowest_priority_goes_first() -> None:
+    driver = Driver(flat({"a": 3}))
+    for name, priority in (("middle", 3), ("low", 1), ("high", 5)):
+        driver.bind(wants(name, "a", 4, priority=priority))
+    decision = driver.run(wants("top", "a", 4, priority=9))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("low",)
+    decision = driver.run(wants("next", "a", 4, priority=8))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("middle",)
+
+
+def test_a_middle_priority_takes_only_what_is_below_it() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("low", "a", 4, priority=1))
+    driver.bind(wants("high", "a", 4, priority=3))
+    assert isinstance(driver.ask(wants("both", "a", (2, 4), priority=2)), Wait)
+    decision = driver.run(wants("one", "a", 4, priority=2))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("low",)
+
+
+def test_a_vc_never_preempts_guaranteed_groups_of_another() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(wants("theirs", "b", 4, priority=0))
+    driver.bind(wants("mine", "a", 4, priority=1000))
+    waits = driver.wait(wants("more", "a", 4, priority=1000))
+    assert waits.reasons[0].kind is ReasonKind.VC_EXHAUSTED
+
+
+def test_any_guaranteed_group_preempts_an_opportunistic_one_of_any_vc() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(lent("theirs", "b", 4))
+    driver.bind(lent("mine", "a", 4))
+    first = driver.run(wants("one", "a", 4))
+    second = driver.run(wants("two", "b", 4))
+    assert isinstance(first, Preempt)
+    assert isinstance(second, Preempt)
+    assert {*first.victims, *second.victims} == {"theirs", "mine"}
+
+
+def test_idle_gpus_are_taken_before_opportunistic_ones() -> None:
+    driver = Driver(flat({"a": 1, "b": 2}))
+    driver.bind(lent("borrowed", "b", 4))
+    for i, vc in enumerate("ab"):
+        driver.bind(wants(f"mine-{i}", vc, 4))
+
+
+def test_the_fewest_opportunistic_gpus_are_taken() -> None:
+    driver = Driver(flat({"a": 1, "b": 2}))
+    for node, gpus in (("n0", 3), ("n1", 1), ("n2", 2)):
+        driver.bind(lent(f"borrowed-{gpus}", "b", gpus), suggested=[node])
+    decision = driver.run(wants("mine", "a", 4))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("borrowed-1",)
+
+
+def test_victims_are_named_in_the_order_in_which_they_started() -> None:
+    driver = Driver(flat({"a": 1}))
+    names = ["z", "b", "y", "a"]
+    for name in names:
+        driver.bind(wants(name, "a", 1))
+    decision = driver.run(wants("high", "a", 4, priority=1))
+    assert isinstance(decision, Preempt)
+    assert list(decision.victims) == names
+
+
+def test_an_opportunistic_group_never_preempts_its_own_tenant() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(lent("first", "a", 4))
+    driver.bind(lent("second", "a", 4))
+    assert isinstance(driver.ask(lent("third", "a", 4)), Wait)
+
+
+def test_an_opportunistic_group_never_preempts_a_guaranteed_one() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(wants("one", "a", 4))
+    driver.bind(wants("two", "b", 4))
+    waits = driver.wait(lent("third", "b", 1))
+    assert ReasonKind.NOTHING_IDLE in {reason.kind for reason in waits.reasons}
+
+
+def test_a_gang_is_preempted_whole() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("gang", "a", (2, 4)))
+    decision = driver.run(wants("high", "a", 1, priority=1))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("gang",)
+    driver.bind(wants("after", "a", 4))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(-1, 3), st.integers(1, 4)), min_size=3, max_size=14),
+)
+def test_whatever_is_asked_the_strongest_groups_of_a_vc_never_lose_to_weaker_ones(
+    asked: list[tuple[str, int, int]],
+) -> None:
+    """The driver holds who may be a victim; here: what a VC reserved goes to its highest priorities first."""
+    driver = Driver(flat({"a": 2, "b": 1}))
+    for i, (vc, priority, gpus) in enumerate(asked):
+        driver.run(wants(f"job-{i}", vc, gpus, priority=priority))
+    for vc, size in (("a", 8), ("b", 4)):
+        for priority in range(4):
+            held = sum(
+                run.request.members[0].leaf_cells
+                for run in driver.running.values()
+                if run.request.vc == vc and run.request.priority >= priority
+            )
+            probe = driver.ask(wants(f"probe-{vc}-{priority}", vc, 1, priority=priority))
+            assert isinstance(probe, Wait) == (held == size)
