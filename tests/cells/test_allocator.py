@@ -33,6 +33,8 @@ class AllocatorMachine(RuleBasedStateMachine):
         #: allocated cells, and the children taken of each
         self.allocated: dict[Cell, set[Cell]] = {}
         self.node_size = chain.gpus_per_node
+        for node in range(data.draw(st.sampled_from([0, chain.gpus // self.node_size]), label="nodes with faults")):
+            self.allocator.set_bad(*self.change(data, self.naive.bad, node))
 
     def level(self, data: st.DataObject) -> int:
         return data.draw(st.integers(self.lowest, self.naive.top), label="level")
@@ -94,9 +96,9 @@ class AllocatorMachine(RuleBasedStateMachine):
     def set_bad(self, data: st.DataObject) -> None:
         self.allocator.set_bad(*self.change(data, self.naive.bad))
 
-    def change(self, data: st.DataObject, marked: set[int]) -> tuple[int, int, int]:
+    def change(self, data: st.DataObject, marked: set[int], node: int = -1) -> tuple[int, int, int]:
         """Mark other leaves of some node: the node, and the masks of those marked before and after."""
-        node = self.a_cell(data, self.naive.chain.node_level)
+        node = self.a_cell(data, self.naive.chain.node_level) if node < 0 else node
         leaves = self.naive.leaves((self.naive.chain.node_level, node))
         before = sum(1 << i for i, leaf in enumerate(leaves) if leaf in marked)
         full = (1 << self.node_size) - 1

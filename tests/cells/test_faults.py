@@ -24,13 +24,13 @@ from .test_every_small_hierarchy import demands, hierarchies, name_of
 
 @st.composite
 def reservations(draw: st.DrawFn, chain: ChainSpec) -> list[int]:
-    """Cells per level that fit side by side."""
-    room = NaiveBuddies(chain)
-    for level in draw(st.lists(st.integers(1, room.top), max_size=20)):
-        cell = room.choose(level)
-        if cell is not None:
-            room.take(cell)
-    return room.allocated
+    """Cells per level that fit side by side, from the top down."""
+    reserved = [0] * (len(chain.levels) + 1)
+    spare = chain.top_cells
+    for level in range(len(chain.levels), 0, -1):
+        reserved[level] = draw(st.integers(0, spare) | st.just(spare // 2))
+        spare = (spare - reserved[level]) * chain.levels[level - 1].fanout
+    return reserved
 
 
 def masks(size: int) -> st.SearchStrategy[int]:
@@ -72,7 +72,9 @@ class LegalMachine(RuleBasedStateMachine):
         self.allocator = BuddyAllocator(Hierarchy(chain), lowest, reserved)
         self.chain = chain
         self.allocated: list[Cell] = []
-        self.bad = [0] * self.allocator.hierarchy.nodes
+        self.bad = [data.draw(masks(chain.gpus_per_node), label="bad") for _ in range(self.allocator.hierarchy.nodes)]
+        for node, mask in enumerate(self.bad):
+            self.allocator.set_bad(node, 0, mask)
         self.crowd = [0] * self.allocator.hierarchy.nodes
 
     def left(self) -> list[int]:
@@ -161,7 +163,7 @@ TestAnyLegalRequestsAndFaults = LegalMachine.TestCase
 
 @given(chains(max_gpus=64), st.data())
 @settings(max_examples=200)
-def test_the_shortage_in_a_cluster_with_many_faults_is_what_asking_for_everything_meets(
+def test_the_shortage_in_a_cluster_with_many_faults_is_what_asking_for_the_cells_meets(
     chain: ChainSpec, data: st.DataObject
 ) -> None:
     reserved = data.draw(reservations(chain), label="reserved")
@@ -172,8 +174,10 @@ def test_the_shortage_in_a_cluster_with_many_faults_is_what_asking_for_everythin
     for level in data.draw(st.lists(st.integers(1, len(chain.levels)), max_size=6), label="taken before"):
         if allocator.allocated[level] < reserved[level]:
             allocator.allocate(level)
-    wanted = [r - a for r, a in zip(reserved, allocator.allocated, strict=True)]
-    assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted)
+    left = [r - a for r, a in zip(reserved, allocator.allocated, strict=True)]
+    for highest in range(1, len(left)):  # what is wanted at the levels above is for the other VCs
+        wanted = [number if level <= highest else 0 for level, number in enumerate(left)]
+        assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted)
 
 
 SMALL = [
@@ -240,11 +244,14 @@ def check_requests(allocator: BuddyAllocator, safe: set[Cell], left: list[int], 
                 allocator.release(level, cell)
             else:
                 assert cell == -1
-    short = allocator.shortage(left)
-    got = [(level, allocator.allocate(level)) for level in range(len(left) - 1, 0, -1) for _ in range(left[level])]
-    assert short == [sum(k == level and not is_healthy(allocator, k, c) for k, c in got) for level in range(len(left))]
-    for cell in got:
-        allocator.release(*cell)
+    for highest in range(1, len(left)):
+        wanted = [number if level <= highest else 0 for level, number in enumerate(left)]
+        short = allocator.shortage(wanted)
+        got = [(level, allocator.allocate(level)) for level in range(highest, 0, -1) for _ in range(wanted[level])]
+        bad_at = [level for level, cell in got if not is_healthy(allocator, level, cell)]
+        assert short == [bad_at.count(level) for level in range(len(left))]
+        for cell in got:
+            allocator.release(*cell)
     for node, mask in enumerate(bad):
         allocator.set_bad(node, mask, 0)
 
@@ -300,7 +307,34 @@ def test_a_bad_hint_is_ignored_while_there_is_a_healthy_cell() -> None:
     assert allocator.allocate(NODE) == 3
     assert allocator.allocate(NODE, near=7) == 7, "a healthy hint in a bad rack is followed"
     assert [allocator.allocate(NODE) for _ in range(2)] == [4, 5]
-    assert allocator.allocate(NODE, near=6) == 6
+    allocator.release(NODE, 1)
+    allocator.set_bad(1, 0, 1)
+    assert allocator.allocate(NODE, near=6) == 6, "both are bad"
+
+
+def test_of_bad_sockets_the_one_with_a_healthy_pair_inside_is_split_for_a_pair() -> None:
+    allocator = BuddyAllocator(Hierarchy(nodes_of_8(1)), GPU, [0, 4, 2, 0, 0])
+    allocator.set_bad(0, 0, 0b0011_0101)
+    assert allocator.allocate(PAIR) == 3, "socket 0 has a bad GPU in either pair"
+    allocator.release(PAIR, 3)
+    assert allocator.allocate(GPU) == 1, "for one GPU both are as good, and socket 0 is the lower"
+
+
+def test_many_cells_are_counted_as_if_taken_one_by_one() -> None:
+    """A case for counting whole racks: more would be used up than the others can spare."""
+    chain = racks(4)
+    allocator = BuddyAllocator(Hierarchy(chain), NODE, [0, 0, 0, 0, 9, 1])
+    assert allocator.allocate(NODE) == 0
+    for node in (1, 2, 3):
+        allocator.set_bad(node, 0, 1)
+    assert allocator.shortage([0, 0, 0, 0, 8, 0]) == [0] * 6
+    allocator.reserved[NODE] = 4
+    allocator.reserved[RACK] = 3
+    for wanted in range(4):
+        assert allocator.shortage([0, 0, 0, 0, wanted, 0]) == [0, 0, 0, 0, wanted, 0]
+    allocator.reserved[NODE] = 12
+    allocator.reserved[RACK] = 1
+    assert allocator.shortage([0, 0, 0, 0, 11, 0]) == [0, 0, 0, 0, 3, 0] == bad_ones_got(allocator, [0, 0, 0, 0, 11, 0])
 
 
 def test_a_bad_child_of_an_allocated_cell_is_taken_last() -> None:

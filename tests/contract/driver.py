@@ -74,7 +74,7 @@ class Driver:
         #: check everything after every step; otherwise only the decisions
         self.careful = careful
         self.lines: list[str] = []
-        sink: Callable[[str], object] | None = self.lines.append if log else None
+        sink: Callable[[str], None] | None = self.lines.append if log else None
         self.cluster = cluster or Cluster.from_spec(spec, log=sink)
         self.hardware = Hardware(compiled(spec))
         self.running: dict[str, Run] = {}
@@ -95,7 +95,11 @@ class Driver:
             assert decision.reasons, "a wait without a reason"
         else:
             assert self.cluster.snapshot() == before, "deciding has changed the state"
-            self._check_decision(request, decision, suggested)
+            try:
+                self._check_decision(request, decision, suggested)
+            except AssertionError as error:
+                error.add_note(f"{request}\n{decision}\n" + "\n".join(self.lines))
+                raise
         self.check()
         return decision
 
@@ -228,13 +232,14 @@ class Driver:
         self._asked[request.group] = request
         placement = decision.placement
         wanted = devices(placement.pods)
-        self.hardware.check_fits(request, placement, decision.relaxed)
+        first_answer = request.group not in self.running and request.group not in self.preempting
+        self.hardware.check_fits(request, placement, decision.relaxed, capped=first_answer)
         assert placement.guaranteed == (not request.opportunistic)
         if request.group in self.running:
             assert placement.pods == self.running[request.group].pods
             return
         assert not wanted & self.bad, "placed on bad hardware"
-        if suggested is not None and request.group not in self.preempting:
+        if suggested is not None and first_answer:
             assert {pod.node for pod in placement.pods} <= set(suggested)
         for name, reservation in self.preempting.items():
             if name != request.group and name not in decision.overtaken:
@@ -253,7 +258,6 @@ class Driver:
             assert run.lazy_preemption
             assert run.vc == request.vc
             assert run.priority < request.priority
-            assert name not in victims
         for name in decision.overtaken:
             other = self.preempting[name].request
             assert other.priority < request.priority or (other.opportunistic and request.opportunistic)

@@ -19,7 +19,7 @@ class Cell(NamedTuple):
 
     chain: str
     level: int
-    index: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class Hardware:
         if inner.chain != outer.chain or inner.level > outer.level:
             return False
         levels = self.chains[inner.chain].levels
-        return inner.index * levels[inner.level - 1].gpus // levels[outer.level - 1].gpus == outer.index
+        return inner.number * levels[inner.level - 1].gpus // levels[outer.level - 1].gpus == outer.number
 
-    def check_fits(self, request: Request, placement: Placement, relaxed: tuple[str, ...]) -> None:
+    def check_fits(self, request: Request, placement: Placement, relaxed: tuple[str, ...], capped: bool) -> None:
         """The placement has what the request asks for: pods, devices, types, cap."""
         chain = self.chains[placement.chain]
         wanted = [member for member in request.members for _ in range(member.pods)]
@@ -132,7 +132,7 @@ class Hardware:
                 assert len(leaves) == chain.levels[level - 1].gpus
         if request.leaf_cell_type is not None:
             assert chain.leaf_type == request.leaf_cell_type
-        if request.within is not None and not relaxed:
+        if capped and request.within is not None and not relaxed:
             level = self.level_of(placement.chain, request.within)
             assert level is not None
             assert self.cell_at(placement.chain, level, frozenset().union(*pods)), "the cap is not kept"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hived import Bind, Cluster, Member, Preempt, Request, RequestError
+from hived.cluster.reasons import Misconfigured
 from hived.errors import InfeasibleError, InputError, SpecError
 
 from .driver import Driver
@@ -91,10 +92,13 @@ def test_many_errors_leave_no_trace() -> None:
     assert not list(driver.cluster.groups())
 
 
-def test_a_plan_of_a_wrong_request_is_an_error_too() -> None:
+def test_a_plan_of_a_wrong_request_never_fits_and_names_the_field() -> None:
     driver = Driver(flat({"a": 1}))
-    with pytest.raises(RequestError):
-        driver.cluster.plan(wants("job", "nobody", 1))
+    plan = driver.cluster.plan(wants("job", "nobody", 1))
+    assert plan.outcome == "never"
+    (reason,) = plan.reasons
+    assert isinstance(reason, Misconfigured)
+    assert reason.field == "vc"
 
 
 @pytest.mark.parametrize("call", ["release", "cancel", "group", "explain"])

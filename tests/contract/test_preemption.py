@@ -299,3 +299,12 @@ def test_cancelling_restores_a_downgraded_group() -> None:
     driver.cancel("high")
     assert driver.guaranteed("lazy")
     assert driver.cluster.snapshot() == before
+
+
+def test_what_was_given_up_for_a_placement_is_still_said_when_it_starts() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(lent("loan", "a", (2, 4)))
+    request = wants("gang", "a", (2, 4), within="NODE", soft_affinity=True)
+    assert driver.preempt(request).relaxed == ("NODE",)
+    driver.release("loan")
+    assert driver.bind(request).relaxed == ("NODE",)

@@ -201,18 +201,19 @@ def a_day(driver: Driver) -> None:
     driver.bind(wants("low", "a", 4, lazy_preemption=True))
     driver.bind(lent("loan", "b", 4))
     driver.run(wants("high", "a", 4, priority=3))
-    driver.set_node("n2", healthy=False)
+    idle = sorted(set(driver.hardware.nodes) - {pod.node for run in driver.running.values() for pod in run.pods})
+    driver.set_node(idle[0], healthy=False)
     driver.run(wants("theirs", "b", 2))
     driver.wait(wants("large", "a", (2, 4)))
     driver.preempt(wants("top", "a", 4, priority=9))
     driver.cancel("top")
-    driver.set_device("n2", 1, healthy=True)
-    driver.cluster.reconfigure(flat({"a": 1, "b": 1}, spare=1))
+    driver.set_device(idle[0], 1, healthy=True)
+    driver.cluster.reconfigure(flat({"a": 1, "b": 1}, spare=3))
     driver.check()
 
 
 def test_every_call_is_one_line_of_json_and_the_lines_are_the_cluster() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}, spare=1), log=True)
+    driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
     a_day(driver)
     assert all("\n" not in line.rstrip("\n") for line in driver.lines)
     assert all(isinstance(json.loads(line), dict) for line in driver.lines)
@@ -225,14 +226,14 @@ def test_every_call_is_one_line_of_json_and_the_lines_are_the_cluster() -> None:
 def test_a_replay_that_is_logged_gives_the_same_lines() -> None:
     lines: list[list[str]] = []
     for _ in range(2):
-        driver = Driver(flat({"a": 1, "b": 1}, spare=1), log=True)
+        driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
         a_day(driver)
         lines.append(driver.lines)
     assert lines[0] == lines[1]
 
 
 def test_the_log_can_be_cut_anywhere() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}, spare=1), log=True)
+    driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
     seen = [(len(driver.lines), driver.cluster.snapshot())]
     for i, gpus in enumerate((1, 3, 2, 4)):
         driver.run(wants(f"job-{i}", "ab"[i % 2], gpus, priority=i))
@@ -240,3 +241,12 @@ def test_the_log_can_be_cut_anywhere() -> None:
     for count, snapshot in seen:
         if count:
             assert replay(driver.lines[:count], Cluster).snapshot() == snapshot
+
+
+def test_a_group_in_the_way_on_bad_hardware_is_no_exhaustion_by_nobody() -> None:
+    """high runs on a node that broke: a higher group gets a placement elsewhere, or is told of the bad hardware."""
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("high", "a", 4, priority=3))
+    driver.set_node("n0", healthy=False)
+    reason = only(driver.wait(wants("top", "a", 4, priority=9)), BadHardware)
+    assert (reason.leaf_cells, reason.nodes) == (4, ("n0",))

@@ -47,18 +47,18 @@ def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found
     One pod: O(classes). Equal pods: O(levels + pods) after changes are counted in, and where others lose leaves
     O(hosts of the cell). Unequal pods: O(hosts of the cells tried) and at most ``STEPS`` steps of exact search.
     """
-    if len(needs) == 1 and not cap:
+    if len(needs) == 1:
         need = needs[0]
-        host = space.ranking(rank, need.level, need.gpus if need.level else 0).best(need.gpus)
+        host = space.ranking(rank, need.level, need.gpus if need.level else 0, cap).best(need.gpus)
         if host < 0:
             return None
-        mask, level = space.spot(host, need)
+        mask, level = space.spot(host, need, cap)
         return Found(((host, mask),), level)
     if not needs:
         return Found((), 0)
     demand = Demand(needs)
     found = _on_one_host(space, tuple(needs), demand, rank, cap)
-    if found is not None or len(needs) == 1 or 0 < cap <= space.node_level:
+    if found is not None or 0 < cap <= space.node_level:
         return found
     search = _equal if demand.needs[0] == demand.needs[-1] else _unequal
     return search(space, demand, rank, cap)
@@ -70,7 +70,7 @@ def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Ra
         return None
     largest = demand.needs[0]
     if largest.level:
-        if len(needs) > 1 and space.capacity(largest).most() < demand.needs.count(largest):
+        if space.capacity(largest).most() < demand.needs.count(largest):
             return None
         hosts = space.ranking(rank, largest.level, largest.gpus, cap).in_order(demand.gpus)
     else:

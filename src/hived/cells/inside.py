@@ -131,7 +131,7 @@ def place(leaves: Leaves, needs: Sequence[Need], cap: int = 0) -> tuple[int, ...
 
 
 def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...] | None:
-    """The pods in the cell of this very level where they cost least, then nearest to nobody, then tightest."""
+    """The pods in the cell of this very level where they cost least, then by the rule of :meth:`Shape.closest`."""
     shape, obtainable, costless, avoid = leaves
     cells = [cell for cell in cells_at(shape, level) if demand.fits(demand.room(shape, obtainable & cell, costless))]
     if not demand.needs[0].level and obtainable == costless:  # no whole cells: the host's own table knows the cell
@@ -140,7 +140,7 @@ def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...]
     for cell in cells:
         masks = _in_cell(leaves, demand, cell)
         cost = sum((mask & ~costless).bit_count() for mask in masks)
-        tried.append((cost, (cell & avoid).bit_count(), (cell & obtainable).bit_count(), cell, masks))
+        tried.append((cost, _crowd(leaves, level, cell), cell, masks))
     return min(tried)[-1] if tried else None
 
 
@@ -163,15 +163,20 @@ def _in_cell(leaves: Leaves, demand: Demand, cell: int) -> tuple[int, ...]:
 
 
 def _cheapest_cell(leaves: Leaves, level: int) -> int:
-    """A whole obtainable cell: of least cost, then by the rule of :meth:`Shape.closest` from the host downward."""
-    shape, obtainable, costless, avoid = leaves
+    """A whole obtainable cell: of least cost, then by the rule of :meth:`Shape.closest`."""
+    whole = (cell for cell in cells_at(leaves.shape, level) if cell & leaves.obtainable == cell)
+    return min(whole, key=lambda cell: ((cell & ~leaves.costless).bit_count(), _crowd(leaves, level, cell), cell))
 
-    def key(cell: int) -> tuple[int, list[tuple[int, int]], int]:
-        around = [m for k in range(shape.depth - 1, level, -1) for m in cells_at(shape, k) if m & cell]
-        crowd = [((m & avoid).bit_count(), (m & obtainable).bit_count()) for m in around]
-        return (cell & ~costless).bit_count(), crowd, cell
 
-    return min((cell for cell in cells_at(shape, level) if cell & obtainable == cell), key=key)
+def _crowd(leaves: Leaves, level: int, cell: int) -> list[tuple[int, int]]:
+    """Leaves to avoid and leaves to be had in the cells around ``cell`` and in itself, from right below the host.
+
+    The cell where these are fewest is the one that :meth:`Shape.closest` comes to: it breaks up no larger cell that is
+    free where one that is not free will do.
+    """
+    shape, obtainable, _, avoid = leaves
+    around = (mask for k in range(shape.depth - 1, level - 1, -1) for mask in cells_at(shape, k) if mask & cell)
+    return [((mask & avoid).bit_count(), (mask & obtainable).bit_count()) for mask in around]
 
 
 def _share_out(shape: Shape, chosen: int, demand: Demand, taken: Sequence[int] = ()) -> tuple[int, ...]:

@@ -129,9 +129,7 @@ class _Search:
         if state in self._failed or sum(room[1] * number for room, number in rooms) < self._left[at]:
             return iter(())
         moves = _moves(self._kinds, self._demand, at)
-        if moves and not self._demand.needs[at].level:
-            # The largest pod of those left, all loose: where it fills a room, whatever else would go there can change
-            # places with it, so no other way needs to be tried.
-            exact = [move for move in moves if not move[1][1]]
-            return iter(exact[:1] or moves)
-        return iter(moves)
+        # The largest pod of those left: where it fills a room, whatever else would go there can change places with it,
+        # so no other way needs to be tried.
+        exact = [move for move in moves if not move[1][1]]
+        return iter(exact[:1] or moves)

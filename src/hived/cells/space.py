@@ -118,7 +118,7 @@ class Space:
         self._capacities: dict[tuple[Need, bool], Capacity] = {}
         self._log: list[int] = []
         self._rankings: dict[tuple[Rank, int, int, int], Ranking] = {}
-        self._spots: dict[tuple[Shape, int, int, Need], tuple[int, int]] = {}
+        self._spots: dict[tuple[Shape, int, int, Need, int], tuple[int, int]] = {}
         self._places: dict[tuple[Shape, int, int, tuple[Need, ...], int], tuple[int, ...] | None] = {}
 
     @property
@@ -179,8 +179,6 @@ class Space:
         if capacity is None:
             if len(self._capacities) >= CAPACITIES:
                 del self._capacities[next(iter(self._capacities))]
-            if not self._capacities:
-                self._log.clear()
             capacity = Capacity(need, self.layout, self.shapes, masks)
         elif capacity.seen < len(self._log):
             for host in self._log[capacity.seen :]:
@@ -211,12 +209,12 @@ class Space:
             return Leaves(shape, idle, idle, shape.full & ~self.free[host])
         return Leaves(shape, self.free[host], idle, 0)
 
-    def spot(self, host: int, need: Need) -> tuple[int, int]:
-        """Mask and level for one pod on a host that can hold it. O(1) once seen."""
-        key = self.shapes[host], self.free[host], self.idle[host], need
+    def spot(self, host: int, need: Need, cap: int = 0) -> tuple[int, int]:
+        """Mask and level for one pod on a host that can hold it (``cap``: at this level or lower). O(1) once seen."""
+        key = self.shapes[host], self.free[host], self.idle[host], need, cap
         spot = self._spots.get(key)
         if spot is None:
-            masks = place(self.leaves(host), (need,))
+            masks = place(self.leaves(host), (need,), cap)
             if masks is None:
                 raise InvariantError(f"host {host} was said to hold {need}")
             if len(self._spots) >= _REMEMBERED:

@@ -78,10 +78,10 @@ def _in(
     if suggested is None and not tenancy.floor.allocator.bad_leaves:
         found = find(space, choice.needs, packed, cap)
         return None if found is None else _plan(state, request, demand, choice, tenancy, key, step, found, None)
-    left_out: list[int] = []
+    left_out: dict[int, tuple[int, int]] = {}
     if suggested is not None:
-        left_out = suggested.hosts_elsewhere(tenancy)
-        for host in left_out:
+        for host in suggested.hosts_elsewhere(tenancy):
+            left_out[host] = space.free[host], space.idle[host]
             space.set(host, 0, 0)
     plan = None
     for _ in range(ATTEMPTS):
@@ -92,10 +92,10 @@ def _in(
         if plan is not None:
             break
         host = _refused(tenancy, found.pods, suggested)
-        left_out.append(host)
+        left_out[host] = space.free[host], space.idle[host]
         space.set(host, 0, 0)
-    for host in left_out:
-        tenancy.look_again(host)
+    for host, (free, idle) in left_out.items():
+        space.set(host, free, idle)
     return plan
 
 

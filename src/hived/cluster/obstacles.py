@@ -147,6 +147,7 @@ def _bad(choice: Choice, tenancy: Tenancy, space: Space) -> BadHardware | None:
     sick = sorted(binder.sick)
     if not sick:
         return None
+    before = [(space.free[host], space.idle[host]) for host in sick]
     for host in sick:
         taken = 0
         for mask in tenancy.takers.get(host, {}).values():
@@ -154,8 +155,8 @@ def _bad(choice: Choice, tenancy: Tenancy, space: Space) -> BadHardware | None:
         healed = space.free[host] | pool.bad[host] & ~taken
         space.set(host, healed, space.idle[host] | pool.bad[host] & ~taken)
     fits = find(space, choice.needs, packed, choice.caps[-1]) is not None
-    for host in sick:
-        tenancy.look_again(host)
+    for host, (free, idle) in zip(sick, before, strict=True):
+        space.set(host, free, idle)
     if not fits:
         return None
     hierarchy = pool.hierarchy

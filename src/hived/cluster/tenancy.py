@@ -75,10 +75,6 @@ class Tenancy:
             self._refresh(host)
         self.binder.changed.clear()
 
-    def look_again(self, host: int) -> None:
-        """Somebody has changed what the spaces say of ``host``: make it right again. O(views)."""
-        self._refresh(host)
-
     def take_again(self, group: Group) -> None:
         """Undo a :meth:`give` that was only tried out: the groups of a priority stand in the order they came in."""
         self.take(group)
