@@ -1,7 +1,8 @@
 """HiveD in Python: share a GPU cluster so that nobody is worse off than on a private one."""
 
-from .cluster.cluster import Cluster, GroupStatus, PlanAnswer
+from .cluster.cluster import Cluster
 from .cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
+from .cluster.looking import GroupStatus, PlanAnswer
 from .cluster.recovery import Reconfiguration
 from .cluster.replay import replay
 from .cluster.requests import Member, Request

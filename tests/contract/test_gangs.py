@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Bind, Member, Wait
+from hived import Bind, Member, Preempt, Wait
 from hived.cluster.reasons import ReasonKind
 
 from .driver import Driver, devices
@@ -234,3 +234,12 @@ def test_pods_of_one_group_are_in_one_chain_and_disjoint() -> None:
     pods = [devices((pod,)) for pod in decision.placement.pods]
     assert all(one.isdisjoint(two) for one, two in pairwise(pods))
     assert len(set().union(*pods)) == 16
+
+
+def test_a_loan_that_preempts_says_which_cap_it_gave_up() -> None:
+    driver = Driver(racks({"a": {"RACK": 1}, "b": {"RACK": 1}}, count=2, nodes=2))
+    for i in range(4):
+        driver.bind(lent(f"much-{i}", "a", 4))
+    decision = driver.ask(lent("loan", "b", (2, 4), within="NODE", soft_affinity=True))
+    assert isinstance(decision, Preempt)
+    assert decision.relaxed == ("NODE",)

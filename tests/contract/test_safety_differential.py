@@ -25,8 +25,8 @@ from .hardware import Hardware
 @st.composite
 def tight_specs(draw: st.DrawFn) -> ClusterSpec:
     """One chain that its tenants have reserved to the last leaf, cut into cells of all levels."""
-    fanouts = draw(st.sampled_from([(2, 2, 2), (2, 2), (4, 2), (2, 3), (3, 2), (2, 2, 3), (1, 2, 2), (4,)]))
-    chain = chain_of(fanouts, draw(st.sampled_from([2, 1])), draw(st.integers(1, len(fanouts) + 1)))
+    fanouts = draw(st.sampled_from([(2, 2, 2), (2, 4), (4, 2), (2, 3), (3, 2), (2, 2, 3), (1, 2, 2), (8,)]))
+    chain = chain_of(fanouts, draw(st.sampled_from([2, 1])), min(len(fanouts) + 1, draw(st.sampled_from([3, 2, 4, 1]))))
     naive = NaiveBuddies(chain)
     cells: list[dict[int, int]] = [{} for _ in range(draw(st.integers(2, 3)))]
     pins: list[list[PinnedCellSpec]] = [[] for _ in cells]
@@ -34,7 +34,7 @@ def tight_specs(draw: st.DrawFn) -> ClusterSpec:
     uncut = sorted(naive.free)
     while uncut:
         level, index = uncut.pop()
-        if level > 1 and random.random() < 0.55:
+        if level > 1 and random.random() < 0.4:
             uncut += naive.children((level, index))
             continue
         owner = random.randrange(len(cells))
@@ -65,6 +65,8 @@ class Worlds:
         #: preempting groups wait for their victims of other tenants until somebody finishes them
         self.slow = slow
         self.asked: list[Request] = []
+        #: what happened, for whoever has to find out why
+        self.history: list[str] = []
 
     def play(self) -> None:
         """One event in all worlds: mostly somebody wants more."""
@@ -85,7 +87,10 @@ class Worlds:
 
     def request(self) -> Request:
         """A request that the VC would have room for if nothing of it ran; a loan of any size."""
-        random, vc = self.random, self.random.choice(self.spec.virtual_clusters)
+        random = self.random
+        vc = random.choice(
+            [vc for vc in self.spec.virtual_clusters if vc.cells or vc.pinned] or self.spec.virtual_clusters
+        )
         priority = random.choice([-1, -1, -1, 0, 0, 1, 2, 3, 5])
         pin = random.choice(vc.pinned) if vc.pinned and random.random() < 0.3 and priority >= 0 else None
         cells = random.choice(vc.cells) if vc.cells else None
@@ -148,15 +153,15 @@ class Worlds:
         if request.group in self.shared.running or request.group in self.shared.preempting:
             return
         if request.opportunistic:
+            self.history.append(f"loan {request}")
             if not self.slow:
                 self.shared.run(request)
             elif isinstance(self.shared.ask(request), Bind):
                 self.shared.commit(self.shared.ask(request))
             return
         mine = self.alone[request.vc]
-        if request.group in mine.running:  # it was downgraded there, and ended here
-            mine.release(request.group)
         answer, expected = self.shared.ask(request), mine.ask(request)
+        self.history.append(f"ask {request}\n  -> {answer}\n  alone {expected}")
         self.same(request, answer, expected)
         if isinstance(answer, Wait):
             return
@@ -168,9 +173,13 @@ class Worlds:
                 self.shared.release(name)
         if isinstance(answer, Preempt) and (not self.slow or not self.shared.preempting[request.group].victims):
             self.finish(request.group)
+        # a group that lazy preemption spared runs on in one world and may not in the other: it ends in both
+        for driver in (self.shared, mine):
+            driver.release(*sorted(lost & set(driver.running)))
 
     def finish(self, name: str) -> None:
         """End the victims a preempting group still waits for."""
+        self.history.append(f"finish {name}")
         reservation = self.shared.preempting[name]
         while reservation.victims:
             self.shared.release(min(reservation.victims))
@@ -179,6 +188,7 @@ class Worlds:
 
     def end(self, name: str) -> None:
         """A group ends, or gives up waiting for its victims."""
+        self.history.append(f"end {name}")
         if name in self.shared.running:
             request = self.shared.running[name].request
             self.shared.release(name)
@@ -190,7 +200,7 @@ class Worlds:
 
     def probe(self) -> None:
         """At the end: what a VC could ask for with one pod, or two."""
-        for vc in self.vcs:
+        for vc in sorted({request.vc for request in self.asked}):
             for priority in (0, 2, 6):
                 for members in (Member(1, 1), Member(2, 2), Member(1, self.spec.chains[0].gpus_per_node)):
                     self.look(Request(group="probe", vc=vc, priority=priority, members=(members,)))
@@ -208,9 +218,13 @@ def shape(hardware: Hardware, placement: Placement) -> object:
 
 def play(spec: ClusterSpec, seed: int, slow: bool, steps: int = 40) -> None:
     worlds = Worlds(spec, seed, slow)
-    for _ in range(steps):
-        worlds.play()
-    worlds.probe()
+    try:
+        for _ in range(steps):
+            worlds.play()
+        worlds.probe()
+    except Exception as error:
+        error.add_note("\n".join(worlds.history))
+        raise
 
 
 SEEDS = st.integers(0, 1_000_000)

@@ -10,19 +10,18 @@ then is refused. Everything else is an event that happened: groups end, nodes tu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hived.cells import LevelSafety, assert_safe
 from hived.errors import InputError, RequestError
 from hived.spec import load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import guaranteed, opportunistic, recovery
+from . import looking, recovery
+from .answers import again, offer, plan_for, refuse_another
 from .decisions import Bind, Decision, Placement, Preempt, Wait
-from .demands import Demand
-from .explaining import explain_bind, explain_preempt, explain_wait, say
+from .dooming import see_bad
 from .groups import Group
 from .journal import (
     Cancelled,
@@ -38,12 +37,14 @@ from .journal import (
     Scheduled,
     to_line,
 )
+from .looking import GroupStatus, PlanAnswer
 from .obstacles import reasons
-from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, WaitingForPreemption
+from .plans import Plan
+from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason
 from .reconfiguring import reconfigured
 from .recovery import Names, Reconfiguration, Record
 from .requests import Request
-from .state import Plan, State
+from .state import State
 from .states import GroupState, LeafState
 from .suggested import Suggested, nodes_named
 
@@ -51,34 +52,6 @@ from .suggested import Suggested, nodes_named
 REMEMBERED = 10_000
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """A group as it is now."""
-
-    name: str
-    vc: str
-    priority: int  #: of the request
-    state: GroupState
-    guaranteed: bool  #: whether it stands in cells of its VC; ``False`` for one that was downgraded
-    placement: Placement | None  #: None while it waits
-    victims: tuple[str, ...]  #: while preempting: who still has to go
-    preempted_by: tuple[str, ...]  #: while being preempted: for whom
-    reasons: tuple[Reason, ...]  #: while it waits: why
-
-
-@dataclass(frozen=True, slots=True)
-class PlanAnswer:
-    """What a request would come to now."""
-
-    #: it could start now (after ending others, where the decision is a Preempt), it would wait, or it never fits
-    outcome: Literal["now", "waits", "never"]
-    decision: Decision
-    reasons: tuple[Reason, ...]  #: why it would wait or never fits; () where it could start
-
-    def __str__(self) -> str:
-        return _explained(self.decision)
 
 
 class Cluster:
@@ -144,50 +117,15 @@ class Cluster:
         demand = state.demands.of(request)
         group = state.groups.get(request.group)
         if group is not None:
-            _refuse_another(group, request)
-            return self._again(group)
+            refuse_another(group, request)
+            return again(state, group)
         suggested = self._suggested(suggested_nodes)
-        plan = self._plan(request, demand, suggested)
+        plan = plan_for(state, request, demand, suggested)
         if plan is not None:
-            return self._offer(plan)
+            return offer(state, plan)
         wait = Wait(request.group, reasons(state, request, demand, suggested))
         state.wait(request, wait.reasons, now)
         return wait
-
-    def _plan(self, request: Request, demand: Demand, suggested: Suggested | None) -> Plan | None:
-        state = self._state
-        state.see_bad()
-        place = opportunistic.place if request.opportunistic else guaranteed.place
-        plan = place(state, request, demand, suggested)
-        if plan is not None:
-            plan.version = state.version
-            plan.suggested = None if suggested is None else suggested.names
-        return plan
-
-    def _offer(self, plan: Plan) -> Bind | Preempt:
-        state = self._state
-        hierarchy = state.floors[plan.chain].chain.hierarchy
-        within = hierarchy.name(plan.level) if plan.level else None
-        name = plan.request.group
-        downgraded = tuple([group.name for group in plan.downgraded])
-        overtaken = tuple([group.name for group in plan.overtaken])
-        placement = state.placement(plan)
-        if plan.victims:
-            victims = tuple([group.name for group in plan.victims])
-            return Preempt(name, placement, victims, within, plan.relaxed, downgraded, overtaken, plan)
-        return Bind(name, placement, within, plan.relaxed, downgraded, overtaken, plan)
-
-    def _again(self, group: Group) -> Bind | Preempt:
-        """The answer for a group that has its placement."""
-        assert group.placement is not None
-        within = self._within(group)
-        if group.state is GroupState.PREEMPTING and group.victims:
-            victims = sorted(group.victims, key=lambda victim: victim.sequence)
-            return Preempt(group.name, group.placement, tuple(v.name for v in victims), within)
-        return Bind(group.name, group.placement, within)
-
-    def _within(self, group: Group) -> str | None:
-        return self._state.floors[group.chain].chain.hierarchy.name(group.level) if group.level else None
 
     def _suggested(self, names: Collection[str] | None) -> Suggested | None:
         if names is None:
@@ -212,15 +150,15 @@ class Cluster:
             demand = state.demands.of(request)
             group = state.groups.get(request.group)
             if group is not None:
-                _refuse_another(group, request)
-                return PlanAnswer("now", self._again(group), ())
+                refuse_another(group, request)
+                return PlanAnswer("now", again(state, group), ())
             suggested = self._suggested(suggested_nodes)
         except RequestError as error:
             why: tuple[Reason, ...] = (Misconfigured(error.field, error.message),)
             return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
-        plan = self._plan(request, demand, suggested)
+        plan = plan_for(state, request, demand, suggested)
         if plan is not None:
-            decision = self._offer(plan)
+            decision = offer(state, plan)
             state.step_back()
             return PlanAnswer("now", decision, ())
         why = reasons(state, request, demand, suggested)
@@ -276,10 +214,10 @@ class Cluster:
         state = self._state
         try:
             demand = state.demands.of(plan.request)
-            again = self._plan(plan.request, demand, self._suggested(plan.suggested))
+            again = plan_for(state, plan.request, demand, self._suggested(plan.suggested))
         except RequestError as error:
             raise RequestError("decision", f"out of date: {error}") from None
-        if again is not None and self._offer(again) == decision:
+        if again is not None and offer(state, again) == decision:
             return again
         state.step_back()
         raise RequestError(
@@ -371,13 +309,7 @@ class Cluster:
 
     def records(self) -> tuple[Record, ...]:
         """Every group that runs: ``(group, request, placement)``, by name. What :meth:`recover` needs. O(groups)."""
-        groups = self._state.groups
-        found = []
-        for name in sorted(groups):
-            group = groups[name]
-            if group.running and group.placement is not None:
-                found.append((name, group.request, group.placement))
-        return tuple(found)
+        return looking.records(self._state)
 
     def recover(self, records: Iterable[Record], now: float = 0.0) -> None:
         """Take over groups that run already, as :meth:`records` gave them or in any other order: the same state.
@@ -422,48 +354,11 @@ class Cluster:
 
     def group(self, name: str) -> GroupStatus:
         """A group as it is now. Raises :class:`RequestError` when there is none of that name."""
-        state = self._state
-        group = state.groups.get(name)
-        if group is None:
-            waiting = state.waiting.get(name)
-            if waiting is None:
-                raise RequestError("group", f"{name!r}: no such group")
-            request = waiting.request
-            return GroupStatus(
-                name, request.vc, request.priority, GroupState.PENDING, False, None, (), (), waiting.reasons
-            )
-        victims = tuple(victim.name for victim in group.victims)
-        return GroupStatus(
-            name,
-            group.request.vc,
-            group.request.priority,
-            group.state,
-            group.guaranteed,
-            group.placement,
-            victims,
-            tuple(other.name for other in group.preempted_by),
-            (WaitingForPreemption(victims),) if victims else (),
-        )
+        return looking.status(self._state, name)
 
     def explain(self, group: str) -> str:
         """Why ``group`` waits, where it runs, whom it waits for, or who preempted it: for people. Lines of text."""
-        state = self._state
-        holds = state.groups.get(group)
-        if holds is not None:
-            lines = [_explained(self._again(holds))]
-            if not holds.guaranteed and holds.request.priority >= 0:
-                lines.append("- it was guaranteed, and runs on as opportunistic: its VC's cells went to others")
-            for by in holds.preempted_by:
-                vc = state.tenants[by.tenant]
-                lines.append(f"- {say(PreemptedBy(by.name, vc, by.priority, holds.request.priority))}")
-            return "\n".join(lines)
-        waiting = state.waiting.get(group)
-        before = self._preempted.get(group, ())
-        if waiting is not None:
-            return explain_wait(Wait(group, (*waiting.reasons, *before)))
-        if before:
-            return "\n".join([f"{group} has ended:", *(f"- {say(reason)}" for reason in before)])
-        raise RequestError("group", f"{group!r}: no such group")
+        return looking.explain(self._state, self._preempted, group)
 
     def leaf_state(self, node: str, device: int) -> LeafState:
         """What one device is doing: free, used, reserving or reserved."""
@@ -476,19 +371,8 @@ class Cluster:
 
     def doomed(self) -> tuple[tuple[str, str, str, str], ...]:
         """The reserved cells that are *doomed bad*: VC, chain, cell type, and the first node of where they stand."""
-        state = self._state
-        state.step_back()
-        state.see_bad()
-        found = []
-        owners = {tenancy.binder: tenancy for of_tenant in state.tenancies for tenancy in of_tenant}
-        for floor in state.floors:
-            hierarchy = floor.chain.hierarchy
-            for binder, cell in floor.doomed:
-                level = binder.pool.cells[cell].level
-                node = binder.bound[cell] * hierarchy.gpus[level] // hierarchy.node_size
-                vc = state.tenants[owners[binder].tenant]
-                found.append((vc, hierarchy.spec.name, hierarchy.name(level), hierarchy.spec.node_names[node]))
-        return tuple(found)
+        self._settle()
+        return looking.doomed(self._state)
 
     def check_safety(self) -> tuple[LevelSafety, ...]:
         """Sharing safety, as numbers: per chain and level reserved, allocated, free, obtainable, and the margin.
@@ -506,26 +390,12 @@ class Cluster:
 
     def snapshot(self) -> tuple[object, ...]:
         """The whole state as plain values, equal exactly for equal states. O(cells in use + groups)."""
-        state = self._state
-        state.step_back()
-        state.see_bad()
-        held = tuple(
-            (
-                name,
-                group.request,
-                group.state.value,
-                group.guaranteed,
-                group.placement,
-                tuple(sorted(victim.name for victim in group.victims)),
-            )
-            for name, group in sorted(state.groups.items())
-        )
-        waiting = tuple((name, waiting.request) for name, waiting in sorted(state.waiting.items()))
-        cells = tuple(
-            (floor.chain.hierarchy.spec.name, tuple(sorted(floor.owners)), tuple(enumerate_set(floor.chain.bad)))
-            for floor in state.floors
-        )
-        return held, waiting, cells, state.safety()
+        self._settle()
+        return looking.snapshot(self._state)
+
+    def _settle(self) -> None:
+        self._state.step_back()
+        see_bad(self._state)
 
     # -- the event log ------------------------------------------------------------------------------------------------
 
@@ -544,43 +414,5 @@ class Cluster:
             self._log(to_line(event))
 
 
-def enumerate_set(masks: list[int]) -> list[tuple[int, int]]:
-    """The masks that are not 0, with their places."""
-    return [(place, mask) for place, mask in enumerate(masks) if mask]
-
-
-def _refuse_another(group: Group, request: Request) -> None:
-    """A group asks again: it must be the same request."""
-    known = group.request
-    if known == request:
-        return
-    for name in (
-        "vc",
-        "priority",
-        "members",
-        "leaf_cell_type",
-        "pinned_cell_id",
-        "within",
-        "soft_affinity",
-        "lazy_preemption",
-    ):
-        was, wanted = getattr(known, name), getattr(request, name)
-        if was != wanted:
-            raise RequestError(
-                name,
-                f"group {group.name!r} is {group.state.value} with {was!r}, not {wanted!r}; use another group name",
-            )
-
-
 def _compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
     return spec if isinstance(spec, ClusterSpec) else spec_from_dict(dict(spec))
-
-
-def _explained(decision: Decision) -> str:
-    match decision:
-        case Bind():
-            return explain_bind(decision)
-        case Preempt():
-            return explain_preempt(decision)
-        case Wait():
-            return explain_wait(decision)

@@ -37,6 +37,12 @@ def explain_bind(bind: Bind) -> str:
     return "\n".join([first, *(f"- {line}" for line in _outcome(bind))])
 
 
+def explain_running(bind: Bind) -> str:
+    """Where a group runs: see :func:`explain_bind`."""
+    first = f"{_name(bind.group)} runs on {_placed_gpus(bind.placement)}:"
+    return "\n".join([first, *(f"- {line}" for line in _outcome(bind))])
+
+
 def explain_preempt(preempt: Preempt) -> str:
     """Who has to end before a group can start, where it will, and what that costs others: see :func:`explain_bind`."""
     gone = f"once {_count(len(preempt.victims), 'group')} {_have(preempt.victims)} ended"

@@ -13,7 +13,8 @@ from itertools import islice
 from .allocation import Part
 from .fairness import shares
 from .groups import Group
-from .state import Plan, State
+from .plans import Plan
+from .state import State
 from .tenancy import Tenancy, by_host
 
 #: how many nodes are looked at for one request

@@ -13,7 +13,7 @@ from hived.cells import BuddyAllocator, leaves_of
 from hived.errors import ensure
 
 from .allocation import Part
-from .binding import Binder, Owners
+from .anchoring import Anchoring, Owners
 from .groups import Group
 from .physical import PhysicalChain
 from .states import LeafEvent, LeafState, LeafStates
@@ -48,7 +48,7 @@ class Floor:
         #: nodes with bad leaf cells
         self.sick: set[int] = set()
         #: reserved cells bound to bad hardware since nothing else is left for them: binder and virtual cell
-        self.doomed: list[tuple[Binder, int]] = []
+        self.doomed: list[tuple[Anchoring, int]] = []
         #: healthy leaf cells that nobody has or has reserved
         self.idle_gpus = chain.hierarchy.nodes * chain.hierarchy.node_size
         #: the reserved cells that are bound

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from hived.cells import Found, HostClass, find
 
-from .binding import Bindings
 from .demands import Choice, Demand
 from .fairer import bind_fairly
 from .groups import Group
+from .plans import Plan
 from .requests import Request
-from .state import Plan, State
+from .standing import Bindings, rebind, recorded
+from .state import State
 from .states import GroupState
 from .suggested import Suggested, stand_on_suggested
 from .tenancy import Pods, Tenancy
@@ -169,7 +170,7 @@ def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
 def _downgraded(tenancy: Tenancy, group: Group) -> tuple[Group, Pods, Bindings]:
     """Try out what a downgrade of ``group`` would free. Returned is what :func:`_guaranteed_again` needs."""
     before = group.spots
-    records = tenancy.binder.recorded(list(dict.fromkeys(host for host, _ in before)))
+    records = recorded(tenancy.binder, list(dict.fromkeys(host for host, _ in before)))
     tenancy.give(group)
     tenancy.unbind(before)
     group.tenancy, group.spots = -1, ()
@@ -179,6 +180,6 @@ def _downgraded(tenancy: Tenancy, group: Group) -> tuple[Group, Pods, Bindings]:
 
 def _guaranteed_again(tenancy: Tenancy, group: Group, before: Pods, records: Bindings) -> None:
     group.tenancy, group.spots = tenancy.number, before
-    tenancy.binder.rebind(records)
+    rebind(tenancy.binder, records)
     tenancy.take_again(group)
     tenancy.floor.changed_kind(group)

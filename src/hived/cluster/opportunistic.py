@@ -14,8 +14,9 @@ from .fairness import shares
 from .floor import Floor
 from .groups import Group
 from .physical import farthest_from_guaranteed
+from .plans import Plan
 from .requests import Request
-from .state import Plan, State
+from .state import State
 from .suggested import Suggested
 
 

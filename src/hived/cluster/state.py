@@ -6,11 +6,11 @@ comes to. The steps here carry plans out: admit, bind, end, withdraw, downgrade,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
-from hived.cells import BuddyAllocator, Hierarchy, LevelSafety, assert_safe, safety
+from hived.cells import BuddyAllocator, Hierarchy, LevelSafety, safety
 from hived.errors import InvariantError, ensure
 from hived.spec.compiled import ClusterSpec
 
@@ -18,77 +18,18 @@ from .allocation import Part
 from .binding import Binder
 from .decisions import Placement, PodPlacement
 from .demands import Demand, Demands
+from .dooming import see_bad
 from .feasibility import check_feasible, lowest_levels, reserved_cells
 from .floor import Floor
 from .groups import Group
 from .physical import PhysicalChain
+from .plans import Plan, Waiting
 from .reasons import NeverFits, Reason
 from .requests import OPPORTUNISTIC, Request
+from .state_check import check_state
 from .states import GroupEvent, GroupState
 from .tenancy import Pods, Tenancy
 from .virtual import VirtualCluster
-
-
-class Plan:
-    """A way to place a group, worked out and not yet carried out."""
-
-    __slots__ = (
-        "bound",
-        "chain",
-        "demand",
-        "downgraded",
-        "level",
-        "overtaken",
-        "parts",
-        "pods",
-        "relaxed",
-        "request",
-        "standing",
-        "suggested",
-        "tenancy",
-        "version",
-        "victims",
-    )
-
-    def __init__(self, request: Request, demand: Demand, chain: int, level: int) -> None:
-        self.request = request
-        self.demand = demand
-        #: number of the chain
-        self.chain = chain
-        #: lowest level at which one cell holds all pods, 0 for none
-        self.level = level
-        #: where its virtual leaves are; None for an opportunistic group
-        self.tenancy: Tenancy | None = None
-        #: per pod: virtual host and leaves
-        self.pods: Pods = ()
-        #: per pod: physical leaves
-        self.parts: tuple[Part, ...] = ()
-        #: the physical cells that some hosts must stand on
-        self.standing: dict[int, int] | None = None
-        #: who has to go
-        self.victims: list[Group] = []
-        #: who becomes opportunistic for it
-        self.downgraded: list[Group] = []
-        #: whose reservation ends
-        self.overtaken: list[Group] = []
-        #: names of the cell types given up as caps
-        self.relaxed: tuple[str, ...] = ()
-        #: whether its virtual leaves are bound already
-        self.bound = False
-        #: the nodes it was restricted to
-        self.suggested: frozenset[str] | None = None
-        #: the state's version that it was made for
-        self.version = -1
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A group that holds nothing: it asked and could not start, or lost its reservation."""
-
-    request: Request
-    reasons: tuple[Reason, ...]
-    sequence: int  #: rank among all that wait, by when they first asked
-    since: float
 
 
 class State:
@@ -177,7 +118,8 @@ class State:
         self.sequence = 0
         #: the plan whose virtual leaves are bound ahead of its commit
         self.ahead: Plan | None = None
-        self._doomed_at = [-1] * len(self.floors)
+        #: per chain: the version whose doomed cells are known
+        self.doomed_at = [-1] * len(self.floors)
 
     def _tenancy(self, tenant: int, number: int, chain: int, binder: Binder, pinned: str | None) -> Tenancy:
         return Tenancy(tenant, number, pinned, self.floors[chain], binder)
@@ -241,14 +183,17 @@ class State:
         return group
 
     def placement(self, plan: Plan) -> Placement:
-        """A plan's physical leaves by name. O(pods)."""
+        """A plan's physical leaves by name. O(pods) once."""
+        if plan.placement is not None:
+            return plan.placement
         floor = self.floors[plan.chain]
         names = floor.chain.hierarchy.spec.node_names
         pods = tuple([PodPlacement(names[node], floor.devices(node, mask)) for _, node, mask in plan.parts])
         levels: tuple[int, ...] = ()
         if plan.tenancy is not None:
             levels = plan.tenancy.reserved_levels(plan.pods)
-        return Placement(floor.chain.hierarchy.spec.name, pods, levels)
+        plan.placement = Placement(floor.chain.hierarchy.spec.name, pods, levels)
+        return plan.placement
 
     def bind(self, group: Group) -> None:
         """A preempting group whose victims are gone starts."""
@@ -392,36 +337,6 @@ class State:
                 if not group.running and any(part.node == node and part.mask & mask for part in group.parts):
                     self.withdraw(group)
 
-    def see_bad(self) -> None:
-        """Bind the reserved cells that can no longer be healthy to bad ones, so that their VCs see it (*doomed bad*).
-
-        Worked out afresh from what is in use, and so the same whatever came before. Costs nothing without bad
-        hardware, else O(VCs * levels + doomed cells) where something has changed.
-        """
-        for floor in self.floors:
-            if (floor.allocator.bad_leaves or floor.doomed) and self._doomed_at[floor.number] != self.version:
-                self._doomed_at[floor.number] = self.version
-                if floor.chain.untold:
-                    floor.chain.tell_crowds(floor.allocator)
-                binders = [
-                    tenancy.binder
-                    for of_tenant in self.tenancies
-                    for tenancy in of_tenant
-                    if tenancy.floor is floor and tenancy.pinned is None
-                ]
-                for binder, cell in floor.doomed:
-                    if cell in binder.anchored:
-                        binder.pardon(cell)
-                floor.doomed.clear()
-                if floor.allocator.bad_leaves:
-                    for binder in binders:
-                        wanted = [binder.unbound(level) for level in range(floor.allocator.hierarchy.top + 1)]
-                        for level, short in enumerate(floor.allocator.shortage(wanted)):
-                            for _ in range(short):
-                                cell = binder.loose[level].last()
-                                if binder.doom(level):
-                                    floor.doomed.append((binder, cell))
-
     # -- checks -------------------------------------------------------------------------------------------------------
 
     def safety(self) -> tuple[LevelSafety, ...]:
@@ -435,65 +350,5 @@ class State:
     def validate(self) -> None:
         """Re-derive everything from the groups: who has what, every index, every binding, every state. O(cluster)."""
         self.step_back()
-        self.see_bad()
-        assert_safe(self.safety())
-        groups = list(self.groups.values())
-        ensure(list(self.groups) == [group.name for group in groups], "groups by name")
-        ensure(not self.groups.keys() & self.waiting.keys(), "a group waits or holds, not both")
-        self._validate_groups(groups)
-        for floor in self.floors:
-            floor.chain.tell_crowds(floor.allocator)
-            floor.validate(groups)
-            floor.allocator.validate()
-            allocated = [0] * (floor.allocator.hierarchy.top + 1)
-            for (level, cell), (binder, virtual) in floor.owners.items():
-                ensure(binder.bound[virtual] == cell, f"reserved cell {cell} of level {level} is bound")
-                allocated[level] += 1
-            ensure(allocated == floor.allocator.allocated, "allocated cells per level")
-            crowds = [mask.bit_count() for mask in floor.chain.opportunistic]
-            for level in floor.allocator.levels:
-                if level >= floor.chain.hierarchy.node_level:
-                    nodes = floor.chain.hierarchy.gpus[level] // floor.chain.hierarchy.node_size
-                    crowd = [sum(crowds[i : i + nodes]) for i in range(0, len(crowds), nodes)]
-                    ensure(floor.allocator.siblings(level).crowd == crowd, f"opportunistic GPUs at level {level}")
-        for tenant, of_tenant in enumerate(self.tenancies):
-            for tenancy in of_tenant:
-                mine = (g for g in groups if g.tenant == tenant and g.tenancy == tenancy.number)
-                tenancy.validate(mine)
-        for chain, lent in enumerate(self.lent):
-            counted = [0] * len(self.tenants)
-            for group in groups:
-                if not group.guaranteed and group.chain == chain:
-                    counted[group.tenant] += group.gpus
-            ensure(counted == lent, "leaf cells lent per tenant")
-        borrowers = [{g for g in groups if not g.guaranteed and g.tenant == t} for t in range(len(self.tenants))]
-        ensure(borrowers == [set(of_tenant) for of_tenant in self.borrowers], "opportunistic groups per tenant")
-
-    def _validate_groups(self, groups: Iterable[Group]) -> None:
-        alive = set(groups)
-        for group in alive:
-            ensure(
-                group.state in (GroupState.PREEMPTING, GroupState.ALLOCATED, GroupState.BEING_PREEMPTED),
-                f"{group} holds",
-            )
-            ensure(
-                (group.state is GroupState.BEING_PREEMPTED) == bool(group.preempted_by), f"{group} is preempted by some"
-            )
-            ensure(group.running or not group.preempted_by, f"{group} only waits for its victims")
-            ensure(not group.victims or group.state is GroupState.PREEMPTING, f"{group} has victims while preempting")
-            ensure(
-                all(group in victim.preempted_by and victim in alive for victim in group.victims), f"victims of {group}"
-            )
-            ensure(
-                all(group in other.victims and other in alive for other in group.preempted_by), f"who preempts {group}"
-            )
-            ensure(group.guaranteed == (group.priority >= 0) == bool(group.spots), f"{group} stands in its VC or not")
-            ensure(
-                (group in self.displaced) == (group.priority != group.request.priority), f"{group} is displaced or not"
-            )
-            for victim in group.victims:
-                same_vc = victim.tenant == group.tenant and victim.guaranteed and victim.priority < group.priority
-                ensure(
-                    same_vc or not victim.guaranteed,
-                    f"{group} preempts its own VC's lower groups, or opportunistic ones",
-                )
+        see_bad(self)
+        check_state(self)

@@ -16,6 +16,7 @@ from .allocation import Part
 from .binding import Binder
 from .floor import Floor
 from .groups import Group
+from .standing import host_for, virtual_leaves
 from .virtual import VirtualPool
 
 #: virtual hosts and leaves, one pair per pod
@@ -194,7 +195,7 @@ class Tenancy:
         pods: list[tuple[int, int]] = []
         for (_, node, mask), level in zip(parts, levels, strict=True):
             leaf = (mask & -mask).bit_length() - 1
-            host = binder.host_for(level, node, leaf)
+            host = host_for(binder, level, node, leaf)
             leaves = 0
             if host >= 0:
                 shape = pool.shapes[host]
@@ -202,7 +203,7 @@ class Tenancy:
                 if not mask & ~(shape.full << offset):
                     cell = (node * hierarchy.node_size + leaf) // shape.leaves
                     binder.stand(host, cell)
-                    leaves = binder.virtual_leaves(host, mask >> offset)
+                    leaves = virtual_leaves(binder, host, mask >> offset)
                     if not leaves:
                         binder.unbind(host, 0)
             if not leaves:

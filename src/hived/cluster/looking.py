@@ -1,0 +1,153 @@
+"""What people and programs see of a cluster: groups, explanations, doomed cells, the whole state as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hived.errors import RequestError
+
+from .answers import again
+from .decisions import Bind, Decision, Placement, Preempt, Wait
+from .explaining import explain_bind, explain_preempt, explain_running, explain_wait, say
+from .reasons import PreemptedBy, Reason, WaitingForPreemption
+from .recovery import Record
+from .state import State
+from .states import GroupState
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group as it is now."""
+
+    name: str
+    vc: str
+    priority: int  #: of the request
+    state: GroupState
+    guaranteed: bool  #: whether it stands in cells of its VC; ``False`` for one that was downgraded
+    placement: Placement | None  #: None while it waits
+    victims: tuple[str, ...]  #: while preempting: who still has to go
+    preempted_by: tuple[str, ...]  #: while being preempted: for whom
+    reasons: tuple[Reason, ...]  #: while it waits: why
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """What a request would come to now."""
+
+    #: it could start now (after ending others, where the decision is a Preempt), it would wait, or it never fits
+    outcome: Literal["now", "waits", "never"]
+    decision: Decision
+    reasons: tuple[Reason, ...]  #: why it would wait or never fits; () where it could start
+
+    def __str__(self) -> str:
+        return explained(self.decision)
+
+
+def explained(decision: Decision) -> str:
+    """A decision for people."""
+    match decision:
+        case Bind():
+            return explain_bind(decision)
+        case Preempt():
+            return explain_preempt(decision)
+        case Wait():
+            return explain_wait(decision)
+
+
+def status(state: State, name: str) -> GroupStatus:
+    """A group as it is now. Raises :class:`RequestError` when there is none of that name."""
+    group = state.groups.get(name)
+    if group is None:
+        waiting = state.waiting.get(name)
+        if waiting is None:
+            raise RequestError("group", f"{name!r}: no such group")
+        request = waiting.request
+        return GroupStatus(name, request.vc, request.priority, GroupState.PENDING, False, None, (), (), waiting.reasons)
+    victims = tuple(victim.name for victim in group.victims)
+    return GroupStatus(
+        name,
+        group.request.vc,
+        group.request.priority,
+        group.state,
+        group.guaranteed,
+        group.placement,
+        victims,
+        tuple(other.name for other in group.preempted_by),
+        (WaitingForPreemption(victims),) if victims else (),
+    )
+
+
+def explain(state: State, preempted: Mapping[str, tuple[Reason, ...]], group: str) -> str:
+    """Why a group waits, where it runs, or whom it waits for; who preempted it, where it has ended (``preempted``)."""
+    holds = state.groups.get(group)
+    if holds is not None:
+        answer = again(state, holds)
+        lines = [explain_running(answer) if holds.running and isinstance(answer, Bind) else explained(answer)]
+        if not holds.guaranteed and holds.request.priority >= 0:
+            lines.append("- it was guaranteed, and runs on as opportunistic: its VC's cells went to others")
+        for by in holds.preempted_by:
+            vc = state.tenants[by.tenant]
+            lines.append(f"- {say(PreemptedBy(by.name, vc, by.priority, holds.request.priority))}")
+        return "\n".join(lines)
+    waiting = state.waiting.get(group)
+    before = preempted.get(group, ())
+    if waiting is not None:
+        return explain_wait(Wait(group, (*waiting.reasons, *before)))
+    if before:
+        return "\n".join([f"{group} has ended:", *(f"- {say(reason)}" for reason in before)])
+    raise RequestError("group", f"{group!r}: no such group")
+
+
+def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
+    """The doomed cells: VC, chain, cell type, and the first node of where they stand. O(doomed + VCs)."""
+    found = []
+    owners: dict[object, int] = {
+        tenancy.binder: tenancy.tenant for of_tenant in state.tenancies for tenancy in of_tenant
+    }
+    for floor in state.floors:
+        hierarchy = floor.chain.hierarchy
+        for binder, cell in floor.doomed:
+            level = binder.pool.cells[cell].level
+            node = binder.bound[cell] * hierarchy.gpus[level] // hierarchy.node_size
+            vc = state.tenants[owners[binder]]
+            found.append((vc, hierarchy.spec.name, hierarchy.name(level), hierarchy.spec.node_names[node]))
+    return tuple(found)
+
+
+def records(state: State) -> tuple[Record, ...]:
+    """Every group that runs, by name. O(groups)."""
+    groups = state.groups
+    found = []
+    for name in sorted(groups):
+        group = groups[name]
+        if group.running and group.placement is not None:
+            found.append((name, group.request, group.placement))
+    return tuple(found)
+
+
+def snapshot(state: State) -> tuple[object, ...]:
+    """The whole state as plain values. O(cells in use + groups)."""
+    held = tuple(
+        (
+            name,
+            group.request,
+            group.state.value,
+            group.guaranteed,
+            group.placement,
+            tuple(sorted(victim.name for victim in group.victims)),
+        )
+        for name, group in sorted(state.groups.items())
+    )
+    waiting = tuple((name, waiting.request) for name, waiting in sorted(state.waiting.items()))
+    cells = tuple(
+        (floor.chain.hierarchy.spec.name, tuple(sorted(floor.owners)), tuple(_set_masks(floor.chain.bad)))
+        for floor in state.floors
+    )
+    return held, waiting, cells, state.safety()
+
+
+def _set_masks(masks: Sequence[int]) -> list[tuple[int, int]]:
+    """The masks that are not 0, with their places."""
+    return [(place, mask) for place, mask in enumerate(masks) if mask]

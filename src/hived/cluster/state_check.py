@@ -1,0 +1,73 @@
+"""The whole state, re-derived from the groups: for tests after every event, and for a cluster that is doubted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from hived.cells import assert_safe
+from hived.errors import ensure
+
+from .groups import Group
+from .states import GroupState
+
+if TYPE_CHECKING:
+    from .state import State
+
+
+def check_state(state: State) -> None:
+    """Everything that can be known from the groups, the spec and the bad leaves is as the state has it. O(cluster)."""
+    assert_safe(state.safety())
+    groups = list(state.groups.values())
+    ensure(list(state.groups) == [group.name for group in groups], "groups by name")
+    ensure(not state.groups.keys() & state.waiting.keys(), "a group waits or holds, not both")
+    _check_groups(state, groups)
+    for floor in state.floors:
+        floor.chain.tell_crowds(floor.allocator)
+        floor.validate(groups)
+        floor.allocator.validate()
+        allocated = [0] * (floor.allocator.hierarchy.top + 1)
+        for (level, cell), (binder, virtual) in floor.owners.items():
+            ensure(binder.bound[virtual] == cell, f"reserved cell {cell} of level {level} is bound")
+            allocated[level] += 1
+        ensure(allocated == floor.allocator.allocated, "allocated cells per level")
+        crowds = [mask.bit_count() for mask in floor.chain.opportunistic]
+        for level in floor.allocator.levels:
+            if level >= floor.chain.hierarchy.node_level:
+                nodes = floor.chain.hierarchy.gpus[level] // floor.chain.hierarchy.node_size
+                crowd = [sum(crowds[i : i + nodes]) for i in range(0, len(crowds), nodes)]
+                ensure(floor.allocator.siblings(level).crowd == crowd, f"opportunistic GPUs at level {level}")
+    for tenant, of_tenant in enumerate(state.tenancies):
+        for tenancy in of_tenant:
+            mine = (g for g in groups if g.tenant == tenant and g.tenancy == tenancy.number)
+            tenancy.validate(mine)
+    for chain, lent in enumerate(state.lent):
+        counted = [0] * len(state.tenants)
+        for group in groups:
+            if not group.guaranteed and group.chain == chain:
+                counted[group.tenant] += group.gpus
+        ensure(counted == lent, "leaf cells lent per tenant")
+    borrowers = [{g for g in groups if not g.guaranteed and g.tenant == t} for t in range(len(state.tenants))]
+    ensure(borrowers == [set(of_tenant) for of_tenant in state.borrowers], "opportunistic groups per tenant")
+
+
+def _check_groups(state: State, groups: Iterable[Group]) -> None:
+    alive = set(groups)
+    for group in alive:
+        ensure(
+            group.state in (GroupState.PREEMPTING, GroupState.ALLOCATED, GroupState.BEING_PREEMPTED),
+            f"{group} holds",
+        )
+        ensure((group.state is GroupState.BEING_PREEMPTED) == bool(group.preempted_by), f"{group} is preempted by some")
+        ensure(group.running or not group.preempted_by, f"{group} only waits for its victims")
+        ensure(not group.victims or group.state is GroupState.PREEMPTING, f"{group} has victims while preempting")
+        ensure(all(group in victim.preempted_by and victim in alive for victim in group.victims), f"victims of {group}")
+        ensure(all(group in other.victims and other in alive for other in group.preempted_by), f"who preempts {group}")
+        ensure(group.guaranteed == (group.priority >= 0) == bool(group.spots), f"{group} stands in its VC or not")
+        ensure((group in state.displaced) == (group.priority != group.request.priority), f"{group} is displaced or not")
+        for victim in group.victims:
+            same_vc = victim.tenant == group.tenant and victim.guaranteed and victim.priority < group.priority
+            ensure(
+                same_vc or not victim.guaranteed,
+                f"{group} preempts its own VC's lower groups, or opportunistic ones",
+            )
