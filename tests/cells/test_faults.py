@@ -7,9 +7,7 @@ plays no part in safety, so bad cells count as cells there.
 from __future__ import annotations
 
 from copy import deepcopy
-from itertools import product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,8 +16,7 @@ from hived.cells import BuddyAllocator, Hierarchy
 from hived.spec.compiled import ChainSpec
 
 from ..strategies import GPU, NODE, PAIR, RACK, SOCKET, chain_of, chains, nodes_of_8, racks
-from .naive import Cell, NaiveBuddies, packs
-from .test_every_small_hierarchy import demands, hierarchies, name_of
+from .naive import Cell, NaiveBuddies
 
 
 @st.composite
@@ -178,82 +175,6 @@ def test_the_shortage_in_a_cluster_with_many_faults_is_what_asking_for_the_cells
     for highest in range(1, len(left)):  # what is wanted at the levels above is for the other VCs
         wanted = [number if level <= highest else 0 for level, number in enumerate(left)]
         assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted)
-
-
-SMALL = [
-    pytest.param(chain, id=name_of(chain))
-    for chain in hierarchies()
-    if chain.gpus <= (2 if 1 in [level.fanout for level in chain.levels[1:]] else 4) or name_of(chain) in ("3x2", "2x3")
-]
-
-
-@pytest.mark.parametrize("chain", SMALL)
-def test_in_every_safe_state_under_all_faults_a_request_gets_the_best_that_is_safe(chain: ChainSpec) -> None:
-    """Every assignment that fits, every state that keeps it safe, every set of bad leaves, every request.
-
-    Safe is what can be packed, found by trying every way; no equation is asked.
-    """
-    levels = range(1, len(chain.levels) + 1)
-    for reserved in demands(chain, 0):
-        if not packs(chain, reserved):
-            continue
-        found: list[frozenset[Cell]] = [frozenset()]
-        seen = set(found)
-        for state in found:
-            left = [number - sum(k == level for k, _ in state) for level, number in enumerate(reserved)]
-            allocator = BuddyAllocator(Hierarchy(chain), 1, reserved)
-            for cell in sorted(state):
-                allocator.allocate_exactly(*cell)
-            safe: set[Cell] = set()
-            for level in levels:
-                if left[level]:
-                    fewer = [number - (k == level) for k, number in enumerate(left)]
-                    for number in range(chain.cells_at(level)):
-                        cell = level, number
-                        may = stands_apart(chain, cell, state) and packs(chain, fewer, state | {cell})
-                        assert allocator.can_take(*cell) == may
-                        if may:
-                            safe.add(cell)
-                            if state | {cell} not in seen:
-                                seen.add(state | {cell})
-                                found.append(state | {cell})
-            for bad in product(range(1 << chain.gpus_per_node), repeat=chain.top_cells):
-                check_requests(allocator, safe, left, bad)
-
-
-def stands_apart(chain: ChainSpec, cell: Cell, others: frozenset[Cell]) -> bool:
-    naive = NaiveBuddies(chain)
-    return all(set(naive.leaves(cell)).isdisjoint(naive.leaves(other)) for other in others)
-
-
-def check_requests(allocator: BuddyAllocator, safe: set[Cell], left: list[int], bad: tuple[int, ...]) -> None:
-    """With ``bad`` leaves per top cell, every request gets one of the ``safe`` cells, healthy if one of them is."""
-    for node, mask in enumerate(bad):
-        allocator.set_bad(node, 0, mask)
-    for level in range(1, len(left)):
-        if left[level]:
-            healthy = {cell for k, cell in safe if k == level and is_healthy(allocator, k, cell)}
-            unhealthy = {cell for k, cell in safe if k == level} - healthy
-            cell = allocator.allocate(level)
-            assert cell in (healthy or unhealthy)
-            allocator.release(level, cell)
-            cell = allocator.allocate_bad(level)
-            if unhealthy:
-                assert cell in unhealthy
-                assert allocator.bad[level][cell] == min(allocator.bad[level][c] for c in unhealthy)
-                allocator.release(level, cell)
-            else:
-                assert cell == -1
-    for highest in range(1, len(left)):
-        wanted = [number if level <= highest else 0 for level, number in enumerate(left)]
-        short = allocator.shortage(wanted)
-        got = [(level, allocator.allocate(level)) for level in range(highest, 0, -1) for _ in range(wanted[level])]
-        bad_at = [level for level, cell in got if not is_healthy(allocator, level, cell)]
-        assert short == [bad_at.count(level) for level in range(len(left))]
-        for cell in got:
-            allocator.release(*cell)
-    for node, mask in enumerate(bad):
-        allocator.set_bad(node, mask, 0)
 
 
 def test_a_higher_cell_is_split_around_a_bad_one_while_the_others_can_spare_it() -> None:

@@ -326,6 +326,13 @@ def test_unequal_pods_go_where_the_fewest_leaves_stay_and_first_to_hosts_that_ha
     assert found == Found(((1, FULL), (2, 0b0001_1111), (2, 0b1110_0000)), 5), "not to host 0, which would do as well"
 
 
+def test_a_pod_that_fills_a_host_is_tried_nowhere_else() -> None:
+    """Seven steps in eight are saved here; without this rule it takes 109."""
+    rooms, steps = [(size, size) for size in (16, 7, 5, 4, 8, 3, 11, 3)], Steps()
+    assert pack(rooms, Demand([Need(gpus) for gpus in (8, 7, 6, 5, 5, 5, 5, 5, 4, 4, 3)]), steps) is None
+    assert Steps().left - steps.left < 20
+
+
 def test_the_exact_search_ends_after_its_steps_whatever_is_left_to_try() -> None:
     """Even pods leave a leaf of each odd host over, which is told only by trying."""
     rooms, steps = [(size, size) for size in (99, 101, 103, 105)], Steps(50)

@@ -58,7 +58,7 @@ class AnyEvents(RuleBasedStateMachine):
         if kinds and priority >= 0:
             chain = self.driver.hardware.chains[kinds[pick % len(kinds)].chain]
         members = tuple(Member(pods, 1 + (gpus - 1) % chain.gpus_per_node) for pods, gpus in shapes)
-        if pick % 11 == 0:
+        if pick % 11 == 0 and (kinds or priority < 0):
             members = (Member(shapes[0][0], cell_type=chain.levels[pick % chain.node_level].cell_type),)
         pinned = owner.pinned and priority >= 0 and (pick % 3 == 0 or not owner.cells)
         return Request(
@@ -66,7 +66,7 @@ class AnyEvents(RuleBasedStateMachine):
             vc=owner.name,
             priority=priority,
             members=members,
-            leaf_cell_type=chain.leaf_type if pick % 4 == 0 and not pinned else None,
+            leaf_cell_type=chain.leaf_type if pick % 4 == 0 and (priority < 0 or owner.cells and not pinned) else None,
             pinned_cell_id=owner.pinned[0].pinned_cell_id if pinned else None,
             lazy_preemption=lazy,
             soft_affinity=pick % 2 == 0,

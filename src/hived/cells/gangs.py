@@ -179,7 +179,7 @@ def _unequal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None
     of_largest = {cell[:2] for cell in _cells(space, [(False, space.capacity(largest))], number, cap)}
     for start, end, costless in _cells(space, _capacities(space, Need(1)), demand.gpus, cap):
         if (start, end) in of_largest:
-            hosts, rooms = _rooms(space, demand, range(start, end), costless and space.costly, rank)
+            hosts, rooms = _rooms(space, demand, range(start, end), costless, rank)
             chosen = pack(rooms, demand, steps)
             if chosen is not None:
                 shares: dict[int, list[int]] = {}

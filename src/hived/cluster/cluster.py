@@ -10,12 +10,12 @@ then is refused. Everything else is an event that happened: groups end, nodes tu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
+from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 from hived.cells import LevelSafety, assert_safe
 from hived.errors import InputError, RequestError
-from hived.spec import load_spec, spec_from_dict
+from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from . import looking, recovery
@@ -77,9 +77,9 @@ class Cluster:
             log(to_line(Opened(spec)))
 
     @classmethod
-    def load(cls, path: str | Path, log: Callable[[str], None] | None = None) -> Cluster:
+    def load(cls, path: SpecPath, log: Callable[[str], None] | None = None) -> Cluster:
         """The cluster of a YAML spec. Raises :class:`~hived.errors.SpecError` with file and line."""
-        return cls(load_spec(Path(path)), log)
+        return cls(load_spec(path), log)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any] | ClusterSpec, log: Callable[[str], None] | None = None) -> Cluster:
@@ -104,7 +104,7 @@ class Cluster:
         if self._log is None:
             return self._schedule(request, suggested_nodes, now)
         if suggested_nodes is not None and not isinstance(suggested_nodes, str):
-            suggested_nodes = tuple(sorted(suggested_nodes))
+            suggested_nodes = tuple(sorted(suggested_nodes, key=str))
         decision = self._logged(
             "schedule", (request, suggested_nodes, now), lambda: self._schedule(request, suggested_nodes, now)
         )
@@ -115,6 +115,8 @@ class Cluster:
         state = self._state
         state.step_back()
         demand = state.demands.of(request)
+        if type(now) not in (int, float) or not isfinite(now):
+            raise RequestError("now", f"seconds, not {now!r}")
         group = state.groups.get(request.group)
         if group is not None:
             refuse_another(group, request)

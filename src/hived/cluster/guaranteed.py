@@ -127,16 +127,21 @@ def _plan(
     if step:
         hierarchy = tenancy.pool.hierarchy
         plan.relaxed = tuple([hierarchy.name(level) for level in choice.caps[:step]])
-    in_vc: list[Group] = [] if key < 0 else list(tenancy.on(found.pods))
+    if key < 0:
+        if not _bind(state, plan, suggested):
+            return None
+        if crowded(tenancy, plan):
+            _who_goes(plan, tenancy.floor.on(plan.parts))
+        plan.bound = True
+        state.ahead = plan
+        return plan
+    in_vc = tenancy.on(found.pods)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
     undo = [_downgraded(tenancy, group) for group in lazy]
     stands = _bind(state, plan, suggested)
     if stands:
-        on_floor = tenancy.floor.on(plan.parts)
-        others = [g for g in in_vc if g not in lazy]
-        others += [g for g in on_floor if g not in others]
-        plan.victims = sorted((g for g in others if g.running), key=lambda g: g.sequence)
-        plan.overtaken = sorted((g for g in others if not g.running), key=lambda g: g.sequence)
+        others = dict.fromkeys(group for group in in_vc if group not in lazy)
+        _who_goes(plan, others | tenancy.floor.on(plan.parts))
         plan.downgraded = lazy
     if stands and not lazy:
         plan.bound = True
@@ -147,6 +152,20 @@ def _plan(
         for group, before, records in reversed(undo):
             _guaranteed_again(tenancy, group, before, records)
     return plan if stands else None
+
+
+def _who_goes(plan: Plan, others: dict[Group, None]) -> None:
+    plan.victims = sorted((g for g in others if g.running), key=lambda g: g.sequence)
+    plan.overtaken = sorted((g for g in others if not g.running), key=lambda g: g.sequence)
+
+
+def crowded(tenancy: Tenancy, plan: Plan) -> bool:
+    """Whether somebody has some of the plan's leaves opportunistically."""
+    opportunistic = tenancy.floor.chain.opportunistic
+    for _, node, mask in plan.parts:  # noqa: SIM110 - asked on every request: any() costs twice as much
+        if opportunistic[node] & mask:
+            return True
+    return False
 
 
 def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
@@ -162,7 +181,7 @@ def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
         tenancy.unbind(plan.pods)
         return False
     plan.parts = parts
-    if plan.standing is None and any(tenancy.floor.chain.opportunistic[node] & mask for _, node, mask in parts):
+    if plan.standing is None and crowded(tenancy, plan):
         bind_fairly(state, plan)
     return True
 

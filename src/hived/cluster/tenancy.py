@@ -7,7 +7,7 @@ is a :class:`~hived.cells.Space` of its own, made when somebody first asks and k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from hived.cells import Space
 from hived.errors import ensure
@@ -212,14 +212,14 @@ class Tenancy:
             pods.append((host, leaves))
         return tuple(pods)
 
-    def on(self, pods: Iterable[tuple[int, int]]) -> Iterator[Group]:
-        """The groups that take some of these leaves, each once."""
-        seen: set[Group] = set()
+    def on(self, pods: Iterable[tuple[int, int]]) -> dict[Group, None]:
+        """The groups that take some of these leaves."""
+        found: dict[Group, None] = {}
         for host, mask in pods:
             for group, held in self.takers.get(host, {}).items():
-                if held & mask and group not in seen:
-                    seen.add(group)
-                    yield group
+                if held & mask:
+                    found[group] = None
+        return found
 
     def validate(self, groups: Iterable[Group]) -> None:
         """Takers, free leaves and views are what the groups make them. O(hosts * views + groups)."""

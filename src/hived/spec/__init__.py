@@ -10,7 +10,7 @@ from .compiled import (
     VirtualCellsSpec,
     VirtualClusterSpec,
 )
-from .loading import load_spec, parse_spec, spec_from_dict
+from .loading import SpecPath, load_spec, parse_spec, spec_from_dict
 from .quotas import read_quotas, share_nodes, spec_from_quotas
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "ClusterSpec",
     "LevelSpec",
     "PinnedCellSpec",
+    "SpecPath",
     "VirtualCellsSpec",
     "VirtualClusterSpec",
     "load_spec",

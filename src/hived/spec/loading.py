@@ -18,8 +18,11 @@ from .physical import compile_physical
 from .virtual import compile_virtual
 from .yaml_source import MAX_DEPTH, read_yaml
 
+#: where a spec is
+SpecPath = str | Path
 
-def load_spec(path: str | Path) -> ClusterSpec:
+
+def load_spec(path: SpecPath) -> ClusterSpec:
     """The cluster spec in the YAML file at ``path``.
 
     Raises :class:`SpecError` when it cannot be read, is no YAML, or is wrong. O(nodes + what it spells out).
