@@ -109,7 +109,8 @@ def test_equal_pods_take_as_little_from_others_as_can_be(case: Case, data: st.Da
         case = case._replace(idle=[mask & data.draw(st.integers(0, 255)) for mask in case.free], within_idle=False)
     need = data.draw(gangs_for(case))[0]
     needs = [need] * data.draw(st.integers(2, 4))
-    found = find(case.space(), needs, tightest)
+    rank = data.draw(st.sampled_from(RANKS))
+    found = find(case.space(), needs, rank)
     if found is None:
         return
     hosts = sorted({host for host, _ in found.pods})
@@ -123,7 +124,7 @@ def test_equal_pods_take_as_little_from_others_as_can_be(case: Case, data: st.Da
         assert not costless or not taken, "a cell where it costs nothing comes first"
     elif len(hosts) > 1:
         assert taken == least_cost(case, range(len(case.shapes)), need, len(needs))
-    elif not need.level:
+    elif not need.level and rank is tightest:
         assert taken == min(
             least_cost(case, [host], need, len(needs))
             for host, mask in enumerate(case.obtainable)
@@ -278,6 +279,21 @@ def test_unequal_pods_use_idle_leaves_before_any_is_taken_from_somebody() -> Non
     assert found == Found(((1, 0x7F), (2, 0x3F)), 5), "one leaf is taken rather than more, and not from host 0"
 
 
+def test_at_one_level_a_cell_that_costs_nothing_comes_before_the_one_with_the_least_to_spare() -> None:
+    space = Space([NODE] * 5, [[0, 0, 1, 1, 1]], 4, [FULL] * 5, [0, 0, FULL, FULL, FULL])
+    assert find(space, [Need(8)] * 2, tightest) == Found(((2, FULL), (3, FULL)), 5)
+    assert find(space, [Need(8), Need(7)], tightest) == Found(((2, FULL), (3, 0x7F)), 5)
+    space.set(2, FULL, 0)
+    space.set(3, FULL, 0)
+    assert find(space, [Need(8)] * 2, tightest) == Found(((0, FULL), (1, FULL)), 5)
+
+
+def test_among_hosts_where_as_much_is_taken_the_rank_decides() -> None:
+    space = Space([NODE] * 3, [[0, 0, 0]], 4, [0x0F, 0x3F, 0x1F], [0, 0, 0])
+    assert find(space, [Need(4)] * 2, tightest) == Found(((0, 0x0F), (2, 0x0F)), 5)
+    assert find(space, [Need(4)] * 2, roomiest) == Found(((1, 0x0F), (2, 0x0F)), 5)
+
+
 def test_a_cap_inside_the_host_may_cost_more_than_going_without() -> None:
     space = Space([NODE], [], 4, [FULL], [0b1000_0001])
     assert find(space, [Need(2)], tightest) == Found(((0, 0b1000_0001),), 4)
@@ -340,6 +356,9 @@ def test_the_exact_search_ends_after_its_steps_whatever_is_left_to_try() -> None
     assert pack(rooms, Demand(needs), steps) is None
     assert steps.left == 0
     assert pack(rooms, Demand(needs[1:]), steps) is not None, "best fit needs no steps"
+    enough = Steps()
+    assert pack(rooms, Demand(needs), enough) is None
+    assert enough.left > 0, "no state is tried twice, so all of them are"
 
 
 def test_pods_keep_the_order_in_which_they_were_given() -> None:
@@ -359,3 +378,5 @@ def test_three_of_four_pods_would_fit() -> None:
     assert count_fitting(space, [Need(4)] * 4, roomiest) == 3
     assert count_fitting(space, [Need(4), Need(3), Need(5), Need(4)], tightest) == 3
     assert find(space, [Need(4), Need(3), Need(5), Need(4)], tightest) is None
+    space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3)
+    assert count_fitting(space, [Need(8), Need(8), Need(7), Need(6)], tightest) == 3

@@ -40,7 +40,7 @@ def reconfigured(driver: Driver, spec: Any) -> dict[str, list[str]]:
     for name in lost:  # the scheduler ends nobody: what is left of it runs on until it is released
         placement = driver.cluster.group(name).placement
         assert placement is not None
-        assert devices(placement.pods) == devices(driver.running[name].pods) & there
+        assert devices(placement.pods) <= devices(driver.running[name].pods) & there
         driver.running[name] = Run(driver.running[name].request, placement.pods, downgraded=True)
         assert not driver.guaranteed(name)
     for name in downgraded:
@@ -168,6 +168,18 @@ def test_what_fits_stays_guaranteed_and_the_higher_priority_before_the_lower() -
     report = reconfigured(driver, flat({"a": 1, "b": 3}))
     assert report["kept"] == ["a-1"]
     assert report["downgraded"] == ["a-0", "a-2"]
+
+
+def test_a_node_that_loses_some_devices_does_not_give_the_others_away_under_a_running_pod() -> None:
+    def spec(kind: str, gpus: int) -> Spec:
+        types: Spec = {kind: {"childCellType": "GPU", "childCellNumber": gpus, "isNodeLevel": True}}
+        return cluster_spec(types, [{"cellType": kind, "cellAddress": "n0"}], {"a": reserves({kind: 1})})
+
+    driver = Driver(spec("FOUR", 4))
+    driver.bind(wants("wide", "a", 4))
+    driver.cluster.reconfigure(spec("TWO", 2))
+    new = driver.cluster.schedule(wants("new", "a", 1))
+    assert not isinstance(new, Bind), "wide runs on these devices, and nobody has ended it"
 
 
 def test_levels_above_the_nodes_come_and_go() -> None:
