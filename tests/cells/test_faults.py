@@ -145,7 +145,9 @@ class LegalMachine(RuleBasedStateMachine):
     def the_shortage_of_one_vc_is_what_it_would_meet(self, data: st.DataObject) -> None:
         wanted = [data.draw(st.integers(0, number) | st.just(number), label="wanted") for number in self.left()]
         before = deepcopy(self.allocator.free_bad)
-        assert self.allocator.shortage(wanted) == bad_ones_got(self.allocator, wanted)
+        short = self.allocator.shortage(wanted)
+        assert short == bad_ones_got(self.allocator, wanted)
+        assert not (self.allocator.surely_healthy(wanted) and any(short))
         assert self.allocator.free_bad == before, "nothing is touched by asking"
 
     @invariant()

@@ -264,6 +264,8 @@ def test_idle_leaves_are_used_up_before_any_is_taken_from_somebody() -> None:
     assert find(space, [Need(4)], tightest) == Found(((1, 0b1111),), 3), "one is taken"
     found = find(space, [Need(8)] * 2, tightest)
     assert found == Found(((0, FULL), (1, FULL)), 5), "six and five are taken, rather than eight"
+    space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3, [0, 0b1000_0001, 0b0111])
+    assert find(space, [Need(8)] * 2, anyone) == Found(((1, FULL), (2, FULL)), 5), "whatever the rank"
 
 
 def test_beside_a_whole_cell_that_has_to_be_taken_other_pods_still_use_idle_leaves() -> None:
@@ -292,6 +294,8 @@ def test_among_hosts_where_as_much_is_taken_the_rank_decides() -> None:
     space = Space([NODE] * 3, [[0, 0, 0]], 4, [0x0F, 0x3F, 0x1F], [0, 0, 0])
     assert find(space, [Need(4)] * 2, tightest) == Found(((0, 0x0F), (2, 0x0F)), 5)
     assert find(space, [Need(4)] * 2, roomiest) == Found(((1, 0x0F), (2, 0x0F)), 5)
+    space = Space([NODE] * 3, [[0, 0, 0]], 4, [0b0101_0101, 0x0F, 0b0001_0101], [0, 0, 0])
+    assert find(space, [Need(4), Need(3)], tightest) == Found(((1, 0x0F), (2, 0b0001_0101)), 5)
 
 
 def test_a_cap_inside_the_host_may_cost_more_than_going_without() -> None:

@@ -236,10 +236,10 @@ class Driver:
         # a loan that preempts under soft affinity has a test of its own (test_gangs.py)
         capped = first_answer and not (request.opportunistic and request.soft_affinity)
         self.hardware.check_fits(request, placement, decision.relaxed, capped)
-        assert placement.guaranteed == (not request.opportunistic)
         if request.group in self.running:
             assert placement.pods == self.running[request.group].pods
             return
+        assert placement.guaranteed == (not request.opportunistic)
         assert not wanted & self.bad, "placed on bad hardware"
         if suggested is not None and first_answer:
             assert {pod.node for pod in placement.pods} <= set(suggested)

@@ -82,7 +82,7 @@ def running() -> Driver:
     driver.bind(wants("a-k80", "a", 4, leaf_cell_type="K80"), suggested=["k0"])
     driver.bind(wants("a-m60", "a", 4, leaf_cell_type="M60"))
     driver.bind(wants("b-1", "b", 4), suggested=["k1"])
-    driver.bind(wants("b-2", "b", 4), suggested=["k2"])
+    driver.bind(wants("b-2", "b", 4, leaf_cell_type="K80"), suggested=["k2"])
     return driver
 
 
@@ -120,6 +120,18 @@ def test_all_cells_of_a_type_are_removed() -> None:
     assert report["lost"] == ["a-m60"]
     assert report["kept"] == ["a-k80", "b-1", "b-2"]
     driver.release("a-m60")
+
+
+@pytest.mark.parametrize("after", [pools(a=4, b=None), pools(a=3, b=1), pools(a=4, b=0), pools(big=0)])
+def test_a_restart_after_a_reconfiguration_takes_over_all_that_still_runs_whole(after: Spec) -> None:
+    driver = running()
+    lost = reconfigured(driver, after)["lost"]
+    driver.release(*lost)
+    fresh = Cluster.from_spec(after)
+    fresh.recover(driver.cluster.records())
+    fresh.validate()
+    assert fresh.records() == driver.cluster.records()
+    assert fresh.snapshot() == driver.cluster.snapshot()
 
 
 def test_a_gang_that_lost_one_of_its_nodes_goes_on_with_the_rest_and_can_be_recovered() -> None:

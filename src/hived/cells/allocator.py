@@ -121,6 +121,20 @@ class BuddyAllocator(FreeCells):
         _, k, _, cell = best
         return self._take_inside(k, cell // (self.hierarchy.gpus[k] // self.hierarchy.gpus[level]), cell, level)
 
+    def surely_healthy(self, wanted: Sequence[int]) -> bool:
+        """Whether :meth:`shortage` is 0 at every level, told without looking at bad cells one by one. O(levels).
+
+        ``False`` may be wrong: healthy cells inside bad ones are not counted.
+        """
+        hierarchy, margins = self.hierarchy, self.margins()
+        spare = 0
+        for k in range(hierarchy.top, self.levels.start - 1, -1):
+            left = self.free[k] - len(self.free_bad[k]) + spare - wanted[k]
+            if left < 0:
+                return False
+            spare = hierarchy.fanout[k] * min(left, max(0, margins[k]))
+        return True
+
     def shortage(self, wanted: Sequence[int]) -> list[int]:
         """How many of ``wanted[k]`` more cells at each level ``k`` one VC would get bad ones for.
 

@@ -32,6 +32,7 @@ class FreeCells:
         "allocated",
         "bad",
         "bad_leaves",
+        "changes",
         "free",
         "free_bad",
         "hierarchy",
@@ -58,6 +59,8 @@ class FreeCells:
         for k in self.levels:
             self._siblings[k] = Siblings(hierarchy.count[k], hierarchy.fanout[k + 1], hierarchy.gpus[k])
             self._split_order[k] = IndexSet((hierarchy.gpus[k] + 1) * hierarchy.count[k + 1])
+        #: counts what changes the free lists or the bad leaves
+        self.changes = 0
         #: free cells per level (f of equation 1)
         self.free = [0] * (top + 1)
         #: allocated cells per level (a of equation 1)
@@ -143,6 +146,7 @@ class FreeCells:
         """A free cell leaves the free list."""
         siblings = self.siblings(k)
         siblings.take(cell)
+        self.changes += 1
         self.free[k] -= 1
         if self.bad_leaves:
             self.free_bad[k].discard(cell)
@@ -173,6 +177,7 @@ class FreeCells:
         """Give an allocated cell back; it merges with its buddies as far up as they are all free."""
         hierarchy = self.hierarchy
         self.allocated[level] -= 1
+        self.changes += 1
         k = level
         while True:
             siblings = self.siblings(k)
@@ -210,6 +215,7 @@ class FreeCells:
         Its cells may be free, allocated, or inside such; what is allocated stays so.
         """
         self.bad_leaves += after.bit_count() - before.bit_count()
+        self.changes += 1
         for k, cell, more in self._changes(node, before, after):
             siblings = self._siblings[k]
             siblings.set_bad(cell, siblings.bad.get(cell, 0) + more)

@@ -27,6 +27,7 @@ class Anchoring:
         "bad",
         "bound",
         "changed",
+        "doomed",
         "inner",
         "live",
         "loose",
@@ -61,6 +62,8 @@ class Anchoring:
         self.live = [0] * len(pool.cells)
         #: cells bound for bad hardware alone: nothing is in use in them
         self.anchored: set[int] = set()
+        #: preassigned cells bound to bad hardware since nothing healthy is left for them; they stay so while not in use
+        self.doomed: set[int] = set()
         #: hosts whose bad leaves have changed since somebody last looked (and emptied this)
         self.changed: set[int] = set()
         #: hosts with bad leaves
@@ -138,6 +141,7 @@ class Anchoring:
             return False
         self.preassign(cell, physical)
         self.anchored.add(cell)
+        self.doomed.add(cell)
         if cell < self.pool.hosts:
             self.anchor_leaves(cell, 0)
         else:
@@ -145,7 +149,10 @@ class Anchoring:
         return True
 
     def pardon(self, cell: int) -> None:
-        """Undo :meth:`doom`, as long as nothing is in use in ``cell``."""
+        """Undo :meth:`doom`; where something is in use in ``cell`` by now, that keeps it bound."""
+        self.doomed.discard(cell)
+        if cell not in self.anchored:
+            return
         level, physical = self.pool.cells[cell].level, self.bound[cell]
         self.drop(cell)
         del self.owners[level, physical]

@@ -156,6 +156,11 @@ class Binder(Anchoring):
         level, parent = self.pool.cells[cell]
         physical = self.bound[cell]
         if parent < 0:
+            if cell in self.doomed:  # until somebody finds that it can be healthy again
+                self.anchored.add(cell)
+                if cell < self.pool.hosts:
+                    self.anchor_leaves(cell, 0)
+                return
             self.drop(cell)
             del self.owners[level, physical]
             self.loose[level].add(cell)

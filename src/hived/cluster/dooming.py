@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .floor import Floor
+
 if TYPE_CHECKING:
     from .state import State
 
@@ -11,29 +13,36 @@ if TYPE_CHECKING:
 def see_bad(state: State) -> None:
     """Bind the reserved cells that can no longer be healthy to bad ones, so that their VCs see it (*doomed bad*).
 
-    Worked out afresh from what is in use, and so the same whatever came before. Costs nothing without bad
-    hardware, else O(VCs * levels + doomed cells) where something has changed.
+    Worked out afresh whenever a reserved cell is bound or freed, or hardware turns bad or good. Costs one comparison
+    per chain without bad hardware or change, else O(VCs * levels + doomed cells), and O(bad cells) for each VC that may
+    be short.
     """
     for floor in state.floors:
-        if (floor.allocator.bad_leaves or floor.doomed) and state.doomed_at[floor.number] != state.version:
-            state.doomed_at[floor.number] = state.version
-            if floor.chain.untold:
-                floor.chain.tell_crowds(floor.allocator)
-            binders = [
-                tenancy.binder
-                for of_tenant in state.tenancies
-                for tenancy in of_tenant
-                if tenancy.floor is floor and tenancy.pinned is None
-            ]
-            for binder, cell in floor.doomed:
-                if cell in binder.anchored:
-                    binder.pardon(cell)
-            floor.doomed.clear()
-            if floor.allocator.bad_leaves:
-                for binder in binders:
-                    wanted = [binder.unbound(level) for level in range(floor.allocator.hierarchy.top + 1)]
-                    for level, short in enumerate(floor.allocator.shortage(wanted)):
-                        for _ in range(short):
-                            cell = binder.loose[level].last()
-                            if binder.doom(level):
-                                floor.doomed.append((binder, cell))
+        allocator = floor.allocator
+        if (allocator.bad_leaves or floor.doomed) and floor.seen_at != allocator.changes:
+            _see_bad(state, floor)
+            floor.seen_at = allocator.changes
+
+
+def _see_bad(state: State, floor: Floor) -> None:
+    allocator = floor.allocator
+    if floor.chain.untold:
+        floor.chain.tell_crowds(allocator)
+    for binder, cell in floor.doomed:
+        binder.pardon(cell)
+    floor.doomed.clear()
+    if not allocator.bad_leaves:
+        return
+    levels = range(allocator.hierarchy.top + 1)
+    for of_tenant in state.tenancies:
+        for tenancy in of_tenant:
+            if tenancy.floor is floor and tenancy.pinned is None:
+                binder = tenancy.binder
+                wanted = [binder.unbound(level) for level in levels]
+                if not any(wanted) or allocator.surely_healthy(wanted):
+                    continue
+                for level, short in enumerate(allocator.shortage(wanted)):
+                    for _ in range(short):
+                        cell = binder.loose[level].last()
+                        if binder.doom(level):
+                            floor.doomed.append((binder, cell))

@@ -31,6 +31,7 @@ class Floor:
         "idle_gpus",
         "number",
         "owners",
+        "seen_at",
         "sick",
         "states",
     )
@@ -47,6 +48,8 @@ class Floor:
         self.states = LeafStates(chain.hierarchy.nodes)
         #: nodes with bad leaf cells
         self.sick: set[int] = set()
+        #: the allocator's count of changes when it was last seen which cells are doomed
+        self.seen_at = -1
         #: reserved cells bound to bad hardware since nothing else is left for them: binder and virtual cell
         self.doomed: list[tuple[Anchoring, int]] = []
         #: healthy leaf cells that nobody has or has reserved

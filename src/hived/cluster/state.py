@@ -118,8 +118,6 @@ class State:
         self.sequence = 0
         #: the plan whose virtual leaves are bound ahead of its commit
         self.ahead: Plan | None = None
-        #: per chain: the version whose doomed cells are known
-        self.doomed_at = [-1] * len(self.floors)
 
     def _tenancy(self, tenant: int, number: int, chain: int, binder: Binder, pinned: str | None) -> Tenancy:
         return Tenancy(tenant, number, pinned, self.floors[chain], binder)
