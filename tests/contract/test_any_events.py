@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -261,3 +262,26 @@ def test_the_same_calls_give_the_same_answers(spec: ClusterSpec, seed: int) -> N
         walk.go(30)
     assert walks[0].driver.lines == walks[1].driver.lines
     assert walks[0].driver.cluster.snapshot() == walks[1].driver.cluster.snapshot()
+
+
+@settings(max_examples=25)
+@given(SPECS, SEEDS)
+def test_a_question_changes_no_later_answer(spec: ClusterSpec, seed: int) -> None:
+    """Two clusters are told the same; one of them is asked a lot besides."""
+    asked, quiet = Walk(spec, seed, breaks=False), Walk(spec, seed, breaks=False)
+    for turn in range(25):
+        for _ in range(3):
+            question = replace(asked.request(), group="question")
+            assert quiet.request().members == question.members  # the same dice
+            asked.driver.cluster.plan(question, asked.suggestion())
+            quiet.suggestion()
+        request, suggested = asked.new_request(), asked.suggestion()
+        assert (quiet.new_request(), quiet.suggestion()) == (request, suggested)
+        decision = asked.driver.run(request, suggested)
+        assert quiet.driver.run(request, suggested) == decision
+        if turn % 3 == 0 and asked.driver.running:
+            name = asked.some(asked.driver.running)
+            assert quiet.some(quiet.driver.running) == name
+            asked.driver.release(name)
+            quiet.driver.release(name)
+    assert asked.driver.cluster.snapshot() == quiet.driver.cluster.snapshot()

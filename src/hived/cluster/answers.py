@@ -50,8 +50,8 @@ def again(state: State, group: Group) -> Bind | Preempt:
     within = _within(state, group)
     if group.state is GroupState.PREEMPTING and group.victims:
         victims = sorted(group.victims, key=lambda victim: victim.sequence)
-        return Preempt(group.name, group.placement, tuple(v.name for v in victims), within)
-    return Bind(group.name, group.placement, within)
+        return Preempt(group.name, group.placement, tuple(v.name for v in victims), within, group.relaxed)
+    return Bind(group.name, group.placement, within, group.relaxed)
 
 
 def _within(state: State, group: Group) -> str | None:

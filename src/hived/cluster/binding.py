@@ -12,7 +12,7 @@ node, and an opportunistic job there runs on until one of them is really needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hived.errors import InvariantError
 
@@ -49,8 +49,18 @@ class Binder(Anchoring):
         elif self.anchored and host in self.anchored:
             self._use(host)
 
-    def leaves(self, host: int, mask: int, crowd: list[int], near: tuple[int, int] | None = None) -> tuple[int, int]:
-        """The node and the physical leaves under the virtual leaves ``mask`` of a bound ``host``; see :meth:`bind`."""
+    def leaves(
+        self,
+        host: int,
+        mask: int,
+        crowd: list[int],
+        near: tuple[int, int] | None = None,
+        spared: Callable[[int], int] | None = None,
+    ) -> tuple[int, int]:
+        """The node and the physical leaves under the virtual leaves ``mask`` of a bound ``host``; see :meth:`bind`.
+
+        ``spared``: leaves of a node to be avoided among equals.
+        """
         hierarchy = self.pool.hierarchy
         per_node = hierarchy.node_size // hierarchy.gpus[self.pool.cells[host].level]
         node, part = divmod(self.bound[host], per_node)
@@ -61,13 +71,14 @@ class Binder(Anchoring):
         inner = self.inner_of(host)
         masks = shape.masks
         others = crowd[node] >> offset & shape.full
+        kept = spared(node) >> offset & shape.full if spared is not None else 0
         own = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
         leaves = 0
         for parent, child, siblings, whole in shape.steps(mask):
             cell = inner[child]
             if cell < 0:
                 taken = [inner[c] for c in siblings]
-                cell = inner[child] = _choose(masks, shape.children[inner[parent]], taken, others, own)
+                cell = inner[child] = _choose(masks, shape.children[inner[parent]], taken, others, own, kept)
             if whole:
                 leaves |= masks[cell]
         return node, leaves << offset
@@ -182,14 +193,15 @@ class Binder(Anchoring):
         check_bindings(self)
 
 
-def _choose(masks: Sequence[int], cells: Sequence[int], taken: list[int], crowd: int, near: int) -> int:
-    """The cell not taken that suits best: most leaves of ``near``, fewest of ``crowd``, lowest number."""
-    best, best_near, best_crowd = -1, 0, 0
+def _choose(masks: Sequence[int], cells: Sequence[int], taken: list[int], crowd: int, near: int, kept: int) -> int:
+    """The cell not taken that suits best: most leaves of ``near``, fewest of ``crowd``, of ``kept``, lowest number."""
+    best, best_worth = -1, (0, 0, 0)
     for cell in cells:
         if cell not in taken:
             if not (crowd or near):
                 return cell
-            is_near, is_crowd = (masks[cell] & near).bit_count(), (masks[cell] & crowd).bit_count()
-            if best < 0 or is_near > best_near or (is_near == best_near and is_crowd < best_crowd):
-                best, best_near, best_crowd = cell, is_near, is_crowd
+            mask = masks[cell]
+            worth = -(mask & near).bit_count(), (mask & crowd).bit_count(), (mask & kept).bit_count()
+            if best < 0 or worth < best_worth:
+                best, best_worth = cell, worth
     return best

@@ -313,10 +313,12 @@ class Cluster:
         """Every group that runs: ``(group, request, placement)``, by name. What :meth:`recover` needs. O(groups)."""
         return looking.records(self._state)
 
-    def recover(self, records: Iterable[Record], now: float = 0.0) -> None:
+    def recover(self, records: Iterable[Record], now: float = 0.0) -> Reconfiguration:
         """Take over groups that run already, as :meth:`records` gave them or in any other order: the same state.
 
-        Groups that had only reserved are not among them: they ask again. All or nothing. O(sum of pods * levels).
+        Under the spec that they started with, all is as it was. Under another, what its VC's cells cannot stand under
+        runs on as opportunistic, and is reported. Groups that had only reserved are not among them: they ask again.
+        All or nothing. O(sum of pods * levels).
         """
         try:
             given = tuple((group, request, placement) for group, request, placement in records)
@@ -326,8 +328,9 @@ class Cluster:
             if not isinstance(placement, Placement):
                 raise RequestError(f"records[{position}]", f"expected a Placement, not {placement!r}")
         self._state.step_back()
-        self._logged("recover", (given,), lambda: recovery.recover(self._state, self._by_name(), given, now))
+        report = self._logged("recover", (given,), lambda: recovery.recover(self._state, self._by_name(), given, now))
         self._write(Recovered(given))
+        return report
 
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
         """Carry on under a new spec; every group runs on where it is (work-preserving, HiveD section 3.5).

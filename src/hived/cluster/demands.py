@@ -51,20 +51,10 @@ class Demands:
 
     def of(self, request: Request) -> Demand:
         """The demand of ``request``. Raises :class:`RequestError` naming the field. O(pods); O(1) once seen."""
-        if type(request) is not Request:
-            raise RequestError("request", f"expected a Request, not {request!r}")
-        group = request.group
-        if not isinstance(group, str) or not group:
-            raise RequestError("group", f"a name, not {group!r}")
-        priority = request.priority
-        if type(priority) is not int or not OPPORTUNISTIC <= priority <= HIGHEST:
-            raise RequestError(
-                "priority",
-                f"{priority!r} is out of range: {OPPORTUNISTIC} (opportunistic), or 0 to {HIGHEST} (guaranteed)",
-            )
+        _check_name_and_priority(request)
         shape = (
             request.vc,
-            priority == OPPORTUNISTIC,
+            request.opportunistic,
             request.members,
             request.leaf_cell_type,
             request.pinned_cell_id,
@@ -83,7 +73,9 @@ class Demands:
             self._known[shape] = demand
         return demand
 
-    def _compile(self, request: Request) -> Demand:
+    def check_form(self, request: Request) -> None:
+        """Raise :class:`RequestError` for a request that would be wrong in any cluster."""
+        _check_name_and_priority(request)
         for name in ("lazy_preemption", "soft_affinity"):
             if type(getattr(request, name)) is not bool:
                 raise RequestError(name, f"true or false, not {getattr(request, name)!r}")
@@ -91,10 +83,13 @@ class Demands:
             value = getattr(request, name)
             if not (isinstance(value, str) or (value is None and name != "vc")):
                 raise RequestError(name, f"a name, not {value!r}")
+        _check_members(request.members)
+
+    def _compile(self, request: Request) -> Demand:
+        self.check_form(request)
         tenant = self._tenants.get(request.vc)
         if tenant is None:
             raise RequestError("vc", f"there is no virtual cluster {request.vc!r}; there are {_listed(self._tenants)}")
-        _check_members(request.members)
         places = self._places(request, tenant)
         pods = request.pods
         choices = []
@@ -198,6 +193,20 @@ def pools_of(vc: VirtualClusterSpec, chains: dict[str, int]) -> list[tuple[int, 
     pools: list[tuple[int, str | None]] = [(number, None) for name, number in chains.items() if name in reserved]
     pools += [(chains[pin.chain], pin.pinned_cell_id) for pin in vc.pinned]
     return pools
+
+
+def _check_name_and_priority(request: Request) -> None:
+    if type(request) is not Request:
+        raise RequestError("request", f"expected a Request, not {request!r}")
+    group = request.group
+    if not isinstance(group, str) or not group:
+        raise RequestError("group", f"a name, not {group!r}")
+    priority = request.priority
+    if type(priority) is not int or not OPPORTUNISTIC <= priority <= HIGHEST:
+        raise RequestError(
+            "priority",
+            f"{priority!r} is out of range: {OPPORTUNISTIC} (opportunistic), or 0 to {HIGHEST} (guaranteed)",
+        )
 
 
 def _check_members(members: tuple[Member, ...]) -> None:

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import islice
 
+from hived.cells import leaves_of
+
 from .allocation import Part
 from .fairness import shares
+from .floor import Floor
 from .groups import Group
 from .plans import Plan
 from .state import State
-from .tenancy import Tenancy, by_host
+from .tenancy import Spared, Tenancy, by_host
 
 #: how many nodes are looked at for one request
 NODES_TRIED = 64
@@ -68,15 +71,17 @@ def bind_fairly(state: State, plan: Plan) -> None:
     nodes = list(islice(_nodes(state, above, plan.chain), NODES_TRIED))
     for host in free:
         if tenancy.binder.bound[host] < 0:
-            cell = next((c for c in _cells(tenancy, host, nodes) if tenancy.binder.can_stand(host, c)), -1)
-            if cell >= 0:
+            cells = [c for c in dict.fromkeys(_cells(tenancy, host, nodes)) if tenancy.binder.can_stand(host, c)]
+            if cells:
+                cell = min(cells, key=lambda c: _unfair(floor.on([_part_of(tenancy, host, c)]), above))
                 tenancy.binder.stand(host, cell)
                 standing[host] = cell
     for host in standing:
         tenancy.binder.unbind(host, 0)
-    parts = tenancy.bind(plan.pods, standing)
+    spared = _within_share(floor, above)
+    parts = tenancy.bind(plan.pods, standing, spared)
     if parts is not None and _unfair(floor.on(parts), above) < _unfair(crowded, above):
-        plan.standing, plan.parts = standing, parts
+        plan.standing, plan.parts, plan.spared = standing, parts, spared
         return
     tenancy.unbind(plan.pods)
     again = tenancy.bind(plan.pods)
@@ -99,9 +104,29 @@ def _nodes(state: State, above: list[int], chain: int) -> Iterator[Part]:
                 yield from group.parts
 
 
+def _part_of(tenancy: Tenancy, host: int, cell: int) -> Part:
+    """The leaves of a cell of the level of ``host``."""
+    shape, size = tenancy.pool.shapes[host], tenancy.pool.hierarchy.node_size
+    node, part = divmod(cell, size // shape.leaves)
+    return Part(tenancy.floor.number, node, shape.full << part * shape.leaves)
+
+
+def _within_share(floor: Floor, above: list[int]) -> Spared:
+    """Leaves of a node that opportunistic groups of tenants within their share have."""
+
+    def spared(node: int) -> int:
+        found = 0
+        for group, mask in floor.holders.get(node, {}).items():
+            if not group.guaranteed and group.tenant not in above:
+                found |= mask
+        return found
+
+    return spared
+
+
 def _cells(tenancy: Tenancy, host: int, nodes: list[Part]) -> Iterator[int]:
     """The cells of the level of ``host`` that hold some of these leaves."""
     leaves, size = tenancy.pool.shapes[host].leaves, tenancy.pool.hierarchy.node_size
     for _, node, mask in nodes:
-        low = (mask & -mask).bit_length() - 1
-        yield (node * size + low) // leaves
+        for leaf in leaves_of(mask):
+            yield (node * size + leaf) // leaves

@@ -21,6 +21,7 @@ class Group:
         "placement",
         "preempted_by",
         "priority",
+        "relaxed",
         "request",
         "sequence",
         "since",
@@ -55,6 +56,8 @@ class Group:
         self.placement: Placement | None = None
         #: lowest level at which one cell of the VC (of the cluster) holds all pods, 0 for none
         self.level = 0
+        #: names of the cell types given up as caps
+        self.relaxed: tuple[str, ...] = ()
         #: while preempting: who still has to go, in the order in which they started
         self.victims: dict[Group, None] = {}
         #: while being preempted: for whom

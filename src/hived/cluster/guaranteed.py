@@ -137,6 +137,21 @@ def _plan(
         return plan
     in_vc = tenancy.on(found.pods)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
+    while _over_others(state, plan, in_vc, lazy, suggested):
+        if not any(group in plan.victims for group in lazy):
+            return plan
+        # whose leaf cells are needed at once gains nothing from a downgrade
+        lazy = [group for group in lazy if group not in plan.victims]
+        state.step_back()
+    return None
+
+
+def _over_others(
+    state: State, plan: Plan, in_vc: dict[Group, None], lazy: list[Group], suggested: Suggested | None
+) -> bool:
+    """What the plan comes to where others of the VC are on its leaves, and ``lazy`` ones are downgraded for it."""
+    tenancy = plan.tenancy
+    assert tenancy is not None
     undo = [_downgraded(tenancy, group) for group in lazy]
     stands = _bind(state, plan, suggested)
     if stands:
@@ -151,7 +166,7 @@ def _plan(
             tenancy.unbind(plan.pods)
         for group, before, records in reversed(undo):
             _guaranteed_again(tenancy, group, before, records)
-    return plan if stands else None
+    return stands
 
 
 def _who_goes(plan: Plan, others: dict[Group, None]) -> None:

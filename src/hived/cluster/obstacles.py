@@ -103,16 +103,18 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
         space = tenancy.space(lower[-1] if lower else -1)
         rooms.append((choice, tenancy, space, tenancy.totals[lower[-1] if lower else -1]))
     have = sum(total for _, _, _, total in rooms)
+    bad = [reason for choice, tenancy, space, _ in rooms if (reason := _bad(request, choice, tenancy, space))]
     choice, tenancy, space, most = max(rooms, key=lambda room: room[3])
     found: list[Reason] = []
     need = sum(need.gpus for need in choice.needs)
     if most < need:
-        found.append(_exhausted(state, request, demand, need, have))
+        exhausted = _exhausted(state, request, demand, need, have)
+        if exhausted.held_by or not bad:
+            found.append(exhausted)
     else:
         largest = max((bucket.host_class.free.free for bucket in space.index.buckets if bucket.hosts), default=0)
         found.append(Fragmented(request.vc, need, have, demand.largest_pod, largest, request.within))
     found += _part_of_gang(choice, space, count_fitting(space, choice.needs, packed))
-    bad = [reason for choice, tenancy, space, _ in rooms if (reason := _bad(choice, tenancy, space))]
     return found + bad[:1]
 
 
@@ -141,7 +143,7 @@ def _part_of_gang(choice: Choice, space: Space, fit: int) -> list[Reason]:
     return [WaitingForGang(fit, pods)] if pods > 1 and 0 < fit < pods else []
 
 
-def _bad(choice: Choice, tenancy: Tenancy, space: Space) -> BadHardware | None:
+def _bad(request: Request, choice: Choice, tenancy: Tenancy, space: Space) -> BadHardware | None:
     """The bad leaves of a pool without which the group would fit. O(bad hosts)."""
     pool, binder = tenancy.pool, tenancy.binder
     sick = sorted(binder.sick)
@@ -149,11 +151,13 @@ def _bad(choice: Choice, tenancy: Tenancy, space: Space) -> BadHardware | None:
         return None
     before = [(space.free[host], space.idle[host]) for host in sick]
     for host in sick:
-        taken = 0
-        for mask in tenancy.takers.get(host, {}).values():
+        taken = higher = 0
+        for group, mask in tenancy.takers.get(host, {}).items():
             taken |= mask
-        healed = space.free[host] | pool.bad[host] & ~taken
-        space.set(host, healed, space.idle[host] | pool.bad[host] & ~taken)
+            if group.priority >= request.priority:
+                higher |= mask
+        bad = pool.bad[host]
+        space.set(host, space.free[host] | bad & ~higher, space.idle[host] | bad & ~taken)
     fits = find(space, choice.needs, packed, choice.caps[-1]) is not None
     for host, (free, idle) in zip(sick, before, strict=True):
         space.set(host, free, idle)

@@ -114,6 +114,7 @@ def _from_others(
     allowed = None if suggested is None else set(suggested.nodes[choice.chain])
     victims: list[Group] = []
     found: Found | None = None
+    relaxed: tuple[int, ...] = ()
     gain = 0
     while order and found is None:
         _, giver = heappop(order)
@@ -122,7 +123,11 @@ def _from_others(
         lent[giver] -= group.gpus
         gain += _open(floor, space, group, opened, allowed)
         if floor.idle_gpus + gain >= need:
-            found = find(space, choice.needs, farthest_from_guaranteed, choice.caps[-1])
+            for step, cap in enumerate(choice.caps):
+                found = find(space, choice.needs, farthest_from_guaranteed, cap)
+                if found is not None:
+                    relaxed = choice.caps[:step]
+                    break
         if queues[giver] and lent[giver] > share[giver]:
             heappush(order, (-per_weight(lent[giver], state.weights[giver]), giver))
     for node in opened:
@@ -130,6 +135,7 @@ def _from_others(
     if found is None:
         return None
     plan = _plan(request, demand, choice, found)
+    plan.relaxed = tuple([floor.chain.hierarchy.name(level) for level in relaxed])
     on = floor.on(plan.parts)
     plan.victims = sorted((g for g in on if g.running), key=lambda g: g.sequence)
     plan.overtaken = sorted((g for g in on if not g.running), key=lambda g: g.sequence)

@@ -10,7 +10,7 @@ from .demands import Demand
 from .groups import Group
 from .reasons import Reason
 from .requests import Request
-from .tenancy import Pods, Tenancy
+from .tenancy import Pods, Spared, Tenancy
 
 
 class Plan:
@@ -28,6 +28,7 @@ class Plan:
         "pods",
         "relaxed",
         "request",
+        "spared",
         "standing",
         "suggested",
         "tenancy",
@@ -52,6 +53,8 @@ class Plan:
         self.standing: dict[int, int] | None = None
         #: its physical leaves by name, once somebody has asked
         self.placement: Placement | None = None
+        #: which leaves of a node others should rather not lose
+        self.spared: Spared | None = None
         #: who has to go
         self.victims: list[Group] = []
         #: who becomes opportunistic for it

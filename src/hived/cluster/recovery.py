@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hived.errors import RequestError
 
 from .allocation import Part
-from .decisions import Placement
+from .decisions import Placement, PodPlacement
 from .floor import Floor
 from .groups import Group
 from .requests import OPPORTUNISTIC, Request
@@ -59,19 +60,26 @@ class Names:
             found = self._leaves[chain, node] = {device: leaf for leaf, device in enumerate(devices)}
         return found
 
-    def part(self, chain: int, node_name: str, devices: Sequence[int]) -> Part | None:
-        """The leaves with these device indices; None when the chain has them not."""
+    def part(self, chain: int, node_name: str, devices: Sequence[int]) -> tuple[Part | None, bool]:
+        """The leaves that have these device indices, None when there are none; and whether these are all of them."""
         node = self.numbers[chain].get(node_name)
         if node is None:
-            return None
+            return None, False
         leaves = self.leaves(chain, node)
         mask = 0
         for device in devices:
-            leaf = leaves.get(device)
-            if leaf is None or mask >> leaf & 1:
-                return None
-            mask |= 1 << leaf
-        return Part(chain, node, mask)
+            if device in leaves:
+                mask |= 1 << leaves[device]
+        return (Part(chain, node, mask) if mask else None), mask.bit_count() == len(devices)
+
+
+class Located(NamedTuple):
+    """Where the pods of a placement are in this cluster."""
+
+    chain: int  #: number of the chain; 0 where there is nothing left
+    parts: tuple[Part, ...]  #: of the pods that have devices left
+    pods: tuple[PodPlacement, ...]  #: the same by name, as far as the devices are left
+    gone: tuple[str, ...]  #: names of the nodes on which devices are missing
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
@@ -79,32 +87,26 @@ def in_order(records: Iterable[Record]) -> list[Record]:
     return sorted(records, key=lambda record: (-record[1].priority, record[0]))
 
 
-def located(state: State, names: Names, placement: Placement) -> tuple[int, tuple[Part, ...], tuple[int, ...]]:
-    """Chain, parts and the numbers of the pods that still exist; chain -1 when none does.
-
-    The chain named by the placement first, else the one in which most pods exist.
-    """
+def located(state: State, names: Names, placement: Placement) -> Located:
+    """Where a placement is, in the chain that it names or else in the one that has most of its devices."""
     order = sorted(
         range(len(state.floors)), key=lambda n: (state.floors[n].chain.hierarchy.spec.name != placement.chain, n)
     )
-    best: tuple[int, tuple[Part, ...], tuple[int, ...]] = (-1, (), ())
+    best, most = Located(0, (), (), tuple(dict.fromkeys(node for node, _ in placement.pods))), 0
     for chain in order:
-        parts = [names.part(chain, node, devices) for node, devices in placement.pods]
-        pods = tuple(i for i, part in enumerate(parts) if part is not None)
-        if len(pods) > len(best[2]):
-            best = chain, tuple(part for part in parts if part is not None), pods
+        floor = state.floors[chain]
+        parts, pods, gone = [], [], []
+        for node, devices in placement.pods:
+            part, whole = names.part(chain, node, devices)
+            if part is not None:
+                parts.append(part)
+                pods.append(PodPlacement(node, floor.devices(part.node, part.mask)))
+            if not whole:
+                gone.append(node)
+        found = sum(part.mask.bit_count() for part in parts)
+        if found > most:
+            best, most = Located(chain, tuple(parts), tuple(pods), tuple(dict.fromkeys(gone))), found
     return best
-
-
-def free_on_floor(state: State, parts: Iterable[Part]) -> bool:
-    """Whether nobody has any of these leaves."""
-    taken: dict[tuple[int, int], int] = {}
-    for chain, node, mask in parts:
-        used = state.floors[chain].states.used[node] | taken.get((chain, node), 0)
-        if used & mask:
-            return False
-        taken[chain, node] = taken.get((chain, node), 0) | mask
-    return True
 
 
 def reserved_levels(state: State, tenant: int, chain: int, wanted: Sequence[int]) -> list[tuple[int, ...]]:
@@ -121,46 +123,36 @@ def reserved_levels(state: State, tenant: int, chain: int, wanted: Sequence[int]
     return [tuple(wanted), *same] if all(level in levels for level in wanted) else same
 
 
-def admit_running(
-    state: State,
-    names: Names,
-    record: Record,
-    tenant: int,
-    now: float,
-    levels: Sequence[tuple[int, ...]] | None,
-) -> Group:
+def take_over(state: State, record: Record, at: Located, now: float, levels: Sequence[tuple[int, ...]]) -> Group:
     """Put a running group where it runs: guaranteed at the first of ``levels`` that can be, else opportunistic.
 
-    ``levels`` None: what the placement says, guaranteed or not. The caller has checked that its leaves are free.
+    ``levels``: for each pod, at which level its VC may have reserved the cell that it stands in; none: opportunistic.
+    The caller has seen to it that nobody else has its leaves. O(tries * pods * levels).
     """
-    name, request, placement = record
-    chain, parts, pods = located(state, names, placement)
+    name, request, _ = record
     state.version += 1
     state.sequence += 1
-    group = Group(request, tenant, state.sequence, now)
-    group.chain, group.parts = chain, parts
-    kept = tuple(placement.pods[i] for i in pods)
-    chain_name = state.floors[chain].chain.hierarchy.spec.name if chain >= 0 else placement.chain
-    group.placement = Placement(chain_name, kept, ())
-    if request.priority > OPPORTUNISTIC and len(pods) == len(placement.pods):
-        tries = [placement.reserved_levels] if levels is None else levels
-        for try_levels in tries:
-            found = state.readmitted(tenant, request, chain, parts, try_levels) if try_levels else None
-            if found is not None:
-                tenancy, spots = found
-                group.tenancy, group.spots = tenancy.number, spots
-                group.placement = Placement(chain_name, kept, tuple(try_levels))
-                tenancy.take(group)
-                break
+    group = Group(request, state.tenant(request.vc), state.sequence, now)
+    group.chain, group.parts = at.chain, at.parts
+    chain_name = state.floors[at.chain].chain.hierarchy.spec.name
+    group.placement = Placement(chain_name, at.pods)
+    for of_pods in levels:
+        found = state.readmitted(group.tenant, request, at.chain, at.parts, of_pods)
+        if found is not None:
+            tenancy, spots = found
+            group.tenancy, group.spots = tenancy.number, spots
+            group.placement = Placement(chain_name, at.pods, of_pods)
+            tenancy.take(group)
+            break
     if not group.guaranteed:
         if request.priority > OPPORTUNISTIC:
             group.priority = OPPORTUNISTIC
             state.displaced[group] = None
         state.lend(group)
-    if chain >= 0:
-        state.floors[chain].start(group, parts)
-        group.level = common_level(state, chain, parts)
+    state.floors[at.chain].start(group, at.parts)
+    group.level = common_level(state, at.chain, at.parts)
     group.happens(GroupEvent.BIND)
+    state.waiting.pop(name, None)
     state.groups[name] = group
     return group
 
@@ -173,51 +165,96 @@ def common_level(state: State, chain: int, parts: Sequence[Part]) -> int:
         for _, node, mask in parts
         for leaf in ((mask & -mask).bit_length() - 1, mask.bit_length() - 1)
     ]
-    for level in range(1, hierarchy.top + 1):
+    for level in range(1, hierarchy.top + 1 if leaves else 0):
         if len({leaf // hierarchy.gpus[level] for leaf in leaves}) == 1:
             return level
     return 0
 
 
-def recover(state: State, names: Names, records: Iterable[Record], now: float) -> None:
-    """Take over groups that run in this very cluster. Raises :class:`RequestError`, before anything has changed."""
+def recover(state: State, names: Names, records: Iterable[Record], now: float) -> Reconfiguration:
+    """Take over groups that run. Raises :class:`RequestError`, before anything has changed, for what cannot be true.
+
+    Whatever the spec has become since they started, they run: what its VC's cells cannot stand under is opportunistic.
+    """
     ordered = in_order(records)
-    taken: dict[tuple[int, int], tuple[int, str]] = {}
+    places = [_checked(state, names, record) for record in ordered]
+    _refuse_two_on_one(state, ordered, places)
+    report = Report(state)
+    for record, at in zip(ordered, places, strict=True):
+        request, recorded = record[1], record[2].reserved_levels
+        levels: list[tuple[int, ...]] = []
+        if recorded and not at.gone and request.priority > OPPORTUNISTIC:
+            levels = reserved_levels(state, state.tenant(request.vc), at.chain, recorded)
+        report.add(take_over(state, record, at, now, levels), at, bool(recorded), levels)
+    return report.finished(())
+
+
+def _checked(state: State, names: Names, record: Record) -> Located:
+    """Where a record's group is. Raises :class:`RequestError` for a record that no cluster can have written."""
+    name, request, placement = record
+    where = f"records[{name!r}]"
+    state.demands.check_form(request)
+    if name != request.group:
+        raise RequestError(where, f"its request is of group {request.group!r}")
+    if name in state.groups:
+        raise RequestError(where, "this group runs already, or is given twice")
+    if not 0 < len(placement.pods) <= request.pods or len(placement.reserved_levels) not in (0, len(placement.pods)):
+        raise RequestError(where, f"{len(placement.pods)} pods are placed, and {request.pods} were asked for")
+    return located(state, names, placement)
+
+
+def _refuse_two_on_one(state: State, records: Sequence[Record], places: Sequence[Located]) -> None:
+    """No device is used twice, by these groups or by those that run already; and no group is given twice."""
+    taken: dict[tuple[int, int], list[tuple[int, str]]] = {}
     seen: set[str] = set()
-    for name, request, placement in ordered:
-        where = f"records[{name!r}]"
-        demand = state.demands.of(request)
-        if name != request.group:
-            raise RequestError(where, f"its request is of group {request.group!r}")
-        if name in seen or name in state.groups:
-            raise RequestError(where, "this group is known already; give each group once")
+    for (name, _, _), at in zip(records, places, strict=True):
+        if name in seen:
+            raise RequestError(f"records[{name!r}]", "this group runs already, or is given twice")
         seen.add(name)
-        chain, parts, pods = located(state, names, placement)
-        if len(pods) < len(placement.pods) or len(pods) != demand.pods:
-            raise RequestError(
-                where, f"{len(pods)} of {demand.pods} pods are on nodes and devices of this cluster; use reconfigure()"
-            )
-        for _, node, mask in parts:
-            used = state.floors[chain].states.used[node]
-            other, by = taken.get((chain, node), (0, ""))
-            if mask & (used | other):
-                raise RequestError(where, f"devices of {names_of(state, chain, node)} are in use{by and f' by {by}'}")
-            taken[chain, node] = other | mask, name
-    admitted: list[Group] = []
-    for record in ordered:
-        name, request, placement = record
-        tenant = state.demands.of(request).tenant
-        group = admit_running(state, names, record, tenant, now, None)
-        admitted.append(group)
-        if placement.reserved_levels and not group.guaranteed:
-            for undone in reversed(admitted):
-                state.end(undone)
-            raise RequestError(
-                f"records[{name!r}]",
-                f"no cells of {request.vc!r} can stand where it runs; if the spec has changed, use reconfigure()",
-            )
+        for _, node, mask in at.parts:
+            floor = state.floors[at.chain]
+            others = taken.setdefault((at.chain, node), [])
+            by = next((other for held, other in others if held & mask), "")
+            if by or floor.states.used[node] & mask:
+                by = by or next(group.name for group, held in floor.holders[node].items() if held & mask)
+                node_name = floor.chain.hierarchy.spec.node_names[node]
+                raise RequestError(f"records[{name!r}]", f"a device of {node_name} that it runs on is used by {by!r}")
+            others.append((mask, name))
 
 
-def names_of(state: State, chain: int, node: int) -> str:
-    """A node's name."""
-    return state.floors[chain].chain.hierarchy.spec.node_names[node]
+class Report:
+    """What becomes of the groups that are taken over, one after the other."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._kept: list[str] = []
+        self._downgraded: list[tuple[str, str]] = []
+        self._lost: list[tuple[str, tuple[str, ...]]] = []
+
+    def add(self, group: Group, at: Located, was_guaranteed: bool, levels: Sequence[tuple[int, ...]]) -> None:
+        """``group`` has been taken over; ``levels`` are those that were tried."""
+        if at.gone:
+            self._lost.append((group.name, at.gone))
+        if was_guaranteed and not group.guaranteed:
+            self._downgraded.append((group.name, self._why(group, at, levels)))
+        elif not at.gone:
+            self._kept.append(group.name)
+
+    def _why(self, group: Group, at: Located, levels: Sequence[tuple[int, ...]]) -> str:
+        vc = group.request.vc
+        if all(vc != other.name for other in self._state.spec.virtual_clusters):
+            return f"virtual cluster {vc} is no more"
+        if at.gone:
+            return f"some of its devices are no more (on {', '.join(at.gone)})"
+        if not levels:
+            return f"{vc} has no cells in chain {self._state.spec.chains[at.chain].name} any more"
+        return f"the cells that {vc} has now cannot stand where it runs"
+
+    def finished(self, cancelled: Iterable[str]) -> Reconfiguration:
+        """The report, sorted by name."""
+        return Reconfiguration(
+            tuple(sorted(self._kept)),
+            tuple(sorted(self._downgraded)),
+            tuple(sorted(self._lost)),
+            tuple(sorted(cancelled)),
+        )

@@ -35,8 +35,7 @@ from .virtual import VirtualCluster
 class State:
     """The cluster under groups. Everything is re-derived by :meth:`validate`."""
 
-    def __init__(self, spec: ClusterSpec, departed: Sequence[str] = ()) -> None:
-        """``departed``: names of VCs that are no more, but whose groups run on as opportunistic."""
+    def __init__(self, spec: ClusterSpec) -> None:
         check_feasible(spec)
         self.spec = spec
         hierarchies = [Hierarchy(chain) for chain in spec.chains]
@@ -50,8 +49,8 @@ class State:
         ]
         self.reserved = reserved
         self.demands = Demands(spec, hierarchies)
-        #: names of the tenants, those departed last
-        self.tenants = (*(vc.name for vc in spec.virtual_clusters), *departed)
+        #: names of the tenants; those whose VC is no more, but whose groups run on, come last
+        self.tenants = [vc.name for vc in spec.virtual_clusters]
         clusters = [VirtualCluster(vc.name, vc.cells, vc.pinned, hierarchies) for vc in spec.virtual_clusters]
         pinned = [
             [
@@ -93,14 +92,13 @@ class State:
             + pinned[tenant]
             for tenant, cluster in enumerate(clusters)
         ]
-        self.tenancies += [[] for _ in departed]
         #: GPUs of each tenant's cells, pinned ones included
         self.sizes = [sum(tenancy.pool.gpus for tenancy in of_tenant) for of_tenant in self.tenancies]
         #: weight of each tenant among opportunistic groups
         self.weights = [
             Fraction(self.sizes[tenant] if vc.opportunistic_weight is None else vc.opportunistic_weight)
             for tenant, vc in enumerate(spec.virtual_clusters)
-        ] + [Fraction(0)] * len(departed)
+        ]
         #: per chain and tenant: leaf cells that its opportunistic groups have or have reserved
         self.lent = [[0] * len(self.tenants) for _ in spec.chains]
         #: per tenant: its opportunistic groups, in the order in which they started
@@ -121,6 +119,18 @@ class State:
 
     def _tenancy(self, tenant: int, number: int, chain: int, binder: Binder, pinned: str | None) -> Tenancy:
         return Tenancy(tenant, number, pinned, self.floors[chain], binder)
+
+    def tenant(self, name: str) -> int:
+        """The number of a tenant. One that the spec does not have has no cells and no weight."""
+        if name not in self.tenants:
+            self.tenants.append(name)
+            self.tenancies.append([])
+            self.sizes.append(0)
+            self.weights.append(Fraction(0))
+            for lent in self.lent:
+                lent.append(0)
+            self.borrowers.append({})
+        return self.tenants.index(name)
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
@@ -146,11 +156,12 @@ class State:
             self.downgrade(victim, group)
         tenancy = plan.tenancy
         if tenancy is not None and not plan.bound:
-            parts = tenancy.bind(plan.pods, plan.standing)
+            parts = tenancy.bind(plan.pods, plan.standing, plan.spared)
             if parts != plan.parts:
                 raise InvariantError(f"{request.group}: bound to {parts}, planned on {plan.parts}")
         group.chain = plan.chain
         group.level = plan.level
+        group.relaxed = plan.relaxed
         group.parts = plan.parts
         group.spots = plan.pods
         group.tenancy = -1 if tenancy is None else tenancy.number

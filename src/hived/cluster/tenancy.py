@@ -7,7 +7,7 @@ is a :class:`~hived.cells.Space` of its own, made when somebody first asks and k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hived.cells import Space
 from hived.errors import ensure
@@ -19,6 +19,8 @@ from .groups import Group
 from .standing import host_for, virtual_leaves
 from .virtual import VirtualPool
 
+#: the leaves of a node that others should rather not lose
+Spared = Callable[[int], int]
 #: virtual hosts and leaves, one pair per pod
 Pods = tuple[tuple[int, int], ...]
 
@@ -144,10 +146,13 @@ class Tenancy:
         for host, mask in by_host(pods):
             self.binder.unbind(host, mask)
 
-    def bind(self, pods: Pods, standing: dict[int, int] | None = None) -> tuple[Part, ...] | None:
+    def bind(
+        self, pods: Pods, standing: dict[int, int] | None = None, spared: Spared | None = None
+    ) -> tuple[Part, ...] | None:
         """Bind what is not bound yet, and say where the pods stand; None where bad hardware cannot be avoided.
 
-        ``standing``: the physical cells that some hosts must stand on. Bindings made stay: undo with :meth:`unbind`.
+        ``standing``: the physical cells that some hosts must stand on; ``spared``: leaves of a node that others should
+        rather not lose, among equals. Bindings made stay: undo with :meth:`unbind`.
         """
         floor, binder, pool = self.floor, self.binder, self.pool
         chain = floor.chain
@@ -170,7 +175,8 @@ class Tenancy:
             healthy = healthy and not pool.bad[host] & mask
         if not healthy:
             return None
-        return tuple([Part(number, *binder.leaves(host, mask, chain.opportunistic)) for host, mask in pods])
+        crowd = chain.opportunistic
+        return tuple([Part(number, *binder.leaves(host, mask, crowd, None, spared)) for host, mask in pods])
 
     def reserved_levels(self, pods: Pods) -> tuple[int, ...]:
         """Per pod, the level of the reserved cell that it stands in. O(pods)."""
