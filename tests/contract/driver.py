@@ -232,13 +232,13 @@ class Driver:
         self._asked[request.group] = request
         placement = decision.placement
         wanted = devices(placement.pods)
-        first_answer = request.group not in self.running and request.group not in self.preempting
-        # a loan that preempts under soft affinity has a test of its own (test_gangs.py)
-        capped = first_answer and not (request.opportunistic and request.soft_affinity)
-        self.hardware.check_fits(request, placement, decision.relaxed, capped)
         if request.group in self.running:
             assert placement.pods == self.running[request.group].pods
             return
+        first_answer = request.group not in self.preempting
+        # a loan that preempts under soft affinity has a test of its own (test_gangs.py)
+        capped = first_answer and not (request.opportunistic and request.soft_affinity)
+        self.hardware.check_fits(request, placement, decision.relaxed, capped)
         assert placement.guaranteed == (not request.opportunistic)
         assert not wanted & self.bad, "placed on bad hardware"
         if suggested is not None and first_answer:

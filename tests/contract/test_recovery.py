@@ -6,11 +6,10 @@ from itertools import permutations
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Cluster, RequestError, Wait
+from hived import Cluster, Wait
 
 from ..strategies import feasible_specs
 from .driver import Driver, Run
@@ -118,14 +117,14 @@ def test_pinned_and_capped_groups_come_back() -> None:
     assert all(snapshot == driver.cluster.snapshot() for snapshot in snapshots)
 
 
-def test_a_record_of_hardware_that_does_not_exist_is_refused() -> None:
+def test_a_record_of_hardware_that_does_not_exist_is_reported_and_holds_up_nobody() -> None:
     driver = Driver(flat({"a": 2}))
     driver.bind(wants("job", "a", 4), suggested=["n1"])
+    driver.bind(wants("other", "a", 4))
     smaller = Cluster.from_spec(flat({"a": 1}))
-    before = smaller.snapshot()
-    with pytest.raises(RequestError):
-        smaller.recover(driver.cluster.records())
-    assert smaller.snapshot() == before
+    report = smaller.recover(driver.cluster.records())
+    assert report.lost == (("job", ("n1",)),)
+    assert report.kept == ("other",)
     smaller.validate()
 
 

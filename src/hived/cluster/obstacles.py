@@ -41,8 +41,9 @@ NAMED = 8
 
 def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
     """Why the group could not start in an empty, healthy VC (or cluster); None when it could. O(1) once asked."""
-    if demand in state.fits_empty:
-        return state.fits_empty[demand]
+    key = demand, request.within
+    if key in state.fits_empty:
+        return state.fits_empty[key]
     reason: NeverFits | None = None
     if not any(_fits_empty(state, request, demand, choice) for choice in demand.choices):
         hosts, have = 0, 0
@@ -58,7 +59,7 @@ def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
         reason = NeverFits(request.vc, demand.gpus, have, demand.largest_pod, hosts, request.within)
     if len(state.fits_empty) >= 10_000:
         state.fits_empty.clear()
-    state.fits_empty[demand] = reason
+    state.fits_empty[key] = reason
     return reason
 
 

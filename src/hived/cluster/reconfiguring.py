@@ -26,7 +26,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
         assert placement is not None
         at = _apart(new, located(new, names, placement))
         levels: list[tuple[int, ...]] = []
-        if group.request.priority > OPPORTUNISTIC and not at.gone:
+        if group.request.priority > OPPORTUNISTIC and at.parts and not at.gone:
             levels = _levels(old, new, group, at)
         record = (group.name, group.request, placement)
         report.add(take_over(new, record, at, group.since, levels), at, group.guaranteed, levels)

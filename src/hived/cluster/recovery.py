@@ -198,7 +198,7 @@ def _checked(state: State, names: Names, record: Record) -> Located:
         raise RequestError(where, f"its request is of group {request.group!r}")
     if name in state.groups:
         raise RequestError(where, "this group runs already, or is given twice")
-    if not 0 < len(placement.pods) <= request.pods or len(placement.reserved_levels) not in (0, len(placement.pods)):
+    if len(placement.pods) > request.pods or len(placement.reserved_levels) not in (0, len(placement.pods)):
         raise RequestError(where, f"{len(placement.pods)} pods are placed, and {request.pods} were asked for")
     return located(state, names, placement)
 
@@ -233,11 +233,11 @@ class Report:
 
     def add(self, group: Group, at: Located, was_guaranteed: bool, levels: Sequence[tuple[int, ...]]) -> None:
         """``group`` has been taken over; ``levels`` are those that were tried."""
-        if at.gone:
+        if at.gone or not at.parts:  # without parts and gone nodes: it had lost all before
             self._lost.append((group.name, at.gone))
         if was_guaranteed and not group.guaranteed:
             self._downgraded.append((group.name, self._why(group, at, levels)))
-        elif not at.gone:
+        elif at.parts and not at.gone:
             self._kept.append(group.name)
 
     def _why(self, group: Group, at: Located, levels: Sequence[tuple[int, ...]]) -> str:

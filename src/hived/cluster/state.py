@@ -109,8 +109,8 @@ class State:
         self.waiting: dict[str, Waiting] = {}
         #: groups that run as opportunistic for the sake of another
         self.displaced: dict[Group, None] = {}
-        #: why a demand would not fit even if all were free; None where it would
-        self.fits_empty: dict[Demand, NeverFits | None] = {}
+        #: why a demand (with its cap by name) would not fit even if all were free; None where it would
+        self.fits_empty: dict[tuple[Demand, str | None], NeverFits | None] = {}
         #: counts every change
         self.version = 0
         self.sequence = 0
