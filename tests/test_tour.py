@@ -17,4 +17,3 @@ def test_the_tour_shows_what_happens() -> None:
     failed, tried = doctest.DocTestRunner().run(tour, out=told.append)
     assert not failed, "".join(told)
     assert tried >= ENOUGH
-

@@ -46,6 +46,17 @@ def test_json_says_the_same_to_programs(hived: Hived, folder: Path, number: int,
         assert (short["need"], short["supply"], short["reserve_fewer"]) == (4, 2, 2)
 
 
+def test_the_weight_of_a_vc_among_opportunistic_groups_is_shown_where_it_is_given(hived: Hived, folder: Path) -> None:
+    text = NODES.replace("a: {", "a: {opportunisticWeight: 2.5, ", 1)
+    (folder / "spec.yaml").write_text(text, encoding="utf-8")
+    lines = [line.strip("─├└ ") for line in hived("check", "spec.yaml").out.splitlines()]
+    assert "a: 8 GPUs, opportunistic weight 2.5" in lines
+    assert "b: 8 GPUs" in lines
+    told = json.loads(hived("check", "spec.yaml", "--json").out)
+    assert [vc.get("opportunisticWeight") for vc in told["virtual_clusters"]] == [2.5, None]
+    assert "opportunisticWeight" not in told["virtual_clusters"][1]
+
+
 def test_json_of_a_wrong_spec_is_no_json_but_one_line_on_standard_error(hived: Hived, folder: Path) -> None:
     (folder / "spec.yaml").write_text(NODES.replace("n[0-1]", "n[1-0]"), encoding="utf-8")
     answer = hived("check", "--json", "spec.yaml")

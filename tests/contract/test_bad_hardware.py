@@ -118,6 +118,19 @@ def test_a_reservation_on_hardware_that_breaks_ends_and_spares_its_victims() -> 
     assert isinstance(driver.run(wants("high", "a", 4, priority=1)), Preempt)
 
 
+def test_a_reservation_that_broke_is_had_elsewhere_on_the_next_ask() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("wide", "a", (2, 3)))
+    high = wants("high", "a", 4, priority=5)
+    first = driver.preempt(high).placement.pods[0].node
+    driver.set_device(first, 0, healthy=False)
+    second = driver.preempt(high)
+    assert second.victims == ("wide",)
+    assert second.placement.pods[0].node != first
+    driver.release("wide")
+    driver.bind(high)
+
+
 def test_a_victim_on_bad_hardware_is_not_preempted_for_who_cannot_start_there() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("low", "a", 4))

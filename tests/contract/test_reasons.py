@@ -15,6 +15,7 @@ from hived.cluster.reasons import (
     NeverFits,
     NothingIdle,
     Reason,
+    ReasonKind,
     VcExhausted,
     WaitingForGang,
 )
@@ -194,6 +195,31 @@ def test_a_plan_answers_and_changes_nothing(question: Request, outcomes: set[str
     assert type(scheduled) is type(plan.decision)
     if not isinstance(scheduled, Wait) and not isinstance(plan.decision, Wait):
         assert scheduled.placement == plan.decision.placement
+
+
+@pytest.mark.parametrize("first", [-1, 0])
+def test_a_loan_and_a_guaranteed_request_of_one_shape_have_reasons_of_their_own(first: int) -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(wants("holder", "a", 3))
+    for priority in (first, -1 - first):
+        waits = driver.wait(wants(f"job{priority}", "b", (2, 3), priority=priority))
+        assert (waits.reasons[0].kind is ReasonKind.NEVER_FITS) == (priority == 0)
+        outcome = driver.cluster.plan(wants("question", "b", (2, 3), priority=priority)).outcome
+        assert outcome == ("never" if priority == 0 else "waits")
+        driver.cancel(f"job{priority}")
+
+
+def test_a_plan_does_not_change_where_the_next_group_goes() -> None:
+    placed = []
+    for question in (False, True):
+        driver = Driver(flat({"a": 2}))
+        driver.bind(wants("gone", "a", 4, priority=2))
+        driver.release("gone")
+        driver.bind(wants("wide", "a", (2, 2), (1, 4), priority=1, lazy_preemption=True))
+        if question:
+            driver.cluster.plan(wants("what-if", "a", (2, 1), 2, priority=2))
+        placed.append(driver.preempt(wants("next", "a", 3, priority=2)).placement)
+    assert placed[0] == placed[1]
 
 
 def a_day(driver: Driver) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Bind, Cluster, Preempt, Wait
+from hived import Bind, Cluster, Preempt, RequestError, Wait
 from hived.cluster.states import GroupState
 
 from ..strategies import feasible_specs
@@ -269,6 +269,28 @@ def test_preempting_groups_are_told_to_ask_again() -> None:
     reconfigured(driver, flat({"a": 1}, spare=1))
     assert driver.cluster.group("low").state is GroupState.ALLOCATED
     assert isinstance(driver.run(wants("high", "a", 4, priority=1)), Preempt)
+
+
+def test_a_decision_from_before_a_reconfiguration_is_refused() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    late = driver.ask(lent("late", "a", 1), suggested=["n1"])
+    driver.bind(wants("b", "b", 4), suggested=["n1"])
+    reconfigured(driver, flat({"a": 2}))
+    before = driver.cluster.snapshot()
+    with pytest.raises(RequestError):
+        driver.cluster.commit(late)
+    assert driver.cluster.snapshot() == before
+    driver.check()
+
+
+def test_a_group_whose_nodes_went_and_came_back_is_not_run_over() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("job", "a", 4), suggested=["n1"])
+    driver.cluster.reconfigure(flat({"a": 1}))
+    driver.cluster.reconfigure(flat({"a": 2}))
+    driver.cluster.validate()
+    decision = driver.cluster.schedule(wants("new", "a", (2, 4)))
+    assert not isinstance(decision, Bind), "job runs on n1, and nobody has ended it"
 
 
 def test_bad_hardware_stays_bad() -> None:

@@ -79,6 +79,15 @@ def test_a_low_group_elsewhere_is_not_preempted_in_vain() -> None:
     assert decision.victims == ("low",)
 
 
+def test_asking_for_a_node_in_use_by_lower_groups_changes_nothing() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("wide", "a", (2, 3), priority=1))
+    driver.bind(wants("small", "a", 1, priority=1))
+    decision = driver.ask(wants("high", "a", (2, 2), priority=2), suggested=["n1"])
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("wide",)
+
+
 def test_a_pair_of_suggested_nodes_is_found_in_the_rack_that_has_it() -> None:
     driver = Driver(racks({"a": {"RACK": 2}}, count=3, nodes=3))
     decision = driver.bind(wants("gang", "a", (2, 4), within="RACK"), suggested=["r0n0", "r1n1", "r2n0", "r2n2"])

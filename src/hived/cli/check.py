@@ -96,7 +96,10 @@ def _nodes(chain: ChainSpec) -> str:
 def _virtual_tree(cluster: ClusterSpec) -> Tree:
     tree = Tree(f"[bold]virtual clusters[/bold]: {len(cluster.virtual_clusters)}")
     for vc in cluster.virtual_clusters:
-        branch = tree.add(f"[bold]{escape(vc.name)}[/bold]: {counted(_gpus(cluster, vc), 'GPU')}")
+        words = f"[bold]{escape(vc.name)}[/bold]: {counted(_gpus(cluster, vc), 'GPU')}"
+        if vc.opportunistic_weight is not None:
+            words += f", opportunistic weight {vc.opportunistic_weight:.15g}"
+        branch = tree.add(words)
         for cells in vc.cells:
             branch.add(escape(f"{cells.number:,} x {_path(cluster.chain(cells.chain), cells.level)}"))
         for pin in vc.pinned:
@@ -136,6 +139,7 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
             {
                 "name": vc.name,
                 "gpus": _gpus(cluster, vc),
+                **({} if vc.opportunistic_weight is None else {"opportunisticWeight": vc.opportunistic_weight}),
                 "cells": [
                     {"cell_type": _path(cluster.chain(c.chain), c.level), "level": c.level, "number": c.number}
                     for c in vc.cells

@@ -26,6 +26,7 @@ def plan_for(state: State, request: Request, demand: Demand, suggested: Suggeste
     plan = place(state, request, demand, suggested)
     if plan is not None:
         plan.version = state.version
+        plan.made_by = state
         plan.suggested = None if suggested is None else suggested.names
     return plan
 

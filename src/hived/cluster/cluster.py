@@ -190,9 +190,10 @@ class Cluster:
         plan = decision.plan
         if not isinstance(plan, Plan):
             raise RequestError("decision", f"{decision.group!r} is not waiting for it; schedule it again")
-        if plan.version != state.version or state.ahead is not plan:
+        if state.ahead is not plan:
             state.step_back()
-        if plan.version != state.version:
+        if plan.made_by is not state or plan.version != state.version:
+            state.step_back()
             plan = self._still(decision, plan)
         state.admit(plan, self._since(plan.request.group))
 

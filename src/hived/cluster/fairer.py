@@ -100,8 +100,7 @@ def _nodes(state: State, above: list[int], chain: int) -> Iterator[Part]:
     """Where the groups of these tenants run, the latest to start first."""
     for tenant in above:
         for group in reversed(state.borrowers[tenant]):
-            if group.chain == chain:
-                yield from group.parts
+            yield from (part for part in group.parts if part.chain == chain)
 
 
 def _part_of(tenancy: Tenancy, host: int, cell: int) -> Part:

@@ -62,9 +62,10 @@ class Floor:
 
     def start(self, group: Group, parts: Iterable[Part]) -> None:
         """``group`` runs on these free leaf cells."""
-        for _, node, mask in parts:
-            self.states.apply(LeafEvent.ALLOCATE, node, mask)
-            self._claim(group, node, mask)
+        for number, node, mask in parts:
+            if number == self.number:
+                self.states.apply(LeafEvent.ALLOCATE, node, mask)
+                self._claim(group, node, mask)
 
     def reserve(self, group: Group, parts: Iterable[Part]) -> None:
         """``group`` is to have these leaf cells; others may still run on them."""
@@ -79,9 +80,10 @@ class Floor:
 
     def end(self, group: Group) -> None:
         """``group`` no longer runs."""
-        for _, node, mask in group.parts:
-            self.states.apply(LeafEvent.RELEASE, node, mask)
-            self._unclaim(group, node, mask)
+        for number, node, mask in group.parts:
+            if number == self.number:
+                self.states.apply(LeafEvent.RELEASE, node, mask)
+                self._unclaim(group, node, mask)
 
     def cancel(self, group: Group) -> None:
         """``group`` gives up what it has reserved."""

@@ -78,6 +78,19 @@ class Group:
         return self.state is not GroupState.PREEMPTING
 
     @property
+    def chains(self) -> tuple[int, ...]:
+        """The chains that it is in: one, but where a new spec has torn it apart."""
+        first = self.chain
+        for part in self.parts:
+            if part.chain != first:
+                return tuple(dict.fromkeys(part.chain for part in self.parts))
+        return (first,)
+
+    def gpus_in(self, chain: int) -> int:
+        """Leaf cells in one chain."""
+        return sum([part.mask.bit_count() for part in self.parts if part.chain == chain])
+
+    @property
     def gpus(self) -> int:
         """Leaf cells of all pods."""
         return sum([part.mask.bit_count() for part in self.parts])

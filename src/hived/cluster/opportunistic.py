@@ -103,7 +103,7 @@ def _from_others(
         return None
     floor = state.floors[choice.chain]
     queues = {
-        t: [g for g in state.borrowers[t] if g.chain == choice.chain and g.running]
+        t: [g for g in state.borrowers[t] if choice.chain in g.chains and g.running]
         for t in range(len(state.tenants))
         if t != tenant and lent[t] > share[t]
     }
@@ -145,8 +145,8 @@ def _from_others(
 def _open(floor: Floor, space: Space, group: Group, opened: dict[int, int], allowed: set[int] | None) -> int:
     """Count the leaves of a group as idle, as far as nobody has reserved them and they are healthy; how many."""
     gain = 0
-    for _, node, mask in group.parts:
-        if allowed is None or node in allowed:
+    for number, node, mask in group.parts:
+        if number == floor.number and (allowed is None or node in allowed):
             mask &= ~(floor.states.reserved[node] | floor.chain.bad[node])
             opened[node] = opened.get(node, 0) | mask
             gain += mask.bit_count()

@@ -22,6 +22,7 @@ class Plan:
         "demand",
         "downgraded",
         "level",
+        "made_by",
         "overtaken",
         "parts",
         "placement",
@@ -67,6 +68,8 @@ class Plan:
         self.bound = False
         #: the nodes it was restricted to
         self.suggested: frozenset[str] | None = None
+        #: the state that made it
+        self.made_by: object = None
         #: the state's version that it was made for
         self.version = -1
 

@@ -18,6 +18,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     that had lost theirs have another chance.
     """
     new = State(spec)
+    new.version = old.version + 1  # what was planned before is out of date
     names = Names(new.floors)
     report = Report(new)
     running = [group for group in old.groups.values() if group.running]
@@ -41,8 +42,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
 
 def _apart(state: State, at: Located) -> Located:
     """``at``, without leaves that somebody has already: two names for one device, and who came first has it."""
-    floor = state.floors[at.chain]
-    if all(not floor.states.used[node] & mask for _, node, mask in at.parts):
+    if all(not state.floors[chain].states.used[node] & mask for chain, node, mask in at.parts):
         return at
     return Located(0, (), (), tuple(dict.fromkeys((*at.gone, *(node for node, _ in at.pods)))))
 

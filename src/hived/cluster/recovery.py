@@ -60,24 +60,27 @@ class Names:
             found = self._leaves[chain, node] = {device: leaf for leaf, device in enumerate(devices)}
         return found
 
-    def part(self, chain: int, node_name: str, devices: Sequence[int]) -> tuple[Part | None, bool]:
-        """The leaves that have these device indices, None when there are none; and whether these are all of them."""
-        node = self.numbers[chain].get(node_name)
-        if node is None:
-            return None, False
-        leaves = self.leaves(chain, node)
-        mask = 0
-        for device in devices:
-            if device in leaves:
-                mask |= 1 << leaves[device]
-        return (Part(chain, node, mask) if mask else None), mask.bit_count() == len(devices)
+    def parts(self, node_name: str, devices: Sequence[int], first: int) -> tuple[list[Part], tuple[int, ...]]:
+        """The leaves that have these device indices, chain ``first`` before others; and which devices there are."""
+        parts = []
+        found: set[int] = set()
+        for chain, node in sorted(self.nodes.get(node_name, ()), key=lambda place: (place[0] != first, place)):
+            leaves = self.leaves(chain, node)
+            mask = 0
+            for device in devices:
+                if device in leaves and device not in found:
+                    mask |= 1 << leaves[device]
+                    found.add(device)
+            if mask:
+                parts.append(Part(chain, node, mask))
+        return parts, tuple(device for device in devices if device in found)
 
 
 class Located(NamedTuple):
     """Where the pods of a placement are in this cluster."""
 
-    chain: int  #: number of the chain; 0 where there is nothing left
-    parts: tuple[Part, ...]  #: of the pods that have devices left
+    chain: int  #: number of the first part's chain; 0 where there is nothing left
+    parts: tuple[Part, ...]  #: leaf cells, pod by pod; of several chains where the spec has torn a group apart
     pods: tuple[PodPlacement, ...]  #: the same by name, as far as the devices are left
     gone: tuple[str, ...]  #: names of the nodes on which devices are missing
 
@@ -88,25 +91,20 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 
 
 def located(state: State, names: Names, placement: Placement) -> Located:
-    """Where a placement is, in the chain that it names or else in the one that has most of its devices."""
-    order = sorted(
-        range(len(state.floors)), key=lambda n: (state.floors[n].chain.hierarchy.spec.name != placement.chain, n)
-    )
-    best, most = Located(0, (), (), tuple(dict.fromkeys(node for node, _ in placement.pods))), 0
-    for chain in order:
-        floor = state.floors[chain]
-        parts, pods, gone = [], [], []
-        for node, devices in placement.pods:
-            part, whole = names.part(chain, node, devices)
-            if part is not None:
-                parts.append(part)
-                pods.append(PodPlacement(node, floor.devices(part.node, part.mask)))
-            if not whole:
-                gone.append(node)
-        found = sum(part.mask.bit_count() for part in parts)
-        if found > most:
-            best, most = Located(chain, tuple(parts), tuple(pods), tuple(dict.fromkeys(gone))), found
-    return best
+    """Where a placement is; in the chain that it names, as far as its devices are there."""
+    by_name = [floor.chain.hierarchy.spec.name for floor in state.floors]
+    first = by_name.index(placement.chain) if placement.chain in by_name else -1
+    parts: list[Part] = []
+    pods, gone = [], []
+    for node, devices in placement.pods:
+        there, left = names.parts(node, devices, first)
+        parts += there
+        if left:
+            pods.append(PodPlacement(node, left))
+        if len(left) < len(devices):
+            gone.append(node)
+    chain = parts[0].chain if parts else 0
+    return Located(chain, tuple(parts), tuple(pods), tuple(dict.fromkeys(gone)))
 
 
 def reserved_levels(state: State, tenant: int, chain: int, wanted: Sequence[int]) -> list[tuple[int, ...]]:
@@ -136,7 +134,8 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
     group.chain, group.parts = at.chain, at.parts
     chain_name = state.floors[at.chain].chain.hierarchy.spec.name
     group.placement = Placement(chain_name, at.pods)
-    for of_pods in levels:
+    in_one = len(group.chains) == 1 and len(at.parts) == len(at.pods)
+    for of_pods in levels if in_one else ():
         found = state.readmitted(group.tenant, request, at.chain, at.parts, of_pods)
         if found is not None:
             tenancy, spots = found
@@ -149,7 +148,8 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
             group.priority = OPPORTUNISTIC
             state.displaced[group] = None
         state.lend(group)
-    state.floors[at.chain].start(group, at.parts)
+    for floor in state.floors_of(group):
+        floor.start(group, at.parts)
     group.level = common_level(state, at.chain, at.parts)
     group.happens(GroupEvent.BIND)
     state.waiting.pop(name, None)
@@ -159,6 +159,8 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
 
 def common_level(state: State, chain: int, parts: Sequence[Part]) -> int:
     """The level of the lowest physical cell with all these leaves, 0 for none."""
+    if any(part.chain != chain for part in parts):
+        return 0
     hierarchy = state.floors[chain].chain.hierarchy
     leaves = [
         node * hierarchy.node_size + leaf
@@ -211,9 +213,9 @@ def _refuse_two_on_one(state: State, records: Sequence[Record], places: Sequence
         if name in seen:
             raise RequestError(f"records[{name!r}]", "this group runs already, or is given twice")
         seen.add(name)
-        for _, node, mask in at.parts:
-            floor = state.floors[at.chain]
-            others = taken.setdefault((at.chain, node), [])
+        for chain, node, mask in at.parts:
+            floor = state.floors[chain]
+            others = taken.setdefault((chain, node), [])
             by = next((other for held, other in others if held & mask), "")
             if by or floor.states.used[node] & mask:
                 by = by or next(group.name for group, held in floor.holders[node].items() if held & mask)

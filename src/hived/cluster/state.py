@@ -132,6 +132,10 @@ class State:
             self.borrowers.append({})
         return self.tenants.index(name)
 
+    def floors_of(self, group: Group) -> list[Floor]:
+        """The chains that a group is in."""
+        return [self.floors[chain] for chain in group.chains]
+
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def step_back(self) -> None:
@@ -215,7 +219,8 @@ class State:
         """``group`` runs no longer, or is withdrawn; what it has goes to who has reserved it."""
         self.version += 1
         if group.running:
-            self.floors[group.chain].end(group)
+            for floor in self.floors_of(group):
+                floor.end(group)
             for preemptor in group.preempted_by:
                 del preemptor.victims[group]
             group.preempted_by.clear()
@@ -251,7 +256,8 @@ class State:
         if group.guaranteed:
             self.tenancies[group.tenant][group.tenancy].give(group)
         else:
-            self.lent[group.chain][group.tenant] -= group.gpus
+            for chain in group.chains:
+                self.lent[chain][group.tenant] -= group.gpus_in(chain)
             del self.borrowers[group.tenant][group]
 
     def _back_to_waiting(self, group: Group) -> None:
@@ -271,7 +277,8 @@ class State:
 
     def lend(self, group: Group) -> None:
         """``group`` has (or is to have) its leaf cells as an opportunistic one."""
-        self.lent[group.chain][group.tenant] += group.gpus
+        for chain in group.chains:
+            self.lent[chain][group.tenant] += group.gpus_in(chain)
         self.borrowers[group.tenant][group] = None
 
     # -- lazy preemption ----------------------------------------------------------------------------------------------
@@ -343,7 +350,9 @@ class State:
         if floor.set_bad(node, mask):
             self.version += 1
             for group in list(floor.holders.get(node, {})):
-                if not group.running and any(part.node == node and part.mask & mask for part in group.parts):
+                if not group.running and any(
+                    p.chain == chain and p.node == node and p.mask & mask for p in group.parts
+                ):
                     self.withdraw(group)
 
     # -- checks -------------------------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ def check_state(state: State) -> None:
     for chain, lent in enumerate(state.lent):
         counted = [0] * len(state.tenants)
         for group in groups:
-            if not group.guaranteed and group.chain == chain:
-                counted[group.tenant] += group.gpus
+            if not group.guaranteed:
+                counted[group.tenant] += group.gpus_in(chain)
         ensure(counted == lent, "leaf cells lent per tenant")
     borrowers = [{g for g in groups if not g.guaranteed and g.tenant == t} for t in range(len(state.tenants))]
     ensure(borrowers == [set(of_tenant) for of_tenant in state.borrowers], "opportunistic groups per tenant")
