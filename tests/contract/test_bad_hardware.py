@@ -118,9 +118,10 @@ def test_a_reservation_on_hardware_that_breaks_ends_and_spares_its_victims() -> 
     assert isinstance(driver.run(wants("high", "a", 4, priority=1)), Preempt)
 
 
-def test_a_reservation_that_broke_is_had_elsewhere_on_the_next_ask() -> None:
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_reservation_that_broke_is_had_elsewhere_on_the_next_ask(lazy: bool) -> None:
     driver = Driver(flat({"a": 2}))
-    driver.bind(wants("wide", "a", (2, 3)))
+    driver.bind(wants("wide", "a", (2, 3), lazy_preemption=lazy))
     high = wants("high", "a", 4, priority=5)
     first = driver.preempt(high).placement.pods[0].node
     driver.set_device(first, 0, healthy=False)

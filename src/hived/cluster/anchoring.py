@@ -122,10 +122,7 @@ class Anchoring:
         self.anchored.discard(cell)
         if cell < self.pool.hosts:
             self.inner[cell] = None
-            if self.pool.bad[cell]:
-                self.pool.bad[cell] = 0
-                self.sick.discard(cell)
-                self.changed.add(cell)
+            self.set_bad(cell, 0)
         elif self.anchored:
             for child in self.children(cell):
                 if child in self.anchored:
@@ -220,10 +217,14 @@ class Anchoring:
                     inner[child] = at
                 cell = child
             found |= shape.masks[cell]
-        if found != was:
-            self.pool.bad[host] = found
+        self.set_bad(host, found)
+
+    def set_bad(self, host: int, leaves: int) -> None:
+        """These virtual leaves of ``host`` are the bad ones."""
+        if self.pool.bad[host] != leaves:
+            self.pool.bad[host] = leaves
             self.changed.add(host)
-            if found:
+            if leaves:
                 self.sick.add(host)
             else:
                 self.sick.discard(host)

@@ -17,6 +17,7 @@ class Group:
         "former_levels",
         "level",
         "name",
+        "origin",
         "parts",
         "placement",
         "preempted_by",
@@ -54,6 +55,8 @@ class Group:
         self.parts: tuple[Part, ...] = ()
         #: the same by name
         self.placement: Placement | None = None
+        #: where it ran before a new spec took some of its devices away; None where none are missing
+        self.origin: Placement | None = None
         #: lowest level at which one cell of the VC (of the cluster) holds all pods, 0 for none
         self.level = 0
         #: names of the cell types given up as caps

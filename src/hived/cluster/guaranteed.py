@@ -152,6 +152,7 @@ def _over_others(
     """What the plan comes to where others of the VC are on its leaves, and ``lazy`` ones are downgraded for it."""
     tenancy = plan.tenancy
     assert tenancy is not None
+    inside = tenancy.inside(plan.pods)
     undo = [_downgraded(tenancy, group) for group in lazy]
     stands = _bind(state, plan, suggested)
     if stands:
@@ -160,12 +161,14 @@ def _over_others(
         plan.downgraded = lazy
     if stands and not lazy:
         plan.bound = True
+        plan.inside = inside
         state.ahead = plan
     else:
         if stands:
             tenancy.unbind(plan.pods)
         for group, before, records in reversed(undo):
             _guaranteed_again(tenancy, group, before, records)
+        tenancy.put_back(inside)
     return stands
 
 
@@ -201,7 +204,7 @@ def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
     return True
 
 
-def _downgraded(tenancy: Tenancy, group: Group) -> tuple[Group, Pods, Bindings]:
+def _downgraded(tenancy: Tenancy, group: Group) -> tuple[Group, Pods, list[Bindings]]:
     """Try out what a downgrade of ``group`` would free. Returned is what :func:`_guaranteed_again` needs."""
     before = group.spots
     records = recorded(tenancy.binder, list(dict.fromkeys(host for host, _ in before)))
@@ -212,7 +215,7 @@ def _downgraded(tenancy: Tenancy, group: Group) -> tuple[Group, Pods, Bindings]:
     return group, before, records
 
 
-def _guaranteed_again(tenancy: Tenancy, group: Group, before: Pods, records: Bindings) -> None:
+def _guaranteed_again(tenancy: Tenancy, group: Group, before: Pods, records: list[Bindings]) -> None:
     group.tenancy, group.spots = tenancy.number, before
     rebind(tenancy.binder, records)
     tenancy.take_again(group)

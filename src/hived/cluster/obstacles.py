@@ -41,7 +41,7 @@ NAMED = 8
 
 def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
     """Why the group could not start in an empty, healthy VC (or cluster); None when it could. O(1) once asked."""
-    key = demand, request.within
+    key = demand, request.opportunistic, request.within
     if key in state.fits_empty:
         return state.fits_empty[key]
     reason: NeverFits | None = None

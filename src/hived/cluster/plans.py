@@ -21,6 +21,7 @@ class Plan:
         "chain",
         "demand",
         "downgraded",
+        "inside",
         "level",
         "made_by",
         "overtaken",
@@ -64,6 +65,8 @@ class Plan:
         self.overtaken: list[Group] = []
         #: names of the cell types given up as caps
         self.relaxed: tuple[str, ...] = ()
+        #: what was bound inside hosts that others use, before its own leaves were
+        self.inside: list[tuple[int, list[int] | None]] = []
         #: whether its virtual leaves are bound already
         self.bound = False
         #: the nodes it was restricted to

@@ -23,7 +23,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     report = Report(new)
     running = [group for group in old.groups.values() if group.running]
     for group in sorted(running, key=lambda g: (not g.guaranteed, -g.request.priority, g.sequence)):
-        placement = group.placement
+        placement = group.origin or group.placement
         assert placement is not None
         at = _apart(new, located(new, names, placement))
         levels: list[tuple[int, ...]] = []

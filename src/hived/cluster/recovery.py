@@ -132,6 +132,7 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
     state.sequence += 1
     group = Group(request, state.tenant(request.vc), state.sequence, now)
     group.chain, group.parts = at.chain, at.parts
+    group.origin = record[2] if at.gone else None
     chain_name = state.floors[at.chain].chain.hierarchy.spec.name
     group.placement = Placement(chain_name, at.pods)
     in_one = len(group.chains) == 1 and len(at.parts) == len(at.pods)

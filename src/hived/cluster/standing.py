@@ -6,14 +6,20 @@ and its VC has to stand there: virtual cells are found for physical ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from hived.cells import leaves_of
 
 from .binding import Binder
 
-#: the bindings of some hosts: per host its path from the preassigned cell down, and what is bound inside
-Bindings = list[tuple[list[tuple[int, int]], int, list[int] | None]]
+
+class Bindings(NamedTuple):
+    """All that is bound in one reserved cell."""
+
+    root: int  #: the reserved cell
+    bound: list[tuple[int, int, int, bool]]  #: cell, what it stands on, its children in use, whether only anchored
+    inside: list[tuple[int, int, list[int] | None]]  #: host, its bad leaves, and what is bound inside
 
 
 def host_for(binder: Binder, level: int, node: int, leaf: int) -> int:
@@ -75,22 +81,69 @@ def virtual_leaves(binder: Binder, host: int, leaves: int) -> int:
     return found
 
 
-def recorded(binder: Binder, hosts: Sequence[int]) -> Bindings:
-    """The present bindings of bound hosts, for :func:`rebind`. O(levels) each."""
-    records: Bindings = []
+def recorded(binder: Binder, hosts: Iterable[int]) -> list[Bindings]:
+    """The bindings in the reserved cells that these bound hosts are in, for :func:`rebind`. O(cells bound there)."""
+    cells = binder.pool.cells
+    roots = []
     for host in hosts:
-        path = []
         cell = host
-        while cell >= 0:
-            path.append((cell, binder.bound[cell]))
-            cell = binder.pool.cells[cell].parent
-        inner = binder.inner[host]
-        records.append((path[::-1], host, None if inner is None else list(inner)))
-    return records
+        while cells[cell].parent >= 0:
+            cell = cells[cell].parent
+        roots.append(cell)
+    return [_recorded(binder, root) for root in dict.fromkeys(roots)]
 
 
-def rebind(binder: Binder, records: Bindings) -> None:
-    """Bring recorded bindings back, after they and whatever was bound since were undone."""
-    for path, host, inner in records:
-        binder.stand(host, path[-1][1])
-        binder.inner[host] = None if inner is None else list(inner)
+def _recorded(binder: Binder, root: int) -> Bindings:
+    below = list(_bound_below(binder, root))
+    here = [root, *below]
+    return Bindings(
+        root,
+        [(cell, binder.bound[cell], binder.live[cell], cell in binder.anchored) for cell in here],
+        [
+            (cell, binder.pool.bad[cell], None if (inner := binder.inner[cell]) is None else list(inner))
+            for cell in here
+            if cell < binder.pool.hosts
+        ],
+    )
+
+
+def _bound_below(binder: Binder, cell: int) -> Iterator[int]:
+    """The bound cells inside a bound one, each after the one that it is in."""
+    if cell >= binder.pool.hosts:
+        for child in binder.children(cell):
+            if binder.bound[child] >= 0:
+                yield child
+                yield from _bound_below(binder, child)
+
+
+def rebind(binder: Binder, records: Iterable[Bindings]) -> None:
+    """Make the bindings what they were, whatever was bound and unbound since. O(cells bound then or now)."""
+    pool = binder.pool
+    for root, bound, inside in records:
+        if binder.bound[root] >= 0:
+            for cell in list(_bound_below(binder, root)):
+                binder.allocator.give_child(pool.cells[cell].level, binder.bound[cell])
+                _forget(binder, cell)
+            binder.anchored.discard(root)
+        else:
+            binder.allocator.allocate_exactly(pool.cells[root].level, bound[0][1])
+            binder.preassign(root, bound[0][1])
+        for cell, physical, live, anchored in bound:
+            if cell != root:
+                binder.allocator.take_exactly(pool.cells[cell].level, physical)
+                binder.bound[cell] = physical
+            binder.live[cell] = live
+            if anchored:
+                binder.anchored.add(cell)
+        for host, bad, inner in inside:
+            binder.inner[host] = None if inner is None else list(inner)
+            binder.set_bad(host, bad)
+
+
+def _forget(binder: Binder, cell: int) -> None:
+    binder.bound[cell] = -1
+    binder.live[cell] = 0
+    binder.anchored.discard(cell)
+    if cell < binder.pool.hosts:
+        binder.inner[cell] = None
+        binder.set_bad(cell, 0)

@@ -110,7 +110,7 @@ class State:
         #: groups that run as opportunistic for the sake of another
         self.displaced: dict[Group, None] = {}
         #: why a demand (with its cap by name) would not fit even if all were free; None where it would
-        self.fits_empty: dict[tuple[Demand, str | None], NeverFits | None] = {}
+        self.fits_empty: dict[tuple[Demand, bool, str | None], NeverFits | None] = {}
         #: counts every change
         self.version = 0
         self.sequence = 0
@@ -146,6 +146,7 @@ class State:
             plan.bound = False
             if plan.tenancy is not None:
                 plan.tenancy.unbind(plan.pods)
+                plan.tenancy.put_back(plan.inside)
 
     def admit(self, plan: Plan, now: float) -> Group:
         """Carry a plan of this version out: the group starts, or reserves what its victims still have."""

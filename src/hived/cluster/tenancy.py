@@ -218,6 +218,20 @@ class Tenancy:
             pods.append((host, leaves))
         return tuple(pods)
 
+    def inside(self, pods: Pods) -> list[tuple[int, list[int] | None]]:
+        """What is bound inside those hosts of ``pods`` that somebody uses: for :meth:`put_back`."""
+        found = []
+        for host, _ in by_host(pods):
+            if host in self.takers:
+                inner = self.binder.inner[host]
+                found.append((host, None if inner is None else list(inner)))
+        return found
+
+    def put_back(self, inside: Iterable[tuple[int, list[int] | None]]) -> None:
+        """Undo finer bindings inside hosts: others use their leaves, so that unbinding leaves some of it behind."""
+        for host, inner in inside:
+            self.binder.inner[host] = inner
+
     def on(self, pods: Iterable[tuple[int, int]]) -> dict[Group, None]:
         """The groups that take some of these leaves."""
         found: dict[Group, None] = {}
