@@ -50,6 +50,11 @@ class Run:
     pods: Pods
     #: at some time it was made opportunistic
     downgraded: bool = False
+    #: what it was started on: a new spec may leave out some of it
+    whole: Pods = ()
+
+    def __post_init__(self) -> None:
+        self.whole = self.whole or self.pods
 
 
 @dataclass
@@ -213,6 +218,20 @@ class Driver:
             if devices(reservation.pods) & self.bad:
                 del self.preempting[name]
         self.check()
+
+    def respecified(self, spec: Mapping[str, Any] | ClusterSpec) -> set[Device]:
+        """The cluster has a new spec: who runs stands where it did, as far as that exists. All devices there are."""
+        self.hardware = Hardware(compiled(spec))
+        there = {(node, device) for node in self.hardware.nodes for device in self.hardware.devices_of(node)}
+        self.bad &= there
+        self.preempting.clear()
+        for name, run in self.running.items():
+            placement = self.cluster.group(name).placement
+            assert placement is not None
+            untouched = {device for pod in run.whole if devices((pod,)) <= there for device in devices((pod,))}
+            assert untouched <= devices(placement.pods) <= devices(run.whole) & there, f"{name} has moved"
+            run.pods = placement.pods
+        return there
 
     # checking
 

@@ -15,8 +15,7 @@ from hived.cluster.replay import replay
 from hived.spec import ClusterSpec
 
 from ..strategies import feasible_specs
-from .driver import Driver, Run, compiled, devices
-from .hardware import Hardware
+from .driver import Driver, Run, devices
 from .test_safety_differential import tight_specs
 
 SPECS = st.one_of(tight_specs(), feasible_specs(max_gpus=16))
@@ -223,15 +222,9 @@ class Walk:
         """A new spec; what no longer exists is reported."""
         driver, self.spec = self.driver, self.random.choice(self.others)
         report = driver.cluster.reconfigure(self.spec)
-        driver.hardware = Hardware(compiled(self.spec))
-        there = {(node, device) for node in driver.hardware.nodes for device in driver.hardware.devices_of(node)}
-        driver.bad &= there
-        driver.preempting.clear()
+        driver.respecified(self.spec)
         for name, *_ in (*report.lost, *report.downgraded):
-            placement = driver.cluster.group(name).placement
-            assert placement is not None
-            assert devices(placement.pods) <= devices(driver.running[name].pods) & there
-            driver.running[name] = Run(driver.running[name].request, placement.pods, downgraded=True)
+            driver.running[name].downgraded = True
             assert not driver.guaranteed(name)
         driver.check()
 

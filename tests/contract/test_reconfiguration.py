@@ -12,8 +12,7 @@ from hived import Bind, Cluster, Preempt, RequestError, Wait
 from hived.cluster.states import GroupState
 
 from ..strategies import feasible_specs
-from .driver import Driver, Run, compiled, devices
-from .hardware import Hardware
+from .driver import Driver, devices
 from .specs import Spec, cell_types, cluster_spec, flat, lent, reserves, wants
 
 
@@ -26,26 +25,15 @@ def reconfigured(driver: Driver, spec: Any) -> dict[str, list[str]]:
     """Give the cluster a new spec and check what must hold whatever is in it. What the report says, by kind."""
     running, preempting = dict(driver.running), set(driver.preempting)
     report = driver.cluster.reconfigure(spec)
-    driver.hardware = Hardware(compiled(spec))
-    driver.preempting.clear()
-    driver.bad &= {(node, device) for node in driver.hardware.nodes for device in driver.hardware.devices_of(node)}
     kept, downgraded = names(report.kept), names(report.downgraded)
     lost, cancelled = names(report.lost), names(report.cancelled)
-    there = {(node, device) for node in driver.hardware.nodes for device in driver.hardware.devices_of(node)}
+    there = driver.respecified(spec)
     for name, run in running.items():
-        if len(run.pods) < run.request.pods:  # a spec before this one took some of its nodes
-            assert name in lost or name in kept or name in downgraded or not run.pods
-        elif devices(run.pods) <= there:
+        if devices(run.whole) <= there:
             assert name in kept or name in downgraded, f"{name} is not reported as running on"
         else:
             assert name in lost, f"{name} ran on what is gone, and is not reported as lost"
-    for name in lost:  # the scheduler ends nobody: what is left of it runs on until it is released
-        placement = driver.cluster.group(name).placement
-        assert placement is not None
-        assert devices(placement.pods) <= devices(driver.running[name].pods) & there
-        driver.running[name] = Run(driver.running[name].request, placement.pods, downgraded=True)
-        assert not driver.guaranteed(name)
-    for name in downgraded:
+    for name in {*lost, *downgraded}:  # the scheduler ends nobody: what is left of it runs on until it is released
         driver.running[name].downgraded = True
         assert not driver.guaranteed(name)
     assert preempting <= {*cancelled, *driver.cluster.groups(), *lost}
