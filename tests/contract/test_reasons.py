@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from hived import Bind, Cluster, Preempt, Request, Wait
+from hived import Bind, Cluster, Preempt, Request, RequestError, Wait
 from hived.cluster.reasons import (
     BadHardware,
     BehindOthers,
@@ -276,3 +276,18 @@ def test_a_group_in_the_way_on_bad_hardware_is_no_exhaustion_by_nobody() -> None
     driver.set_node("n0", healthy=False)
     reason = only(driver.wait(wants("top", "a", 4, priority=9)), BadHardware)
     assert (reason.leaf_cells, reason.nodes) == (4, ("n0",))
+
+
+def test_a_refusal_of_an_old_decision_is_replayed_as_it_was() -> None:
+    """Three decisions that look alike: one kept, one carried out, one only told where the group runs."""
+    driver = Driver(flat({"a": 2}, spare=1), log=True)
+    job = lent("job", "a", 2)
+    old = driver.ask(job)
+    driver.bind(job)
+    driver.ask(job)
+    driver.release("job")
+    driver.bind(wants("other", "a", 4))
+    with pytest.raises(RequestError):
+        driver.cluster.commit(old)
+    again = replay(driver.lines, Cluster)
+    assert again.snapshot() == driver.cluster.snapshot()

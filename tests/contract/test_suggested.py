@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived import Preempt, Wait
@@ -171,3 +172,32 @@ def test_a_loan_on_the_suggested_nodes_is_found_if_there_is_one(
     expected = next(packings(sorted(pods, reverse=True), room), True) is None
     decision = driver.run(lent("gang", "b", *pods), suggested=sorted(suggested))
     assert isinstance(decision, Wait) != expected
+
+
+def test_lower_gangs_on_and_off_the_suggested_nodes_are_weighed_without_a_trace() -> None:
+    driver = Driver(racks({"a": {"RACK": 1}}, count=1, nodes=3))
+    driver.bind(wants("wide", "a", (2, 3), lazy_preemption=True), suggested=["r0n1", "r0n2"])
+    driver.bind(wants("small", "a", (2, 1)), suggested=["r0n0", "r0n2"])
+    driver.run(wants("high", "a", (2, 3), priority=1, lazy_preemption=True), suggested=["r0n2", "r0n0"])
+
+
+def test_cells_of_a_victim_off_the_suggested_nodes_are_not_taken() -> None:
+    driver = Driver(racks({"a": {"RACK": 1}}, count=1, nodes=3))
+    driver.bind(wants("wide", "a", (2, 1), 4, lazy_preemption=True), suggested=["r0n2", "r0n0"])
+    driver.bind(wants("small", "a", (1, 1), 1))
+    driver.wait(wants("high", "a", (3, 2), priority=2, lazy_preemption=True), suggested=["r0n2"])
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1_000_000))
+def test_whoever_preempts_keeps_to_the_suggested_nodes(seed: int) -> None:
+    random = Random(seed)
+    driver = Driver(racks({"a": {"RACK": 1}}, count=1, nodes=3) if seed % 2 else flat({"a": 3}))
+    for i in range(5):
+        nodes = driver.hardware.nodes
+        suggested = random.sample(nodes, random.randint(1, 2)) if random.random() < 0.6 else None
+        members: list[int | tuple[int, int]] = [(random.randint(1, 3), random.randint(1, 4))]
+        members += [random.randint(1, 4)] if random.random() < 0.3 else []
+        lazy = random.random() < 0.5
+        request = wants(f"job-{i}", "a", *members, priority=random.choice([0, 0, 1, 2]), lazy_preemption=lazy)
+        driver.run(request, suggested)

@@ -34,7 +34,8 @@ def plan_for(state: State, request: Request, demand: Demand, suggested: Suggeste
 def offer(state: State, plan: Plan) -> Bind | Preempt:
     """The answer that a plan makes. O(pods)."""
     hierarchy = state.floors[plan.chain].chain.hierarchy
-    within = hierarchy.name(plan.level) if plan.level else None
+    level = state.level(plan)
+    within = hierarchy.name(level) if level else None
     name = plan.request.group
     downgraded = tuple([group.name for group in plan.downgraded])
     overtaken = tuple([group.name for group in plan.overtaken])

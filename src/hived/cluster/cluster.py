@@ -48,8 +48,10 @@ from .state import State
 from .states import GroupState, LeafState
 from .suggested import Suggested, nodes_named
 
-#: how many groups that were preempted are remembered after their end, for explain
+#: how many groups are remembered that were preempted and have ended, or that were offered a placement and took none
 REMEMBERED = 10_000
+#: how many offers to one group
+REMEMBERED_OFFERS = 16
 
 T = TypeVar("T")
 
@@ -72,6 +74,8 @@ class Cluster:
         self._state = State(spec)
         self._names: Names | None = None
         self._preempted: dict[str, tuple[Reason, ...]] = {}
+        # what was offered to groups that hold nothing yet
+        self._offers: dict[str, list[Bind | Preempt]] = {}
         self._log = log
         if log is not None:
             log(to_line(Opened(spec)))
@@ -124,10 +128,23 @@ class Cluster:
         suggested = self._suggested(suggested_nodes)
         plan = plan_for(state, request, demand, suggested)
         if plan is not None:
-            return offer(state, plan)
+            plan.now = now
+            decision = offer(state, plan)
+            self._remember(decision)
+            return decision
         wait = Wait(request.group, reasons(state, request, demand, suggested))
         state.wait(request, wait.reasons, now)
         return wait
+
+    def _remember(self, decision: Bind | Preempt) -> None:
+        """Only what was offered can be committed, and once."""
+        offers = self._offers
+        if decision.group in offers:
+            offers[decision.group] = [*offers[decision.group][-REMEMBERED_OFFERS:], decision]
+        else:
+            offers[decision.group] = [decision]
+            if len(offers) > REMEMBERED:
+                del offers[next(iter(offers))]
 
     def _suggested(self, names: Collection[str] | None) -> Suggested | None:
         if names is None:
@@ -187,19 +204,19 @@ class Cluster:
         if group is not None:
             self._commit_again(group, decision)
             return
-        plan = decision.plan
+        offers = self._offers.get(decision.group, ())
+        plan = next((offered.plan for offered in reversed(offers) if offered == decision), None)
         if not isinstance(plan, Plan):
-            raise RequestError("decision", f"{decision.group!r} is not waiting for it; schedule it again")
+            raise RequestError(
+                "decision", f"{decision.group!r} was not offered this, or not since it last ran; schedule it again"
+            )
         if state.ahead is not plan:
             state.step_back()
         if plan.made_by is not state or plan.version != state.version:
             state.step_back()
             plan = self._still(decision, plan)
-        state.admit(plan, self._since(plan.request.group))
-
-    def _since(self, name: str) -> float:
-        waiting = self._state.waiting.get(name)
-        return waiting.since if waiting is not None else 0.0
+        state.admit(plan)
+        del self._offers[decision.group]
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
         """A decision about a group that has its placement: it starts now, or nothing is left to do."""
@@ -221,6 +238,7 @@ class Cluster:
         except RequestError as error:
             raise RequestError("decision", f"out of date: {error}") from None
         if again is not None and offer(state, again) == decision:
+            again.now = plan.now
             return again
         state.step_back()
         raise RequestError(
@@ -241,7 +259,7 @@ class Cluster:
         if group.preempted_by:
             self._preempted.pop(name, None)
             self._preempted[name] = tuple(
-                PreemptedBy(by.name, state.tenants[by.tenant], by.priority, group.request.priority)
+                PreemptedBy(by.name, state.tenants[by.tenant], by.priority, group.priority, True)
                 for by in group.preempted_by
             )
             if len(self._preempted) > REMEMBERED:
@@ -258,6 +276,7 @@ class Cluster:
         if isinstance(name, str) and name in state.waiting:
             state.step_back()
             del state.waiting[name]
+            self._offers.pop(name, None)
             return
         group = state.groups.get(name) if isinstance(name, str) else None
         if group is None:
@@ -369,8 +388,8 @@ class Cluster:
     def leaf_state(self, node: str, device: int) -> LeafState:
         """What one device is doing: free, used, reserving or reserved."""
         names = self._by_name()
-        for chain, number in names.nodes.get(node, ()):
-            leaf = names.leaves(chain, number).get(device)
+        for chain, number in names.nodes.get(node, ()) if isinstance(node, str) else ():
+            leaf = names.leaves(chain, number).get(device) if type(device) is int else None
             if leaf is not None:
                 return self._state.floors[chain].leaf_state(number, leaf)
         raise RequestError("node", f"there is no device {device!r} on a node {node!r}")
@@ -421,4 +440,8 @@ class Cluster:
 
 
 def _compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
-    return spec if isinstance(spec, ClusterSpec) else spec_from_dict(dict(spec))
+    if isinstance(spec, ClusterSpec):
+        return spec
+    if not isinstance(spec, Mapping):
+        raise InputError(f"a spec is a dictionary or a ClusterSpec, not {type(spec).__name__}; load() reads a file")
+    return spec_from_dict(dict(spec))

@@ -10,6 +10,7 @@ from .reasons import (
     BadHardware,
     BehindOthers,
     Fragmented,
+    LostReservation,
     Misconfigured,
     NeverFits,
     NothingIdle,
@@ -85,10 +86,23 @@ def say(reason: Reason) -> str:
         case NotSuggested():
             return _not_suggested(reason)
         case PreemptedBy():
-            kind = "an opportunistic group" if reason.own_priority < 0 else f"of priority {reason.own_priority}"
-            by = f"{_name(reason.group)} of VC {_name(reason.vc)} (priority {reason.priority})"
-            return f"it is {kind}, and {by} needs its GPUs"
+            return _preempted(reason)
+        case LostReservation():
+            if reason.group is not None:
+                return f"it had GPUs reserved, and {_name(reason.group)}, of a higher priority, took them; ask again"
+            if reason.node is not None:
+                return f"it had GPUs reserved, and node {_name(reason.node)} turned bad under them; ask again"
+            return "it had GPUs reserved, and the cluster was reconfigured since; ask again"
     assert_never(reason)
+
+
+def _preempted(reason: PreemptedBy) -> str:
+    by = f"{_name(reason.group)} of VC {_name(reason.vc)}"
+    had = "had" if reason.ended else "has"
+    own = "opportunistic" if reason.own_priority < 0 else f"of priority {reason.own_priority}"
+    if reason.priority < 0:
+        return f"it {had} to go for {by}: both are opportunistic, and its own VC was above its fair share"
+    return f"it is {own} and {had} to go for {by}, which is guaranteed with priority {reason.priority}"
 
 
 def _never_fits(reason: NeverFits) -> str:

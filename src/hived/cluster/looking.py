@@ -30,6 +30,7 @@ class GroupStatus:
     victims: tuple[str, ...]  #: while preempting: who still has to go
     preempted_by: tuple[str, ...]  #: while being preempted: for whom
     reasons: tuple[Reason, ...]  #: while it waits: why
+    since: float  #: when it asked (while it waits) or last got its placement, by the caller's clock: seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,25 @@ def explained(decision: Decision) -> str:
 
 def status(state: State, name: str) -> GroupStatus:
     """A group as it is now. Raises :class:`RequestError` when there is none of that name."""
+    _check_name(name)
     group = state.groups.get(name)
     if group is None:
         waiting = state.waiting.get(name)
         if waiting is None:
             raise RequestError("group", f"{name!r}: no such group")
         request = waiting.request
-        return GroupStatus(name, request.vc, request.priority, GroupState.PENDING, False, None, (), (), waiting.reasons)
+        return GroupStatus(
+            name,
+            request.vc,
+            request.priority,
+            GroupState.PENDING,
+            False,
+            None,
+            (),
+            (),
+            waiting.reasons,
+            waiting.since,
+        )
     victims = tuple(victim.name for victim in group.victims)
     return GroupStatus(
         name,
@@ -76,11 +89,18 @@ def status(state: State, name: str) -> GroupStatus:
         victims,
         tuple(other.name for other in group.preempted_by),
         (WaitingForPreemption(victims),) if victims else (),
+        group.since,
     )
+
+
+def _check_name(group: object) -> None:
+    if not isinstance(group, str):
+        raise RequestError("group", f"a name, not {group!r}")
 
 
 def explain(state: State, preempted: Mapping[str, tuple[Reason, ...]], group: str) -> str:
     """Why a group waits, where it runs, or whom it waits for; who preempted it, where it has ended (``preempted``)."""
+    _check_name(group)
     holds = state.groups.get(group)
     if holds is not None:
         answer = again(state, holds)
@@ -89,7 +109,7 @@ def explain(state: State, preempted: Mapping[str, tuple[Reason, ...]], group: st
             lines.append("- it was guaranteed, and runs on as opportunistic: its VC's cells went to others")
         for by in holds.preempted_by:
             vc = state.tenants[by.tenant]
-            lines.append(f"- {say(PreemptedBy(by.name, vc, by.priority, holds.request.priority))}")
+            lines.append(f"- {say(PreemptedBy(by.name, vc, by.priority, holds.priority, False))}")
         return "\n".join(lines)
     waiting = state.waiting.get(group)
     before = preempted.get(group, ())
@@ -109,6 +129,8 @@ def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
     for floor in state.floors:
         hierarchy = floor.chain.hierarchy
         for binder, cell in floor.doomed:
+            if cell not in binder.anchored:
+                continue
             level = binder.pool.cells[cell].level
             node = binder.bound[cell] * hierarchy.gpus[level] // hierarchy.node_size
             vc = state.tenants[owners[binder]]

@@ -114,7 +114,9 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
             found.append(exhausted)
     else:
         largest = max((bucket.host_class.free.free for bucket in space.index.buckets if bucket.hosts), default=0)
-        found.append(Fragmented(request.vc, need, have, demand.largest_pod, largest, request.within))
+        capped = not request.soft_affinity and find(space, choice.needs, packed) is not None
+        within = request.within if capped else None
+        found.append(Fragmented(request.vc, need, have, demand.largest_pod, largest, within))
     found += _part_of_gang(choice, space, count_fitting(space, choice.needs, packed))
     return found + bad[:1]
 
@@ -212,6 +214,7 @@ def _behind(state: State, request: Request) -> list[Reason]:
     for _, waiting in zip(range(1000), state.waiting.values(), strict=False):
         if waiting.request.group == request.group:
             break
-        if waiting.request.vc == request.vc and waiting.request.priority >= request.priority:
+        hopeless = bool(waiting.reasons) and isinstance(waiting.reasons[0], NeverFits)
+        if waiting.request.vc == request.vc and waiting.request.priority >= request.priority and not hopeless:
             ahead.append(waiting.request.group)
     return [BehindOthers(len(ahead), tuple(ahead[:NAMED]))] if ahead else []

@@ -24,6 +24,7 @@ class Plan:
         "inside",
         "level",
         "made_by",
+        "now",
         "overtaken",
         "parts",
         "placement",
@@ -71,6 +72,8 @@ class Plan:
         self.bound = False
         #: the nodes it was restricted to
         self.suggested: frozenset[str] | None = None
+        #: when it was asked for, by the clock of the caller
+        self.now = 0.0
         #: the state that made it
         self.made_by: object = None
         #: the state's version that it was made for

@@ -25,6 +25,7 @@ class ReasonKind(Enum):
     NOTHING_IDLE = "nothing idle"
     NOT_SUGGESTED = "not suggested"
     PREEMPTED = "preempted"
+    LOST_RESERVATION = "lost reservation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,16 @@ class PreemptedBy:
     vc: str  #: of that group
     priority: int  #: of that group
     own_priority: int  #: of the one that goes
+    ended: bool  #: whether it has ended
+
+
+@dataclass(frozen=True, slots=True)
+class LostReservation:
+    """It had a placement reserved and lost it; it has to ask again. Neither a group nor a node: a new spec came."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.LOST_RESERVATION
+    group: str | None  #: the higher group that took it
+    node: str | None  #: the node that turned bad under it
 
 
 Reason = (
@@ -164,4 +175,5 @@ Reason = (
     | NothingIdle
     | NotSuggested
     | PreemptedBy
+    | LostReservation
 )

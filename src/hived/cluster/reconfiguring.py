@@ -5,6 +5,7 @@ from __future__ import annotations
 from hived.spec.compiled import ClusterSpec
 
 from .groups import Group
+from .reasons import LostReservation
 from .recovery import Located, Names, Reconfiguration, Report, located, reserved_levels, take_over
 from .requests import OPPORTUNISTIC
 from .state import State
@@ -35,7 +36,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
     for group in cancelled:
-        new.wait(group.request, (), group.since)
+        new.wait(group.request, (LostReservation(None, None),), group.since)
     _carry_health(old, new, names)
     return new, report.finished(group.name for group in cancelled)
 

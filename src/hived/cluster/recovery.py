@@ -111,10 +111,10 @@ def reserved_levels(state: State, tenant: int, chain: int, wanted: Sequence[int]
     """The levels at which a VC may have reserved the cells of some pods: those recorded first, then all it reserves."""
     levels = sorted(
         {
-            tenancy.pool.cells[cell].level
+            level
             for tenancy in state.tenancies[tenant]
             if tenancy.floor.number == chain
-            for cell in [number for number, c in enumerate(tenancy.pool.cells) if c.parent < 0]
+            for level in tenancy.binder.loose
         }
     )
     same = [(level,) * len(wanted) for level in levels]
@@ -151,27 +151,11 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
         state.lend(group)
     for floor in state.floors_of(group):
         floor.start(group, at.parts)
-    group.level = common_level(state, at.chain, at.parts)
+    group.level = state.common_level(at.chain, at.parts)
     group.happens(GroupEvent.BIND)
     state.waiting.pop(name, None)
     state.groups[name] = group
     return group
-
-
-def common_level(state: State, chain: int, parts: Sequence[Part]) -> int:
-    """The level of the lowest physical cell with all these leaves, 0 for none."""
-    if any(part.chain != chain for part in parts):
-        return 0
-    hierarchy = state.floors[chain].chain.hierarchy
-    leaves = [
-        node * hierarchy.node_size + leaf
-        for _, node, mask in parts
-        for leaf in ((mask & -mask).bit_length() - 1, mask.bit_length() - 1)
-    ]
-    for level in range(1, hierarchy.top + 1 if leaves else 0):
-        if len({leaf // hierarchy.gpus[level] for leaf in leaves}) == 1:
-            return level
-    return 0
 
 
 def recover(state: State, names: Names, records: Iterable[Record], now: float) -> Reconfiguration:
@@ -196,6 +180,8 @@ def _checked(state: State, names: Names, record: Record) -> Located:
     """Where a record's group is. Raises :class:`RequestError` for a record that no cluster can have written."""
     name, request, placement = record
     where = f"records[{name!r}]"
+    if not isinstance(request, Request) or not isinstance(placement, Placement):
+        raise RequestError(where, "expected (group, request, placement)")
     state.demands.check_form(request)
     if name != request.group:
         raise RequestError(where, f"its request is of group {request.group!r}")

@@ -24,10 +24,10 @@ from .floor import Floor
 from .groups import Group
 from .physical import PhysicalChain
 from .plans import Plan, Waiting
-from .reasons import NeverFits, Reason
+from .reasons import LostReservation, NeverFits, Reason
 from .requests import OPPORTUNISTIC, Request
 from .state_check import check_state
-from .states import GroupEvent, GroupState
+from .states import GroupEvent
 from .tenancy import Pods, Tenancy
 from .virtual import VirtualCluster
 
@@ -148,12 +148,12 @@ class State:
                 plan.tenancy.unbind(plan.pods)
                 plan.tenancy.put_back(plan.inside)
 
-    def admit(self, plan: Plan, now: float) -> Group:
+    def admit(self, plan: Plan) -> Group:
         """Carry a plan of this version out: the group starts, or reserves what its victims still have."""
         request = plan.request
         self.version += 1
         self.sequence += 1
-        group = Group(request, plan.demand.tenant, self.sequence, now)
+        group = Group(request, plan.demand.tenant, self.sequence, plan.now)
         if self.ahead is not plan:
             self.step_back()
         self.ahead = None
@@ -165,7 +165,7 @@ class State:
             if parts != plan.parts:
                 raise InvariantError(f"{request.group}: bound to {parts}, planned on {plan.parts}")
         group.chain = plan.chain
-        group.level = plan.level
+        group.level = self.level(plan)
         group.relaxed = plan.relaxed
         group.parts = plan.parts
         group.spots = plan.pods
@@ -191,7 +191,7 @@ class State:
         for other in plan.overtaken:
             if other.guaranteed:
                 self.tenancies[other.tenant][other.tenancy].unbind(other.spots)
-            self._back_to_waiting(other)
+            self._back_to_waiting(other, LostReservation(group.name, None))
         self.waiting.pop(group.name, None)
         self.groups[group.name] = group
         return group
@@ -208,6 +208,27 @@ class State:
             levels = plan.tenancy.reserved_levels(plan.pods)
         plan.placement = Placement(floor.chain.hierarchy.spec.name, pods, levels)
         return plan.placement
+
+    def level(self, plan: Plan) -> int:
+        """The lowest level at which one physical cell holds all pods of a plan, 0 for none. O(pods * levels)."""
+        if len(plan.pods) > 1 and plan.pods[0][0] != plan.pods[-1][0]:
+            return self.common_level(plan.chain, plan.parts)  # cells apart in the VC may be close in the cluster
+        return plan.level
+
+    def common_level(self, chain: int, parts: Sequence[Part]) -> int:
+        """The level of the lowest physical cell with all these leaves, 0 for none."""
+        if any(part.chain != chain for part in parts):
+            return 0
+        hierarchy = self.floors[chain].chain.hierarchy
+        leaves = [
+            node * hierarchy.node_size + leaf
+            for _, node, mask in parts
+            for leaf in ((mask & -mask).bit_length() - 1, mask.bit_length() - 1)
+        ]
+        for level in range(1, hierarchy.top + 1 if leaves else 0):
+            if len({leaf // hierarchy.gpus[level] for leaf in leaves}) == 1:
+                return level
+        return 0
 
     def bind(self, group: Group) -> None:
         """A preempting group whose victims are gone starts."""
@@ -228,20 +249,22 @@ class State:
             self._leave(group)
         else:
             self._give_up(group)
+        had_only_reserved = not group.running
         if group.guaranteed:
             self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
         del self.groups[group.name]
         self.displaced.pop(group, None)
         group.happens(GroupEvent.END)
-        self._restore_after(group)
+        if had_only_reserved:
+            self._restore_after(group)
 
-    def withdraw(self, group: Group) -> None:
+    def withdraw(self, group: Group, why: LostReservation) -> None:
         """A preempting group loses its reservation, and waits again."""
         self.version += 1
         self._give_up(group)
         if group.guaranteed:
             self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
-        self._back_to_waiting(group)
+        self._back_to_waiting(group, why)
 
     def _give_up(self, group: Group) -> None:
         """The reservation ends; victims that nobody else wants are spared."""
@@ -261,10 +284,10 @@ class State:
                 self.lent[chain][group.tenant] -= group.gpus_in(chain)
             del self.borrowers[group.tenant][group]
 
-    def _back_to_waiting(self, group: Group) -> None:
+    def _back_to_waiting(self, group: Group, why: LostReservation) -> None:
         group.happens(GroupEvent.OVERTAKE)
         del self.groups[group.name]
-        self.wait(group.request, (), group.since)
+        self.wait(group.request, (why,), group.since)
         self._restore_after(group)
 
     def wait(self, request: Request, reasons: tuple[Reason, ...], now: float) -> None:
@@ -300,12 +323,12 @@ class State:
         self.lend(group)
 
     def _restore_after(self, gone: Group) -> None:
-        """Groups that were downgraded for the sake of one that is gone are guaranteed again, where they can be."""
-        if self.displaced:
-            for group in list(self.displaced):
-                by = group.displaced_by
-                if by is gone or (by is not None and by.state in (GroupState.PENDING, GroupState.DELETED)):
-                    self.restore(group)
+        """Groups that were downgraded for one that never started are guaranteed again, where they can be.
+
+        Only then: later on, whether they can be depends on what other tenants run, and a VC's answers must not.
+        """
+        for group in [group for group in self.displaced if group.displaced_by is gone]:
+            self.restore(group)
 
     def restore(self, group: Group) -> bool:
         """Make a downgraded group guaranteed again, on the very leaf cells it has; whether that could be."""
@@ -354,7 +377,7 @@ class State:
                 if not group.running and any(
                     p.chain == chain and p.node == node and p.mask & mask for p in group.parts
                 ):
-                    self.withdraw(group)
+                    self.withdraw(group, LostReservation(None, floor.chain.hierarchy.spec.node_names[node]))
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
