@@ -15,10 +15,12 @@ from hived.cluster.reasons import (
     BadHardware,
     BehindOthers,
     Fragmented,
+    LostReservation,
     Misconfigured,
     NeverFits,
     NothingIdle,
     NotSuggested,
+    PreemptedBy,
     Reason,
     ReasonKind,
     ShareUsedUp,
@@ -32,6 +34,24 @@ from .logged import values
 MANY = tuple(f"g{number}" for number in range(20))
 
 SENTENCES: list[tuple[Reason, str]] = [
+    (
+        PreemptedBy("serve", "prod", priority=3, own_priority=0, ended=False),
+        "it is of priority 0 and has to go for serve of VC prod, which is guaranteed with priority 3",
+    ),
+    (
+        PreemptedBy("serve", "prod", priority=3, own_priority=-1, ended=True),
+        "it is opportunistic and had to go for serve of VC prod, which is guaranteed with priority 3",
+    ),
+    (
+        PreemptedBy("loan", "prod", priority=-1, own_priority=-1, ended=True),
+        "it had to go for loan of VC prod: both are opportunistic, and its own VC was above its fair share",
+    ),
+    (
+        LostReservation("urgent", None),
+        "it had GPUs reserved, and urgent, of a higher priority, took them; ask again",
+    ),
+    (LostReservation(None, "n7"), "it had GPUs reserved, and node n7 turned bad under them; ask again"),
+    (LostReservation(None, None), "it had GPUs reserved, and the cluster was reconfigured since; ask again"),
     (
         Misconfigured("vc", "no VC `reserch` (did you mean `research`?)"),
         "its request is not right for this cluster: vc: no VC `reserch` (did you mean `research`?)",

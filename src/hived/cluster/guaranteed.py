@@ -11,7 +11,7 @@ the hosts that did are left out, and the first step is asked again.
 
 from __future__ import annotations
 
-from hived.cells import Found, HostClass, find
+from hived.cells import Found, HostClass, Space, find
 
 from .demands import Choice, Demand
 from .fairer import bind_fairly
@@ -76,28 +76,27 @@ def _in(
 ) -> Plan | None:
     cap = choice.caps[step]
     space = tenancy.space(key)
-    if suggested is None and not tenancy.floor.allocator.bad_leaves:
-        found = find(space, choice.needs, packed, cap)
-        return None if found is None else _plan(state, request, demand, choice, tenancy, key, step, found, None)
-    left_out: dict[int, tuple[int, int]] = {}
     if suggested is not None:
+        space = copied(space)
         for host in suggested.hosts_elsewhere(tenancy):
-            left_out[host] = space.free[host], space.idle[host]
             space.set(host, 0, 0)
-    plan = None
+    ours = suggested is not None
     for _ in range(ATTEMPTS):
         found = find(space, choice.needs, packed, cap)
         if found is None:
             break
         plan = _plan(state, request, demand, choice, tenancy, key, step, found, suggested)
         if plan is not None:
-            break
-        host = _refused(tenancy, found.pods, suggested)
-        left_out[host] = space.free[host], space.idle[host]
-        space.set(host, 0, 0)
-    for host, (free, idle) in left_out.items():
-        space.set(host, free, idle)
-    return plan
+            return plan
+        if not ours:
+            space, ours = copied(space), True
+        space.set(_refused(tenancy, found.pods, suggested), 0, 0)
+    return None
+
+
+def copied(space: Space) -> Space:
+    """A space in which hosts can be left out, whatever becomes of the one that it was made from. O(hosts)."""
+    return Space(space.shapes, space.groups, space.node_level, space.free, space.idle)
 
 
 def _refused(tenancy: Tenancy, pods: Pods, suggested: Suggested | None) -> int:
