@@ -52,6 +52,11 @@ class NaiveBuddies:
         """The cell to take: the fewest bad leaves, then the smallest crowd, then the lowest number."""
         return min(cells, key=lambda cell: (self.badness(cell), self.crowd(cell), cell[1]))
 
+    def best_for(self, level: int, cells: Iterable[Cell]) -> Cell:
+        """The cell to take, or to split, for a healthy cell of ``level``: bad ones that have one inside first."""
+        useful = [cell for cell in cells if self.holds_healthy(cell, level)]
+        return self.best([cell for cell in useful if self.badness(cell)] or useful)
+
     def holds_healthy(self, cell: Cell, level: int) -> bool:
         """Whether some cell of ``level`` that is, or is inside, ``cell`` has no bad leaf."""
         leaves, size = self.leaves(cell), self.gpus(level)
@@ -75,9 +80,9 @@ class NaiveBuddies:
             if useful and self.may_serve(level, k):
                 if near >= 0 and not self.badness((level, near)) and self.ancestor((level, near), k) in self.free:
                     return level, near
-                cell = self.best(useful)
+                cell = self.best_for(level, useful)
                 while cell[0] > level:
-                    cell = self.best(child for child in self.children(cell) if self.holds_healthy(child, level))
+                    cell = self.best_for(level, self.children(cell))
                 return cell
         if near >= 0 and self.ancestor((level, near), lowest) in self.free:
             return level, near

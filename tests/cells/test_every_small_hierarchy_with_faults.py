@@ -68,6 +68,8 @@ def check_requests(allocator: BuddyAllocator, safe: set[Cell], left: list[int], 
             cell = allocator.allocate(level)
             assert cell in (healthy or unhealthy)
             allocator.release(level, cell)
+            if len(healthy) > 1:
+                check_what_is_split(allocator, level, cell, healthy)
             cell = allocator.allocate_bad(level)
             if unhealthy:
                 assert cell in unhealthy
@@ -83,5 +85,25 @@ def check_requests(allocator: BuddyAllocator, safe: set[Cell], left: list[int], 
         assert short == [bad_at.count(level) for level in range(len(left))]
         for level, cell in got:
             allocator.release(level, cell)
+        assert not (any(short) and allocator.surely_healthy(wanted))
     for node, mask in enumerate(bad):
         allocator.set_bad(node, mask, 0)
+
+
+def check_what_is_split(allocator: BuddyAllocator, level: int, chosen: int, healthy: set[int]) -> None:
+    """The lowest free cells are split for ``chosen``, and no healthy one, whole or on the way down, but for want of bad.
+
+    ``healthy``: the cells that it is one of, all as good for the request.
+    """
+    gpus = allocator.hierarchy.gpus
+    cells = {cell: cell for cell in healthy}
+    k = level
+    while not any(free := [cell for cell, above in cells.items() if allocator.is_free(k, above)]):
+        k += 1
+        cells = {cell: cell // (gpus[k] // gpus[level]) for cell in healthy}
+    assert chosen in free
+    for j in range(k, level, -1):
+        size = gpus[j] // gpus[level]
+        bad = [cell for cell in free if allocator.is_bad(j, cell // size)]
+        assert chosen in bad or not bad
+        free = [cell for cell in free if cell // size == chosen // size]

@@ -211,28 +211,87 @@ def test_a_whole_cell_is_kept_while_a_bad_one_still_has_healthy_parts() -> None:
     assert [allocator.allocate(GPU) for _ in range(8)] == [4, 5, 6, 7, 0, 1, 2, 3]
 
 
-def test_a_bad_node_is_left_to_those_who_can_use_its_parts() -> None:
+def test_a_node_is_taken_from_a_broken_rack_before_a_healthy_rack_is_broken_up_for_it() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE, [0, 0, 0, 0, 1, 1])
+    allocator.set_bad(0, 0, 1)
+    research, prod = [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]
+    assert not any(allocator.shortage(research) + allocator.shortage(prod))
+    assert allocator.allocate(NODE) == 1, "the healthy node of rack 0, which is of no use to who wants a whole rack"
+    assert not any(allocator.shortage(prod))
+    assert allocator.allocate(RACK) == 1
+    assert not allocator.is_bad(RACK, 1)
+
+
+def test_what_is_broken_already_is_broken_up_at_every_level_on_the_way_down() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), PAIR, [0, 0, 9, 0, 4, 0])
+    allocator.set_bad(5, 0, 0b0000_0001)
+    allocator.crowd_changed(5, 0, 0xFF)
+    assert allocator.allocate(PAIR) == 21, "the other half of the broken socket of the broken node, however crowded"
+    assert allocator.allocate(PAIR) == 22, "then the rest of that node"
+    assert allocator.allocate(PAIR) == 23
+    assert [allocator.allocate(NODE) for _ in range(3)] == [4, 6, 7], "nodes nobody has split"
+
+
+def test_a_bad_node_serves_those_who_can_use_its_parts() -> None:
     allocator = BuddyAllocator(Hierarchy(nodes_of_8(2)), PAIR, [0, 0, 2, 0, 1])
     allocator.set_bad(0, 0, 1)
-    assert allocator.allocate(PAIR) == 4, "of two nodes the healthy one first: what both give is as good"
-    allocator.release(PAIR, 4)
-    assert allocator.allocate(NODE) == 1
+    assert allocator.allocate(PAIR) == 1
     assert allocator.allocate(PAIR) == 2, "the other socket of node 0 has no bad leaf"
-    assert allocator.allocate(PAIR) == 3
+    assert allocator.allocate(NODE) == 1
+
+
+def test_a_bad_cell_that_has_nothing_healthy_of_the_level_is_not_broken_up() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), GPU, [0, 2, 0, 0, 2, 0])
+    for node in (0, 1):
+        allocator.set_bad(node, 0, 1)
+    assert allocator.allocate(NODE) == 2, "no node of rack 0 is healthy"
+    assert allocator.allocate(NODE) == 3
+    assert [allocator.allocate(GPU) for _ in range(2)] == [1, 2], "but some of its GPUs are"
+
+
+def test_of_two_that_want_a_healthy_rack_who_asks_for_the_parts_meets_the_shortage() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE, [0, 0, 0, 0, 2, 1])
+    allocator.set_bad(0, 0, 1)
+    parts, whole = [0, 0, 0, 0, 2, 0], [0, 0, 0, 0, 0, 1]
+    assert allocator.shortage(parts) == bad_ones_got(allocator, parts) == [0, 0, 0, 0, 1, 0]
+    assert not any(allocator.shortage(whole))
+    assert not allocator.surely_healthy(parts), "rack 1 could give both, but rack 0 is broken up first"
+    assert allocator.surely_healthy(whole)
+
+
+def test_cells_broken_up_below_a_healthy_one_use_up_what_it_might_have_given() -> None:
+    allocator = BuddyAllocator(Hierarchy(chain_of((2, 2, 2), 2)), 1, [0, 4, 0, 3, 0])
+    assert allocator.allocate(3) == 0
+    for leaf in (4, 6):
+        allocator.set_bad(leaf, 0, 1)
+    wanted = [0, 4, 0, 0, 0]
+    assert allocator.margins()[1:] == [0, 2, 1, 1]
+    assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted) == [0, 2, 0, 0, 0]
+    assert not allocator.surely_healthy(wanted)
+    for leaf in (4, 6):
+        allocator.set_bad(leaf, 1, 0)
+    allocator.set_bad(15, 0, 1)
+    assert allocator.surely_healthy([0, 2, 0, 0, 0]), "the healthy cell at level 3 will do"
 
 
 def test_a_bad_hint_is_ignored_while_there_is_a_healthy_cell() -> None:
     allocator = BuddyAllocator(Hierarchy(racks(2)), NODE)
     allocator.set_bad(6, 0, 1)
+    assert allocator.allocate(NODE, near=6) == 4
+    assert allocator.allocate(NODE, near=7) == 7
+    assert allocator.allocate(NODE, near=3) == 5, "rack 1 is split, so the hint leads nowhere"
     assert allocator.allocate(NODE, near=6) == 0
-    assert allocator.allocate(NODE, near=2) == 2
-    assert allocator.allocate(NODE, near=5) == 1, "rack 0 is split, so the hint leads nowhere"
-    assert allocator.allocate(NODE) == 3
-    assert allocator.allocate(NODE, near=7) == 7, "a healthy hint in a bad rack is followed"
-    assert [allocator.allocate(NODE) for _ in range(2)] == [4, 5]
+    assert [allocator.allocate(NODE) for _ in range(3)] == [1, 2, 3]
     allocator.release(NODE, 1)
     allocator.set_bad(1, 0, 1)
     assert allocator.allocate(NODE, near=6) == 6, "both are bad"
+
+
+def test_a_hint_that_is_healthy_is_followed_into_a_bad_rack_and_into_a_healthy_one() -> None:
+    for near, bad in ((1, 0), (1, 4)):
+        allocator = BuddyAllocator(Hierarchy(racks(2)), NODE)
+        allocator.set_bad(bad, 0, 1)
+        assert allocator.allocate(NODE, near) == near
 
 
 def test_of_bad_sockets_the_one_with_a_healthy_pair_inside_is_split_for_a_pair() -> None:
@@ -262,7 +321,7 @@ def test_of_bad_nodes_the_one_with_fewest_bad_leaves_is_taken() -> None:
     allocator = BuddyAllocator(Hierarchy(racks()), PAIR, [0, 0, 4, 0, 2, 0])
     for node, mask in enumerate((0b0111, 0b0011, 0b0001, 0b0111)):
         allocator.set_bad(node, 0, mask)
-    assert allocator.allocate(PAIR) == 10, "in the healthy socket of node 2"
+    assert allocator.allocate(PAIR) == 9, "in node 2, and there in the socket that is bad already"
     assert [allocator.allocate(NODE) for _ in range(2)] == [1, 0]
 
 

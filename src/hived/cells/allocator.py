@@ -15,8 +15,9 @@ choice serves the opportunistic jobs: the cell with the fewest GPUs in opportuni
 (Where a higher cell has to be split, it is the least crowded of *its* level, and then its least crowded child.)
 
 Cells with faulty leaves are *bad*. A request gets a healthy cell wherever sharing safety leaves one, which may mean
-splitting a higher cell than the rule says (:mod:`hived.cells.faults` says when and which); else the least bad one, by
-the rule. While no leaf of the chain is bad, all this costs the look whether any is.
+splitting a higher cell than the rule says, or a bad one rather than a healthy one, which stays whole for who wants it so
+(:mod:`hived.cells.faults` says when and which); else the least bad one, by the rule. While no leaf of the chain is bad,
+all this costs the look whether any is.
 
 Cells are numbers, splitting writes no list, and each level keeps the least crowded healthy cell at hand, so allocating
 and releasing cost O(levels) operations of an index set, independent of the fan-out; where hardware is bad,
@@ -45,8 +46,8 @@ class BuddyAllocator(FreeCells):
     def allocate(self, level: int, near: int = -1) -> int:
         """Take a free cell at ``level``, splitting a higher one if need be; its number, or -1 when there is none.
 
-        ``near``: a cell number at ``level`` that is taken, or split towards, where the rule above leaves the choice,
-        unless it is bad and a healthy one is to be had.
+        ``near``: a cell number at ``level`` that is taken, or split towards, where the rule above leaves the choice of
+        the cell, bad ones to be split included, unless it is bad and a healthy one is to be had.
         """
         if self.bad_leaves:
             return self._allocate_around(level, near)
@@ -124,15 +125,20 @@ class BuddyAllocator(FreeCells):
     def surely_healthy(self, wanted: Sequence[int]) -> bool:
         """Whether :meth:`shortage` is 0 at every level, told without looking at bad cells one by one. O(levels).
 
-        ``False`` may be wrong: healthy cells inside bad ones are not counted.
+        ``False`` may be wrong: healthy cells inside bad ones are not counted, but every bad one that may be split
+        around one, before a healthy one is, is taken off the margin of its level.
         """
         hierarchy, margins = self.hierarchy, self.margins()
-        spare = 0
+        spare = splits = 0
+        lower = sum(wanted)
         for k in range(hierarchy.top, self.levels.start - 1, -1):
             left = self.free[k] - len(self.free_bad[k]) + spare - wanted[k]
             if left < 0:
                 return False
-            spare = hierarchy.fanout[k] * min(left, max(0, margins[k]))
+            lower -= wanted[k]
+            # bad cells at k that will be split: of those free now and those in bad ones above, one per lower request
+            splits = min(len(self.bad[k]), len(self.free_bad[k]) + hierarchy.fanout[k + 1] * splits, lower)
+            spare = hierarchy.fanout[k] * min(left, max(0, margins[k] - splits))
         return True
 
     def shortage(self, wanted: Sequence[int]) -> list[int]:

@@ -16,6 +16,12 @@ free below ``j`` that is so for every legal request (it is why Algorithm 1 is sa
 its algorithm; Microsoft's scheduler of that name binds what cannot be healthy to *doomed bad* cells, told by
 :meth:`Supply.shortage`.
 
+Of the cells of one level that may be split, a bad one with a healthy cell of the level asked for goes first. The margins
+fall alike, but nobody wants it whole, and a healthy one serves whoever reserved it whole:
+
+    node asked for      [x o]  [o o]    the o of the left rack, so that the right one stays whole for the VC that
+    rack reserved       rack 0 rack 1   reserved a rack, and would get a bad one else
+
 A healthy cell is as good as any other of its level here, so they are counted; bad cells are few, and each is looked at.
 """
 
@@ -49,15 +55,16 @@ def holds_healthy(siblings: Mapping[int, Siblings], k: int, cell: int, level: in
 
 
 def bad_child_towards(siblings: Mapping[int, Siblings], k: int, cell: int, level: int) -> int:
-    """The bad child of a bad cell at ``k`` to go on with towards ``level``; -1 when it has healthy children.
+    """The bad child of a bad cell at ``k`` to go on with towards ``level``; -1 when that is to be a healthy one.
 
-    One that holds a healthy cell of ``level`` where there is one, and of those the least bad. O(bad cells inside).
+    The least bad of those that hold a healthy cell of ``level`` (above it only: at ``level`` none does); where none
+    does, a healthy child if there is one, else the least bad. O(bad cells inside).
     """
     below = siblings[k - 1]
     inside = below.bad_under[cell]
-    if len(inside) < below.fanout:
-        return -1
     useful = [child for child in inside if holds_healthy(siblings, k - 1, child, level)]
+    if not useful and len(inside) < below.fanout:
+        return -1
     return min(useful or inside, key=below.badness)
 
 
@@ -114,21 +121,21 @@ class Supply:
     def source(self, level: int) -> Source | None:
         """What serves a request at ``level``; ``None`` when nothing is free. O(levels + bad cells in free ones).
 
-        The lowest level that may be split and gives a healthy cell of ``level``, healthy cells there before bad ones
-        and those by badness; else the lowest level with a free cell, and the least bad there.
+        The lowest level that may be split and gives a healthy cell of ``level``, bad cells there that have one inside
+        before healthy cells, and the least bad of them; else the lowest level with a free cell, and the least bad there.
         """
         if level != self._level:
             self._aim(level)
         last_resort = None
         for k in range(level, self.highest(level) + 1):
-            if self._healthy[k]:
-                return Source(k, -1, True)
-            if self._bad[k]:
+            if self._bad[k] and (k > level or not self._healthy[k]):
                 useless, (_, _, cell) = self._queue(k)[0]
                 if not useless:
                     return Source(k, cell, True)
                 if last_resort is None:
                     last_resort = Source(k, cell, False)
+            if self._healthy[k]:
+                return Source(k, -1, True)
         return last_resort
 
     def shortage(self, wanted: Sequence[int]) -> list[int]:
@@ -154,9 +161,10 @@ class Supply:
         return short
 
     def _take_healthy(self, k: int, wanted: int) -> int:
-        """Serve requests from healthy cells at ``k``, of which nothing is to be had lower down; how many it served.
+        """Serve requests from healthy cells at ``k``, the best source there is; how many it served.
 
-        As many whole cells as will be used up, and may be; else one cell of the level aimed at from one of ``k``.
+        As many whole cells as will be used up, and may be; else one cell of the level aimed at from one of ``k``. The
+        source stays the best meanwhile: what a healthy cell is split into is healthy, so no bad cell becomes useful.
         """
         level, gpus, margin = self._level, self._hierarchy.gpus, self._margin
         whole = min(self._healthy[k], wanted * gpus[level] // gpus[k])

@@ -155,19 +155,20 @@ class FreeCells:
     def _split_towards(self, k: int, cell: int, near: int, level: int) -> int:
         """Split a cell just taken at ``k`` and take one child: the one that holds ``near``, else the best.
 
-        That is the least crowded healthy one, else a bad one that holds a healthy cell of ``level``, else any bad one.
+        That is a bad one that holds a healthy cell of ``level``, else the least crowded healthy one, else any bad one.
         """
         siblings = self.siblings(k - 1)
+        has_bad = self.bad_leaves and cell in siblings.bad_under
         if near >= 0:
             child = near // (self.hierarchy.gpus[k - 1] // self.hierarchy.gpus[level])
         else:
-            child = siblings.healthy(cell)
+            child = bad_child_towards(self._siblings, k, cell, level) if has_bad else -1
             if child < 0:
-                child = bad_child_towards(self._siblings, k, cell, level)
+                child = siblings.healthy(cell)
         self._has_split[k][cell] = 1
         siblings.take(child)
         self.free[k - 1] += siblings.fanout - 1
-        if self.bad_leaves and cell in siblings.bad_under:
+        if has_bad:
             self.free_bad[k - 1].update(siblings.bad_under[cell])
             self.free_bad[k - 1].discard(child)
         self._reorder(k - 1, cell)

@@ -18,27 +18,15 @@ from hived.errors import InputError, RequestError
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import looking, recovery
+from . import journal, looking, recovery
 from .answers import again, offer, plan_for, refuse_another
 from .decisions import Bind, Decision, Placement, Preempt, Wait
 from .dooming import see_bad
 from .groups import Group
-from .journal import (
-    Cancelled,
-    Committed,
-    DeviceHealth,
-    Event,
-    NodeHealth,
-    Opened,
-    Reconfigured,
-    Recovered,
-    Refused,
-    Released,
-    Scheduled,
-    to_line,
-)
+from .health import leaf_state, set_health
 from .looking import GroupStatus, PlanAnswer
 from .obstacles import reasons
+from .offers import Offers
 from .plans import Plan
 from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason
 from .reconfiguring import reconfigured
@@ -48,10 +36,8 @@ from .state import State
 from .states import GroupState, LeafState
 from .suggested import Suggested, nodes_named
 
-#: how many groups are remembered that were preempted and have ended, or that were offered a placement and took none
+#: how many groups that were preempted and have ended are remembered, for explain
 REMEMBERED = 10_000
-#: how many offers to one group
-REMEMBERED_OFFERS = 16
 
 T = TypeVar("T")
 
@@ -74,11 +60,10 @@ class Cluster:
         self._state = State(spec)
         self._names: Names | None = None
         self._preempted: dict[str, tuple[Reason, ...]] = {}
-        # what was offered to groups that hold nothing yet
-        self._offers: dict[str, list[Bind | Preempt]] = {}
+        self._offers = Offers()
         self._log = log
         if log is not None:
-            log(to_line(Opened(spec)))
+            log(journal.to_line(journal.Opened(spec)))
 
     @classmethod
     def load(cls, path: SpecPath, log: Callable[[str], None] | None = None) -> Cluster:
@@ -112,7 +97,7 @@ class Cluster:
         decision = self._logged(
             "schedule", (request, suggested_nodes, now), lambda: self._schedule(request, suggested_nodes, now)
         )
-        self._write(Scheduled(request, suggested_nodes, now, decision))  # type: ignore[arg-type]
+        self._write(journal.Scheduled(request, suggested_nodes, now, decision))  # type: ignore[arg-type]
         return decision
 
     def _schedule(self, request: Request, suggested_nodes: Collection[str] | None, now: float) -> Decision:
@@ -130,21 +115,11 @@ class Cluster:
         if plan is not None:
             plan.now = now
             decision = offer(state, plan)
-            self._remember(decision)
+            self._offers.remember(decision)
             return decision
         wait = Wait(request.group, reasons(state, request, demand, suggested))
         state.wait(request, wait.reasons, now)
         return wait
-
-    def _remember(self, decision: Bind | Preempt) -> None:
-        """Only what was offered can be committed, and once."""
-        offers = self._offers
-        if decision.group in offers:
-            offers[decision.group] = [*offers[decision.group][-REMEMBERED_OFFERS:], decision]
-        else:
-            offers[decision.group] = [decision]
-            if len(offers) > REMEMBERED:
-                del offers[next(iter(offers))]
 
     def _suggested(self, names: Collection[str] | None) -> Suggested | None:
         if names is None:
@@ -191,8 +166,11 @@ class Cluster:
         A Wait changes nothing, nor does a decision that has been carried out already. Refused when the cluster has
         changed since, so that the answer would be another now: schedule again.
         """
+        if self._log is None:  # the hot path
+            self._commit(decision)
+            return
         self._logged("commit", (decision,), lambda: self._commit(decision))
-        self._write(Committed(decision))
+        self._write(journal.Committed(decision))
 
     def _commit(self, decision: Decision) -> None:
         if isinstance(decision, Wait):
@@ -204,19 +182,14 @@ class Cluster:
         if group is not None:
             self._commit_again(group, decision)
             return
-        offers = self._offers.get(decision.group, ())
-        plan = next((offered.plan for offered in reversed(offers) if offered == decision), None)
-        if not isinstance(plan, Plan):
-            raise RequestError(
-                "decision", f"{decision.group!r} was not offered this, or not since it last ran; schedule it again"
-            )
+        plan = self._offers.plan(decision)
         if state.ahead is not plan:
             state.step_back()
         if plan.made_by is not state or plan.version != state.version:
             state.step_back()
             plan = self._still(decision, plan)
         state.admit(plan)
-        del self._offers[decision.group]
+        self._offers.forget(decision.group)
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
         """A decision about a group that has its placement: it starts now, or nothing is left to do."""
@@ -247,8 +220,11 @@ class Cluster:
 
     def release(self, group: str) -> None:
         """``group`` has ended, or was preempted: its leaf cells are free, or go to who has reserved them."""
+        if self._log is None:  # the hot path
+            self._release(group)
+            return
         self._logged("release", (group,), lambda: self._release(group))
-        self._write(Released(group))
+        self._write(journal.Released(group))
 
     def _release(self, name: str) -> None:
         state = self._state
@@ -269,14 +245,14 @@ class Cluster:
     def cancel(self, group: str) -> None:
         """Withdraw a group that waits or is preempting; what it has reserved goes back to who had it."""
         self._logged("cancel", (group,), lambda: self._cancel(group))
-        self._write(Cancelled(group))
+        self._write(journal.Cancelled(group))
 
     def _cancel(self, name: str) -> None:
         state = self._state
         if isinstance(name, str) and name in state.waiting:
             state.step_back()
             del state.waiting[name]
-            self._offers.pop(name, None)
+            self._offers.forget(name)
             return
         group = state.groups.get(name) if isinstance(name, str) else None
         if group is None:
@@ -296,36 +272,16 @@ class Cluster:
     def set_node_health(self, node: str, healthy: bool) -> None:
         """All devices of ``node`` are bad, or healthy, from now on. Who runs there runs on. O(its cells)."""
         self._logged("set_node_health", (node, healthy), lambda: self._set_health(node, None, healthy))
-        self._write(NodeHealth(node, healthy))
+        self._write(journal.NodeHealth(node, healthy))
 
     def set_device_health(self, node: str, device: int, healthy: bool) -> None:
         """One device of ``node`` is bad, or healthy, from now on. Who runs there runs on."""
         self._logged("set_device_health", (node, device, healthy), lambda: self._set_health(node, device, healthy))
-        self._write(DeviceHealth(node, device, healthy))
+        self._write(journal.DeviceHealth(node, device, healthy))
 
-    def _set_health(self, name: str, device: int | None, healthy: bool) -> None:
-        if type(healthy) is not bool:
-            raise RequestError("healthy", f"true or false, not {healthy!r}")
-        state, names = self._state, self._by_name()
-        places = names.nodes.get(name) if isinstance(name, str) else None
-        if places is None:
-            raise RequestError("node", f"there is no node {name!r}")
-        state.step_back()
-        found = False
-        for chain, node in places:
-            floor = state.floors[chain]
-            if device is None:
-                mask = floor.chain.hierarchy.shape.full
-            else:
-                leaf = names.leaves(chain, node).get(device) if type(device) is int else None
-                if leaf is None:
-                    continue
-                mask = 1 << leaf
-            found = True
-            bad = floor.chain.bad[node]
-            state.set_bad(chain, node, bad & ~mask if healthy else bad | mask)
-        if not found:
-            raise RequestError("device", f"node {name!r} has no device {device!r}")
+    def _set_health(self, node: str, device: int | None, healthy: bool) -> None:
+        self._state.step_back()
+        set_health(self._state, self._by_name(), node, device, healthy)
 
     # -- restart and reconfiguration ----------------------------------------------------------------------------------
 
@@ -349,7 +305,7 @@ class Cluster:
                 raise RequestError(f"records[{position}]", f"expected a Placement, not {placement!r}")
         self._state.step_back()
         report = self._logged("recover", (given,), lambda: recovery.recover(self._state, self._by_name(), given, now))
-        self._write(Recovered(given))
+        self._write(journal.Recovered(given))
         return report
 
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
@@ -368,7 +324,7 @@ class Cluster:
             return report
 
         report = self._logged("reconfigure", (compiled,), carry_out)
-        self._write(Reconfigured(compiled))
+        self._write(journal.Reconfigured(compiled))
         return report
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -387,12 +343,7 @@ class Cluster:
 
     def leaf_state(self, node: str, device: int) -> LeafState:
         """What one device is doing: free, used, reserving or reserved."""
-        names = self._by_name()
-        for chain, number in names.nodes.get(node, ()) if isinstance(node, str) else ():
-            leaf = names.leaves(chain, number).get(device) if type(device) is int else None
-            if leaf is not None:
-                return self._state.floors[chain].leaf_state(number, leaf)
-        raise RequestError("node", f"there is no device {device!r} on a node {node!r}")
+        return leaf_state(self._state, self._by_name(), node, device)
 
     def doomed(self) -> tuple[tuple[str, str, str, str], ...]:
         """The reserved cells that are *doomed bad*: VC, chain, cell type, and the first node of where they stand."""
@@ -431,12 +382,12 @@ class Cluster:
         try:
             return work()
         except InputError as error:
-            self._log(to_line(Refused.of(call, arguments, error)))
+            self._log(journal.to_line(journal.Refused.of(call, arguments, error)))
             raise
 
-    def _write(self, event: Event) -> None:
+    def _write(self, event: journal.Event) -> None:
         if self._log is not None:
-            self._log(to_line(event))
+            self._log(journal.to_line(event))
 
 
 def _compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:

@@ -1,0 +1,47 @@
+"""What was offered to groups that hold nothing yet: only that can be committed, and once."""
+
+from __future__ import annotations
+
+from hived.errors import RequestError
+
+from .decisions import Bind, Preempt
+from .plans import Plan
+
+#: how many groups' offers are kept; those offered something first are forgotten first
+GROUPS = 10_000
+#: how many offers to one group
+OFFERS = 16
+
+
+class Offers:
+    """Offers by group. All operations are O(offers to one group)."""
+
+    __slots__ = ("_by_group",)
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, list[Bind | Preempt]] = {}
+
+    def remember(self, decision: Bind | Preempt) -> None:
+        """``decision`` was offered to its group."""
+        offers = self._by_group.get(decision.group)
+        if offers is not None:
+            offers.append(decision)
+            if len(offers) > OFFERS:
+                del offers[0]
+            return
+        self._by_group[decision.group] = [decision]
+        if len(self._by_group) > GROUPS:
+            del self._by_group[next(iter(self._by_group))]
+
+    def plan(self, decision: Bind | Preempt) -> Plan:
+        """The plan of the latest offer equal to ``decision``. Raises :class:`RequestError` when there is none."""
+        for offered in reversed(self._by_group.get(decision.group, ())):
+            if (offered is decision or offered == decision) and isinstance(offered.plan, Plan):
+                return offered.plan
+        raise RequestError(
+            "decision", f"{decision.group!r} was not offered this, or not since it last ran; schedule it again"
+        )
+
+    def forget(self, group: str) -> None:
+        """``group`` has taken an offer, or is withdrawn."""
+        self._by_group.pop(group, None)
