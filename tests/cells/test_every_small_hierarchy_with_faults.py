@@ -91,19 +91,16 @@ def check_requests(allocator: BuddyAllocator, safe: set[Cell], left: list[int], 
 
 
 def check_what_is_split(allocator: BuddyAllocator, level: int, chosen: int, healthy: set[int]) -> None:
-    """The lowest free cells are split for ``chosen``, and no healthy one, whole or on the way down, but for want of bad.
+    """That ``chosen`` comes from the lowest free cells, and out of healthy ones only where no bad ones hold any.
 
     ``healthy``: the cells that it is one of, all as good for the request.
     """
-    gpus = allocator.hierarchy.gpus
-    cells = {cell: cell for cell in healthy}
+    size = [number // allocator.hierarchy.gpus[level] for number in allocator.hierarchy.gpus]
     k = level
-    while not any(free := [cell for cell, above in cells.items() if allocator.is_free(k, above)]):
+    while not (rivals := [cell for cell in healthy if allocator.is_free(k, cell // size[k])]):
         k += 1
-        cells = {cell: cell // (gpus[k] // gpus[level]) for cell in healthy}
-    assert chosen in free
+    assert chosen in rivals
     for j in range(k, level, -1):
-        size = gpus[j] // gpus[level]
-        bad = [cell for cell in free if allocator.is_bad(j, cell // size)]
-        assert chosen in bad or not bad
-        free = [cell for cell in free if cell // size == chosen // size]
+        in_bad = [cell for cell in rivals if allocator.is_bad(j, cell // size[j])]
+        assert chosen in in_bad or not in_bad
+        rivals = [cell for cell in rivals if cell // size[j] == chosen // size[j]]

@@ -268,10 +268,6 @@ def test_cells_broken_up_below_a_healthy_one_use_up_what_it_might_have_given() -
     assert allocator.margins()[1:] == [0, 2, 1, 1]
     assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted) == [0, 2, 0, 0, 0]
     assert not allocator.surely_healthy(wanted)
-    for leaf in (4, 6):
-        allocator.set_bad(leaf, 1, 0)
-    allocator.set_bad(15, 0, 1)
-    assert allocator.surely_healthy([0, 2, 0, 0, 0]), "the healthy cell at level 3 will do"
 
 
 def test_a_bad_hint_is_ignored_while_there_is_a_healthy_cell() -> None:

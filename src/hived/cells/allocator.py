@@ -15,9 +15,9 @@ choice serves the opportunistic jobs: the cell with the fewest GPUs in opportuni
 (Where a higher cell has to be split, it is the least crowded of *its* level, and then its least crowded child.)
 
 Cells with faulty leaves are *bad*. A request gets a healthy cell wherever sharing safety leaves one, which may mean
-splitting a higher cell than the rule says, or a bad one rather than a healthy one, which stays whole for who wants it so
-(:mod:`hived.cells.faults` says when and which); else the least bad one, by the rule. While no leaf of the chain is bad,
-all this costs the look whether any is.
+splitting a higher cell than the rule says; and bad cells are split before healthy ones, which stay whole for those who
+want them whole (:mod:`hived.cells.faults` says when and which). Where no healthy one is to be had it gets the least bad
+one, by the rule. While no leaf of the chain is bad, all this costs the look whether any is.
 
 Cells are numbers, splitting writes no list, and each level keeps the least crowded healthy cell at hand, so allocating
 and releasing cost O(levels) operations of an index set, independent of the fan-out; where hardware is bad,

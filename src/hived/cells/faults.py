@@ -16,11 +16,11 @@ free below ``j`` that is so for every legal request (it is why Algorithm 1 is sa
 its algorithm; Microsoft's scheduler of that name binds what cannot be healthy to *doomed bad* cells, told by
 :meth:`Supply.shortage`.
 
-Of the cells of one level that may be split, a bad one with a healthy cell of the level asked for goes first. The margins
-fall alike, but nobody wants it whole, and a healthy one serves whoever reserved it whole:
+Of the cells of one level that may be split, a bad one with a healthy cell of the level asked for goes first, and so on
+down. The margins fall alike; but whoever reserved such a cell whole has no use for a bad one:
 
-    node asked for      [x o]  [o o]    the o of the left rack, so that the right one stays whole for the VC that
-    rack reserved       rack 0 rack 1   reserved a rack, and would get a bad one else
+    rack 0   rack 1     one VC reserved a node, another a rack; node x is bad. Who asks for the node gets the one
+    [x o]    [o o]      beside x: were it one of rack 1, the other VC would be left with a bad rack
 
 A healthy cell is as good as any other of its level here, so they are counted; bad cells are few, and each is looked at.
 """
@@ -121,8 +121,9 @@ class Supply:
     def source(self, level: int) -> Source | None:
         """What serves a request at ``level``; ``None`` when nothing is free. O(levels + bad cells in free ones).
 
-        The lowest level that may be split and gives a healthy cell of ``level``, bad cells there that have one inside
-        before healthy cells, and the least bad of them; else the lowest level with a free cell, and the least bad there.
+        The lowest level that may be split and gives a healthy cell of ``level``: of the bad cells there that have one
+        inside the least bad, else a healthy one. Where there is none, the lowest level with a free cell, and the least
+        bad there.
         """
         if level != self._level:
             self._aim(level)

@@ -2,10 +2,7 @@
 
 from .allocation import Allocation, ClusterView, Grant, Kind, Part, Place, Spots
 from .feasibility import Shortage, check_feasible, initial_safety, shortages
-from .hived import HivedCluster
-from .private import PrivateClusters
-from .quota import QuotaCluster
-from .sharing import NamedPlacement, SharedCluster
+from .schemes import HivedCluster, NamedPlacement, PrivateClusters, QuotaCluster, SharedCluster
 
 __all__ = [
     "Allocation",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from .allocation import Allocation, ClusterView, Grant, Part, Place
+from ..allocation import Allocation, ClusterView, Grant, Part, Place
 
 #: A placement for people: per node its name and the device indices.
 NamedPlacement = tuple[tuple[str, tuple[int, ...]], ...]

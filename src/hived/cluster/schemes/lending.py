@@ -8,8 +8,8 @@ from hived.cells import leaves_of
 from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec
 
-from .allocation import Allocation, Kind, Part, nodes_needed
-from .physical import PhysicalChain
+from ..allocation import Allocation, Kind, Part, nodes_needed
+from ..physical import PhysicalChain
 from .sharing import NamedPlacement
 
 
@@ -29,7 +29,7 @@ class Lending:
         self._ever: dict[int, bool] = {}
 
     def lend(self, holder: Allocation) -> bool:
-        """See :class:`~hived.cluster.sharing.SharedCluster`. Chains are tried in the order of the spec."""
+        """See :class:`~hived.cluster.schemes.sharing.SharedCluster`. Chains are tried in the order of the spec."""
         for chain in self.chains:
             parts = chain.find_idle(holder.gpus)
             if parts is not None:
@@ -45,14 +45,14 @@ class Lending:
         return False
 
     def can_lend(self, gpus: int) -> bool:
-        """See :class:`~hived.cluster.sharing.SharedCluster`. O(chains * classes of nodes)."""
+        """See :class:`~hived.cluster.schemes.sharing.SharedCluster`. O(chains * classes of nodes)."""
         for chain in self.chains:  # noqa: SIM110 - asked at every event: any() costs twice as much
             if chain.has_idle(gpus):
                 return True
         return False
 
     def can_ever_lend(self, gpus: int) -> bool:
-        """See :class:`~hived.cluster.sharing.SharedCluster`. O(1) once asked."""
+        """See :class:`~hived.cluster.schemes.sharing.SharedCluster`. O(1) once asked."""
         answer = self._ever.get(gpus)
         if answer is None:
             answer = self._ever[gpus] = self._fits_empty(gpus)

@@ -11,13 +11,13 @@ from hived.cells import BuddyAllocator, Hierarchy, LevelSafety, assert_safe, saf
 from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec
 
-from .allocation import NEW, Allocation, ClusterView, Grant, Kind, Part, Place
-from .binding import Binder
-from .feasibility import check_feasible, lowest_levels, reserved_cells
+from ..allocation import NEW, Allocation, ClusterView, Grant, Kind, Part, Place
+from ..binding import Binder
+from ..feasibility import check_feasible, lowest_levels, reserved_cells
+from ..physical import PhysicalChain
+from ..virtual import VirtualCluster
 from .lending import Lending
-from .physical import PhysicalChain
 from .staying import Staying
-from .virtual import VirtualCluster
 
 
 class HivedCluster(Lending):

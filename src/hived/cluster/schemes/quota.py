@@ -6,9 +6,9 @@ from hived.cells import Hierarchy, Rank
 from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec
 
-from .allocation import Allocation, ClusterView, Grant, Kind, Part, Place, Spots, nodes_needed
+from ..allocation import Allocation, ClusterView, Grant, Kind, Part, Place, Spots, nodes_needed
+from ..physical import PhysicalChain
 from .lending import Lending
-from .physical import PhysicalChain
 
 
 class QuotaShare:

@@ -8,9 +8,9 @@ from hived.cells import Hierarchy, leaves_of
 from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec
 
-from .allocation import NEW, Allocation, ClusterView, Grant, Kind, Part, Place
+from ..allocation import NEW, Allocation, ClusterView, Grant, Kind, Part, Place
+from ..virtual import VirtualCluster, VirtualPool
 from .sharing import NamedPlacement
-from .virtual import VirtualCluster, VirtualPool
 
 
 class PrivateClusters:

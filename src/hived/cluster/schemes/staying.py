@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from .binding import Binder
+from ..binding import Binder
 
 
 class Staying:
