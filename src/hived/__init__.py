@@ -8,6 +8,7 @@ cluster.commit(decision)
 """
 
 from .cluster import reasons
+from .cluster.checked import CheckedCluster
 from .cluster.cluster import Cluster
 from .cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
 from .cluster.looking import GroupStatus, PlanAnswer
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bind",
+    "CheckedCluster",
     "Cluster",
     "Decision",
     "GroupState",

@@ -1,0 +1,67 @@
+"""A cluster that doubts itself: for tests, and for a production cluster that somebody suspects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hived.cells import LevelSafety
+from hived.spec.compiled import ClusterSpec
+
+from .cluster import Cluster
+from .decisions import Decision
+from .recovery import Reconfiguration, Record
+
+
+class CheckedCluster(Cluster):
+    """Like :class:`Cluster`, and re-derives everything after every change. O(cluster) per change.
+
+    Raises :class:`~hived.errors.InvariantError` at the change that broke something, rather than at what follows from
+    it. ``on_safety``: told the rows of ``check_safety`` then, for a metric.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        log: Callable[[str], None] | None = None,
+        on_safety: Callable[[tuple[LevelSafety, ...]], None] | None = None,
+    ) -> None:
+        super().__init__(spec, log)
+        self._on_safety = on_safety
+        self._check()
+
+    def _check(self) -> None:
+        self.validate()
+        rows = self.check_safety()
+        if self._on_safety is not None:
+            self._on_safety(rows)
+
+    def commit(self, decision: Decision) -> None:
+        super().commit(decision)
+        self._check()
+
+    def release(self, group: str) -> None:
+        super().release(group)
+        self._check()
+
+    def cancel(self, group: str) -> None:
+        super().cancel(group)
+        self._check()
+
+    def set_node_health(self, node: str, healthy: bool) -> None:
+        super().set_node_health(node, healthy)
+        self._check()
+
+    def set_device_health(self, node: str, device: int, healthy: bool) -> None:
+        super().set_device_health(node, device, healthy)
+        self._check()
+
+    def recover(self, records: Iterable[Record], now: float = 0.0) -> Reconfiguration:
+        report = super().recover(records, now)
+        self._check()
+        return report
+
+    def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
+        report = super().reconfigure(spec)
+        self._check()
+        return report

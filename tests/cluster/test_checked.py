@@ -1,0 +1,57 @@
+"""A cluster that re-derives everything after every change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hived import CheckedCluster, InvariantError, Member, Request
+from hived.cells import LevelSafety
+
+from ..strategies import NODE, cluster_of, nodes_of_8, vc
+
+NODES = nodes_of_8(2)
+SPEC = cluster_of(NODES, vc("a", (NODES, NODE, 2)))
+
+
+def job(name: str) -> Request:
+    return Request(name, "a", members=(Member(1, 8),))
+
+
+def test_every_change_reports_safety() -> None:
+    told: list[tuple[LevelSafety, ...]] = []
+    cluster = CheckedCluster(SPEC, on_safety=told.append)
+    cluster.commit(cluster.schedule(job("one")))
+    cluster.set_node_health(NODES.node_names[1], healthy=False)
+    cluster.set_device_health(NODES.node_names[1], 0, healthy=True)
+    records = cluster.records()
+    cluster.release("one")
+    cluster.recover(records)
+    cluster.reconfigure(SPEC)
+    cluster.schedule(Request("large", "a", members=(Member(2, 8),)))
+    cluster.cancel("large")
+    assert len(told) == 8
+    assert [rows[0].allocated for rows in told] == [0, 1, 2, 2, 1, 2, 2, 2]
+    assert all(row.margin >= 0 for rows in told for row in rows)
+
+
+CHANGES: dict[str, Callable[[CheckedCluster], Any]] = {
+    "commit": lambda cluster: cluster.commit(cluster.schedule(job("two"))),
+    "release": lambda cluster: cluster.release("one"),
+    "cancel": lambda cluster: cluster.cancel("large"),
+    "node": lambda cluster: cluster.set_node_health(NODES.node_names[1], healthy=False),
+    "device": lambda cluster: cluster.set_device_health(NODES.node_names[1], 0, healthy=False),
+    "recover": lambda cluster: cluster.recover(()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_broken_invariant_is_found_at_the_next_change(change: Callable[[CheckedCluster], Any]) -> None:
+    cluster = CheckedCluster(SPEC)
+    cluster.commit(cluster.schedule(job("one")))
+    cluster.schedule(Request("large", "a", members=(Member(2, 8),)))
+    cluster._state.lent[0][0] += 1  # a deliberate fault
+    with pytest.raises(InvariantError, match="lent"):
+        change(cluster)
