@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import islice
 
-from hived.cells import leaves_of
-
 from .allocation import Part
 from .fairness import shares
 from .floor import Floor
@@ -21,7 +19,7 @@ from .state import State
 from .tenancy import Spared, Tenancy, by_host
 
 #: how many nodes are looked at for one request
-NODES_TRIED = 64
+NODES_TRIED = 16
 
 
 def lent_of_type(state: State, chain: int) -> tuple[list[int], int]:
@@ -71,9 +69,8 @@ def bind_fairly(state: State, plan: Plan) -> None:
     nodes = list(islice(_nodes(state, above, plan.chain), NODES_TRIED))
     for host in free:
         if tenancy.binder.bound[host] < 0:
-            cells = [c for c in dict.fromkeys(_cells(tenancy, host, nodes)) if tenancy.binder.can_stand(host, c)]
-            if cells:
-                cell = min(cells, key=lambda c: _unfair(floor.on([_part_of(tenancy, host, c)]), above))
+            cell = _fairest(tenancy, host, nodes, above)
+            if cell >= 0:
                 tenancy.binder.stand(host, cell)
                 standing[host] = cell
     for host in standing:
@@ -103,11 +100,21 @@ def _nodes(state: State, above: list[int], chain: int) -> Iterator[Part]:
             yield from (part for part in group.parts if part.chain == chain)
 
 
-def _part_of(tenancy: Tenancy, host: int, cell: int) -> Part:
-    """The leaves of a cell of the level of ``host``."""
+def _fairest(tenancy: Tenancy, host: int, nodes: list[Part], above: list[int]) -> int:
+    """The cell on these nodes for ``host`` that costs those farthest above their share; -1 when there is none."""
     shape, size = tenancy.pool.shapes[host], tenancy.pool.hierarchy.node_size
-    node, part = divmod(cell, size // shape.leaves)
-    return Part(tenancy.floor.number, node, shape.full << part * shape.leaves)
+    best, least = -1, (0, 0)
+    for chain, node, mask in nodes:
+        for part in range(size // shape.leaves):
+            leaves = shape.full << part * shape.leaves
+            cell = node * (size // shape.leaves) + part
+            if mask & leaves and tenancy.binder.can_stand(host, cell):
+                unfair = _unfair(tenancy.floor.on([Part(chain, node, leaves)]), above)
+                if unfair == (0, 0):
+                    return cell
+                if best < 0 or unfair < least:
+                    best, least = cell, unfair
+    return best
 
 
 def _within_share(floor: Floor, above: list[int]) -> Spared:
@@ -121,11 +128,3 @@ def _within_share(floor: Floor, above: list[int]) -> Spared:
         return found
 
     return spared
-
-
-def _cells(tenancy: Tenancy, host: int, nodes: list[Part]) -> Iterator[int]:
-    """The cells of the level of ``host`` that hold some of these leaves."""
-    leaves, size = tenancy.pool.shapes[host].leaves, tenancy.pool.hierarchy.node_size
-    for _, node, mask in nodes:
-        for leaf in leaves_of(mask):
-            yield (node * size + leaf) // leaves
