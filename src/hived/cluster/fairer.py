@@ -46,9 +46,9 @@ def above_share(state: State, chain: int, taken: int) -> list[int]:
     return sorted(above, key=lambda t: (-per_weight(lent[t], state.weights[t]), t))
 
 
-def per_weight(held: int, weight: Fraction) -> Fraction:
+def per_weight(held: int, weight: int) -> Fraction:
     """How far up a tenant's share is filled; who has no weight comes before all others."""
-    return held / weight if weight else Fraction(held * 1_000_000_000)
+    return Fraction(held, weight) if weight else Fraction(held * 1_000_000_000)
 
 
 def bind_fairly(state: State, plan: Plan) -> None:

@@ -9,29 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import lcm
 
 
-def shares(total: int, wanted: Sequence[int], weights: Sequence[Fraction]) -> list[Fraction]:
+def shares(total: int, wanted: Sequence[int], weights: Sequence[int]) -> list[Fraction]:
     """Each one's weighted max-min share of ``total``, at most what it wants. Exact. O(n log n).
 
     Those of weight 0 get what all others leave, in the order given.
 
-    >>> [str(share) for share in shares(10, [8, 2, 8], [Fraction(1), Fraction(1), Fraction(3)])]
+    >>> [str(share) for share in shares(10, [8, 2, 8], [1, 1, 3])]
     ['2', '2', '6']
     """
-    found = [Fraction(0)] * len(wanted)
-    left = Fraction(total)
-    open_weight = sum((weight for weight, want in zip(weights, wanted, strict=True) if want), Fraction(0))
+    found = [_NOTHING] * len(wanted)
+    left = total
+    weight = sum(weights[i] for i, want in enumerate(wanted) if want)
     # who is satisfied at the lowest water level comes first
     order = sorted(
-        (i for i, want in enumerate(wanted) if want and weights[i]), key=lambda i: (Fraction(wanted[i]) / weights[i], i)
+        (i for i, want in enumerate(wanted) if want and weights[i]), key=lambda i: _level(wanted[i], weights[i], i)
     )
-    for i in order:
-        found[i] = min(Fraction(wanted[i]), left * weights[i] / open_weight)
-        left -= found[i]
-        open_weight -= weights[i]
+    for place, i in enumerate(order):
+        if wanted[i] * weight > left * weights[i]:  # the water ends below: all that follow share what is left
+            for j in order[place:]:
+                found[j] = Fraction(left * weights[j], weight)
+            return found
+        found[i] = Fraction(wanted[i])
+        left -= wanted[i]
+        weight -= weights[i]
     for i, want in enumerate(wanted):
         if want and not weights[i]:
-            found[i] = min(Fraction(want), left)
-            left -= found[i]
+            found[i] = Fraction(min(want, left))
+            left -= min(want, left)
     return found
+
+
+def whole(weights: Sequence[Fraction]) -> list[int]:
+    """The same weights in proportion, as whole numbers."""
+    scale = lcm(*(weight.denominator for weight in weights))
+    return [int(weight * scale) for weight in weights]
+
+
+def _level(wanted: int, weight: int, number: int) -> tuple[Fraction, int]:
+    return Fraction(wanted, weight), number
+
+
+_NOTHING = Fraction(0)

@@ -19,6 +19,7 @@ from .binding import Binder
 from .decisions import Placement, PodPlacement
 from .demands import Demand, Demands
 from .dooming import see_bad
+from .fairness import whole
 from .feasibility import check_feasible, lowest_levels, reserved_cells
 from .floor import Floor
 from .groups import Group
@@ -94,11 +95,13 @@ class State:
         ]
         #: GPUs of each tenant's cells, pinned ones included
         self.sizes = [sum(tenancy.pool.gpus for tenancy in of_tenant) for of_tenant in self.tenancies]
-        #: weight of each tenant among opportunistic groups
-        self.weights = [
-            Fraction(self.sizes[tenant] if vc.opportunistic_weight is None else vc.opportunistic_weight)
-            for tenant, vc in enumerate(spec.virtual_clusters)
-        ]
+        #: weight of each tenant among opportunistic groups, in proportion
+        self.weights = whole(
+            [
+                Fraction(self.sizes[tenant] if vc.opportunistic_weight is None else vc.opportunistic_weight)
+                for tenant, vc in enumerate(spec.virtual_clusters)
+            ]
+        )
         #: per chain and tenant: leaf cells that its opportunistic groups have or have reserved
         self.lent = [[0] * len(self.tenants) for _ in spec.chains]
         #: per tenant: its opportunistic groups, in the order in which they started
@@ -126,7 +129,7 @@ class State:
             self.tenants.append(name)
             self.tenancies.append([])
             self.sizes.append(0)
-            self.weights.append(Fraction(0))
+            self.weights.append(0)
             for lent in self.lent:
                 lent.append(0)
             self.borrowers.append({})

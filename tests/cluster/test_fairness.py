@@ -1,0 +1,42 @@
+"""Weighted max-min shares, by their definition."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived.cluster.fairness import shares, whole
+
+WANTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), min_size=1, max_size=6)
+
+
+@given(st.integers(0, 60), WANTS)
+def test_nobodys_share_could_grow_but_from_somebody_with_less(total: int, tenants: list[tuple[int, int]]) -> None:
+    wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
+    found = shares(total, wanted, weights)
+    assert all(0 <= share <= want for share, want in zip(found, wanted, strict=True))
+    assert sum(found) == min(total, sum(wanted)), "nothing is left over that somebody wants"
+    for share, want, weight in zip(found, wanted, weights, strict=True):
+        if share < want and weight:
+            for other, its in zip(found, weights, strict=True):
+                assert its == 0 or other / its <= share / weight, "who has more per weight could give"
+                assert its or not other, "who has no weight gets what others leave"
+
+
+@given(st.integers(0, 60), WANTS, st.integers(2, 5))
+def test_only_the_proportion_of_weights_counts(total: int, tenants: list[tuple[int, int]], factor: int) -> None:
+    wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
+    assert shares(total, wanted, [factor * weight for weight in weights]) == shares(total, wanted, weights)
+
+
+def test_weights_become_whole_numbers_in_proportion() -> None:
+    assert whole([Fraction(1, 2), Fraction(2, 3), Fraction(3)]) == [3, 4, 18]
+    assert whole([]) == []
+
+
+def test_a_small_want_leaves_the_rest_to_the_others() -> None:
+    assert shares(12, [2, 20, 20], [1, 1, 1]) == [2, 5, 5]
+    assert shares(12, [20, 20], [1, 2]) == [4, 8]
+    assert shares(3, [1, 1, 1, 1], [1, 1, 1, 1]) == [Fraction(3, 4)] * 4
