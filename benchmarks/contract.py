@@ -113,6 +113,31 @@ def gangs(load: Load, gpus: int, number: int = 300) -> list[float]:
     return sorted(times)
 
 
+def onto_loans(racks: int, number: int = 1000) -> list[float]:
+    """Seconds of guaranteed requests on a cluster whose every GPU is lent, to eight tenants in turn."""
+    load = Load(Cluster(racks_of_1024_nodes(racks)), random.Random(1))
+    for node in range(racks * 1024):
+        load.ask(load.new((Member(1, 8),), -1, node % TENANTS))
+    with quiet():
+        return sorted(load.ask(load.new((Member(1, load.rng.choice((1, 2, 4, 8))),)))[0] for _ in range(number))
+
+
+def beside_bad(load: Load, nodes: int, number: int = 1000) -> list[float]:
+    """Seconds of the mixed requests after ``nodes`` nodes turned bad; each ends when the next has come."""
+    names = load.cluster.spec.chains[0].node_names
+    for node in load.rng.sample(range(len(names)), nodes):
+        load.cluster.set_node_health(names[node], healthy=False)
+    times = []
+    with quiet():
+        for _ in range(number):
+            gpus = load.rng.choice((1, 2, 4, 8))
+            elapsed, runs = load.ask(load.new((Member(1, gpus),), -1 if load.rng.random() < 0.3 else 0))
+            if runs:
+                times.append(elapsed)
+                load.end_any()
+    return sorted(times)
+
+
 def waits(load: Load, number: int = 1000) -> list[float]:
     """Seconds of gangs of 64 pods that have to wait, since their VC is full."""
     times = []
@@ -188,6 +213,15 @@ def measure() -> list[Figure]:
             Figure(f"Cluster: a gang of 64 x 8 that waits, {name} GPUs", 1e3 * sum(times) / len(times), "ms")
         )
         load.cluster.check_safety()
+        times = onto_loans(racks if small else 16)
+        where = name if small else "131,072"
+        figures.append(
+            Figure(f"Cluster: a request onto loans, mean, {where} GPUs", 1e3 * sum(times) / len(times), "ms")
+        )
+        for bad in (10, 100):
+            times = beside_bad(load, bad - (10 if bad > 10 else 0))
+            what = f"Cluster: a request with {bad} bad nodes, mean, {name} GPUs"
+            figures.append(Figure(what, 1e3 * sum(times) / len(times), "ms"))
         figures.append(Figure(f"Cluster: memory, {name} GPUs", memory(racks), "MB", "< 300 MB" if small else ""))
     ratio = means["1,048,576"] / means["65,536"]
     figures.append(Figure("Cluster: mean request at 1,048,576 GPUs over that at 65,536", ratio, "x", "< 1.5 x"))
