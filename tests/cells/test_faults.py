@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -259,14 +260,24 @@ def test_of_two_that_want_a_healthy_rack_who_asks_for_the_parts_meets_the_shorta
     assert allocator.surely_healthy(whole)
 
 
-def test_cells_broken_up_below_a_healthy_one_use_up_what_it_might_have_given() -> None:
-    allocator = BuddyAllocator(Hierarchy(chain_of((2, 2, 2), 2)), 1, [0, 4, 0, 3, 0])
-    assert allocator.allocate(3) == 0
-    for leaf in (4, 6):
+@pytest.mark.parametrize(
+    ("fanouts", "tops", "reserved", "bad", "wanted", "short"),
+    [
+        pytest.param((2, 2, 2), 2, [0, 4, 0, 3, 0], (4, 6), [0, 4, 0, 0, 0], [0, 2, 0, 0, 0], id="below a healthy one"),
+        pytest.param((2, 2), 2, [0, 4, 2, 0], (6,), [0, 4, 0, 0], [0, 1, 0, 0], id="inside one of its level"),
+        pytest.param((3, 2), 2, [0, 6, 2, 0], (0, 1, 3, 4), [0, 3, 0, 0], [0, 1, 0, 0], id="several inside one"),
+        pytest.param((2, 2), 4, [0, 0, 2, 3], (9,), [0, 0, 2, 2], [0, 0, 1, 0], id="after whole ones are taken"),
+    ],
+)
+def test_bad_cells_broken_up_first_use_up_what_a_healthy_one_might_have_given(
+    fanouts: tuple[int, ...], tops: int, reserved: list[int], bad: tuple[int, ...], wanted: list[int], short: list[int]
+) -> None:
+    allocator = BuddyAllocator(Hierarchy(chain_of(fanouts, tops)), 1, reserved)
+    if len(fanouts) == 3:
+        assert allocator.allocate(3) == 0
+    for leaf in bad:
         allocator.set_bad(leaf, 0, 1)
-    wanted = [0, 4, 0, 0, 0]
-    assert allocator.margins()[1:] == [0, 2, 1, 1]
-    assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted) == [0, 2, 0, 0, 0]
+    assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted) == short
     assert not allocator.surely_healthy(wanted)
 
 

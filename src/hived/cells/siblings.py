@@ -3,8 +3,8 @@
 *Crowd* is the number of GPUs of a cell in opportunistic use; a cell is *bad* when it has faulty leaves, else *healthy*.
 Healthy siblings of one parent stand together, ordered by crowd and then by number, so "the least crowded available
 child of P" is one look-up, whatever the fan-out; and a cell is split without a word written, since its children are
-listed already. Bad cells stand outside that order: there are few, and they are looked at only when nothing else is
-left.
+listed already. Bad cells stand outside that order: there are few, and they are looked at one by one, here only when
+nothing else is left (but see :mod:`hived.cells.faults`).
 """
 
 from __future__ import annotations

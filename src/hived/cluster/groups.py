@@ -9,7 +9,7 @@ from .states import GroupEvent, GroupState, next_group_state
 
 
 class Group:
-    """A group that holds or has reserved leaf cells. Those that only wait are kept as :class:`Waiting`."""
+    """A group that holds or has reserved leaf cells. Those that only wait are kept as :class:`~.plans.Waiting`."""
 
     __slots__ = (
         "chain",

@@ -1,0 +1,62 @@
+"""Asking changes nothing, also while hardware breaks and preemptions are under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given, settings
+
+from hived import Wait
+from hived.spec import ClusterSpec
+
+from .test_any_events import SEEDS, SPECS, Walk
+
+
+def told_the_same(spec: ClusterSpec, seed: int, turns: int, questions: int) -> None:
+    """Two clusters are told the same; one of them is asked a lot besides."""
+    asked, quiet = Walk(spec, seed), Walk(spec, seed)
+    asker = Walk(spec, seed + 1)
+    asker.driver = asked.driver
+    dice = Random(seed)
+    for _ in range(turns):
+        for _ in range(questions):
+            asked.driver.cluster.plan(replace(asker.request(), group="question"), asker.suggestion())
+        happens: list[Callable[[Walk], None]] = [ask, ask, ask, end, break_or_heal, give_up]
+        what = dice.choice(happens)
+        what(asked)
+        what(quiet)
+        assert asked.driver.lines == quiet.driver.lines
+        assert asked.driver.cluster.snapshot() == quiet.driver.cluster.snapshot()
+        assert asked.driver.cluster.doomed() == quiet.driver.cluster.doomed()
+
+
+def ask(walk: Walk) -> None:
+    """Somebody asks, and takes what there is."""
+    decision = walk.driver.ask(walk.new_request(), walk.suggestion())
+    if not isinstance(decision, Wait):
+        walk.driver.commit(decision)
+
+
+def end(walk: Walk) -> None:
+    """A group ends."""
+    if walk.driver.running:
+        walk.end()
+
+
+def give_up(walk: Walk) -> None:
+    """A preempting group ends a victim, or is withdrawn."""
+    if walk.driver.preempting:
+        walk.end_a_victim() if walk.random.random() < 0.7 else walk.give_up()
+
+
+def break_or_heal(walk: Walk) -> None:
+    """Hardware turns."""
+    walk.a_device_turns() if walk.random.random() < 0.8 else walk.a_node_turns()
+
+
+@settings(max_examples=20)
+@given(SPECS, SEEDS)
+def test_a_question_changes_no_later_answer_while_hardware_breaks(spec: ClusterSpec, seed: int) -> None:
+    told_the_same(spec, seed, turns=25, questions=2)

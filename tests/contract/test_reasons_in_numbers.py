@@ -1,0 +1,35 @@
+"""The numbers in reasons, where several groups, priorities, chains or nodes come together."""
+
+from __future__ import annotations
+
+from hived.cluster.reasons import VcExhausted
+
+from .driver import Driver
+from .specs import flat, wants
+
+
+def test_all_lower_groups_count_as_free_whatever_order_they_came_in() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("two", "a", 4, priority=2))
+    driver.bind(wants("five", "a", 2, priority=5))
+    driver.bind(wants("one", "a", 2, priority=1))
+    reason = driver.wait(wants("job", "a", (2, 4), priority=3)).reasons[0]
+    assert reason == VcExhausted("a", need=8, have=6, size=8, held_by=(("five", 2),), more=0)
+
+
+def test_the_lowest_of_several_lower_groups_goes_whatever_order_they_came_in() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("two", "a", 4, priority=2))
+    driver.bind(wants("one", "a", 4, priority=1))
+    assert driver.preempt(wants("job", "a", 4, priority=3)).victims == ("one",)
+
+
+def test_a_question_about_lazy_groups_does_not_change_who_is_named_first() -> None:
+    driver = Driver(flat({"a": 3}))
+    for i in range(10):
+        driver.bind(wants(f"lazy-{i}", "a", 1, lazy_preemption=True))
+    assert driver.cluster.plan(wants("question", "a", (3, 4), priority=1)).outcome == "now"
+    reason = driver.wait(wants("job", "a", 4)).reasons[0]
+    assert isinstance(reason, VcExhausted)
+    assert [name for name, _ in reason.held_by] == [f"lazy-{i}" for i in range(8)]
+    assert reason.more == 2

@@ -1,0 +1,100 @@
+"""What a cluster remembers between calls: what was asked last, which answers are out of date, who comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from hived import Bind, Preempt, RequestError
+from hived.cluster.states import GroupState
+
+from .driver import Driver
+from .specs import flat, racks, wants
+
+
+def test_a_plan_to_overtake_is_out_of_date_once_the_other_has_started() -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("low", "a", 4))
+    middle = wants("middle", "a", 4, priority=1)
+    driver.preempt(middle)
+    driver.release("low")
+    start = driver.ask(middle)
+    higher = wants("higher", "a", 4, priority=2)
+    plan = driver.ask(higher)
+    assert isinstance(plan, Bind)
+    assert plan.overtaken == ("middle",)
+    driver.commit(start)
+    with pytest.raises(RequestError, match="out of date"):
+        driver.cluster.commit(plan)
+    driver.check()
+    again = driver.ask(higher)
+    assert isinstance(again, Preempt)
+    assert again.victims == ("middle",)
+
+
+def test_a_group_downgraded_for_one_that_is_overtaken_is_guaranteed_again() -> None:
+    driver = Driver(flat({"a": 3, "b": 1}))
+    driver.bind(wants("lazy", "a", 4, lazy_preemption=True))
+    driver.bind(wants("eager", "a", 4))
+    middle = driver.preempt(wants("middle", "a", (3, 4), priority=1))
+    assert middle.downgraded == ("lazy",)
+    higher = driver.ask(wants("higher", "a", 4, priority=2))
+    assert isinstance(higher, Bind)
+    assert higher.overtaken == ("middle",)
+    driver.commit(higher)
+    assert driver.cluster.group("middle").state is GroupState.PENDING
+    assert driver.guaranteed("lazy")
+
+
+def test_a_group_downgraded_for_one_whose_hardware_breaks_is_guaranteed_again() -> None:
+    driver = Driver(flat({"a": 2, "b": 1}))
+    driver.bind(wants("lazy", "a", 4, lazy_preemption=True))
+    driver.bind(wants("eager", "a", 4))
+    middle = driver.preempt(wants("middle", "a", (2, 4), priority=1))
+    of_eager = driver.running["eager"].pods[0].node
+    assert of_eager in {pod.node for pod in middle.placement.pods}
+    driver.set_device(of_eager, 0, healthy=False)
+    assert driver.cluster.group("middle").state is GroupState.PENDING
+    assert driver.guaranteed("lazy")
+
+
+def test_a_group_that_waits_is_known_by_what_it_asked_for_last_and_since_it_asked_first() -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("holder", "a", 4, priority=5))
+    driver.wait(wants("job", "a", 4))
+    first = driver.cluster.group("job")
+    driver.wait(wants("job", "a", 2, priority=3))
+    now = driver.cluster.group("job")
+    assert (first.priority, now.priority) == (0, 3)
+    assert now.since == first.since
+
+
+def test_an_overtaken_group_waits_since_it_had_its_placement() -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("low", "a", 4))
+    driver.preempt(wants("middle", "a", 4, priority=1))
+    since = driver.cluster.group("middle").since
+    assert since > 0
+    driver.preempt(wants("higher", "a", 4, priority=2))
+    assert driver.cluster.group("middle").since == since
+
+
+def test_two_pods_in_cells_reserved_apart_are_said_to_be_in_the_rack_they_share() -> None:
+    driver = Driver(racks({"a": {"RACK.NODE": 2}, "b": {"RACK": 1}}, count=2, nodes=2))
+    decision = driver.bind(wants("pair", "a", (2, 4)))
+    assert len({pod.node for pod in decision.placement.pods}) == 2
+    assert decision.within == "RACK"
+    assert driver.bind(wants("pair", "a", (2, 4))).within == "RACK"
+
+
+def test_a_lazy_group_that_has_to_go_anyway_is_not_downgraded_besides() -> None:
+    driver = Driver(flat({"a": 2, "b": 1}))
+    driver.bind(wants("other", "b", 4))
+    driver.bind(wants("lazy", "a", (2, 4), lazy_preemption=True))
+    first = driver.preempt(wants("first", "a", 4, priority=1))
+    assert first.victims == ("lazy",)
+    driver.release("other")
+    second = driver.preempt(wants("second", "a", 4, priority=1))
+    assert (second.victims, second.downgraded) == (("lazy",), ())
+    driver.release("lazy")
+    driver.bind(wants("first", "a", 4, priority=1))
+    driver.bind(wants("second", "a", 4, priority=1))
