@@ -67,3 +67,54 @@ def test_of_two_tenants_above_their_shares_the_farthest_by_weight_gives_first() 
         driver.bind(lent(f"{vc}-{node}", vc, 4), suggested=[f"n{node}"])
     # c is to have 4 of 20; a has 8 where its share is 5 1/3, b has 12 where it is 10 2/3
     assert driver.preempt(lent("c", "c", 4)).victims == ("a-1",)
+
+
+def test_idle_gpus_beside_a_loan_count_for_who_takes_it() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(lent("b-whole", "b", 4), suggested=["n1"])
+    driver.bind(lent("b-half", "b", 2), suggested=["n0"])
+    assert driver.preempt(lent("a", "a", 4)).victims == ("b-half",)
+
+
+def test_a_tenant_at_its_share_gives_no_more_although_its_next_loan_would_do() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    for i in range(4):
+        driver.bind(lent(f"b-{i}", "b", 2), suggested=[f"n{i % 2}"])
+    # the latest two stand on different nodes: without them b is at its share, and no node is free
+    waits = driver.wait(lent("a", "a", 4))
+    assert not any(isinstance(reason, ShareUsedUp) for reason in waits.reasons)
+    assert driver.preempt(lent("a", "a", 2)).victims == ("b-3",)
+
+
+def test_among_the_loans_of_one_tenant_the_latest_goes_for_a_guaranteed_group() -> None:
+    driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
+    driver.bind(lent("a-early", "a", 4), suggested=["n0"])
+    driver.bind(lent("a-late", "a", 4), suggested=["n1"])
+    driver.bind(lent("b", "b", 1), suggested=["n2"])
+    assert driver.preempt(wants("c", "c", 4)).victims == ("a-late",)
+
+
+def test_a_fair_place_is_the_same_when_another_was_asked_in_between() -> None:
+    spec = flat({"a": 1, "b": 1}, nodes=3)
+    spec["virtualClusters"]["c"] = reserves({"NODE.SOCKET": 2})
+    driver = Driver(spec)
+    for node in ("n0", "n1", "n2"):
+        driver.bind(lent(f"b-{node}", "b", 1), suggested=[node])
+        driver.bind(lent(f"a-{node}", "a", 3), suggested=[node])
+    plan = driver.ask(wants("job", "c", 2))
+    assert isinstance(plan, Preempt)
+    driver.ask(wants("other", "c", 2))
+    driver.commit(plan)
+    assert set(driver.cluster.group("job").victims) == set(plan.victims)
+
+
+def test_a_fair_leaf_is_the_same_when_another_was_asked_in_between() -> None:
+    driver = Driver(flat({"a": 1, "b": 1, "c": 1}, nodes=3))
+    for node in ("n0", "n1", "n2"):
+        driver.bind(lent(f"b-{node}", "b", 1), suggested=[node])
+        driver.bind(lent(f"a-{node}", "a", 3), suggested=[node])
+    plan = driver.ask(wants("job", "c", 1))
+    assert isinstance(plan, Preempt)
+    assert all(name.startswith("a") for name in plan.victims)
+    driver.ask(wants("other", "c", 2))
+    driver.commit(plan)

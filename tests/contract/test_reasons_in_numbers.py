@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hived.cluster.reasons import VcExhausted
+from hived.cluster.reasons import BehindOthers, VcExhausted
 
 from .driver import Driver
 from .specs import flat, wants
@@ -33,3 +33,15 @@ def test_a_question_about_lazy_groups_does_not_change_who_is_named_first() -> No
     assert isinstance(reason, VcExhausted)
     assert [name for name, _ in reason.held_by] == [f"lazy-{i}" for i in range(8)]
     assert reason.more == 2
+
+
+def test_who_asks_again_is_not_behind_those_who_came_later() -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("holder", "a", 4, priority=5))
+    for name in ("first", "second", "third"):
+        driver.wait(wants(name, "a", 4))
+    ahead = {}
+    for name in ("first", "second", "third"):
+        reasons = driver.wait(wants(name, "a", 4)).reasons
+        ahead[name] = [reason.ahead for reason in reasons if isinstance(reason, BehindOthers)]
+    assert ahead == {"first": [], "second": [("first",)], "third": [("first", "second")]}

@@ -69,3 +69,13 @@ def test_a_decision_from_before_a_recovery_is_out_of_date() -> None:
     with pytest.raises(RequestError, match="out of date"):
         cluster.commit(decision)
     cluster.validate()
+
+
+def test_of_two_groups_recorded_on_a_device_that_is_gone_one_has_it_when_it_comes_back() -> None:
+    cluster = Cluster.from_spec(flat({"a": 1}, nodes=1))
+    report = cluster.recover([record("one", "a", "n1", 0), record("two", "a", "n1", 0, 1)])
+    assert report.lost == (("one", ("n1",)), ("two", ("n1",)))
+    report = cluster.reconfigure(flat({"a": 1}, nodes=2))
+    assert report.kept == ("one",)
+    assert report.lost == (("two", ("n1",)),)
+    cluster.validate()
