@@ -45,3 +45,16 @@ def test_who_asks_again_is_not_behind_those_who_came_later() -> None:
         reasons = driver.wait(wants(name, "a", 4)).reasons
         ahead[name] = [reason.ahead for reason in reasons if isinstance(reason, BehindOthers)]
     assert ahead == {"first": [], "second": [("first",)], "third": [("first", "second")]}
+
+
+def test_a_gang_of_which_no_pod_would_fit_is_not_said_to_wait_for_the_rest() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("holder", "a", (2, 3)))
+    reasons = driver.wait(wants("gang", "a", (2, 2))).reasons
+    assert [type(reason) for reason in reasons] == [VcExhausted]
+
+
+def test_a_doomed_cell_smaller_than_a_node_is_named_by_its_node() -> None:
+    driver = Driver(flat({"a": 4}, kind="NODE.SOCKET", nodes=2))
+    driver.set_device("n1", 3, healthy=False)
+    assert driver.cluster.doomed() == (("a", "NODE", "SOCKET", "n1"),)

@@ -8,7 +8,7 @@ from hived import Cluster, Request, RequestError
 from hived.cluster.decisions import Placement, PodPlacement
 
 from .driver import Driver
-from .specs import flat, wants
+from .specs import flat, racks, wants
 
 
 @pytest.mark.parametrize(("gpus", "stays"), [(4, False), (3, False), (2, True), (1, True)])
@@ -79,3 +79,16 @@ def test_of_two_groups_recorded_on_a_device_that_is_gone_one_has_it_when_it_come
     assert report.kept == ("one",)
     assert report.lost == (("two", ("n1",)),)
     cluster.validate()
+
+
+def test_a_recovered_group_is_said_to_be_as_close_together_as_it_is() -> None:
+    driver = Driver(racks({"a": {"RACK.NODE": 4}}, count=2, nodes=2))
+    single = wants("single", "a", 1)
+    pair = wants("pair", "a", (2, 4))
+    driver.bind(pair, suggested=["r0n0", "r0n1"])
+    driver.bind(single, suggested=["r1n1"])
+    fresh = Cluster.from_spec(driver.cluster.spec)
+    fresh.recover(driver.cluster.records())
+    for request in (single, pair):
+        assert fresh.schedule(request) == driver.cluster.schedule(request)
+    assert fresh.schedule(single).within == "GPU"  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hived import Bind, Preempt, RequestError
+from hived.cluster.offers import OFFERS
 from hived.cluster.states import GroupState
 
 from .driver import Driver
@@ -98,3 +99,32 @@ def test_a_lazy_group_that_has_to_go_anyway_is_not_downgraded_besides() -> None:
     driver.release("lazy")
     driver.bind(wants("first", "a", 4, priority=1))
     driver.bind(wants("second", "a", 4, priority=1))
+
+
+def test_a_downgraded_group_that_has_ended_is_not_brought_back() -> None:
+    driver = Driver(flat({"a": 2, "b": 1}))
+    driver.bind(wants("lazy", "a", 4, lazy_preemption=True))
+    driver.bind(wants("eager", "a", 4))
+    driver.preempt(wants("high", "a", (2, 4), priority=1))
+    driver.release("lazy")
+    driver.cancel("high")
+    assert driver.cluster.groups() == ("eager",)
+    driver.bind(wants("next", "a", 4))
+
+
+def test_of_two_lazy_groups_only_the_one_in_the_way_has_to_go() -> None:
+    driver = Driver(flat({"a": 2}, spare=1))
+    for name in ("one", "two"):
+        driver.bind(wants(name, "a", 4, lazy_preemption=True))
+    decision = driver.preempt(wants("high", "a", (2, 4), priority=1))
+    assert {*decision.victims, *decision.downgraded} == {"one", "two"}
+    assert len(decision.victims) == 1
+
+
+def test_only_the_latest_offers_to_a_group_are_kept() -> None:
+    driver = Driver(flat({"a": 1}, spare=OFFERS))
+    nodes = [f"n{i}" for i in range(OFFERS + 1)]
+    offers = [driver.ask(wants("job", "a", 1), [node]) for node in nodes]
+    with pytest.raises(RequestError, match="was not offered this"):
+        driver.cluster.commit(offers[0])
+    driver.commit(offers[1])
