@@ -97,7 +97,7 @@ class NaiveBuddies:
         holders = {cell: holder for cell in cells if (holder := self.holder_of(cell)) is not None}
         return min(
             (cell for cell, (k, _) in holders.items() if self.may_serve(level, k)),
-            key=lambda cell: (self.badness(cell), holders[cell][0], self.crowd(cell), cell[1]),
+            key=lambda cell: (self.badness(cell), holders[cell][0], cell[1]),
             default=None,
         )
 

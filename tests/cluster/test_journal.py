@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from hived.cluster.codec import Opaque
-from hived.cluster.decisions import Bind, Placement, PodPlacement, Preempt, Wait
+from hived.cluster.decisions import Bind, Placement, PodPlacement, Wait
 from hived.cluster.journal import (
     Cancelled,
     Committed,
@@ -130,14 +130,6 @@ def test_equal_events_are_equal_bytes() -> None:
     )
     assert one == other
     assert to_line(one) == to_line(other)
-
-
-def test_the_plan_of_a_decision_is_left_out() -> None:
-    for kind in (Bind("g", PLACEMENT), Preempt("g", PLACEMENT, ("v",))):
-        planned = replace(kind, plan=object())
-        assert to_line(Committed(planned)) == to_line(Committed(kind))
-        assert "plan" not in to_line(Committed(planned))
-        assert "plan" not in to_line(Refused("commit", (planned,), ""))
 
 
 def test_a_large_cluster_is_one_line() -> None:

@@ -52,6 +52,8 @@ class Slots:
     held: dict[str, tuple[int, ...]] = field(default_factory=dict)
     bad: set[str] = field(default_factory=set)
     version: int = 0
+    #: what can be committed, and at which version
+    offered: list[tuple[Decision, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.slots = self.slots or sum(chain.gpus // 8 for chain in self.spec.chains)
@@ -79,15 +81,16 @@ class Slots:
         pods = tuple(PodPlacement(f"n{slot}", (0,)) for slot in free[: request.pods])
         decision: Decision = Wait(request.group, (NothingIdle(request.pods, len(free)),))
         if len(pods) == request.pods:
-            decision = Bind(request.group, Placement("NODE", pods, (1,) * len(pods)), plan=(self, self.version))
+            decision = Bind(request.group, Placement("NODE", pods, (1,) * len(pods)))
         elif request.priority:
             victims = tuple(self.held)
-            decision = Preempt(request.group, Placement("NODE", pods), victims, plan=(self, self.version))
+            decision = Preempt(request.group, Placement("NODE", pods), victims)
+        self.offered.append((decision, self.version))
         self._write(Scheduled(request, suggested_nodes, now, decision))
         return decision
 
     def commit(self, decision: Decision) -> None:
-        if isinstance(decision, Wait) or decision.plan != (self, self.version) or decision.group in self.held:
+        if isinstance(decision, Wait) or (decision, self.version) not in self.offered or decision.group in self.held:
             raise self._refuse("commit", (decision,), "decision", "made before other changes; schedule again")
         if isinstance(decision, Bind):
             self.held[decision.group] = tuple(int(pod.node[1:]) for pod in decision.placement.pods)
@@ -331,6 +334,7 @@ class FailingMachine(RuleBasedStateMachine):
     """Fails, on purpose, once two slots are taken."""
 
     def __init__(self) -> None:
+        self.offered: list[tuple[Decision, int]] = []
         super().__init__()
         self.cluster = Slots(SPEC, Logged())
 

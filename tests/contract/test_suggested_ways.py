@@ -29,7 +29,7 @@ def test_among_idle_nodes_the_healthy_one() -> None:
 def test_a_search_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(flat({"a": 3}))
     gang = wants("gang", "a", (2, 4))
-    monkeypatch.setattr(suggested, "STEPS", 1)
+    monkeypatch.setattr(suggested, "STEPS", -1)  # with the one that each of two hosts has, one choice in all
     assert driver.wait(gang, suggested=["n0", "n1"]).reasons[0] == NotSuggested(2, searched_all=False)
     monkeypatch.undo()
     driver.bind(gang, suggested=["n0", "n1"])

@@ -103,7 +103,8 @@ class BuddyAllocator(FreeCells):
         """Take a cell at ``level`` that is bad, where safety allows; its number, or -1 when there is none.
 
         For a virtual cell that no healthy one can be had for (*doomed bad*), so that the healthy ones stay for others.
-        Fewest bad leaves first, then the lowest level to be split, crowd, number. O(levels * bad cells of ``level``).
+        Fewest bad leaves first, then the lowest level to be split, then the lowest number; not by crowd, since loans
+        come and go, and what is doomed should stay. O(levels * bad cells of ``level``).
         """
         if not self.bad_leaves:
             return -1
@@ -111,7 +112,7 @@ class BuddyAllocator(FreeCells):
         siblings = self.siblings(level)
         best = min(
             (
-                (leaves, k, siblings.crowd[cell], cell)
+                (leaves, k, cell)
                 for cell, leaves in siblings.bad.items()
                 if (k := self._level_of_holder(level, cell)) <= highest
             ),
@@ -119,7 +120,7 @@ class BuddyAllocator(FreeCells):
         )
         if best is None:
             return -1
-        _, k, _, cell = best
+        _, k, cell = best
         return self._take_inside(k, cell // (self.hierarchy.gpus[k] // self.hierarchy.gpus[level]), cell, level)
 
     def surely_healthy(self, wanted: Sequence[int]) -> bool:

@@ -42,8 +42,8 @@ def offer(state: State, plan: Plan) -> Bind | Preempt:
     placement = state.placement(plan)
     if plan.victims:
         victims = tuple([group.name for group in plan.victims])
-        return Preempt(name, placement, victims, within, plan.relaxed, downgraded, overtaken, plan)
-    return Bind(name, placement, within, plan.relaxed, downgraded, overtaken, plan)
+        return Preempt(name, placement, victims, within, plan.relaxed, downgraded, overtaken)
+    return Bind(name, placement, within, plan.relaxed, downgraded, overtaken)
 
 
 def again(state: State, group: Group) -> Bind | Preempt:

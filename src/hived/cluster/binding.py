@@ -106,6 +106,8 @@ class Binder(Anchoring):
     def _use(self, cell: int) -> None:
         """Something is in use in a cell that was only anchored, and so in those above it."""
         self.anchored.discard(cell)
+        if cell in self.doomed:
+            self.allocator.changes += 1  # who is short has to be asked again
         parent = self.pool.cells[cell].parent
         if parent >= 0:
             if parent in self.anchored:
@@ -169,6 +171,7 @@ class Binder(Anchoring):
         if parent < 0:
             if cell in self.doomed:  # until somebody finds that it can be healthy again
                 self.anchored.add(cell)
+                self.allocator.changes += 1
                 if cell < self.pool.hosts:
                     self.anchor_leaves(cell, 0)
                 return

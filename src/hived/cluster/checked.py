@@ -56,8 +56,8 @@ class CheckedCluster(Cluster):
         super().set_device_health(node, device, healthy)
         self._check()
 
-    def recover(self, records: Iterable[Record], now: float = 0.0) -> Reconfiguration:
-        report = super().recover(records, now)
+    def recover(self, records: Iterable[Record]) -> Reconfiguration:
+        report = super().recover(records)
         self._check()
         return report
 

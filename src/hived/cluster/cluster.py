@@ -10,7 +10,6 @@ then is refused. Everything else is an event that happened: groups end, nodes tu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 from hived.cells import LevelSafety, assert_safe
@@ -20,7 +19,7 @@ from hived.spec.compiled import ClusterSpec
 
 from . import journal, looking, recovery
 from .answers import again, offer, plan_for, refuse_another
-from .decisions import Bind, Decision, Placement, Preempt, Wait
+from .decisions import Bind, Decision, Preempt, Wait
 from .dooming import see_bad
 from .groups import Group
 from .health import leaf_state, set_health
@@ -38,6 +37,8 @@ from .suggested import Suggested, nodes_named
 
 #: how many groups that were preempted and have ended are remembered, for explain
 REMEMBERED = 10_000
+
+MOST_SECONDS = 2**53  #: up to which a float tells one second from the next
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ class Cluster:
         """
         if self._log is None:
             return self._schedule(request, suggested_nodes, now)
-        if suggested_nodes is not None and not isinstance(suggested_nodes, str):
+        if isinstance(suggested_nodes, Iterable) and not isinstance(suggested_nodes, str):
             suggested_nodes = tuple(sorted(suggested_nodes, key=str))
         decision = self._logged(
             "schedule", (request, suggested_nodes, now), lambda: self._schedule(request, suggested_nodes, now)
@@ -104,7 +105,7 @@ class Cluster:
         state = self._state
         state.step_back()
         demand = state.demands.of(request)
-        if type(now) not in (int, float) or not isfinite(now):
+        if type(now) not in (int, float) or not -MOST_SECONDS <= now <= MOST_SECONDS:
             raise RequestError("now", f"seconds, not {now!r}")
         group = state.groups.get(request.group)
         if group is not None:
@@ -115,7 +116,7 @@ class Cluster:
         if plan is not None:
             plan.now = now
             decision = offer(state, plan)
-            self._offers.remember(decision)
+            self._offers.remember(decision, plan)
             return decision
         wait = Wait(request.group, reasons(state, request, demand, suggested))
         state.wait(request, wait.reasons, now)
@@ -124,9 +125,12 @@ class Cluster:
     def _suggested(self, names: Collection[str] | None) -> Suggested | None:
         if names is None:
             return None
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        if isinstance(names, str) or not isinstance(names, Iterable):
             raise RequestError("suggested_nodes", f"names of nodes, not {names!r}")
-        return nodes_named(names, self._state.floors, self._by_name().numbers)
+        listed = tuple(names)
+        if not all(isinstance(name, str) for name in listed):
+            raise RequestError("suggested_nodes", f"names of nodes, not {listed!r}")
+        return nodes_named(listed, self._state.floors, self._by_name().numbers)
 
     def _by_name(self) -> Names:
         if self._names is None:
@@ -183,8 +187,6 @@ class Cluster:
             self._commit_again(group, decision)
             return
         plan = self._offers.plan(decision)
-        if state.ahead is not plan:
-            state.step_back()
         if plan.made_by is not state or plan.version != state.version:
             state.step_back()
             plan = self._still(decision, plan)
@@ -193,7 +195,7 @@ class Cluster:
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
         """A decision about a group that has its placement: it starts now, or nothing is left to do."""
-        if decision.placement != group.placement:
+        if group.placement is None or decision.placement.pods != group.placement.pods:
             raise RequestError("decision", f"{group.name!r} has another placement by now; schedule it again")
         self._state.step_back()
         if isinstance(decision, Bind) and group.state is GroupState.PREEMPTING:
@@ -232,8 +234,9 @@ class Cluster:
         if group is None:
             self._refuse_unknown(name, "nothing to release")
         state.step_back()
+        self._offers.forget(name)
+        self._preempted.pop(name, None)
         if group.preempted_by:
-            self._preempted.pop(name, None)
             self._preempted[name] = tuple(
                 PreemptedBy(by.name, state.tenants[by.tenant], by.priority, group.priority, True)
                 for by in group.preempted_by
@@ -289,7 +292,7 @@ class Cluster:
         """Every group that runs: ``(group, request, placement)``, by name. What :meth:`recover` needs. O(groups)."""
         return looking.records(self._state)
 
-    def recover(self, records: Iterable[Record], now: float = 0.0) -> Reconfiguration:
+    def recover(self, records: Iterable[Record]) -> Reconfiguration:
         """Take over groups that run already, as :meth:`records` gave them or in any other order: the same state.
 
         Under the spec that they started with, all is as it was. Under another, what its VC's cells cannot stand under
@@ -300,11 +303,8 @@ class Cluster:
             given = tuple((group, request, placement) for group, request, placement in records)
         except (TypeError, ValueError):
             raise RequestError("records", "expected (group, request, placement) for each group") from None
-        for position, (_, _, placement) in enumerate(given):
-            if not isinstance(placement, Placement):
-                raise RequestError(f"records[{position}]", f"expected a Placement, not {placement!r}")
         self._state.step_back()
-        report = self._logged("recover", (given,), lambda: recovery.recover(self._state, self._by_name(), given, now))
+        report = self._logged("recover", (given,), lambda: recovery.recover(self._state, self._by_name(), given))
         self._write(journal.Recovered(given))
         return report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from .reasons import Reason
@@ -41,7 +41,6 @@ class Bind:
     relaxed: tuple[str, ...] = ()  #: caps given up for it under soft affinity, from the one asked for upward
     downgraded: tuple[str, ...] = ()  #: groups of its VC that run on as opportunistic for its sake (lazy preemption)
     overtaken: tuple[str, ...] = ()  #: preempting groups whose reservations end with the commit
-    plan: object = field(default=None, compare=False, repr=False)  #: of the cluster that made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class Preempt:
     relaxed: tuple[str, ...] = ()  #: see :class:`Bind`
     downgraded: tuple[str, ...] = ()  #: see :class:`Bind`
     overtaken: tuple[str, ...] = ()  #: see :class:`Bind`
-    plan: object = field(default=None, compare=False, repr=False)  #: of the cluster that made it
 
 
 @dataclass(frozen=True, slots=True)

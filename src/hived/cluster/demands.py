@@ -62,10 +62,9 @@ class Demands:
             request.soft_affinity,
             request.lazy_preemption,
         )
-        try:
+        demand = None
+        if _well_typed(request):  # 1, 1.0 and True are one key
             demand = self._known.get(shape)
-        except TypeError:  # something unhashable stands where a name or a number should
-            demand = None
         if demand is None:
             demand = self._compile(request)
             if len(self._known) >= 10_000:
@@ -193,6 +192,21 @@ def pools_of(vc: VirtualClusterSpec, chains: dict[str, int]) -> list[tuple[int, 
     pools: list[tuple[int, str | None]] = [(number, None) for name, number in chains.items() if name in reserved]
     pools += [(chains[pin.chain], pin.pinned_cell_id) for pin in vc.pinned]
     return pools
+
+
+def _well_typed(request: Request) -> bool:
+    """Whether the fields that equal others of another type are of the right one. O(members)."""
+    if type(request.lazy_preemption) is not bool or type(request.soft_affinity) is not bool:
+        return False
+    for name in (request.vc, request.leaf_cell_type, request.pinned_cell_id, request.within):
+        if name is not None and type(name) is not str:
+            return False
+    for member in request.members:
+        if type(member) is not Member or type(member.pods) is not int or type(member.leaf_cells) is not int:
+            return False
+        if member.cell_type is not None and type(member.cell_type) is not str:
+            return False
+    return True
 
 
 def _check_name_and_priority(request: Request) -> None:

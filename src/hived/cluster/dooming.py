@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .floor import Floor
+from .tenancy import Tenancy
 
 if TYPE_CHECKING:
     from .state import State
@@ -33,16 +34,25 @@ def _see_bad(state: State, floor: Floor) -> None:
     floor.doomed.clear()
     if not allocator.bad_leaves:
         return
-    levels = range(allocator.hierarchy.top + 1)
-    for of_tenant in state.tenancies:
-        for tenancy in of_tenant:
-            if tenancy.floor is floor and tenancy.pinned is None:
-                binder = tenancy.binder
-                wanted = [binder.unbound(level) for level in levels]
-                if not any(wanted) or allocator.surely_healthy(wanted):
-                    continue
-                for level, short in enumerate(allocator.shortage(wanted)):
-                    for _ in range(short):
-                        cell = binder.loose[level].last()
-                        if binder.doom(level):
-                            floor.doomed.append((binder, cell))
+    found = True
+    while found:  # a cell doomed for one VC can be the last that another could have had by splitting
+        found = False
+        for of_tenant in state.tenancies:
+            for tenancy in of_tenant:
+                if tenancy.floor is floor and tenancy.pinned is None:
+                    found = _doom(floor, tenancy) or found
+
+
+def _doom(floor: Floor, tenancy: Tenancy) -> bool:
+    """Doom what a VC is short of; whether it was anything."""
+    allocator, binder = floor.allocator, tenancy.binder
+    wanted = [binder.unbound(level) for level in range(allocator.hierarchy.top + 1)]
+    if not any(wanted) or allocator.surely_healthy(wanted):
+        return False
+    before = len(floor.doomed)
+    for level, short in enumerate(allocator.shortage(wanted)):
+        for _ in range(short):
+            cell = binder.loose[level].last()
+            if binder.doom(level):
+                floor.doomed.append((binder, cell))
+    return len(floor.doomed) > before

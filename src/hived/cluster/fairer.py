@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import islice
 
+from hived.errors import ensure
+
 from .allocation import Part
 from .fairness import shares
 from .floor import Floor
@@ -48,7 +50,7 @@ def above_share(state: State, chain: int, taken: int) -> list[int]:
 
 def per_weight(held: int, weight: int) -> Fraction:
     """How far up a tenant's share is filled; who has no weight comes before all others."""
-    return Fraction(held, weight) if weight else Fraction(held * 1_000_000_000)
+    return Fraction(held, weight) if weight else Fraction(held * 10**30)
 
 
 def bind_fairly(state: State, plan: Plan) -> None:
@@ -82,7 +84,7 @@ def bind_fairly(state: State, plan: Plan) -> None:
         return
     tenancy.unbind(plan.pods)
     again = tenancy.bind(plan.pods)
-    assert again == plan.parts
+    ensure(again == plan.parts, "leaves bound again are the same")
 
 
 def _unfair(groups: dict[Group, None] | list[Group], above: list[int]) -> tuple[int, int]:

@@ -136,6 +136,7 @@ def _plan(
         return plan
     in_vc = tenancy.on(found.pods)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
+    lazy.sort(key=lambda group: group.sequence)
     while _over_others(state, plan, in_vc, lazy, suggested):
         if not any(group in plan.victims for group in lazy):
             return plan

@@ -6,6 +6,7 @@ Cheap enough to be always on: counts that are kept anyway, and a few searches mo
 from __future__ import annotations
 
 from heapq import nsmallest
+from itertools import islice
 
 from hived.cells import Space, count_fitting, find
 
@@ -56,7 +57,8 @@ def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
                 pool = state.tenancies[demand.tenant][choice.where].pool
                 hosts = max([hosts, *(shape.leaves for shape in set(pool.shapes))])
                 have += pool.gpus
-        reason = NeverFits(request.vc, demand.gpus, have, demand.largest_pod, hosts, request.within)
+        vc = "" if request.opportunistic else request.vc  # for opportunistic groups: the cluster
+        reason = NeverFits(vc, demand.gpus, have, demand.largest_pod, hosts, request.within)
     if len(state.fits_empty) >= 10_000:
         state.fits_empty.clear()
     state.fits_empty[key] = reason
@@ -103,45 +105,37 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
         lower = tenancy.below(request.priority)
         space = tenancy.space(lower[-1] if lower else -1)
         rooms.append((choice, tenancy, space, tenancy.totals[lower[-1] if lower else -1]))
-    have = sum(total for _, _, _, total in rooms)
     bad = [reason for choice, tenancy, space, _ in rooms if (reason := _bad(request, choice, tenancy, space))]
     choice, tenancy, space, most = max(rooms, key=lambda room: room[3])
     found: list[Reason] = []
     need = sum(need.gpus for need in choice.needs)
     if most < need:
-        exhausted = _exhausted(state, request, demand, need, have)
+        exhausted = _exhausted(request, tenancy, need, most)
         if exhausted.held_by or not bad:
             found.append(exhausted)
     else:
         largest = max((bucket.host_class.free.free for bucket in space.index.buckets if bucket.hosts), default=0)
         capped = not request.soft_affinity and find(space, choice.needs, packed) is not None
         within = request.within if capped else None
-        found.append(Fragmented(request.vc, need, have, demand.largest_pod, largest, within))
-    found += _part_of_gang(choice, space, count_fitting(space, choice.needs, packed))
+        found.append(Fragmented(request.vc, need, most, demand.largest_pod, largest, within))
+    found += _part_of_gang(choice, count_fitting(space, choice.needs, packed))
     return found + bad[:1]
 
 
-def _exhausted(state: State, request: Request, demand: Demand, need: int, have: int) -> VcExhausted:
+def _exhausted(request: Request, tenancy: Tenancy, need: int, have: int) -> VcExhausted:
+    """What stands in the way in the pool that has most to give."""
     holders: list[Group] = []
-    number = size = 0
-    for choice in demand.choices:
-        tenancy = state.tenancies[demand.tenant][choice.where]
-        size += tenancy.pool.gpus
-        for priority in sorted(tenancy.at):
-            if priority >= request.priority:
-                number += len(tenancy.at[priority])
-                holders += list(zip_first(tenancy.at[priority], NAMED))
+    number = 0
+    for priority in sorted(tenancy.at):
+        if priority >= request.priority:
+            number += len(tenancy.at[priority])
+            holders += islice(tenancy.at[priority], NAMED)
     oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
     held_by = tuple((group.name, group.gpus) for group in oldest)
-    return VcExhausted(request.vc, need, have, size, held_by, number - len(held_by))
+    return VcExhausted(request.vc, need, have, tenancy.pool.gpus, held_by, number - len(held_by))
 
 
-def zip_first(groups: dict[Group, None], number: int) -> list[Group]:
-    """The first groups of a line. O(number)."""
-    return [group for group, _ in zip(groups, range(number), strict=False)]
-
-
-def _part_of_gang(choice: Choice, space: Space, fit: int) -> list[Reason]:
+def _part_of_gang(choice: Choice, fit: int) -> list[Reason]:
     pods = len(choice.needs)
     return [WaitingForGang(fit, pods)] if pods > 1 and 0 < fit < pods else []
 
@@ -183,7 +177,7 @@ def _no_loan(state: State, request: Request, demand: Demand) -> list[Reason]:
     if held + need > share:
         found.append(ShareUsedUp(request.vc, need, held, int(share)))
     space = floor.chain.idle_space()
-    found += _part_of_gang(choice, space, count_fitting(space, choice.needs, farthest_from_guaranteed))
+    found += _part_of_gang(choice, count_fitting(space, choice.needs, farthest_from_guaranteed))
     bad = _bad_floor(floor, choice)
     return found + ([bad] if bad else [])
 

@@ -158,11 +158,13 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
     return group
 
 
-def recover(state: State, names: Names, records: Iterable[Record], now: float) -> Reconfiguration:
+def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfiguration:
     """Take over groups that run. Raises :class:`RequestError`, before anything has changed, for what cannot be true.
 
     Whatever the spec has become since they started, they run: what its VC's cells cannot stand under is opportunistic.
     """
+    for position, record in enumerate(records):
+        _check_form(state, position, record)
     ordered = in_order(records)
     places = [_checked(state, names, record) for record in ordered]
     _refuse_two_on_one(state, ordered, places)
@@ -172,19 +174,41 @@ def recover(state: State, names: Names, records: Iterable[Record], now: float) -
         levels: list[tuple[int, ...]] = []
         if recorded and not at.gone and request.priority > OPPORTUNISTIC:
             levels = reserved_levels(state, state.tenant(request.vc), at.chain, recorded)
-        report.add(take_over(state, record, at, now, levels), at, bool(recorded), levels)
+        report.add(take_over(state, record, at, 0.0, levels), at, bool(recorded), levels)
     return report.finished(())
+
+
+def _check_form(state: State, position: int, record: Record) -> None:
+    """Raise :class:`RequestError` for what is no record."""
+    name, request, placement = record
+    where = f"records[{position}]"
+    if not isinstance(request, Request) or not isinstance(placement, Placement):
+        raise RequestError(where, "expected (group, request, placement)")
+    state.demands.check_form(request)
+    if name != request.group:
+        raise RequestError(where, f"its request is of group {request.group!r}, not {name!r}")
+    levels = placement.reserved_levels
+    try:
+        pods = [(node, tuple(devices)) for node, devices in placement.pods]
+        right = isinstance(placement.chain, str) and all(type(level) is int for level in tuple(levels))
+    except (TypeError, ValueError):
+        right = False
+    right = right and all(
+        isinstance(node, str) and devices and all(type(device) is int for device in devices) for node, devices in pods
+    )
+    if not right:
+        raise RequestError(where, f"no placement: {placement!r}")
+    if any(len(set(devices)) < len(devices) for _, devices in pods):
+        raise RequestError(where, "a device is given twice to one pod")
+    most = max((member.leaf_cells for member in request.members if member.cell_type is None), default=0)
+    if all(member.cell_type is None for member in request.members) and any(len(d) > most for _, d in pods):
+        raise RequestError(where, f"a pod has more devices than the {most} asked for")
 
 
 def _checked(state: State, names: Names, record: Record) -> Located:
     """Where a record's group is. Raises :class:`RequestError` for a record that no cluster can have written."""
     name, request, placement = record
     where = f"records[{name!r}]"
-    if not isinstance(request, Request) or not isinstance(placement, Placement):
-        raise RequestError(where, "expected (group, request, placement)")
-    state.demands.check_form(request)
-    if name != request.group:
-        raise RequestError(where, f"its request is of group {request.group!r}")
     if name in state.groups:
         raise RequestError(where, "this group runs already, or is given twice")
     if len(placement.pods) > request.pods or len(placement.reserved_levels) not in (0, len(placement.pods)):

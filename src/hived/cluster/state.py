@@ -214,7 +214,7 @@ class State:
 
     def level(self, plan: Plan) -> int:
         """The lowest level at which one physical cell holds all pods of a plan, 0 for none. O(pods * levels)."""
-        if len(plan.pods) > 1 and plan.pods[0][0] != plan.pods[-1][0]:
+        if len(plan.pods) > 1 and any(host != plan.pods[0][0] for host, _ in plan.pods):
             return self.common_level(plan.chain, plan.parts)  # cells apart in the VC may be close in the cluster
         return plan.level
 

@@ -38,17 +38,16 @@ class Suggested:
         return found
 
     def could_stand(self, tenancy: Tenancy, host: int, mask: int) -> bool:
-        """Whether there is a cell for ``host`` on these nodes at all."""
-        return next(self.cells(tenancy, host, mask), -1) >= 0
+        """Whether there is a cell for ``host`` on these nodes at all. O(nodes named)."""
+        return any(tenancy.binder.can_stand(host, cell) for cell in self.cells(tenancy, host, mask))
 
-    def cells(self, tenancy: Tenancy, host: int, mask: int) -> Iterator[int]:
-        """The cells on these nodes that an unbound ``host`` can stand on with enough healthy leaves, best first.
+    def cells(self, tenancy: Tenancy, host: int, mask: int) -> list[int]:
+        """The cells on these nodes of the size of ``host`` with enough healthy leaves, best first. O(n log n).
 
-        The fewest leaves in opportunistic use, then the lowest number. O(nodes named).
+        The fewest leaves in opportunistic use, then the fewest bad ones, then the lowest number.
         """
-        pool, chain, binder = tenancy.pool, tenancy.floor.chain, tenancy.binder
-        shape = pool.shapes[host]
-        per_node = pool.hierarchy.node_size // shape.leaves
+        chain, shape = tenancy.floor.chain, tenancy.pool.shapes[host]
+        per_node = tenancy.pool.hierarchy.node_size // shape.leaves
         usable = []
         for node in self.nodes[tenancy.floor.number]:
             for part in range(per_node):
@@ -56,44 +55,63 @@ class Suggested:
                 if shape.leaves - bad.bit_count() >= mask.bit_count():
                     crowd = chain.opportunistic[node] >> part * shape.leaves & shape.full
                     usable.append((crowd.bit_count(), bad.bit_count(), node * per_node + part))
-        usable.sort()
-        return (cell for _, _, cell in usable if binder.can_stand(host, cell))
+        return [cell for _, _, cell in sorted(usable)]
 
 
 def stand_on_suggested(tenancy: Tenancy, pods: Pods, suggested: Suggested) -> dict[int, int] | None:
     """A cell on the suggested nodes for every host that is not bound yet; None when there is no such way.
 
     A search that goes back on its choices: a host standing in one rack can shut another out of it. At most ``STEPS``
-    choices are tried. Nothing is bound afterwards.
+    choices more than there are hosts are tried. Nothing is bound afterwards. O(n log n + hosts^2 + steps * levels).
     """
     binder, pool = tenancy.binder, tenancy.pool
     hosts = [(host, mask) for host, mask in by_host(pods) if binder.bound[host] < 0]
+    lists: dict[tuple[int, int], list[int]] = {}
+    for host, mask in hosts:
+        kind = pool.shapes[host].leaves, mask.bit_count()
+        if kind not in lists:
+            lists[kind] = suggested.cells(tenancy, host, mask)
+    for leaves, least in lists:
+        alike = [pool.shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts]
+        if len(lists[leaves, least]) < sum(alike):
+            return None
     standing: dict[int, int] = {}
-    steps = 0
-
-    def go_on(position: int) -> bool:
-        nonlocal steps
-        if position == len(hosts):
-            return True
-        host, mask = hosts[position]
-        if binder.bound[host] >= 0:  # anchored there meanwhile, since its neighbours stand beside bad hardware
-            return False
-        for cell in list(suggested.cells(tenancy, host, mask)):
-            steps += 1
-            if steps > STEPS:
-                suggested.searched_all = False
-                return False
-            binder.stand(host, cell, mask)
-            standing[host] = cell
-            healthy = not pool.bad[host] & mask
-            if healthy and go_on(position + 1):
+    taken: set[tuple[int, int]] = set()
+    steps = STEPS + len(hosts)
+    choices: list[Iterator[int]] = []
+    try:
+        while len(standing) < len(hosts):
+            if len(choices) == len(standing):
+                host, mask = hosts[len(standing)]
+                fits = lists[pool.shapes[host].leaves, mask.bit_count()]
+                # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
+                choices.append(iter(fits if binder.bound[host] < 0 else ()))
+            host, mask = hosts[len(choices) - 1]
+            for cell in choices[-1]:
+                if (pool.shapes[host].leaves, cell) in taken or not binder.can_stand(host, cell):
+                    continue
+                steps -= 1
+                if steps < 0:
+                    suggested.searched_all = False
+                    return None
+                binder.stand(host, cell, mask)
+                if pool.bad[host] & mask:
+                    binder.unbind(host, 0)
+                    continue
+                standing[host] = cell
+                taken.add((pool.shapes[host].leaves, cell))
+                break
+            else:  # back to the host before, and its next cell
+                choices.pop()
+                if not choices:
+                    return None
+                host, _ = hosts[len(choices) - 1]
+                taken.discard((pool.shapes[host].leaves, standing.pop(host)))
                 binder.unbind(host, 0)
-                return True
+        return dict(standing)
+    finally:
+        for host in reversed(standing):
             binder.unbind(host, 0)
-            del standing[host]
-        return False
-
-    return standing if go_on(0) else None
 
 
 def nodes_named(names: Collection[str], floors: Sequence[Floor], numbers: Sequence[dict[str, int]]) -> Suggested | None:

@@ -1,0 +1,207 @@
+"""Bugs of the past, one test each: what broke, and must not again."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hived import Bind, Cluster, Member, Request, RequestError, Wait
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.reasons import BadHardware, NeverFits, VcExhausted
+
+from .driver import Driver
+from .specs import Spec, cluster_spec, flat, lent, racks, reserves, wants
+
+
+def log_of(logged: bool) -> Callable[[str], None] | None:
+    lines: list[str] = []
+    return lines.append if logged else None
+
+
+def test_a_gang_of_more_hosts_than_python_recurses_is_placed_on_suggested_nodes() -> None:
+    cluster = Cluster.from_spec(flat({"a": 1200}))
+    decision = cluster.schedule(wants("gang", "a", (1100, 4)), [f"n{i}" for i in range(1199)])
+    assert isinstance(decision, Bind)
+    cluster.check_safety()
+
+
+def test_looking_changes_no_later_answer() -> None:
+    def story(look: bool) -> object:
+        cluster = Cluster.from_spec(flat({"a": 3, "b": 1}))
+        cluster.set_device_health("n1", 0, healthy=False)
+        cluster.commit(cluster.schedule(lent("loan", "a", 1)))
+        cluster.set_device_health("n0", 0, healthy=False)
+        if look:
+            cluster.doomed()
+        cluster.release("loan")
+        return cluster.schedule(wants("job", "a", (3, 4)))
+
+    assert story(look=True) == story(look=False)
+
+
+def test_a_question_does_not_turn_the_order_of_downgraded_groups() -> None:
+    def story(ask: bool) -> object:
+        cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+        for name in ("one", "two"):
+            cluster.commit(cluster.schedule(wants(name, "a", 1, lazy_preemption=True)))
+        if ask:
+            cluster.plan(wants("question", "a", 4, priority=1))
+        return cluster.schedule(wants("job", "a", 4, priority=1))
+
+    assert story(ask=True) == story(ask=False)
+
+
+def test_a_vc_that_can_have_no_healthy_cell_once_others_are_doomed_is_told_of_bad_hardware() -> None:
+    driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE": 1, "RACK": 1}}, count=2, nodes=2))
+    driver.set_device("r1n0", 3, healthy=False)
+    driver.set_device("r1n1", 3, healthy=False)
+    assert any(isinstance(reason, BadHardware) for reason in driver.wait(wants("whole", "a", 4)).reasons)
+
+
+def test_a_doomed_cell_that_comes_into_use_dooms_who_depends_on_it_at_once() -> None:
+    driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE": 1, "RACK": 1}}, count=2, nodes=2))
+    driver.set_device("r1n0", 3, healthy=False)
+    driver.set_device("r1n1", 3, healthy=False)
+    driver.bind(wants("in-doomed", "b", 1))
+    before = driver.cluster.snapshot()
+    driver.cluster.plan(wants("question", "a", 1))
+    assert driver.cluster.snapshot() == before
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Request("x", "a", 0, (Member(1.0, 1),)),  # type: ignore[arg-type]
+        Request("x", "a", 0, (Member(1, True),)),
+        Request("x", "a", 0, (Member(1, 1),), soft_affinity=0),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_type_is_refused_whatever_was_asked_before(wrong: Request, first: bool) -> None:
+    cluster = Cluster.from_spec(flat({"a": 1}))
+    if first:
+        cluster.schedule(wants("before", "a", 1))
+    with pytest.raises(RequestError):
+        cluster.schedule(wrong)
+
+
+def test_pods_before_and_after_one_in_another_cell_are_said_to_be_in_their_rack() -> None:
+    driver = Driver(racks({"a": {"RACK.NODE": 3}, "b": {"RACK": 1}}, count=3, nodes=3))
+    decision = driver.bind(wants("gang", "a", 2, 4, 2))
+    assert {pod.node for pod in decision.placement.pods} == {"r0n0", "r0n1"}
+    assert decision.within == "RACK"
+
+
+def two_chains() -> Spec:
+    """Two nodes alone, and two under one switch, all of the same device type and one VC's."""
+    types: Spec = {
+        "NODE": {"childCellType": "V100", "childCellNumber": 4, "isNodeLevel": True},
+        "2-NODE": {"childCellType": "NODE", "childCellNumber": 2},
+    }
+    cells: list[Spec] = [
+        {"cellType": "NODE", "cellAddress": "n0"},
+        {"cellType": "NODE", "cellAddress": "n1"},
+        {"cellType": "2-NODE", "cellChildren": [{"cellAddress": "m0"}, {"cellAddress": "m1"}]},
+    ]
+    return cluster_spec(types, cells, {"a": reserves({"NODE": 2, "2-NODE": 1})})
+
+
+def test_room_spread_over_chains_is_not_what_an_exhausted_vc_has() -> None:
+    driver = Driver(two_chains())
+    driver.bind(wants("one", "a", 4, priority=5))
+    driver.bind(wants("two", "a", 4, priority=5), suggested=["m0"])
+    reason = driver.wait(wants("pair", "a", (2, 4))).reasons[0]
+    assert isinstance(reason, VcExhausted)
+    assert reason.have < reason.need
+
+
+def test_a_loan_that_never_fits_speaks_of_the_cluster_and_not_of_the_vc() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    reason = driver.wait(lent("job", "a", (3, 4))).reasons[0]
+    assert isinstance(reason, NeverFits)
+    assert "the cluster has 8" in driver.cluster.explain("job")
+
+
+def test_a_group_that_ended_well_was_not_preempted() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(lent("job", "a", (2, 4)))
+    driver.run(wants("owner", "b", 4))
+    driver.release("owner")
+    driver.bind(lent("job", "a", 1))
+    driver.release("job")
+    with pytest.raises(RequestError, match="no such group"):
+        driver.cluster.explain("job")
+
+
+def test_an_offer_does_not_survive_a_run_that_was_taken_over() -> None:
+    cluster = Cluster.from_spec(flat({"a": 1}))
+    request = wants("job", "a", 1)
+    offer = cluster.schedule(request)
+    assert isinstance(offer, Bind)
+    cluster.recover([("job", request, offer.placement)])
+    cluster.release("job")
+    with pytest.raises(RequestError, match="not since it last ran"):
+        cluster.commit(offer)
+
+
+def test_committing_again_after_a_downgrade_changes_nothing() -> None:
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    low = cluster.schedule(wants("low", "a", 4, lazy_preemption=True))
+    cluster.commit(low)
+    cluster.commit(cluster.schedule(wants("high", "a", 4, priority=1)))
+    cluster.commit(low)
+
+
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("now", [10**400, 2**53 + 1])
+def test_a_time_that_is_no_float_is_an_error_or_an_answer_with_and_without_a_log(now: Any, logged: bool) -> None:
+    cluster = Cluster.from_spec(flat({"a": 1}), log=log_of(logged))
+    before = cluster.snapshot()
+    with pytest.raises(RequestError, match="now"):
+        cluster.schedule(wants("job", "a", 5), now=now)
+    assert cluster.snapshot() == before
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_suggested_nodes_that_are_no_collection_are_an_error(logged: bool) -> None:
+    cluster = Cluster.from_spec(flat({"a": 1}), log=log_of(logged))
+    with pytest.raises(RequestError, match="suggested_nodes"):
+        cluster.schedule(wants("job", "a", 1), 5)  # type: ignore[arg-type]
+    answer = cluster.schedule(wants("job", "a", 1), (name for name in ["n0"]))  # type: ignore[arg-type]
+    assert not isinstance(answer, Wait)
+
+
+AT = PodPlacement("n0", (0,))
+
+
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize(
+    "record",
+    [
+        ("job", None, Placement("NODE", (AT,), (3,))),
+        (5, wants("job", "a", 1), Placement("NODE", (AT,), (3,))),
+        ("job", wants("job", "a", 1), Placement("NODE", 5)),  # type: ignore[arg-type]
+        ("job", wants("job", "a", 1), Placement("NODE", (5,))),  # type: ignore[arg-type]
+        ("job", wants("job", "a", 1), Placement("NODE", (PodPlacement("n0", "0"),))),  # type: ignore[arg-type]
+        ("job", wants("job", "a", 1), Placement("NODE", (AT,), ("3",))),  # type: ignore[arg-type]
+        ("job", wants("job", "a", 2), Placement("NODE", (PodPlacement("n0", (0, 0)),), (3,))),
+        ("job", wants("job", "a", 1), Placement("NODE", (PodPlacement("n0", (0, 1, 2)),), (3,))),
+    ],
+)
+def test_a_record_that_no_cluster_wrote_is_refused_and_changes_nothing(record: Any, logged: bool) -> None:
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}), log=log_of(logged))
+    before = cluster.snapshot()
+    with pytest.raises(RequestError):
+        cluster.recover([record, ("other", wants("other", "b", 1), Placement("NODE", (PodPlacement("n1", (0,)),)))])
+    assert cluster.snapshot() == before
+
+
+def test_a_decision_is_plain_data() -> None:
+    cluster = Cluster.from_spec(flat({"a": 500, "b": 500}))
+    decision = cluster.schedule(wants("job", "a", 1))
+    assert len(pickle.dumps(decision)) < 2_000  # and not the whole cluster
+    assert copy.deepcopy(decision) == decision
