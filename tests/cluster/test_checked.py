@@ -37,6 +37,13 @@ def test_every_change_reports_safety() -> None:
     assert all(row.margin >= 0 for rows in told for row in rows)
 
 
+def test_an_answer_is_checked_too() -> None:
+    cluster = CheckedCluster(SPEC)
+    cluster._state.floors[0].states.used[0] = 1  # a deliberate fault
+    with pytest.raises(InvariantError, match="used"):
+        cluster.schedule(job("one"))
+
+
 CHANGES: dict[str, Callable[[CheckedCluster], Any]] = {
     "commit": lambda cluster: cluster.commit(cluster.schedule(job("two"))),
     "release": lambda cluster: cluster.release("one"),

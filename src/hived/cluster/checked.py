@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from hived.cells import LevelSafety
@@ -11,10 +11,11 @@ from hived.spec.compiled import ClusterSpec
 from .cluster import Cluster
 from .decisions import Decision
 from .recovery import Reconfiguration, Record
+from .requests import Request
 
 
 class CheckedCluster(Cluster):
-    """Like :class:`Cluster`, and re-derives everything after every change. O(cluster) per change.
+    """Like :class:`Cluster`, and re-derives everything after every answer and every change. O(cluster) each.
 
     Raises :class:`~hived.errors.InvariantError` at the change that broke something, rather than at what follows from
     it. ``on_safety``: told the rows of ``check_safety`` then, for a metric.
@@ -35,6 +36,11 @@ class CheckedCluster(Cluster):
         rows = self.check_safety()
         if self._on_safety is not None:
             self._on_safety(rows)
+
+    def schedule(self, request: Request, suggested_nodes: Collection[str] | None = None, now: float = 0.0) -> Decision:
+        decision = super().schedule(request, suggested_nodes, now)
+        self.validate()
+        return decision
 
     def commit(self, decision: Decision) -> None:
         super().commit(decision)
