@@ -205,3 +205,26 @@ def test_a_decision_is_plain_data() -> None:
     decision = cluster.schedule(wants("job", "a", 1))
     assert len(pickle.dumps(decision)) < 2_000  # and not the whole cluster
     assert copy.deepcopy(decision) == decision
+
+
+def test_a_fairer_place_found_while_a_downgrade_was_tried_is_forgotten_with_it() -> None:
+    """Loans of two tenants on all nodes; a lazy group whose own node is needed, so that its downgrade is given up."""
+    types: Spec = {
+        "NODE": {"childCellType": "GPU", "childCellNumber": 2, "isNodeLevel": True},
+        "RACK": {"childCellType": "NODE", "childCellNumber": 2},
+    }
+    racks_of_two = [{"cellType": "RACK"}] * 3
+    cells = {"a": {"virtualCells": [{"cellType": "RACK.NODE", "cellNumber": 3}]}}
+    spec = {
+        "physicalCluster": {"cellTypes": types, "physicalCells": racks_of_two},
+        "virtualClusters": {**cells, "b": {"virtualCells": [{"cellType": "RACK", "cellNumber": 1}]}},
+    }
+    driver = Driver(spec)
+    driver.bind(wants("lazy", "a", 1, priority=2, lazy_preemption=True), suggested=["1"])
+    driver.bind(lent("beside", "a", 1), suggested=["1"])
+    driver.bind(lent("b-2", "b", 1), suggested=["2"])
+    driver.bind(lent("a-2", "a", 1), suggested=["2"])
+    driver.bind(lent("a-3", "a", 2), suggested=["3"])
+    driver.bind(lent("a-0", "a", (2, 1)), suggested=["0"])
+    driver.bind(wants("theirs", "b", 1), suggested=["4"])
+    driver.ask(wants("high", "a", (3, 2), priority=5))

@@ -190,6 +190,7 @@ def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
     """Bind the plan's leaves; ``False`` where that cannot be, and nothing is bound then."""
     tenancy = plan.tenancy
     assert tenancy is not None
+    plan.standing = plan.spared = None  # of a try before, with other groups downgraded
     if suggested is not None:
         plan.standing = stand_on_suggested(tenancy, plan.pods, suggested)
         if plan.standing is None:
