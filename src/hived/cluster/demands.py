@@ -11,6 +11,9 @@ from hived.spec.compiled import ClusterSpec, VirtualClusterSpec
 
 from .requests import HIGHEST, OPPORTUNISTIC, Member, Request
 
+#: pods of all demands that are remembered: a few dozen bytes each
+REMEMBERED_PODS = 1_000_000
+
 
 class Choice(NamedTuple):
     """One place where a request may go: a pool of its VC, or a chain for an opportunistic one."""
@@ -35,7 +38,7 @@ class Demand(NamedTuple):
 class Demands:
     """Checks requests against one spec. What was checked once is remembered by shape."""
 
-    __slots__ = ("_known", "_leaf_types", "_pools", "_tenants", "gpus", "hierarchies", "spec")
+    __slots__ = ("_known", "_leaf_types", "_pods", "_pools", "_tenants", "gpus", "hierarchies", "spec")
 
     def __init__(self, spec: ClusterSpec, hierarchies: Sequence[Hierarchy]) -> None:
         self.spec = spec
@@ -48,6 +51,7 @@ class Demands:
         #: per tenant: chain number and pinned cell id of each of its pools, unpinned ones first
         self._pools = [pools_of(vc, numbers) for vc in spec.virtual_clusters]
         self._known: dict[object, Demand] = {}
+        self._pods = 0
 
     def of(self, request: Request) -> Demand:
         """The demand of ``request``. Raises :class:`RequestError` naming the field. O(pods); O(1) once seen."""
@@ -67,8 +71,10 @@ class Demands:
             demand = self._known.get(shape)
         if demand is None:
             demand = self._compile(request)
-            if len(self._known) >= 10_000:
+            self._pods += demand.pods if demand.choices else 1
+            if self._pods > REMEMBERED_PODS:
                 self._known.clear()
+                self._pods = 0
             self._known[shape] = demand
         return demand
 

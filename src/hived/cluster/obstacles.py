@@ -59,7 +59,7 @@ def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
                 have += pool.gpus
         vc = "" if request.opportunistic else request.vc  # for opportunistic groups: the cluster
         reason = NeverFits(vc, demand.gpus, have, demand.largest_pod, hosts, request.within)
-    if len(state.fits_empty) >= 10_000:
+    if len(state.fits_empty) >= 1_000:
         state.fits_empty.clear()
     state.fits_empty[key] = reason
     return reason
@@ -205,7 +205,7 @@ def _bad_floor(floor: Floor, choice: Choice) -> BadHardware | None:
 def _behind(state: State, request: Request) -> list[Reason]:
     """Others of the VC that asked before and wait at no lower priority. O(groups waiting), at most 1,000 looked at."""
     ahead = []
-    for _, waiting in zip(range(1000), state.waiting.values(), strict=False):
+    for waiting in islice(state.waiting.values(), 1000):
         if waiting.request.group == request.group:
             break
         hopeless = bool(waiting.reasons) and isinstance(waiting.reasons[0], NeverFits)

@@ -102,24 +102,21 @@ def _from_others(
     if lent[tenant] + need > share[tenant]:
         return None
     floor = state.floors[choice.chain]
-    queues = {
-        t: [g for g in state.borrowers[t] if choice.chain in g.chains and g.running]
-        for t in range(len(state.tenants))
-        if t != tenant and lent[t] > share[t]
-    }
-    order = [(-per_weight(lent[t], state.weights[t]), t) for t, queue in queues.items() if queue]
+    givers = [t for t in range(len(state.tenants)) if t != tenant and lent[t] > share[t]]
+    latest = {t: reversed(state.borrowers[t]) for t in givers}
+    order = [(-per_weight(lent[t], state.weights[t]), t) for t in givers]
     heapify(order)
     space = space_of(floor, suggested)
     opened: dict[int, int] = {}
     allowed = None if suggested is None else set(suggested.nodes[choice.chain])
-    victims: list[Group] = []
     found: Found | None = None
     relaxed: tuple[int, ...] = ()
     gain = 0
     while order and found is None:
         _, giver = heappop(order)
-        group = queues[giver].pop()
-        victims.append(group)
+        group = next((g for g in latest[giver] if choice.chain in g.chains and g.running), None)
+        if group is None:
+            continue
         lent[giver] -= group.gpus
         gain += _open(floor, space, group, opened, allowed)
         if floor.idle_gpus + gain >= need:
@@ -128,7 +125,7 @@ def _from_others(
                 if found is not None:
                     relaxed = choice.caps[:step]
                     break
-        if queues[giver] and lent[giver] > share[giver]:
+        if lent[giver] > share[giver]:
             heappush(order, (-per_weight(lent[giver], state.weights[giver]), giver))
     for node in opened:
         floor.chain.look_again(node)

@@ -2,7 +2,8 @@
 
 A leaf cell of a VC is taken by the group that runs in it and, while that one is being preempted, by the group that has
 reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a priority
-is a :class:`~hived.cells.Space` of its own, made when somebody first asks and kept as leaves are taken and given back.
+is a :class:`~hived.cells.Space` of its own (a *view*), made when somebody asks, and kept up as leaves are taken and
+given back until nobody has asked for as long as it would take to make it anew.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from .groups import Group
 from .standing import host_for, virtual_leaves
 from .virtual import VirtualPool
 
+#: how many views of priorities are kept
+VIEWS = 16
 #: the leaves of a node that others should rather not lose
 Spared = Callable[[int], int]
 #: virtual hosts and leaves, one pair per pod
@@ -28,7 +31,20 @@ Pods = tuple[tuple[int, int], ...]
 class Tenancy:
     """A pool of virtual cells, its bindings, and who takes what of it."""
 
-    __slots__ = ("_levels", "_views", "at", "binder", "floor", "number", "pinned", "pool", "takers", "tenant", "totals")
+    __slots__ = (
+        "_levels",
+        "_unused",
+        "_views",
+        "at",
+        "binder",
+        "floor",
+        "number",
+        "pinned",
+        "pool",
+        "takers",
+        "tenant",
+        "totals",
+    )
 
     def __init__(self, tenant: int, number: int, pinned: str | None, floor: Floor, binder: Binder) -> None:
         #: number of the tenant
@@ -49,6 +65,8 @@ class Tenancy:
         self.totals: dict[int, int] = {-1: self.pool.gpus}
         # per host asked for: the level of the reserved cell that it is in
         self._levels: dict[int, int] = {}
+        # per view: changes since somebody asked for it
+        self._unused: dict[int, int] = {}
         # what may be had, where leaves taken at priorities up to the key count as free
         self._views: dict[int, Space] = {}
 
@@ -67,10 +85,16 @@ class Tenancy:
         view = self._views.get(key)
         if view is None:
             pool = self.pool
+            if len(self._views) >= VIEWS:
+                self._forget(max(self._unused, key=lambda other: (self._unused[other], other)))
             free = [pool.shapes[h].full & ~(pool.bad[h] | self._blocked(h, key)) for h in range(pool.hosts)]
             view = self._views[key] = pool.new_space(free, list(pool.space.free))
             self.totals[key] = sum(mask.bit_count() for mask in free)
+        self._unused[key] = 0
         return view
+
+    def _forget(self, key: int) -> None:
+        del self._views[key], self._unused[key], self.totals[key]
 
     def settle(self) -> None:
         """Hosts under which hardware turned bad or good are looked at again. O(such hosts * views)."""
@@ -99,10 +123,20 @@ class Tenancy:
         totals = self.totals
         totals[-1] += free.bit_count() - space.free[host].bit_count()
         space.set(host, free, free)
+        if self._views:
+            self._refresh_views(host, healthy, free)
+
+    def _refresh_views(self, host: int, healthy: int, free: int) -> None:
+        long_unused = []
         for key, view in self._views.items():
             obtainable = healthy & ~self._blocked(host, key)
-            totals[key] += obtainable.bit_count() - view.free[host].bit_count()
+            self.totals[key] += obtainable.bit_count() - view.free[host].bit_count()
             view.set(host, obtainable, free)
+            self._unused[key] += 1
+            if self._unused[key] > _patience(self.pool):
+                long_unused.append(key)
+        for key in long_unused:
+            self._forget(key)
 
     def take(self, group: Group) -> None:
         """``group`` takes its spots, whoever else is there. O(pods * views)."""
@@ -127,8 +161,6 @@ class Tenancy:
         del of_priority[group]
         if not of_priority:
             del self.at[group.priority]
-            self._views.pop(group.priority, None)
-            self.totals.pop(group.priority, None)
         for host in dict.fromkeys([host for host, _ in group.spots]):
             takers = self.takers[host]
             del takers[group]
@@ -274,7 +306,13 @@ class Tenancy:
             view.validate()
             ensure(self.totals[key] == sum(mask.bit_count() for mask in view.free), f"leaves to be had at {key}")
         ensure(set(self.totals) == {-1, *self._views}, "totals of the views")
+        ensure(self._unused.keys() == self._views.keys() and len(self._views) <= VIEWS, "views that are kept")
         self.binder.validate()
+
+
+def _patience(pool: VirtualPool) -> int:
+    """How many changes a view is kept up for unasked: one per host, since making it anew is no dearer then."""
+    return max(64, pool.hosts)
 
 
 def by_host(pods: Pods) -> Iterable[tuple[int, int]]:
