@@ -7,9 +7,9 @@ be healthy are *doomed*: anchored to bad physical cells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from hived.cells import BuddyAllocator, IndexSet, leaves_of
+from hived.cells import BuddyAllocator, IndexSet, Shape, leaves_of
 
 from .virtual import VirtualPool
 
@@ -206,18 +206,29 @@ class Anchoring:
                 inner[cell] = -1
         found = 0
         for leaf in leaves_of(bad):
-            cell = 0
-            while shape.children[cell]:
-                at = next(c for c in shape.children[inner[cell]] if shape.masks[c] >> leaf & 1)
-                children = shape.children[cell]
-                child = next((c for c in children if inner[c] == at), -1)
-                if child < 0:
-                    unbound = (c for c in reversed(children) if inner[c] < 0)
-                    child = min(unbound, key=lambda c: (shape.masks[c] & avoid).bit_count())
-                    inner[child] = at
-                cell = child
+            cell = self.leaf_on(
+                host, leaf, lambda unbound: min(reversed(unbound), key=lambda c: _shared(shape, c, avoid))
+            )
             found |= shape.masks[cell]
         self.set_bad(host, found)
+
+    def leaf_on(self, host: int, leaf: int, choose: Callable[[list[int]], int]) -> int:
+        """The virtual leaf (an inner cell) of a bound host on its physical ``leaf``, bound down to there.
+
+        ``choose`` picks one of the unbound virtual cells wherever none stands there yet; -1 ends it, and is returned.
+        """
+        shape, inner = self.pool.shapes[host], self.inner_of(host)
+        cell = 0
+        while shape.children[cell]:
+            at = next(c for c in shape.children[inner[cell]] if shape.masks[c] >> leaf & 1)
+            child = next((c for c in shape.children[cell] if inner[c] == at), -1)
+            if child < 0:
+                child = choose([c for c in shape.children[cell] if inner[c] < 0])
+                if child < 0:
+                    return -1
+                inner[child] = at
+            cell = child
+        return cell
 
     def set_bad(self, host: int, leaves: int) -> None:
         """These virtual leaves of ``host`` are the bad ones."""
@@ -228,3 +239,8 @@ class Anchoring:
                 self.sick.add(host)
             else:
                 self.sick.discard(host)
+
+
+def _shared(shape: Shape, cell: int, leaves: int) -> int:
+    """How many of ``leaves`` an inner cell has."""
+    return (shape.masks[cell] & leaves).bit_count()

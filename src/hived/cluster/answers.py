@@ -26,7 +26,6 @@ def plan_for(state: State, request: Request, demand: Demand, suggested: Suggeste
     plan = place(state, request, demand, suggested)
     if plan is not None:
         plan.version = state.version
-        plan.made_by = state
         plan.suggested = None if suggested is None else suggested.names
     return plan
 
@@ -65,16 +64,7 @@ def refuse_another(group: Group, request: Request) -> None:
     known = group.request
     if known == request:
         return
-    for name in (
-        "vc",
-        "priority",
-        "members",
-        "leaf_cell_type",
-        "pinned_cell_id",
-        "within",
-        "soft_affinity",
-        "lazy_preemption",
-    ):
+    for name in FIXED:
         was, wanted = getattr(known, name), getattr(request, name)
         if was != wanted:
             raise RequestError(

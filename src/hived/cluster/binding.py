@@ -95,13 +95,17 @@ class Binder(Anchoring):
                 self._bind_cell(parent, near // self.pool.hierarchy.fanout[level + 1] if near >= 0 else -1, mask)
             elif parent in self.anchored:
                 self._use(parent)
-            physical = self.allocator.take_child(level, self.bound[parent], near)
-            self.bound[cell] = physical
-            self.live[parent] += 1
-            if self.allocator.bad_leaves and self.live[parent] == 1:
-                self.anchor_children(parent)
+            self._attach(cell, self.allocator.take_child(level, self.bound[parent], near))
         if self.allocator.bad_leaves and cell < self.pool.hosts:
             self.anchor_leaves(cell, mask)
+
+    def _attach(self, cell: int, physical: int) -> None:
+        """``cell`` stands on a child, just taken, of what its parent stands on."""
+        parent = self.pool.cells[cell].parent
+        self.bound[cell] = physical
+        self.live[parent] += 1
+        if self.allocator.bad_leaves and self.live[parent] == 1:
+            self.anchor_children(parent)
 
     def _use(self, cell: int) -> None:
         """Something is in use in a cell that was only anchored, and so in those above it."""
@@ -139,10 +143,7 @@ class Binder(Anchoring):
         else:
             self.stand(parent, physical // self.pool.hierarchy.fanout[level + 1], mask)
             self.allocator.take_exactly(level, physical)
-            self.bound[cell] = physical
-            self.live[parent] += 1
-            if self.allocator.bad_leaves and self.live[parent] == 1:
-                self.anchor_children(parent)
+            self._attach(cell, physical)
         if self.allocator.bad_leaves and cell < self.pool.hosts:
             self.anchor_leaves(cell, mask)
 

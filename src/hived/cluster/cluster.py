@@ -98,6 +98,7 @@ class Cluster:
         decision = self._logged(
             "schedule", (request, suggested_nodes, now), lambda: self._schedule(request, suggested_nodes, now)
         )
+        # what is no collection of names was refused, so a tuple is left
         self._write(journal.Scheduled(request, suggested_nodes, now, decision))  # type: ignore[arg-type]
         return decision
 
@@ -187,7 +188,7 @@ class Cluster:
             self._commit_again(group, decision)
             return
         plan = self._offers.plan(decision)
-        if plan.made_by is not state or plan.version != state.version:
+        if plan.version != state.version:  # which rises under a new spec too
             state.step_back()
             plan = self._still(decision, plan)
         state.admit(plan)

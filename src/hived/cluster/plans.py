@@ -23,7 +23,6 @@ class Plan:
         "downgraded",
         "inside",
         "level",
-        "made_by",
         "now",
         "overtaken",
         "parts",
@@ -74,8 +73,6 @@ class Plan:
         self.suggested: frozenset[str] | None = None
         #: when it was asked for, by the clock of the caller
         self.now = 0.0
-        #: the state that made it
-        self.made_by: object = None
         #: the state's version that it was made for
         self.version = -1
 

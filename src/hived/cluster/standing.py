@@ -58,23 +58,15 @@ def virtual_leaves(binder: Binder, host: int, leaves: int) -> int:
     """
     shape = binder.pool.shapes[host]
     before = list(binder.inner_of(host))
-    inner = binder.inner_of(host)
+    free = binder.pool.free[host]
     found = 0
+
+    def first_free(unbound: list[int]) -> int:
+        return next((c for c in unbound if not shape.masks[c] & (found | ~free)), -1)
+
     for leaf in leaves_of(leaves):
-        cell = 0
-        while shape.children[cell]:
-            at = next(c for c in shape.children[inner[cell]] if shape.masks[c] >> leaf & 1)
-            children = shape.children[cell]
-            child = next((c for c in children if inner[c] == at), -1)
-            if child < 0:
-                free = binder.pool.free[host] & ~found
-                child = next((c for c in children if inner[c] < 0 and shape.masks[c] & free == shape.masks[c]), -1)
-                if child < 0:
-                    binder.inner[host] = before
-                    return 0
-                inner[child] = at
-            cell = child
-        if not shape.masks[cell] & binder.pool.free[host]:
+        cell = binder.leaf_on(host, leaf, first_free)
+        if cell < 0 or not shape.masks[cell] & free:
             binder.inner[host] = before
             return 0
         found |= shape.masks[cell]
@@ -83,14 +75,7 @@ def virtual_leaves(binder: Binder, host: int, leaves: int) -> int:
 
 def recorded(binder: Binder, hosts: Iterable[int]) -> list[Bindings]:
     """The bindings in the reserved cells that these bound hosts are in, for :func:`rebind`. O(cells bound there)."""
-    cells = binder.pool.cells
-    roots = []
-    for host in hosts:
-        cell = host
-        while cells[cell].parent >= 0:
-            cell = cells[cell].parent
-        roots.append(cell)
-    return [_recorded(binder, root) for root in dict.fromkeys(roots)]
+    return [_recorded(binder, root) for root in dict.fromkeys(binder.pool.reserved_cell(host) for host in hosts)]
 
 
 def _recorded(binder: Binder, root: int) -> Bindings:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from hived.cells import BuddyAllocator, Hierarchy, LevelSafety, safety
+from hived.cells import BuddyAllocator, Hierarchy, LevelSafety
 from hived.errors import InvariantError, ensure
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, PinnedCellSpec
 
 from .allocation import Part
 from .binding import Binder
@@ -30,7 +30,7 @@ from .requests import OPPORTUNISTIC, Request
 from .state_check import check_state
 from .states import GroupEvent
 from .tenancy import Pods, Tenancy
-from .virtual import VirtualCluster
+from .virtual import VirtualCluster, VirtualPool
 
 
 class State:
@@ -40,56 +40,27 @@ class State:
         check_feasible(spec)
         self.spec = spec
         hierarchies = [Hierarchy(chain) for chain in spec.chains]
-        reserved = reserved_cells(spec)
         #: per chain: its nodes, and its buddy allocator
         self.floors = [
             Floor(PhysicalChain(number, hierarchy), BuddyAllocator(hierarchy, lowest, of_level))
             for number, (hierarchy, lowest, of_level) in enumerate(
-                zip(hierarchies, lowest_levels(spec), reserved, strict=True)
+                zip(hierarchies, lowest_levels(spec), reserved_cells(spec), strict=True)
             )
         ]
-        self.reserved = reserved
         self.demands = Demands(spec, hierarchies)
         #: names of the tenants; those whose VC is no more, but whose groups run on, come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]
         clusters = [VirtualCluster(vc.name, vc.cells, vc.pinned, hierarchies) for vc in spec.virtual_clusters]
         pinned = [
             [
-                self._tenancy(
-                    tenant,
-                    len(cluster.pools) + i,
-                    number,
-                    Binder(
-                        pool,
-                        self.floors[number].allocator,
-                        pin.index,
-                        self.floors[number].chain.bad,
-                        self.floors[number].owners,
-                    ),
-                    pin.pinned_cell_id,
-                )
+                self._tenancy(tenant, len(cluster.pools) + i, number, pool, pin)
                 for i, (pin, number, pool) in enumerate(cluster.pinned)
             ]
             for tenant, cluster in enumerate(clusters)
         ]  # pinned cells stand first: they take their physical cells before anything else can
         #: per tenant: its pools of cells, unpinned ones first
         self.tenancies: list[list[Tenancy]] = [
-            [
-                self._tenancy(
-                    tenant,
-                    i,
-                    number,
-                    Binder(
-                        pool,
-                        self.floors[number].allocator,
-                        -1,
-                        self.floors[number].chain.bad,
-                        self.floors[number].owners,
-                    ),
-                    None,
-                )
-                for i, (number, pool) in enumerate(cluster.pools)
-            ]
+            [self._tenancy(tenant, i, number, pool, None) for i, (number, pool) in enumerate(cluster.pools)]
             + pinned[tenant]
             for tenant, cluster in enumerate(clusters)
         ]
@@ -120,8 +91,11 @@ class State:
         #: the plan whose virtual leaves are bound ahead of its commit
         self.ahead: Plan | None = None
 
-    def _tenancy(self, tenant: int, number: int, chain: int, binder: Binder, pinned: str | None) -> Tenancy:
-        return Tenancy(tenant, number, pinned, self.floors[chain], binder)
+    def _tenancy(self, tenant: int, number: int, chain: int, pool: VirtualPool, pin: PinnedCellSpec | None) -> Tenancy:
+        floor = self.floors[chain]
+        pinned_to, pinned_id = (-1, None) if pin is None else (pin.index, pin.pinned_cell_id)
+        binder = Binder(pool, floor.allocator, pinned_to, floor.chain.bad, floor.owners)
+        return Tenancy(tenant, number, pinned_id, floor, binder)
 
     def tenant(self, name: str) -> int:
         """The number of a tenant. One that the spec does not have has no cells and no weight."""
@@ -386,11 +360,7 @@ class State:
 
     def safety(self) -> tuple[LevelSafety, ...]:
         """Equations 1 and 2 as they stand now, for every chain and level. O(levels)."""
-        rows: list[LevelSafety] = []
-        for floor, reserved in zip(self.floors, self.reserved, strict=True):
-            allocator = floor.allocator
-            rows += safety(allocator.hierarchy, reserved, allocator.allocated, allocator.free)
-        return tuple(rows)
+        return tuple([row for floor in self.floors for row in floor.allocator.safety()])
 
     def validate(self) -> None:
         """Re-derive everything from the groups: who has what, every index, every binding, every state. O(cluster)."""

@@ -217,10 +217,7 @@ class Tenancy:
         for host, _ in pods:
             level = levels.get(host)
             if level is None:
-                cell = host
-                while self.pool.cells[cell].parent >= 0:
-                    cell = self.pool.cells[cell].parent
-                level = levels[host] = self.pool.cells[cell].level
+                level = levels[host] = self.pool.cells[self.pool.reserved_cell(host)].level
             found.append(level)
         return tuple(found)
 

@@ -94,6 +94,13 @@ class VirtualPool:
         """A space over the hosts in which these leaves can be had. O(hosts)."""
         return Space(self.shapes, self._groups, self.hierarchy.node_level, free, idle)
 
+    def reserved_cell(self, host: int) -> int:
+        """The preassigned cell that ``host`` is, or is in. O(levels)."""
+        cell = host
+        while self.cells[cell].parent >= 0:
+            cell = self.cells[cell].parent
+        return cell
+
     def find(self, gpus: int, rank: Rank) -> tuple[tuple[int, int], ...] | None:
         """Leaves for a job of ``gpus``, ``None`` when it does not fit now."""
         size = self.hierarchy.node_size
