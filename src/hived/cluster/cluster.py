@@ -24,15 +24,16 @@ from .dooming import see_bad
 from .groups import Group
 from .health import leaf_state, set_health
 from .looking import GroupStatus, PlanAnswer
+from .names import Names
 from .obstacles import reasons
 from .offers import Offers
 from .plans import Plan
 from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason
 from .reconfiguring import reconfigured
-from .recovery import Names, Reconfiguration, Record
+from .recovery import Reconfiguration, Record
 from .requests import Request
 from .state import State
-from .states import GroupState, LeafState
+from .states import GroupEvent, GroupState, LeafState
 from .suggested import Suggested, nodes_named
 
 #: how many groups that were preempted and have ended are remembered, for explain
@@ -255,7 +256,7 @@ class Cluster:
         state = self._state
         if isinstance(name, str) and name in state.waiting:
             state.step_back()
-            del state.waiting[name]
+            state.waiting.pop(name).happens(GroupEvent.END)
             self._offers.forget(name)
             return
         group = state.groups.get(name) if isinstance(name, str) else None

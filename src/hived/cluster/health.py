@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hived.errors import RequestError
 
-from .recovery import Names
+from .names import Names
 from .state import State
 from .states import LeafState
 

@@ -70,7 +70,7 @@ def status(state: State, name: str) -> GroupStatus:
             name,
             request.vc,
             request.priority,
-            GroupState.PENDING,
+            waiting.state,
             False,
             None,
             (),

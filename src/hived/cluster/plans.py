@@ -10,6 +10,7 @@ from .demands import Demand
 from .groups import Group
 from .reasons import Reason
 from .requests import Request
+from .states import GroupEvent, GroupState, next_group_state
 from .tenancy import Pods, Spared, Tenancy
 
 
@@ -85,3 +86,8 @@ class Waiting:
     reasons: tuple[Reason, ...]
     sequence: int  #: rank among all that wait, by when they first asked
     since: float
+    state: GroupState = GroupState.PENDING
+
+    def happens(self, event: GroupEvent) -> None:
+        """``event`` moves it to its next state, as the table of groups has it."""
+        self.state = next_group_state(self.state, event)

@@ -15,8 +15,8 @@ from hived.errors import RequestError
 
 from .allocation import Part
 from .decisions import Placement, PodPlacement
-from .floor import Floor
 from .groups import Group
+from .names import Names
 from .requests import OPPORTUNISTIC, Request
 from .state import State
 from .states import GroupEvent
@@ -33,47 +33,6 @@ class Reconfiguration:
     downgraded: tuple[tuple[str, str], ...]  #: were guaranteed, run on as opportunistic: name and why
     lost: tuple[tuple[str, tuple[str, ...]], ...]  #: have pods on nodes or devices that are no more: name, and nodes
     cancelled: tuple[str, ...]  #: had reserved, and wait again
-
-
-class Names:
-    """Nodes and devices by name. O(nodes) to make."""
-
-    __slots__ = ("_floors", "_leaves", "nodes", "numbers")
-
-    def __init__(self, floors: Sequence[Floor]) -> None:
-        self._floors = floors
-        #: per chain: number of each node
-        self.numbers = [{name: n for n, name in enumerate(f.chain.hierarchy.spec.node_names)} for f in floors]
-        #: per node name: the chains it is in, and its number there
-        self.nodes: dict[str, list[tuple[int, int]]] = {}
-        for chain, numbers in enumerate(self.numbers):
-            for name, node in numbers.items():
-                self.nodes.setdefault(name, []).append((chain, node))
-        self._leaves: dict[tuple[int, int], dict[int, int]] = {}
-
-    def leaves(self, chain: int, node: int) -> dict[int, int]:
-        """Leaf number by device index."""
-        found = self._leaves.get((chain, node))
-        if found is None:
-            hierarchy = self._floors[chain].chain.hierarchy
-            devices = (hierarchy.spec.device_index(node, leaf) for leaf in range(hierarchy.node_size))
-            found = self._leaves[chain, node] = {device: leaf for leaf, device in enumerate(devices)}
-        return found
-
-    def parts(self, node_name: str, devices: Sequence[int], first: int) -> tuple[list[Part], tuple[int, ...]]:
-        """The leaves that have these device indices, chain ``first`` before others; and which devices there are."""
-        parts = []
-        found: set[int] = set()
-        for chain, node in sorted(self.nodes.get(node_name, ()), key=lambda place: (place[0] != first, place)):
-            leaves = self.leaves(chain, node)
-            mask = 0
-            for device in devices:
-                if device in leaves and device not in found:
-                    mask |= 1 << leaves[device]
-                    found.add(device)
-            if mask:
-                parts.append(Part(chain, node, mask))
-        return parts, tuple(device for device in devices if device in found)
 
 
 class Located(NamedTuple):

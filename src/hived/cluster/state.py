@@ -272,9 +272,10 @@ class State:
         known = self.waiting.get(request.group)
         if known is None:
             self.sequence += 1
-            self.waiting[request.group] = Waiting(request, reasons, self.sequence, now)
+            known = self.waiting[request.group] = Waiting(request, reasons, self.sequence, now)
         else:
             known.request, known.reasons = request, reasons
+        known.happens(GroupEvent.WAIT)
 
     def lend(self, group: Group) -> None:
         """``group`` has (or is to have) its leaf cells as an opportunistic one."""

@@ -50,7 +50,6 @@ GROUP_TABLE: dict[tuple[GroupState, GroupEvent], GroupState] = {
     (A, GroupEvent.END): D,
     (B, GroupEvent.CHOOSE): B,
     (B, GroupEvent.SPARE): A,
-    (B, GroupEvent.DOWNGRADE): B,
     (B, GroupEvent.END): D,
 }
 
