@@ -1,8 +1,10 @@
-"""The three kinds of failure, and the exit code each one gives the command line.
+"""The kinds of failure, and the exit code each one gives the command line.
 
-1. What the user gave is wrong (:class:`InputError` and what derives from it): a spec, a trace, an option. Exit 2.
-2. It is right, but does not fit: :class:`InfeasibleError`. Exit 2 as well, with the numbers attached.
-3. We broke an invariant: :class:`InvariantError`. A bug, always; loud, exit 70.
+1. What the user gave is wrong (:class:`InputError` and what derives from it): a spec, a trace, an option. Exit 2;
+   :class:`NotFoundError` 4.
+2. It is right, but does not fit: :class:`InfeasibleError` (exit 2), :class:`NeverFitsError` (3), with the numbers.
+3. The world is in the way: :class:`UnavailableError` (69), :class:`StorageError` (73), :class:`ForbiddenError` (77).
+4. We broke an invariant: :class:`InvariantError`. A bug, always; loud, exit 70.
 
 A message has one line that says what, where, have against need, and the way out.
 """
@@ -15,13 +17,56 @@ from dataclasses import dataclass
 class HivedError(Exception):
     """Base of every error that hived raises on purpose."""
 
-    exit_code = 1
+    exit_code = 1  #: of the command line
+    code = "error"  #: in answers of the HTTP API
 
 
 class InputError(HivedError):
     """What was given cannot be used as it is."""
 
     exit_code = 2
+    code = "invalid"
+
+
+class NeverFitsError(InputError):
+    """A right request that could not start even if everything were free."""
+
+    exit_code = 3
+    code = "never_fits"
+
+
+class NotFoundError(InputError):
+    """Nothing of that name."""
+
+    exit_code = 4
+    code = "not_found"
+
+
+class ConflictError(InputError):
+    """What is asked for cannot be done in the state that things are in."""
+
+    code = "conflict"
+
+
+class UnavailableError(HivedError):
+    """Nobody answers, or it cannot be done at the moment."""
+
+    exit_code = 69
+    code = "unavailable"
+
+
+class StorageError(HivedError):
+    """What has to be kept cannot be written: a full disk, a folder without permission."""
+
+    exit_code = 73
+    code = "storage"
+
+
+class ForbiddenError(HivedError):
+    """Without permission: no token, a wrong one, or a page of another origin."""
+
+    exit_code = 77
+    code = "forbidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +116,7 @@ class InvariantError(HivedError):
     """A bug of ours: an invariant does not hold. Nothing that follows can be trusted."""
 
     exit_code = 70
+    code = "bug"
 
 
 def ensure(holds: bool, what: str) -> None:

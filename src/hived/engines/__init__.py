@@ -1,0 +1,1 @@
+"""What carries decisions out: jobs as processes on one machine (``local``)."""

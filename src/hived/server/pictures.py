@@ -1,0 +1,221 @@
+"""What the dashboard is drawn from: the same for a running engine, a finished simulation, and later Kubernetes.
+
+A *view* is one cluster at one time: an engine has one, a simulation one per scheme and policy. Times are seconds: since
+the epoch when ``clock`` is "unix", since the start of the trace when it is "trace".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .schema import Model
+
+#: a stretch of leaf cells of one node: chain number, node number in the chain, first leaf, how many
+Stretch = tuple[int, int, int, int]
+
+
+class Level(Model):
+    cell_type: str
+    gpus: int
+
+
+class Chain(Model):
+    """One kind of top cell. Cells of a level are equal: cell ``i`` of a level has leaves ``i*gpus .. i*gpus+gpus-1``."""
+
+    name: str
+    levels: list[Level]  #: from the leaf to the top
+    node_level: int  #: 1-based
+    nodes: list[str]  #: names, in order
+    #: device indices of the nodes (by number) that have other than 0, 1, 2, ...
+    devices: dict[int, list[int]] = Field(default_factory=dict)
+
+
+class Reserved(Model):
+    """Cells of one kind that a VC reserved."""
+
+    cell_type: str  #: ``RACK.NODE.SOCKET``
+    gpus: int  #: of one cell
+    number: int
+    pinned: str | None = None  #: id of the pinned cell
+
+
+class VirtualCluster(Model):
+    name: str
+    gpus: int
+    reserved: list[Reserved]
+
+
+class View(Model):
+    key: str  #: ``live``, or ``hived yarn-cs``
+    label: str
+    chains: list[Chain]
+
+
+class Layout(Model):
+    """What does not change from moment to moment."""
+
+    title: str
+    clock: Literal["unix", "trace"]
+    synthetic: bool  #: whether devices or trace are: it is said on the page
+    start: float
+    end: float | None  #: None: it goes on
+    vcs: list[VirtualCluster]  #: their order gives each its colour
+    views: list[View]
+
+
+class Holder(Model):
+    """A job that has GPUs, or has them reserved."""
+
+    id: str
+    name: str
+    vc: str
+    kind: Literal["guaranteed", "opportunistic", "reserved"]
+    gpus: int
+    since: float
+    stopping: bool = False
+    priority: int = 0
+    parts: list[Stretch]
+    #: per part: the cell of its VC that it stands in, bound here, in words; "" for opportunistic ones
+    binding: list[str] = Field(default_factory=list)
+
+
+class Waiting(Model):
+    """A job in the queue."""
+
+    id: str
+    name: str
+    vc: str
+    gpus: int
+    priority: int
+    since: float
+    state: Literal["queued", "reserved", "backoff"]
+    why: list[str]  #: in words, the most decisive first
+
+
+class Usage(Model):
+    """One VC now, in GPUs."""
+
+    vc: str
+    reserved: int
+    used: int  #: by its guaranteed jobs
+    lent: float  #: of its idle ones, what opportunistic jobs use (in proportion to what each VC leaves idle)
+    borrowed: int  #: by its opportunistic jobs
+    waiting: int  #: jobs
+
+
+class Totals(Model):
+    gpus: int
+    guaranteed: int
+    opportunistic: int
+    reserved: int  #: idle, kept for a job that waits for others to go
+    bad: int
+    #: share of nodes that cannot give all their GPUs to one guaranteed job since some are in guaranteed use
+    fragmentation: float
+
+
+class Sample(Model):
+    """A point of the curves."""
+
+    at: float
+    guaranteed: float  #: share of all GPUs
+    opportunistic: float
+    fragmentation: float
+    waiting: int
+
+
+class Picture(Model):
+    """Everything about one moment."""
+
+    seq: int
+    at: float
+    holders: list[Holder]
+    bad: list[Stretch]
+    queue: Annotated[list[Waiting], Field(description="the first 200 in line")]
+    queue_total: int
+    usage: list[Usage]
+    totals: Totals
+
+
+class Update(Model):
+    """What changed since the picture or update before it."""
+
+    seq: int
+    at: float
+    gone: list[str]  #: ids of holders that hold nothing any more
+    holders: list[Holder]  #: new or changed ones
+    bad: list[Stretch] | None  #: None: as before
+    queue: list[Waiting] | None
+    queue_total: int
+    usage: list[Usage]
+    totals: Totals
+    sample: Sample | None
+
+
+class Curves(Model):
+    """Over time, a list per quantity; delays in seconds per VC where they are known."""
+
+    at: list[float]
+    guaranteed: list[float | None]
+    opportunistic: list[float | None]
+    fragmentation: list[float | None]
+    waiting: list[int | None]
+    delay: dict[str, list[float | None]] = Field(default_factory=dict)
+
+
+class Stay(Model):
+    """A stretch of a job's life."""
+
+    start: float
+    end: float | None  #: None: until now
+    kind: Literal["waiting", "reserved", "guaranteed", "opportunistic", "stopping", "backoff"]
+    where: str  #: ``node:0,1,2,3;node2:0,1``; "" where it held nothing
+
+
+class Moment(Model):
+    at: float
+    text: str
+
+
+class Story(Model):
+    """One job's life."""
+
+    id: str
+    name: str
+    vc: str
+    gpus: int
+    priority: int
+    state: str
+    command: str  #: "" in a simulation
+    explanation: str  #: lines of words
+    stays: list[Stay]
+    moments: list[Moment]
+
+
+class TenantOutcome(Model):
+    tenant: str
+    jobs: int
+    mean_delay_s: float | None
+    p95_delay_s: float | None
+    to_private: float | None  #: mean over that in the private cluster
+    worse_jobs: int | None  #: that wait longer than in their private cluster
+
+
+class Outcome(Model):
+    """One scheme and policy, whole run."""
+
+    view: str
+    label: str
+    utilization: float | None
+    opportunistic: float | None
+    fragmentation: float | None
+    preemptions: int
+    finished: int
+    unfinished: int
+    overall: TenantOutcome
+    tenants: list[TenantOutcome]
+
+
+class Comparison(Model):
+    outcomes: list[Outcome]
