@@ -1,0 +1,5 @@
+"""``python -m hived`` is ``hived``."""
+
+from hived.cli import main
+
+main()

@@ -1,0 +1,355 @@
+"""``hived up``: the engine of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from hived.cluster import check_feasible
+from hived.engines.local import demo
+from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
+from hived.engines.local.engine import Engine
+from hived.engines.local.model import Event
+from hived.errors import ConflictError, HivedError, InputError, StorageError
+from hived.server.app import make_app
+from hived.server.live import LiveSource
+from hived.server.local_service import LocalService
+from hived.server.serving import Server
+from hived.spec import ClusterSpec, load_spec
+
+from .addresses import ANY, address, link
+from .console import messages, output
+from .formats import clean
+from .options import state_folder
+
+#: where the demo's dashboard is, if that port is free
+_DEMO_PORT = 8765
+#: how long the demo's jobs have to end with it, in seconds
+_DEMO_END_S = 6.0
+
+
+def up(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(help="The cluster spec (YAML). Without: the GPUs that are found.", show_default=False),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="That many simulated devices, in place of a spec.", min=1, show_default=False)
+    ] = None,
+    vc: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=GPUS",
+            help="A virtual cluster, where no spec is given; again for more.",
+            show_default="default, all GPUs",
+        ),
+    ] = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="The spec's devices are numbers: any spec runs on any machine.")
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Serve the dashboard and the API there too, with a token.", show_default=False
+        ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="GROUP", help="Members of this group may use the socket too.", show_default=False),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where everything is kept; or set HIVED_STATE.", show_default="~/.local/state/hived"
+        ),
+    ] = None,
+    demo_: Annotated[
+        bool,
+        typer.Option("--demo", help="Three tenants, eight simulated devices, short real processes, the dashboard."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell what happens.")] = False,
+) -> None:
+    """Run the jobs of several tenants as processes on this machine.
+
+    Finds the GPUs (NVML), or takes a spec. Everything is kept in the state folder: if the engine is killed, jobs run
+    on, and the next `hived up` takes them over. Ctrl-C ends the engine and leaves jobs running; with --demo it ends
+    them too.
+
+    Examples:
+
+      hived up --demo
+
+      hived up --vc vision=4 --vc speech=2 --vc research=2 --listen 127.0.0.1:8080
+
+      hived up spec.yaml
+
+      hived up big-cluster.yaml --simulated
+    """
+    where = address(listen) if listen is not None else None
+    if demo_ and (spec is not None or devices is not None or vc):
+        raise InputError("--demo brings its own cluster; give no spec, --devices or --vc with it")
+    if devices is not None and spec is not None:
+        raise InputError("give a spec or --devices, not both")
+    if spec is not None and vc:
+        raise InputError("--vc is for a machine without a spec; in a spec they stand under virtualClusters")
+    with _folder(state, demo_) as folder:
+        with messages().status("looking for GPUs"):
+            cluster, found = _cluster(spec, devices, vc or [], simulated, demo_)
+            check_feasible(cluster)
+        code = asyncio.run(_Up(cluster, found, folder, where, group, demo_, quiet).run())
+    if code:
+        raise typer.Exit(code)
+
+
+@contextlib.contextmanager
+def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
+    """The state folder; the demo's is thrown away, unless one is given."""
+    if state is not None or not is_demo:
+        yield state_folder(state)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="hived-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cluster(
+    spec: Path | None, devices: int | None, vcs: list[str], simulated: bool, is_demo: bool
+) -> tuple[ClusterSpec, Devices]:
+    if is_demo:
+        return demo.demo_spec(), Simulated("8 simulated devices")
+    if devices is not None:
+        return spec_for(this_node(), devices, "GPU", _shares(vcs, devices)), Simulated(f"{devices} simulated devices")
+    if spec is not None and simulated:
+        loaded = load_spec(spec)
+        return loaded, Simulated(f"simulated devices of {spec}")
+    gpus = find_gpus()
+    if gpus is None:
+        what = f"{spec} cannot run here" if spec is not None else "nothing to run on"
+        raise InputError(
+            f"no GPUs found through NVML, so {what}; "
+            "give --devices 8 or --simulated for simulated ones, or see hived up --demo"
+        )
+    if spec is not None:
+        loaded = load_spec(spec)
+        gpus.check(loaded)
+        return loaded, gpus
+    count = len(gpus.names)
+    return spec_for(this_node(), count, _gpu_type(gpus.names[0]), _shares(vcs, count)), gpus
+
+
+def _shares(vcs: list[str], devices: int) -> list[tuple[str, int]]:
+    found = []
+    for text in vcs:
+        name, sign, gpus = text.partition("=")
+        if not name or not sign or not (gpus.isascii() and gpus.isdigit()):
+            raise InputError(f"--vc {text}: give a name and its GPUs, for example vision=4")
+        found.append((name, int(gpus)))
+    return found or [("default", devices)]
+
+
+def _gpu_type(name: str) -> str:
+    return "".join(sign if sign.isalnum() else "-" for sign in name).strip("-") or "GPU"
+
+
+class _Up:
+    """From the start of the engine to its end."""
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        devices: Devices,
+        folder: Path,
+        listen: tuple[str, int] | None,
+        group: str | None,
+        is_demo: bool,
+        quiet: bool,
+    ) -> None:
+        self._spec, self._devices, self._folder = spec, devices, folder
+        self._listen, self._group, self._demo, self._quiet = listen, group, is_demo, quiet
+        self._console: Console = output()
+
+    async def run(self) -> int:
+        """The exit code."""
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[int] = loop.create_future()
+
+        def tell(code: int) -> None:
+            if not told.done():
+                told.set_result(code)
+
+        for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
+            loop.add_signal_handler(number, tell, code)
+        engine = Engine(self._spec, self._folder, self._devices)
+        server = Server()
+        helpers: list[asyncio.Task[None]] = []
+        try:
+            await engine.start()
+            assert engine.failed is not None
+            token = await self._serve(engine, server)
+            self._greet(engine, server, token)
+            if not self._quiet:
+                helpers.append(loop.create_task(self._tell(engine)))
+            if self._demo:
+                active = engine.machine.jobs.__len__
+                helpers.append(loop.create_task(demo.play(engine.submit, active, str(self._folder))))
+            ends: set[asyncio.Future[Any]] = {told, engine.failed, *helpers}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for helper in helpers:
+                if helper.done():
+                    helper.result()  # it does not end by itself: a bug
+            if engine.failed.done():
+                raise self._fatal(engine.failed.result(), engine)
+            if self._demo:
+                helpers.pop().cancel()
+                await self._end_jobs(engine)
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await server.stop()
+            await engine.stop()
+        self._goodbye(engine)
+        return told.result()
+
+    async def _serve(self, engine: Engine, server: Server) -> str:
+        service, source = LocalService(engine), LiveSource(engine, _title(self._spec))
+        token = _token(self._folder)
+        listen, app = self._listen, None
+        if self._demo and listen is None:
+            listen = ("127.0.0.1", _DEMO_PORT)
+        if listen is not None:
+            app = make_app(service, source, token=token, hosts=() if listen[0] in ANY else (listen[0],))
+        local = make_app(service, source, token=None, hosts=(), local=True)
+        socket = self._folder / "hived.sock"
+        try:
+            await server.start(app, listen=listen, socket_app=local, socket=socket, group=self._group)
+        except ConflictError:
+            raise
+        except InputError:
+            if not self._demo or self._listen is not None:
+                raise
+            await server.start(app, listen=("127.0.0.1", 0), socket_app=local, socket=socket, group=self._group)
+        return token
+
+    def _greet(self, engine: Engine, server: Server, token: str) -> None:
+        say = self._console.print
+        say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self._spec)}")
+        if server.address is not None:
+            say(f"dashboard  [bold]{link(*server.address, token)}[/bold]", soft_wrap=True)
+        else:
+            say("dashboard  start with --listen 127.0.0.1:8080", style="dim")
+        state = "" if self._folder == state_folder(None) else f" --state {self._folder}"
+        vc = self._spec.virtual_clusters[0].name if self._spec.virtual_clusters else "VC"
+        say(escape(f"try        hived ps{state}"), style="dim", soft_wrap=True)
+        say(escape(f"           hived submit{state} --vc {vc} --gpus 1 -- sleep 60"), style="dim", soft_wrap=True)
+        end = "Ctrl-C ends it all" if self._demo else "Ctrl-C ends the engine; jobs run on"
+        say(f"           {end}\n", style="dim")
+        sys.stdout.flush()
+
+    async def _tell(self, engine: Engine) -> None:
+        """What happens, line by line, as it happens."""
+        service = LocalService(engine)
+        last = engine.recent[0].seq - 1 if engine.recent else 0
+        while True:
+            await engine.changed(last)
+            await asyncio.sleep(0.02)  # who was submitted has an answer by then
+            for event in list(engine.recent):
+                if event.seq > last:
+                    last = event.seq
+                    self._tell_one(event, service)
+            sys.stdout.flush()
+
+    def _tell_one(self, event: Event, service: LocalService) -> None:
+        if event.kind in ("task_ended", "recovered"):
+            return
+        text = clean(service.told(event).text)
+        colour = {"preempted": "yellow", "stopping": "yellow", "failed": "red", "retrying": "red", "device_bad": "red"}
+        at = time.strftime("%H:%M:%S", time.localtime(event.at))
+        self._console.print(f"[dim]{at}[/dim]  {escape(text)}", style=colour.get(event.kind, ""), soft_wrap=True)
+        if event.kind == "submitted" and event.job is not None:
+            self._later_say_why(event.job, service)
+
+    def _later_say_why(self, job: int, service: LocalService) -> None:
+        """A job that does not start at once has a reason, and here it is told without being asked for."""
+        with contextlib.suppress(HivedError):
+            shown = service.job(str(job))
+            if shown.state == "queued" and shown.reason:
+                self._console.print(
+                    f"          {escape(clean(f'{shown.name} waits: {shown.reason}'))}", style="cyan", soft_wrap=True
+                )
+
+    async def _end_jobs(self, engine: Engine) -> None:
+        self._console.print("\nending the demo's jobs", style="dim")
+        for job in list(engine.machine.jobs.values()):
+            with contextlib.suppress(HivedError):
+                engine.cancel(str(job.id), "the end of the demo")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DEMO_END_S):
+                while engine.machine.jobs:
+                    await engine.changed(engine.last_event)
+
+    def _goodbye(self, engine: Engine) -> None:
+        running = sum(job.state.holds for job in engine.machine.jobs.values())
+        waiting = len(engine.machine.jobs) - running
+        if self._demo or not engine.machine.jobs:
+            self._console.print("hived is down")
+            return
+        left = f"{running} running jobs go on, {waiting} waiting ones keep their place"
+        self._console.print(f"hived is down: {left}; hived up takes them over")
+
+    def _fatal(self, error: StorageError, engine: Engine) -> StorageError:
+        running = sum(job.state.holds for job in engine.machine.jobs.values())
+        return StorageError(
+            f"{error}\n  the engine ends, since nothing may happen without a record; {running} jobs run on,"
+            " and hived up takes them over once there is space"
+        )
+
+
+def _title(spec: ClusterSpec) -> str:
+    nodes = list(dict.fromkeys(name for chain in spec.chains for name in chain.node_names))
+    return nodes[0] if len(nodes) == 1 else f"{len(nodes):,} nodes"
+
+
+def _shares_text(spec: ClusterSpec) -> str:
+    found = []
+    for vc in spec.virtual_clusters:
+        gpus = sum(c.number * spec.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
+        gpus += sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
+        found.append(f"{escape(vc.name)} {gpus:,}")
+    return ", ".join(found) if len(found) <= 8 else f"{len(found)} virtual clusters"
+
+
+def _token(folder: Path) -> str:
+    """Who has it may do everything over TCP. Kept, so that links work after a restart."""
+    path = folder / "token"
+    try:
+        kept = path.read_text(encoding="ascii").strip()
+        if len(kept) >= 32:
+            return kept
+    except (OSError, UnicodeDecodeError):
+        pass
+    token = secrets.token_urlsafe(32)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123  # made with its mode, never open to others
+            file.write(token)
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be written ({error.strerror}); free some space, or give another --state"
+        ) from None
+    return token

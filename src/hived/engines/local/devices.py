@@ -1,0 +1,214 @@
+"""The devices of this machine: what there is, what a spec may say of them, and how they are.
+
+Real GPUs are asked through NVML (nvidia-ml-py); simulated ones have only their numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+from hived.errors import InputError
+from hived.spec import spec_from_dict
+from hived.spec.compiled import ClusterSpec
+
+#: node and device index
+Place = tuple[str, int]
+#: XIDs that a program's own faults cause: the device is fine. 13, 31, 43, 45, 68: NVIDIA's XID catalogue calls them so
+_OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
+#: cell types of a node with 2, 4, 8, 16 ... devices, from the pair up to below the node
+_BETWEEN = ("PAIR", "SOCKET", "BOARD", "TRAY")
+
+
+class Devices(Protocol):
+    """What the engine asks of the devices."""
+
+    @property
+    def what(self) -> str:
+        """In a few words, for people."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether there are none behind the numbers."""
+
+    def check(self, spec: ClusterSpec) -> None:
+        """Raise :class:`InputError` for a spec that speaks of other devices than these."""
+
+    def health(self) -> Mapping[Place, str | None]:
+        """What has changed since the last look: why a device is bad, or ``None`` for one that is healthy again."""
+
+    def close(self) -> None:
+        """No more questions."""
+
+
+class Simulated:
+    """Devices that are numbers only: any spec will do."""
+
+    simulated = True
+
+    def __init__(self, what: str = "simulated devices") -> None:
+        self.what = what
+
+    def check(self, spec: ClusterSpec) -> None:
+        """Every spec is right."""
+
+    def health(self) -> Mapping[Place, str | None]:
+        """They never break by themselves."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Nvml:
+    """The NVIDIA GPUs of this machine, numbered by PCI order as ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` does."""
+
+    simulated = False
+
+    def __init__(self, nvml: Any, node: str) -> None:
+        """``nvml``: the module ``pynvml``, initialised."""
+        self._nvml = nvml
+        self._node = node
+        self._handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
+        #: product names
+        self.names = [_text(nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
+        self._found: dict[int, str | None] = dict.fromkeys(range(len(self._handles)))
+        #: XIDs seen: such a device stays bad until the engine is started again
+        self._xids: dict[int, str] = {}
+        self._events = self._register()
+
+    @property
+    def what(self) -> str:
+        """In a few words, for people."""
+        kinds = " and ".join(f"{self.names.count(name)} x {name}" for name in dict.fromkeys(self.names))
+        return f"{kinds} on {self._node}"
+
+    def check(self, spec: ClusterSpec) -> None:
+        """One node, with devices that are there."""
+        nodes = list(dict.fromkeys(node for chain in spec.chains for node in chain.node_names))
+        if len(nodes) != 1:
+            raise InputError(
+                f"{spec.source}: has {len(nodes)} nodes, and this is one machine; "
+                "give a spec of one node, or --simulated"
+            )
+        self._node = nodes[0]
+        for chain in spec.chains:
+            for leaf in range(chain.gpus_per_node):
+                device = chain.device_index(0, leaf)
+                if device >= len(self._handles):
+                    have = f"this machine has {len(self._handles)}, numbered from 0"
+                    raise InputError(f"{spec.source}: names device {device}, and {have}; mend the spec, or --simulated")
+
+    def health(self) -> Mapping[Place, str | None]:
+        """Lost, failed memory repair, or a critical XID."""
+        self._read_events()
+        news: dict[Place, str | None] = {}
+        for number, handle in enumerate(self._handles):
+            why = self._xids.get(number) or self._fault(handle)
+            if why != self._found[number]:
+                self._found[number] = why
+                news[self._node, number] = why
+        return news
+
+    def close(self) -> None:
+        """NVML is let go."""
+        with contextlib.suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+    def _fault(self, handle: Any) -> str | None:
+        nvml = self._nvml
+        try:
+            nvml.nvmlDeviceGetUUID(handle)
+            nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError as error:
+            return f"NVML: {error}"
+        with contextlib.suppress(nvml.NVMLError):  # older devices have no row remapping
+            if nvml.nvmlDeviceGetRemappedRows(handle)[3]:
+                return "NVML: a memory row could not be remapped"
+        return None
+
+    def _register(self) -> Any:
+        nvml = self._nvml
+        try:
+            events = nvml.nvmlEventSetCreate()
+            for handle in self._handles:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError:
+            return None  # not on every platform; the questions of _fault remain
+        return events
+
+    def _read_events(self) -> None:
+        nvml = self._nvml
+        while self._events is not None:
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+            except nvml.NVMLError:  # a time-out: no more of them
+                return
+            xid = int(event.eventData)
+            if xid in _OF_PROGRAMS:
+                continue
+            with contextlib.suppress(nvml.NVMLError):
+                self._xids[int(nvml.nvmlDeviceGetIndex(event.device))] = f"NVML: XID {xid}"
+
+
+def find_gpus(node: str | None = None) -> Nvml | None:
+    """The GPUs of this machine; ``None`` where there are none, or no driver."""
+    import pynvml  # type: ignore[import-untyped]  # here, since most who import this module have no GPU
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    found = Nvml(pynvml, node or this_node())
+    if found.names:
+        return found
+    found.close()
+    return None
+
+
+def this_node() -> str:
+    """What this machine is called."""
+    return platform.node().split(".")[0] or "this-machine"
+
+
+def spec_for(node: str, devices: int, gpu: str, shares: Sequence[tuple[str, int]]) -> ClusterSpec:
+    """A spec of one node with equal devices, shared out: name and GPUs of each virtual cluster.
+
+    A power of two of devices is split in halves down to pairs (neighbours in PCI order are close on most boards); any
+    other number has no level between node and device. A share is made of the largest cells that it holds. Raises
+    :class:`InputError`; whether the shares fit is seen when a cluster is made of it.
+    """
+    if not 1 <= devices <= 1024:
+        raise InputError(f"--devices {devices}: must be 1 to 1024; write a spec for more")
+    levels, size = [(gpu, 1)], 2
+    while devices & (devices - 1) == 0 and size < devices and len(levels) <= len(_BETWEEN):
+        levels.append((_BETWEEN[len(levels) - 1], size))
+        size *= 2
+    levels.append(("NODE", devices))
+    types: dict[str, dict[str, object]] = {}
+    for (child, child_size), (name, size) in pairwise(levels):
+        types[name] = {"childCellType": child, "childCellNumber": size // child_size}
+    types["NODE"]["isNodeLevel"] = True
+    paths = {size: ".".join(name for name, _ in reversed(levels[number:])) for number, (_, size) in enumerate(levels)}
+    virtual: dict[str, object] = {}
+    for vc, share in shares:
+        if share < 1:
+            raise InputError(f"--vc {vc}={share}: must be at least 1 GPU")
+        cells: list[dict[str, object]] = []
+        left = share
+        for size in sorted(paths, reverse=True):
+            if number := left // size:
+                cells.append({"cellType": paths[size], "cellNumber": number})
+                left -= number * size
+        if vc in virtual:
+            raise InputError(f"--vc {vc}: is given twice")
+        virtual[vc] = {"virtualCells": cells}
+    physical = {"cellTypes": types, "physicalCells": [{"cellType": "NODE", "cellAddress": node}]}
+    return spec_from_dict({"physicalCluster": physical, "virtualClusters": virtual})
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else name

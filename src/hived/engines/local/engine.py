@@ -1,0 +1,399 @@
+"""The engine of one machine: jobs as processes here, decided by the core, with nothing lost when it is killed.
+
+Facts (a submission, a task that ended, a device that broke) go to the :class:`~.machine.Machine`; its events are kept
+by the :class:`~.store.Store`; only then are its instructions carried out. What was cut short by a kill is done again at
+the next start: a task is started only once (see :mod:`.supervisor`), and stopping one twice is the same as once.
+
+If events cannot be kept, the engine ends at once, loudly: tasks run on, and the next start finds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.looking import PlanAnswer
+from hived.cluster.reasons import Misconfigured
+from hived.cluster.recovery import Reconfiguration
+from hived.cluster.requests import Member, Request
+from hived.errors import NeverFitsError, NotFoundError, RequestError, StorageError
+from hived.policies import Policy, YarnCS
+from hived.spec.compiled import ClusterSpec
+
+from .devices import Devices
+from .environment import task_environment
+from .health import places
+from .jobs import Job
+from .machine import Machine
+from .model import Event, JobSpec
+from .store import Store
+from .tasks import Ending, Stand, Task, Work
+from .turns import Instruction, StartTasks, StopTasks, WakeAt
+
+#: how many of the latest events are kept at hand, for whoever follows
+RECENT = 10_000
+#: how often devices are looked at, in seconds
+HEALTH_EVERY_S = 5.0
+
+
+class Engine:
+    """Jobs of several tenants as processes on this machine. One asyncio loop; call from its thread only.
+
+    What it raises is of :mod:`hived.errors`; a call that raises has changed nothing.
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        folder: Path,
+        devices: Devices,
+        policy: Policy | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take the folder over. Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``."""
+        self.folder = folder.absolute()
+        self.devices = devices
+        self.clock = clock
+        self.started_at = clock()
+        self._lines: list[str] = []
+        cluster = Cluster(spec, log=self._lines.append)
+        self.store = Store(self.folder)
+        self._mark = self.store.value("mark") or ""
+        if not self._mark:
+            self._mark = os.urandom(6).hex()
+            self.store.keep((), (), values={"mark": self._mark})
+        self.machine = Machine(cluster, policy or YarnCS(), _free_port, self.store.last_event())
+        self._next_job = self.store.next_job()
+        #: the latest events, oldest first
+        self.recent: deque[Event] = deque(maxlen=RECENT)
+        self._news = asyncio.Event()
+        self._planned = False
+        #: to be remembered with the events of the next turn
+        self._values: dict[str, str] = {}
+        self._watched: dict[tuple[int, int, int], int] = {}
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._health: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: set when the engine cannot go on, with the reason
+        self.failed: asyncio.Future[StorageError] | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The core."""
+        return self.machine.cluster
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take over what an earlier engine has left, and begin."""
+        self._loop = asyncio.get_running_loop()
+        self.failed = self._loop.create_future()
+        at = self.clock()
+        self.machine.note("engine_started", at, {"pid": os.getpid(), "devices": self.devices.what})
+        drained = json.loads(self.store.value("drained") or "[]")
+        self.machine.health.set_drained([(node, device) for node, device in drained], True)
+        self.machine.health.apply()
+        self._look_at_devices()
+        self.machine.recover(self.store.active(), at)
+        self._advance()
+        if self.failed.done():
+            raise self.failed.result()
+        self._health = self._loop.create_task(self._watch_devices())
+
+    async def stop(self) -> None:
+        """End the engine, not the jobs: the next one finds them."""
+        if self._health is not None:
+            self._health.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._health
+        for timer in self._timers:
+            timer.cancel()
+        for fd in self._watched.values():
+            self._loop and self._loop.remove_reader(fd)
+            os.close(fd)
+        self._watched.clear()
+        self.devices.close()
+        with contextlib.suppress(StorageError):
+            self.machine.note("engine_stopped", self.clock(), {"pid": os.getpid()})
+            self._keep()
+        self.store.close()
+
+    # -- what people ask for --------------------------------------------------------------------------------------
+
+    def submit(self, spec: JobSpec) -> Job:
+        """Take a job in. It is on the disk when this returns.
+
+        Raises :class:`NeverFitsError` where it could not start with everything free, :class:`RequestError` with the
+        field that is wrong, and :class:`StorageError` where it cannot be kept.
+        """
+        answer = self.plan(spec)
+        if answer.outcome == "never":
+            raise NeverFitsError("; ".join(_without_name(str(answer))))
+        if self._planned:
+            self._advance_or_raise()  # so that what is kept below is this submission alone
+        job = self.machine.submit(self._next_job, spec, self.clock())
+        turn = self.machine.turn()
+        try:
+            self.store.keep(turn.events, turn.jobs)
+        except StorageError:
+            self.machine.unsubmit(job)
+            raise
+        self._next_job += 1
+        self._publish(turn.events)
+        self._soon()
+        return job
+
+    def plan(self, spec: JobSpec) -> PlanAnswer:
+        """What :meth:`submit` would come to in the core, were nobody in line before it."""
+        request = Request("(this job)", spec.vc, spec.priority, (Member(spec.tasks, spec.gpus),))
+        answer = self.cluster.plan(request)
+        first = answer.reasons[0] if answer.reasons else None
+        if isinstance(first, Misconfigured):
+            raise RequestError("gpus" if first.field.startswith("members") else first.field, first.message)
+        return answer
+
+    def cancel(self, ref: str, who: str = "") -> Job:
+        """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""
+        job = self.find(ref)
+        self.machine.cancel(job, self.clock(), who)
+        self._advance_or_raise()
+        return job
+
+    def drain(self, node: str | None, device: int | None, undo: bool, now: bool) -> list[tuple[str, int]]:
+        """Keep jobs off devices (None: of all nodes, all of the node), or let them come again; survives a restart."""
+        chosen = self.chosen(node, device)
+        what = "the machine" if node is None and device is None else f"{node or 'every node'}"
+        what += "" if device is None else f" device {device}"
+        self.machine.drain(chosen, undo, now, what, self.clock())
+        self._values["drained"] = json.dumps([list(place) for place in self.machine.health.drained])
+        self._advance_or_raise()
+        return chosen
+
+    def chosen(self, node: str | None, device: int | None) -> list[tuple[str, int]]:
+        """The devices that these stand for. Raises :class:`NotFoundError` where there are none."""
+        found = [
+            place
+            for place in places(self.cluster.spec)
+            if (node is None or place[0] == node) and (device is None or place[1] == device)
+        ]
+        if not found:
+            what = f"node {node!r}" if device is None else f"device {device}" + (f" on node {node!r}" if node else "")
+            raise NotFoundError(f"no {what}; hived top shows the devices there are")
+        return found
+
+    def reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
+        """Go on under a new spec (work-preserving). Raises what the spec is refused for."""
+        self.devices.check(spec)
+        report = self.machine.reconfigure(spec, self.clock())
+        self._advance_or_raise()
+        return report
+
+    def find(self, ref: str) -> Job:
+        """A job by number, full name, or the latest by the name asked for. Raises :class:`NotFoundError`."""
+        stored = self.store.job(ref)
+        if stored is None:
+            raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
+        return self.machine.jobs.get(stored.id, stored)
+
+    def set_health(self, found: Sequence[tuple[str, int]], why: str | None) -> None:
+        """Devices turned bad, or (None) healthy."""
+        self.machine.set_health(found, why, self.clock())
+        self._advance()
+
+    # -- following ------------------------------------------------------------------------------------------------
+
+    @property
+    def last_event(self) -> int:
+        """Number of the latest event."""
+        return self.recent[-1].seq if self.recent else 0
+
+    async def changed(self, after: int) -> None:
+        """Return once there is an event after number ``after``."""
+        while self.last_event <= after:
+            await self._news.wait()
+
+    def task(self, job: Job, rank: int, attempt: int | None = None) -> Task:
+        """A task of a job; of its latest attempt where none is given. Raises :class:`NotFoundError`."""
+        number = job.attempt if attempt is None else attempt
+        if not 0 <= rank < job.spec.tasks:
+            raise NotFoundError(f"{job.name} has tasks 0 to {job.spec.tasks - 1}, and no task {rank}")
+        if not 1 <= number <= job.attempt:
+            started = f"was started {job.attempt} times" if job.attempt else "has not been started yet"
+            raise NotFoundError(f"{job.name} {started}: there is no attempt {number}")
+        return Task(self._job_folder(job.id) / str(number) / str(rank))
+
+    def _job_folder(self, number: int) -> Path:
+        return self.folder / "jobs" / str(number)
+
+    # -- one turn: facts, events, instructions --------------------------------------------------------------------
+
+    def _soon(self) -> None:
+        """Advance when the loop comes round: many facts then share one commit."""
+        if not self._planned and self._loop is not None:
+            self._planned = True
+            self._loop.call_soon(self._advance)
+
+    def _advance(self) -> None:
+        self._planned = False
+        if self.failed is None or self.failed.done():
+            return
+        self.machine.dispatch(self.clock())
+        try:
+            instructions = self._keep()
+        except StorageError as error:
+            # memory is ahead of the disk now: whatever is done next would be done without a record
+            self.failed.set_result(error)
+            return
+        for instruction in instructions:
+            self._carry_out(instruction)
+
+    def _advance_or_raise(self) -> None:
+        self._advance()
+        if self.failed is not None and self.failed.done():
+            raise self.failed.result()
+
+    def _keep(self) -> tuple[Instruction, ...]:
+        turn = self.machine.turn()
+        if turn.events or self._lines or self._values:
+            self.store.keep(turn.events, turn.jobs, self._lines, self._values)
+            self._lines.clear()
+            self._values.clear()
+        self._publish(turn.events)
+        return turn.instructions
+
+    def _publish(self, events: Sequence[Event]) -> None:
+        if events:
+            self.recent.extend(events)
+            self._news.set()
+            self._news = asyncio.Event()
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        job = self.machine.jobs.get(instruction.job)
+        if job is None:
+            return
+        match instruction:
+            case StartTasks(attempt=attempt):
+                for rank in range(job.spec.tasks):
+                    if attempt == job.attempt and rank not in job.endings:
+                        self._ensure(job, rank)
+            case StopTasks(attempt=attempt):
+                for rank in range(job.spec.tasks):
+                    if rank not in job.endings:
+                        self._stop_task(job, attempt, rank)
+            case WakeAt(at=at):
+                assert self._loop is not None
+                delay = max(0.0, at - self.clock())
+                timer = self._loop.call_later(delay, self._retry, job.id)
+                self._timers = {other for other in self._timers if other.when() > self._loop.time()} | {timer}
+
+    def _retry(self, number: int) -> None:
+        job = self.machine.jobs.get(number)
+        if job is not None and job.retry_at is not None:
+            self.machine.retry_due(number, max(self.clock(), job.retry_at))
+            self._advance()
+
+    # -- tasks ----------------------------------------------------------------------------------------------------
+
+    def _ensure(self, job: Job, rank: int) -> None:
+        """Whatever was done before: the task is running and watched, or its end is a fact."""
+        key = (job.id, job.attempt, rank)
+        task = self.task(job, rank)
+        if key in self._watched:
+            return
+        if task.stand() is not Stand.UNCLAIMED:
+            self._look(key, task)
+            return
+        try:
+            shared = self._job_folder(job.id) / "shared"
+            shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not (task.folder / "task.json").exists():
+                environment = task_environment(job, rank, shared, self._task_mark(key))
+                spec = job.spec
+                task.write(Work(spec.command, spec.cwd, environment, spec.grace_s, spec.time_limit_s))
+            child = task.spawn()
+            fd = os.pidfd_open(child.pid)
+        except OSError as error:
+            why = f"{error.filename or task.folder}: {error.strerror}"
+            self._ended(key, Ending(127, error=why))
+            return
+        self._children[fd] = child
+        self._watch(key, task, fd)
+
+    def _watch(self, key: tuple[int, int, int], task: Task, fd: int) -> None:
+        assert self._loop is not None
+        self._watched[key] = fd
+        self._loop.add_reader(fd, self._supervisor_gone, key, task, fd)
+
+    def _supervisor_gone(self, key: tuple[int, int, int], task: Task, fd: int) -> None:
+        assert self._loop is not None
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        del self._watched[key]
+        child = self._children.pop(fd, None)
+        if child is not None:
+            child.wait()  # reaped: it has ended
+        self._look(key, task)
+
+    def _look(self, key: tuple[int, int, int], task: Task) -> None:
+        """The supervisor that we knew of is not there, or we knew of none: see how the task stands."""
+        stand = task.stand()
+        if stand is Stand.ALIVE:  # another one has it, of an engine before us
+            fd = task.watch()
+            if fd is not None:
+                self._watch(key, task, fd)
+                return
+            stand = task.stand()
+        if stand is Stand.UNCLAIMED:
+            self._ended(key, task.never_started())
+            return
+        if stand is Stand.LOST:
+            task.clear(self._task_mark(key))
+        self._ended(key, task.ending())
+
+    def _ended(self, key: tuple[int, int, int], ending: Ending) -> None:
+        number, attempt, rank = key
+        self.machine.task_ended(number, attempt, rank, asdict(ending), self.clock())
+        self._soon()
+
+    def _stop_task(self, job: Job, attempt: int, rank: int) -> None:
+        task = self.task(job, rank, attempt)
+        with contextlib.suppress(FileNotFoundError):  # its folder: it was never written, and will end as unstartable
+            task.stop()
+
+    def _task_mark(self, key: tuple[int, int, int]) -> str:
+        """Names a task among all tasks of all engines."""
+        return f"{self._mark}/{key[0]}.{key[1]}.{key[2]}"
+
+    # -- devices --------------------------------------------------------------------------------------------------
+
+    async def _watch_devices(self) -> None:
+        while True:
+            await asyncio.sleep(HEALTH_EVERY_S)
+            self._look_at_devices()
+            self._soon()
+
+    def _look_at_devices(self) -> None:
+        for place, why in self.devices.health().items():
+            self.machine.set_health([place], why, self.clock())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _without_name(text: str) -> list[str]:
+    """The reasons of an explanation, without its first line."""
+    return [line.removeprefix("- ") for line in text.split("\n")[1:]]

@@ -1,0 +1,77 @@
+"""Why a job is where it is: reasons as data, and the sentences that they make."""
+
+from __future__ import annotations
+
+from hived.cluster.explaining import MAX_NAMED, say
+from hived.cluster.reasons import BehindOthers, PreemptedBy, Reason, WaitingForPreemption
+from hived.errors import RequestError
+
+from .jobs import Job
+from .machine import Machine
+from .model import JobState
+from .telling import duration, ended_text
+
+
+def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
+    """Why a job waits, the most decisive first; () for one that does not. By the code that will let it start.
+
+    Costs one question to the core. What the core has in mind of who asked before is left out: the line says it better.
+    """
+    if job.state is JobState.RESERVED:
+        return (WaitingForPreemption(machine.cluster.group(job.name).victims),)
+    if job.state is not JobState.QUEUED:
+        return ()
+    answered = machine.cluster.plan(job.request()).reasons
+    found: list[Reason] = [reason for reason in answered if not isinstance(reason, BehindOthers)]
+    position, ahead = machine.line_of(job).ahead(job, MAX_NAMED)
+    if position:
+        found.append(BehindOthers(position, tuple(other.name for other in ahead)))
+    if job.preempted_by is not None:
+        group, vc, priority = job.preempted_by
+        found.append(PreemptedBy(group, vc, priority, job.spec.priority, True))
+    return tuple(found)
+
+
+def shortly(machine: Machine, job: Job) -> list[str]:
+    """The same in words and quickly, from what the core answered last: for lists. O(log jobs)."""
+    if job.state is JobState.BACKOFF:
+        return [job.reason]
+    if job.state is JobState.RESERVED:
+        return [say(WaitingForPreemption(machine.cluster.group(job.name).victims))]
+    position, ahead = machine.line_of(job).ahead(job, 3)
+    if position:
+        return [say(BehindOthers(position, tuple(other.name for other in ahead)))]
+    try:
+        answered = machine.cluster.group(job.name).reasons
+    except RequestError:
+        return ["it was submitted just now"]
+    return [say(reason) for reason in answered if not isinstance(reason, BehindOthers)]
+
+
+def explain(machine: Machine, job: Job, at: float) -> str:
+    """A job's situation at that time, as lines for people."""
+    match job.state:
+        case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELLED:
+            return ended_text(job)
+        case JobState.RUNNING | JobState.STOPPING:
+            lines = [_shown(machine.cluster.explain(job.name), job)]
+            if job.state is JobState.STOPPING:
+                lines.append(f"- it is being stopped ({job.reason}); it has {job.spec.grace_s:g} s for that")
+            if job.resumes:
+                lines.append(f"- it was preempted {job.resumes} times before")
+            return "\n".join(lines)
+        case JobState.BACKOFF:
+            left = max(0.0, (job.retry_at or at) - at)
+            tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
+            return f"{job.name} failed: {job.reason}\n- it is queued again in {duration(left)} ({tried})"
+    lines = [f"{job.name} waits, for {duration(at - job.since)} now:"]
+    lines += [f"- {say(reason)}" for reason in reasons(machine, job)] or ["- its turn is about to come"]
+    if job.reason and job.state is JobState.QUEUED and job.preempted_by is None:
+        lines.append(f"- {job.reason}")
+    if machine.health.drained:
+        lines.append("- devices are drained by the machine's owner: hived drain --undo lets jobs come again")
+    return "\n".join(lines)
+
+
+def _shown(text: str, job: Job) -> str:
+    return text.replace("pod ", "task ") if job.spec.tasks > 1 else text

@@ -1,0 +1,97 @@
+"""Which devices are kept from new jobs, and why: found bad, or drained by the machine's owner. Either is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hived.cluster.cluster import Cluster
+from hived.errors import RequestError
+from hived.spec.compiled import ClusterSpec
+
+#: node and device index
+Place = tuple[str, int]
+
+
+def places(spec: ClusterSpec) -> Iterator[Place]:
+    """All devices, in the order of the spec. A node's chains follow one another."""
+    for chain in spec.chains:
+        for number, node in enumerate(chain.node_names):
+            for leaf in range(chain.gpus_per_node):
+                yield node, chain.device_index(number, leaf)
+
+
+class Health:
+    """What the core has been told of each device, kept equal to what is known. O(change)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        #: why, by device
+        self.bad: dict[Place, str] = {}
+        #: an ordered set
+        self.drained: dict[Place, None] = {}
+        self._told: set[Place] = set()
+        self._changed: dict[Place, None] = {}
+        self._reserved = _reserved(cluster.spec)
+
+    def set_bad(self, place: Place, why: str | None) -> bool:
+        """It was found bad or (None) healthy; whether that is news."""
+        if self.bad.get(place) == why:
+            return False
+        if why is None:
+            del self.bad[place]
+        else:
+            self.bad[place] = why
+        self._changed[place] = None
+        return True
+
+    def set_drained(self, chosen: Iterable[Place], drained: bool) -> bool:
+        """Keep jobs off, or not any more; whether that changes anything."""
+        news = [place for place in chosen if (place in self.drained) is not drained]
+        for place in news:
+            if drained:
+                self.drained[place] = None
+            else:
+                del self.drained[place]
+            self._changed[place] = None
+        return bool(news)
+
+    def apply(self) -> bool:
+        """Tell the core what is new; whether anything was."""
+        news = False
+        for place in self._changed:
+            bad = place in self.bad or place in self.drained
+            if bad is not (place in self._told) and self._tell(place, bad):
+                news = True
+        self._changed.clear()
+        return news
+
+    def again(self) -> None:
+        """The spec has changed: devices may have come and gone, and VCs."""
+        self._reserved = _reserved(self._cluster.spec)
+        self._told.clear()
+        self._changed = dict.fromkeys([*self.bad, *self.drained])
+        self.apply()
+
+    def _tell(self, place: Place, bad: bool) -> bool:
+        try:
+            self._cluster.set_device_health(*place, healthy=not bad)
+        except RequestError:  # the spec has no such device any more
+            return False
+        if bad:
+            self._told.add(place)
+        else:
+            self._told.discard(place)
+        return True
+
+    def reserved_gpus(self, vc: str) -> int:
+        """GPUs that a VC reserved; 0 for none of the spec."""
+        return self._reserved.get(vc, 0)
+
+
+def _reserved(spec: ClusterSpec) -> dict[str, int]:
+    """GPUs per virtual cluster."""
+    found = {}
+    for vc in spec.virtual_clusters:
+        cells = sum(c.number * spec.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
+        found[vc.name] = cells + sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
+    return found

@@ -1,0 +1,201 @@
+"""A job as the engine knows it: what was asked for, and what its events have made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import Any
+
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.requests import Member, Request
+
+from .lifecycle import JobEvent, next_job_state
+from .model import Event, JobSpec, JobState
+
+#: programs that run the one named after them
+_INTERPRETERS = ("python", "bash", "sh", "zsh", "torchrun", "env", "nice", "uv")
+
+
+def default_name(command: tuple[str, ...]) -> str:
+    """What a job is called that was given no name: its program, or the script that an interpreter runs."""
+    words = list(command)
+    while len(words) > 1 and PurePath(words[0]).name.rstrip("0123456789.").startswith(_INTERPRETERS):
+        following = next((n for n, word in enumerate(words[1:], 1) if not word.startswith("-") and "=" not in word), 0)
+        if not following or "-c" in words[1:following]:
+            break
+        words = words[following:]
+    stem = PurePath(words[0]).name.split(".")[0]
+    kept = "".join(sign if (sign.isascii() and sign.isalnum()) or sign in "_-" else "-" for sign in stem)
+    return kept.strip("-_")[:40] or "job"
+
+
+class Job:
+    """A job. Its fields change by :meth:`apply` alone, so that a job is exactly what its events say."""
+
+    __slots__ = (
+        "attempt", "ended_at", "endings", "exit_code", "guaranteed", "id", "name", "placement", "port",
+        "preempted_by", "reason", "resumes", "retries", "retry_at", "since", "spec", "started_at", "state",
+        "stopping_for", "submitted_at",
+    )  # fmt: skip
+
+    def __init__(self, number: int, spec: JobSpec, submitted_at: float) -> None:
+        self.id = number
+        self.spec = spec
+        #: unique, and what the core calls its group
+        self.name = f"{spec.name or default_name(spec.command)}-{number}"
+        self.state = JobState.QUEUED
+        #: seconds since the epoch, here and below
+        self.submitted_at = submitted_at
+        #: when it came to its state
+        self.since = submitted_at
+        #: how often it was started
+        self.attempt = 0
+        #: how often it was queued again with nothing to blame it for
+        self.resumes = 0
+        #: how often it has failed and was queued again
+        self.retries = 0
+        #: where it runs, or what is reserved for it
+        self.placement: Placement | None = None
+        self.guaranteed = False
+        #: where its tasks meet (MASTER_PORT), of this attempt
+        self.port = 0
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        #: of the task that decided how it ended
+        self.exit_code: int | None = None
+        #: why it is where it is, in words
+        self.reason = ""
+        #: why it is being stopped: preempted, cancelled, drained or task_failed
+        self.stopping_for = ""
+        #: group, VC and priority of who preempted it last
+        self.preempted_by: tuple[str, str, int] | None = None
+        #: when it is queued again
+        self.retry_at: float | None = None
+        #: tasks of this attempt that have ended, by rank: code, whether told to stop, and what else was said
+        self.endings: dict[int, dict[str, Any]] = {}
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all tasks."""
+        return self.spec.gpus * self.spec.tasks
+
+    def request(self) -> Request:
+        """What it asks of the core."""
+        spec = self.spec
+        members = (Member(spec.tasks, spec.gpus),)
+        return Request(self.name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
+
+    def apply(self, event: Event) -> None:
+        """``event`` happened to it. Raises :class:`~hived.errors.InvariantError` where it cannot have."""
+        kind, data = JobEvent(event.kind), event.data
+        before = self.state
+        self.state = next_job_state(before, kind)
+        if self.state is not before:
+            self.since = event.at
+        match kind:
+            case JobEvent.RESERVED:
+                self.placement = placement_from(data["placement"])
+                self.reason = f"waits until {_names(data['victims'])} gone"
+            case JobEvent.UNRESERVED:
+                self.placement, self.reason = None, str(data["why"])
+            case JobEvent.STARTED:
+                self.placement = placement_from(data["placement"])
+                self.guaranteed = self.placement.guaranteed
+                self.attempt += 1
+                self.port = int(data["port"])  # type: ignore[call-overload]
+                self.started_at, self.reason, self.stopping_for = event.at, "", ""
+                self.exit_code, self.endings = None, {}
+            case JobEvent.STOPPING:
+                self.stopping_for, self.reason = str(data["cause"]), str(data["why"])
+                by = data.get("by")
+                if isinstance(by, list | tuple):
+                    self.preempted_by = (by[0], by[1], by[2])
+            case JobEvent.TASK_ENDED:
+                self.endings[int(data["rank"])] = dict(data)  # type: ignore[call-overload]
+            case JobEvent.DOWNGRADED | JobEvent.RESTORED:
+                self.placement = placement_from(data["placement"])
+                self.guaranteed = self.placement.guaranteed
+                self.reason = str(data["why"])
+            case JobEvent.PREEMPTED:
+                self._holds_nothing()
+                self.resumes += 1
+                self.reason = str(data["why"])
+            case JobEvent.RETRYING:
+                self._holds_nothing()
+                self.retries += 1
+                self.retry_at = float(data["at"])  # type: ignore[arg-type]
+                self.exit_code, self.reason = _code(data), str(data["why"])
+            case JobEvent.QUEUED:
+                self.retry_at = None
+            case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
+                self._holds_nothing()
+                self.ended_at, self.exit_code, self.reason = event.at, _code(data), str(data.get("why", ""))
+
+    def _holds_nothing(self) -> None:
+        self.placement, self.guaranteed, self.stopping_for = None, False, ""
+
+    # -- as a row of the store ------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What its events have made of it, as plain data."""
+        plain = {name: getattr(self, name) for name in _STATUS}
+        plain["state"] = self.state.value
+        plain["placement"] = None if self.placement is None else placement_data(self.placement)
+        return plain
+
+    @classmethod
+    def restored(cls, number: int, spec: JobSpec, status: Mapping[str, Any]) -> Job:
+        """The job whose :meth:`status` this is."""
+        job = cls(number, spec, status["submitted_at"])
+        for name in _STATUS:
+            setattr(job, name, status[name])
+        job.state = JobState(status["state"])
+        job.placement = None if status["placement"] is None else placement_from(status["placement"])
+        job.preempted_by = None if status["preempted_by"] is None else tuple(status["preempted_by"])
+        job.endings = {int(rank): ending for rank, ending in status["endings"].items()}
+        return job
+
+
+_STATUS = (
+    "submitted_at", "since", "attempt", "resumes", "retries", "guaranteed", "port", "started_at", "ended_at",
+    "exit_code", "reason", "stopping_for", "preempted_by", "retry_at", "endings",
+)  # fmt: skip
+
+
+def _code(data: Mapping[str, object]) -> int | None:
+    code = data.get("code")
+    return code if isinstance(code, int) else None
+
+
+def _names(names: object) -> str:
+    listed = [str(name) for name in names] if isinstance(names, list | tuple) else []
+    return f"{', '.join(listed)} {'is' if len(listed) == 1 else 'are'}"
+
+
+def placement_data(placement: Placement) -> dict[str, object]:
+    """A placement as plain data."""
+    pods = [[pod.node, list(pod.leaf_cells)] for pod in placement.pods]
+    return {"chain": placement.chain, "pods": pods, "levels": list(placement.reserved_levels)}
+
+
+def placement_from(plain: Any) -> Placement:
+    """The placement that :func:`placement_data` made this of."""
+    pods = tuple(PodPlacement(node, tuple(devices)) for node, devices in plain["pods"])
+    return Placement(plain["chain"], pods, tuple(plain["levels"]))
+
+
+def spec_data(spec: JobSpec) -> dict[str, Any]:
+    """A job's specification as plain data."""
+    return asdict(spec)
+
+
+def spec_from(plain: Mapping[str, Any]) -> JobSpec:
+    """The specification that :func:`spec_data` made this of."""
+    return JobSpec(
+        **{
+            **plain,
+            "command": tuple(plain["command"]),
+            "environment": tuple((name, value) for name, value in plain["environment"]),
+        }
+    )

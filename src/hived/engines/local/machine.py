@@ -1,0 +1,372 @@
+"""The engine's mind: facts in, events and instructions out. Pure, as the core that it drives.
+
+    machine.submit(...) / cancel(...) / task_ended(...) / ...     something is a fact
+    machine.dispatch(at)                                          whoever can start, does
+    machine.turn()                                                the events to keep, and then what to do
+
+Whoever calls keeps the events before carrying an instruction out. Every instruction can be carried out again: so an
+engine that was killed in between does it again, and nothing happens twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Bind, Preempt, Wait
+from hived.cluster.reasons import BadHardware, NeverFits
+from hived.cluster.recovery import Reconfiguration
+from hived.cluster.states import GroupState
+from hived.errors import ConflictError, RequestError
+from hived.policies import Policy
+from hived.spec.compiled import ClusterSpec
+
+from .ending import Outcome, outcome
+from .health import Health
+from .jobs import Job, placement_data
+from .lifecycle import JobEvent
+from .line import Line
+from .model import Event, JobSpec, JobState
+from .occupancy import Occupancy
+from .turns import Instruction, StartTasks, StopTasks, Turn, WakeAt
+
+#: what a waiting job can be waiting for without holding back who is behind it: it may never come
+_HOLDS_NOBODY_BACK = (NeverFits, BadHardware)
+
+
+class Machine:
+    """Jobs on a cluster. A fact costs what the core charges for who it lets start, and O(log jobs)."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, free_port: Callable[[], int], last_event: int = 0) -> None:
+        self.cluster = cluster
+        self._policy = policy
+        self._free_port = free_port
+        self._seq = last_event
+        #: every job that has not ended
+        self.jobs: dict[int, Job] = {}
+        self.by_group: dict[str, Job] = {}
+        self.health = Health(cluster)
+        #: per virtual cluster: who waits for its own GPUs, and who waits for idle ones
+        self.lines: dict[str, Line] = {}
+        self.borrowers: dict[str, Line] = {}
+        self.reserved: dict[int, Job] = {}
+        #: virtual clusters whose next may be able to start
+        self._stirred: set[str] = set()
+        self.occupancy = Occupancy()
+        self._pausing: dict[int, Job] = {}
+        self._idle_stirred = False
+        self._events: list[Event] = []
+        self._touched: dict[int, Job] = {}
+        self._instructions: list[Instruction] = []
+
+    # -- facts ----------------------------------------------------------------------------------------------------
+
+    def submit(self, number: int, spec: JobSpec, at: float) -> Job:
+        """A job has come."""
+        job = Job(number, spec, at)
+        self.jobs[number] = self.by_group[job.name] = job
+        self._note("submitted", at, number, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
+        self._touched[number] = job
+        self.occupancy.add(job)
+        self._waits(job)
+        return job
+
+    def unsubmit(self, job: Job) -> None:
+        """The last call was :meth:`submit`, and it cannot be kept: as if it had never been."""
+        self._line(job).remove(job)
+        self.occupancy.remove(job)
+        self._end(job)
+        self._seq -= 1
+
+    def cancel(self, job: Job, at: float, who: str = "") -> None:
+        """Somebody wants it ended. Raises :class:`ConflictError` for one that has, or is being cancelled."""
+        if job.state.ended or (job.state is JobState.STOPPING and job.stopping_for == "cancelled"):
+            ended = job.state.value if job.state.ended else "being cancelled"
+            raise ConflictError(f"{job.name} is {ended} already")
+        if job.state.holds:
+            self._stop(job, at, "cancelled", f"cancelled by {who}" if who else "cancelled")
+            return
+        self._forget_group(job, at)
+        self._happens(job, JobEvent.CANCELLED, at, {"why": f"cancelled by {who}" if who else "cancelled"})
+        self._end(job)
+
+    def task_ended(self, number: int, attempt: int, rank: int, ending: dict[str, Any], at: float) -> None:
+        """A task is gone, as :class:`~.tasks.Ending` says in ``ending``. Known ones are ignored."""
+        job = self.jobs.get(number)
+        if job is None or not job.state.holds or attempt != job.attempt or rank in job.endings:
+            return
+        self._happens(job, JobEvent.TASK_ENDED, at, {"attempt": attempt, "rank": rank, **ending})
+        if len(job.endings) == job.spec.tasks:
+            self._all_gone(job, outcome(job), at)
+        elif job.state is JobState.RUNNING and (ending["code"] or ending["stopped"]):
+            self._stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
+
+    def retry_due(self, number: int, at: float) -> None:
+        """The pause after a failure may be over."""
+        job = self.jobs.get(number)
+        if job is not None and job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
+            self._happens(job, JobEvent.QUEUED, at, {})
+            self._waits(job)
+
+    def set_health(self, places: Collection[tuple[str, int]], why: str | None, at: float) -> None:
+        """Devices were found bad, for this reason, or (None) healthy."""
+        for node, device in places:
+            if self.health.set_bad((node, device), why):
+                kind = "device_healthy" if why is None else "device_bad"
+                self._note(kind, at, None, {"node": node, "device": device, "why": why or ""})
+        self._hardware_changed(at)
+
+    def drain(self, places: Collection[tuple[str, int]], undo: bool, now: bool, what: str, at: float) -> None:
+        """The machine's owner keeps jobs off devices, or lets them come again. ``now``: who is there goes too."""
+        if self.health.set_drained(places, not undo):
+            data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
+            self._note("undrained" if undo else "drained", at, None, data)
+        if now and not undo:
+            wanted = set(places)
+            for job in list(self.jobs.values()):
+                if job.state is JobState.RUNNING and job.placement is not None and wanted & _devices(job):
+                    self._stop(job, at, "drained", f"{what} is drained by the machine's owner")
+        self._hardware_changed(at)
+
+    def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
+        """A new spec, under running jobs. Raises what :meth:`Cluster.reconfigure` raises; nothing has changed then."""
+        report = self.cluster.reconfigure(spec)
+        self.health.again()
+        data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
+        self._note("reconfigured", at, None, {"kept": len(report.kept), **data})
+        for name, why in report.downgraded:
+            self._standing_changed(self.by_group[name], JobEvent.DOWNGRADED, why, at)
+        self._lost_reservations("the cluster was reconfigured", at)
+        self._stirred.update(self.lines)
+        self._idle_stirred = True
+        return report
+
+    def recover(self, jobs: Iterable[Job], at: float) -> Reconfiguration:
+        """Take jobs in after a restart: who runs goes on, who waits has its place. The first call, if any."""
+        records = []
+        for job in jobs:
+            self.jobs[job.id] = self.by_group[job.name] = job
+            self.occupancy.add(job)
+            if job.state.holds and job.placement is not None:
+                records.append((job.name, job.request(), job.placement))
+        report = self.cluster.recover(records)
+        self._note("recovered", at, None, {"running": len(records), "active": len(self.jobs)})
+        for name, why in report.downgraded:
+            self._standing_changed(self.by_group[name], JobEvent.DOWNGRADED, why, at)
+        for job in self.jobs.values():
+            if job.state is JobState.RESERVED:
+                self._happens(job, JobEvent.UNRESERVED, at, {"why": "the engine was started again"})
+            if job.state is JobState.QUEUED:
+                self._waits(job)
+            elif job.state is JobState.BACKOFF and job.retry_at is not None:
+                self._pausing[job.id] = job
+                self._instructions.append(WakeAt(job.id, job.retry_at))
+            elif job.state is JobState.RUNNING:
+                self._instructions.append(StartTasks(job.id, job.attempt))
+            elif job.state is JobState.STOPPING:
+                self._instructions += [StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt)]
+        return report
+
+    def note(self, kind: str, at: float, data: dict[str, object]) -> None:
+        """Something that happened to the engine itself."""
+        self._note(kind, at, None, data)
+
+    # -- deciding -------------------------------------------------------------------------------------------------
+
+    def dispatch(self, at: float) -> None:
+        """Let start who can: those with a reservation, the lines of the VCs where something changed, then loans."""
+        for job in list(self.reserved.values()):
+            if not self.cluster.group(job.name).victims:
+                self._ask(job, at)
+        while self._stirred:
+            vc = min(self._stirred)
+            self._stirred.discard(vc)
+            line = self.lines.get(vc)
+            rank: int | None = 0
+            while line is not None and rank is not None and rank < len(line):
+                rank = self._next(line, rank, at)
+        if self._idle_stirred:
+            self._idle_stirred = False
+            self._lend(at)
+
+    def _lend(self, at: float) -> None:
+        """Ask for the first of each VC's borrowers, that of the VC with the smallest share on loan first."""
+        ranks = {vc: 0 for vc, line in self.borrowers.items() if len(line)}
+        while ranks:
+            vc = min(ranks, key=lambda name: (self._share(name), name))
+            rank = self._next(self.borrowers[vc], ranks[vc], at)
+            if rank is None or rank >= len(self.borrowers[vc]):
+                del ranks[vc]
+            else:
+                ranks[vc] = rank
+
+    def _next(self, line: Line, rank: int, at: float) -> int | None:
+        """Ask for who is ``rank``-th in a line; whose turn it is after that, ``None`` if nobody's."""
+        answer = self._ask(line[rank], at)
+        if answer is None:
+            return rank + 1
+        if isinstance(answer, Wait):
+            return rank + 1 if isinstance(answer.reasons[0], _HOLDS_NOBODY_BACK) else None
+        return rank  # it has left the line
+
+    def turn(self) -> Turn:
+        """What has come of the facts since the last call."""
+        turn = Turn(tuple(self._events), tuple(self._touched.values()), tuple(self._instructions))
+        self._events.clear()
+        self._touched.clear()
+        self._instructions.clear()
+        return turn
+
+    def _ask(self, job: Job, at: float) -> Bind | Preempt | Wait | None:
+        """Ask the core for ``job``, and carry the answer out. ``None``: its request is not right for this cluster."""
+        try:
+            decision = self.cluster.schedule(job.request(), now=at)
+        except RequestError:
+            return None
+        if isinstance(decision, Wait):
+            return decision
+        if isinstance(decision, Preempt) and job.state is JobState.RESERVED:
+            return decision  # as before: some victims are not gone yet
+        self.cluster.commit(decision)
+        for name in decision.overtaken:
+            self._unreserve(self.by_group[name], f"{job.name}, of a higher priority, took it", at)
+        for name in decision.downgraded:
+            self._standing_changed(self.by_group[name], JobEvent.DOWNGRADED, f"made room for {job.name}", at)
+        if job.state is JobState.QUEUED:
+            self._line(job).remove(job)
+        if isinstance(decision, Bind):
+            self.reserved.pop(job.id, None)
+            data: dict[str, object] = {"placement": placement_data(decision.placement)}
+            data |= {"attempt": job.attempt + 1, "port": self._free_port() if job.spec.tasks > 1 else 0}
+            self._happens(job, JobEvent.STARTED, at, data)
+            self._instructions.append(StartTasks(job.id, job.attempt))
+            return decision
+        victims = [self.by_group[name] for name in decision.victims]
+        placement = placement_data(decision.placement)
+        data = {"placement": placement, "victims": [victim.name for victim in victims]}
+        self._happens(job, JobEvent.RESERVED, at, data)
+        self.reserved[job.id] = job
+        for victim in victims:
+            if victim.state is JobState.RUNNING:
+                self._stop(victim, at, "preempted", f"preempted by {job.name} of {job.spec.vc}", job)
+        return decision
+
+    def _share(self, vc: str) -> float:
+        """GPUs that a VC has on loan over those that it reserved: who has the least is asked first."""
+        return self.occupancy.lent.get(vc, 0) / max(1, self.health.reserved_gpus(vc))
+
+    # -- what becomes of jobs -------------------------------------------------------------------------------------
+
+    def _all_gone(self, job: Job, result: Outcome, at: float) -> None:
+        """The last task of an attempt has ended: its GPUs are free."""
+        self.cluster.release(job.name)
+        self._gave_back(job)
+        self._happens(job, result.event, at, result.data(at))
+        if result.event is JobEvent.PREEMPTED:
+            self._waits(job)
+        elif result.event is JobEvent.RETRYING:
+            self._instructions.append(WakeAt(job.id, at + result.delay_s))
+        else:
+            self._end(job)
+
+    def _stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
+        data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt}
+        if by is not None:
+            data["by"] = [by.name, by.spec.vc, by.spec.priority]
+        self._happens(job, JobEvent.STOPPING, at, data)
+        self._instructions.append(StopTasks(job.id, job.attempt))
+
+    def _waits(self, job: Job) -> None:
+        self._line(job).add(job)
+        if job.spec.opportunistic:
+            self._idle_stirred = True
+        else:
+            self._stirred.add(job.spec.vc)
+
+    def _line(self, job: Job) -> Line:
+        lines = self.borrowers if job.spec.opportunistic else self.lines
+        line = lines.get(job.spec.vc)
+        if line is None:
+            line = lines[job.spec.vc] = Line(self._policy)
+        return line
+
+    def line_of(self, job: Job) -> Line:
+        """The line that a waiting job stands in."""
+        return self._line(job)
+
+    def backing_off(self) -> list[Job]:
+        """Jobs between two tries."""
+        return list(self._pausing.values())
+
+    def _forget_group(self, job: Job, at: float) -> None:
+        """A job that holds nothing leaves the line, its reservation, and the core's memory."""
+        if job.state is JobState.QUEUED:
+            self._line(job).remove(job)
+            self._stirred.add(job.spec.vc)  # who was behind it may be next
+            self._idle_stirred = True
+        if self.reserved.pop(job.id, None) is not None:
+            self._gave_back(job)
+        try:
+            self.cluster.group(job.name)
+        except RequestError:
+            return  # the core was never asked for it
+        self.cluster.cancel(job.name)
+        self._restored(at)
+
+    def _gave_back(self, job: Job) -> None:
+        """GPUs of ``job`` are free. A VC's own can serve that VC alone, so no other has to be asked."""
+        self._stirred.add(job.spec.vc)
+        self._idle_stirred = True
+
+    def _end(self, job: Job) -> None:
+        del self.jobs[job.id], self.by_group[job.name]
+
+    def _unreserve(self, job: Job, why: str, at: float) -> None:
+        self.reserved.pop(job.id, None)
+        self._happens(job, JobEvent.UNRESERVED, at, {"why": f"it had GPUs reserved: {why}"})
+        self._waits(job)
+
+    def _lost_reservations(self, why: str, at: float) -> None:
+        for job in list(self.reserved.values()):
+            if self.cluster.group(job.name).state is GroupState.PENDING:
+                self._unreserve(job, why, at)
+
+    def _hardware_changed(self, at: float) -> None:
+        if self.health.apply():
+            self._lost_reservations("hardware under them turned bad", at)
+            self._stirred.update(self.lines)
+            self._idle_stirred = True
+
+    def _standing_changed(self, job: Job, kind: JobEvent, why: str, at: float) -> None:
+        placement = self.cluster.group(job.name).placement
+        if placement is not None and job.state.holds:
+            self._happens(job, kind, at, {"why": why, "placement": placement_data(placement)})
+
+    def _restored(self, at: float) -> None:
+        """Who was downgraded for a job that is withdrawn may be guaranteed again."""
+        for job in list(self.occupancy.displaced.values()):
+            if self.cluster.group(job.name).guaranteed:
+                self._standing_changed(job, JobEvent.RESTORED, "its VC's cells are its own again", at)
+
+    def _happens(self, job: Job, kind: JobEvent, at: float, data: dict[str, object]) -> None:
+        """The one place where a job changes, and what is counted over jobs with it."""
+        self.occupancy.remove(job)
+        job.apply(self._note(kind.value, at, job.id, data))
+        self.occupancy.add(job)
+        if job.state is JobState.BACKOFF:
+            self._pausing[job.id] = job
+        else:
+            self._pausing.pop(job.id, None)
+        self._touched[job.id] = job
+
+    def _note(self, kind: str, at: float, job: int | None, data: dict[str, object]) -> Event:
+        self._seq += 1
+        event = Event(self._seq, at, kind, job, data)
+        self._events.append(event)
+        return event
+
+
+def _devices(job: Job) -> set[tuple[str, int]]:
+    assert job.placement is not None
+    return {(pod.node, device) for pod in job.placement.pods for device in pod.leaf_cells}

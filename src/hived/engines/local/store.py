@@ -1,0 +1,216 @@
+"""What must not be lost, in one SQLite file (write-ahead log, every commit on the disk before it is answered).
+
+    events      everything that happened, in order
+    jobs        what the events have made of each job: the same facts, ready to be looked up
+    decisions   the core's event log, one line of JSON each; a life (one start of the engine) replays by itself
+    meta        a few values by name
+
+One engine at a time: who opens it holds a lock on the folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hived.errors import ConflictError, StorageError
+
+from .jobs import Job, spec_data, spec_from
+from .model import Event, JobState
+
+#: of the tables below; another is refused
+SCHEMA = 1
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, job INTEGER, data TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS events_of_jobs ON events (job, seq);
+CREATE TABLE IF NOT EXISTS jobs (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, base TEXT NOT NULL, vc TEXT NOT NULL, state TEXT NOT NULL,
+    ended INTEGER NOT NULL, spec TEXT NOT NULL, status TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state, id);
+CREATE INDEX IF NOT EXISTS jobs_by_base ON jobs (base, id);
+CREATE INDEX IF NOT EXISTS jobs_of_vcs ON jobs (vc, id);
+CREATE TABLE IF NOT EXISTS decisions (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
+"""
+
+
+class Store:
+    """The file ``hived.db`` of a folder. Every write is all or nothing; a failed one is a :class:`StorageError`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open it, or make it. Raises :class:`ConflictError` where another engine has it, :class:`StorageError`."""
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(folder / "engine.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise _storage(folder, error) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = os.pread(self._lock, 20, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._lock)
+            message = f"{folder}: another engine (pid {pid}) has this folder; stop it, or give another --state"
+            raise ConflictError(message) from None
+        try:
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+            self._db = sqlite3.connect(folder / "hived.db", isolation_level=None)
+            (folder / "hived.db").chmod(0o600)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            with self._transaction():
+                for statement in _TABLES.split(";"):
+                    self._db.execute(statement)
+                self._db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+                # so that a disk that is full is found now, and not at the first job
+                self._db.execute("INSERT OR REPLACE INTO meta VALUES ('opened', ?)", (str(os.getpid()),))
+        except (OSError, sqlite3.Error, StorageError) as error:
+            os.close(self._lock)
+            raise _storage(folder, error) from None
+        version = self.value("schema")
+        if version != str(SCHEMA):
+            self.close()
+            raise StorageError(
+                f"{folder}: written by another version of hived (schema {version}, this one has {SCHEMA})"
+            )
+
+    def close(self) -> None:
+        """Let another engine have it."""
+        self._db.close()
+        os.close(self._lock)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def keep(
+        self,
+        events: Sequence[Event],
+        jobs: Iterable[Job],
+        decisions: Iterable[str] = (),
+        values: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Events, what they made of these jobs, the core's lines, values by name: on the disk when this returns."""
+        with self._transaction():
+            self._db.executemany(
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
+                [(event.seq, event.at, event.kind, event.job, _json(event.data)) for event in events],
+            )
+            self._db.executemany(
+                "INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                "state = excluded.state, ended = excluded.ended, status = excluded.status",
+                [_row(job) for job in jobs],
+            )
+            self._db.executemany("INSERT INTO decisions (line) VALUES (?)", [(line,) for line in decisions])
+            self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise _storage(self.folder, error) from None
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def value(self, name: str) -> str | None:
+        """What was last set."""
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else row[0]
+
+    def last_event(self) -> int:
+        """Number of the latest event; 0 for none."""
+        return int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+
+    def next_job(self) -> int:
+        """A number that no job has had."""
+        return int(self._db.execute("SELECT coalesce(max(id), 0) + 1 FROM jobs").fetchone()[0])
+
+    def active(self) -> list[Job]:
+        """All jobs that have not ended, by number."""
+        return self._jobs("SELECT id, spec, status FROM jobs WHERE ended = 0 ORDER BY id", ())
+
+    def job(self, ref: str) -> Job | None:
+        """By number, by full name, or the latest with this name."""
+        found: list[Job] = []
+        if ref.isascii() and ref.isdigit() and len(ref) < 18:
+            found = self._jobs("SELECT id, spec, status FROM jobs WHERE id = ?", (int(ref),))
+        found = found or self._jobs("SELECT id, spec, status FROM jobs WHERE name = ?", (ref,))
+        query = "SELECT id, spec, status FROM jobs WHERE base = ? ORDER BY id DESC LIMIT 1"
+        found = found or self._jobs(query, (ref,))
+        return found[0] if found else None
+
+    def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> tuple[list[Job], int]:
+        """The latest first, and how many there are in all."""
+        where, values = ["1 = 1"], []  # type: list[str], list[object]
+        if states:
+            where.append(f"state IN ({', '.join('?' * len(states))})")
+            values += states
+        if vc is not None:
+            where.append("vc = ?")
+            values.append(vc)
+        total = self._db.execute(f"SELECT count(*) FROM jobs WHERE {' AND '.join(where)}", values).fetchone()[0]
+        if before is not None:
+            where.append("id < ?")
+            values.append(before)
+        query = f"SELECT id, spec, status FROM jobs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?"
+        return self._jobs(query, [*values, limit]), int(total)
+
+    def events(self, after: int, limit: int, job: int | None) -> list[Event]:
+        """The first ``limit`` after number ``after``; below 0: the latest ones. In order."""
+        where, values = "seq > ?", [max(after, 0)]
+        if job is not None:
+            where, values = f"{where} AND job = ?", [*values, job]
+        order = "DESC" if after < 0 else "ASC"
+        query = f"SELECT seq, at, kind, job, data FROM events WHERE {where} ORDER BY seq {order} LIMIT ?"
+        rows = self._db.execute(query, [*values, limit]).fetchall()
+        if after < 0:
+            rows.reverse()
+        return [Event(seq, at, kind, number, json.loads(data)) for seq, at, kind, number, data in rows]
+
+    def decisions(self) -> Iterator[str]:
+        """The core's event log, oldest first; a thousand lines at a time, so that writers are not held up."""
+        query = "SELECT seq, line FROM decisions WHERE seq > ? ORDER BY seq LIMIT 1000"
+        last = 0
+        while rows := self._db.execute(query, (last,)).fetchall():
+            yield from (line for _, line in rows)
+            last = rows[-1][0]
+
+    def counts(self) -> dict[str, int]:
+        """Jobs per state."""
+        found = dict(self._db.execute("SELECT state, count(*) FROM jobs GROUP BY state"))
+        return {state.value: found.get(state.value, 0) for state in JobState}
+
+    def _jobs(self, query: str, values: Sequence[object]) -> list[Job]:
+        rows = self._db.execute(query, values).fetchall()
+        return [Job.restored(number, spec_from(json.loads(spec)), json.loads(status)) for number, spec, status in rows]
+
+
+def _row(job: Job) -> tuple[object, ...]:
+    base = job.name.rpartition("-")[0]
+    status, spec = _json(job.status()), _json(spec_data(job.spec))
+    return job.id, job.name, base, job.spec.vc, job.state.value, int(job.state.ended), spec, status
+
+
+def _json(plain: Any) -> str:
+    return json.dumps(plain, separators=(",", ":"), ensure_ascii=True)
+
+
+def _storage(folder: Path, error: Exception) -> StorageError:
+    what = getattr(error, "strerror", None) or str(error)
+    return StorageError(f"{folder}: cannot be written ({what}); free some space, or give another --state")

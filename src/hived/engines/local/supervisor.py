@@ -1,0 +1,244 @@
+"""Runs one task and writes down how it ended, whatever becomes of the engine. Executed as a script: ``FOLDER``.
+
+A small process of its own per task, in a session of its own, so that the engine can be killed, or replaced by a newer
+one, and no task notices. It needs nothing but the standard library and a few files of FOLDER:
+
+    task.json   what to run, written by the engine before
+    claim       the task is running, or has run: a link that can be made only once, to a file that stays locked (flock)
+                while this process lives, and holds its pid and the boot it is of
+    stop        made by the engine before it signals: whoever has not started yet will not
+    exit        how the task ended: its room on the disk is taken before the claim, so a full disk cannot lose it
+    output      what the task prints
+
+Two supervisors for one FOLDER cannot both run it: ``link`` succeeds for one of them. So the engine may start one again
+whenever it is in doubt. SIGTERM stops the task: SIGTERM to its process group, SIGKILL to all that is left after the
+grace. Descendants that leave the group are found too: they become children of this process (PR_SET_CHILD_SUBREAPER),
+which goes last. If this process is killed itself, the kernel kills the task (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+
+# no other imports: every one of them would be paid for at the start of every task
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_ROOM = 1024  #: bytes kept on the disk for how the task ends
+#: how long processes that a task leaves behind may take to end, in seconds
+_LEFTOVERS_S = 2.0
+_WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is: processes do not outlive it."""
+    # not pathlib, here and below: it would be paid for at the start of every task
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+        return file.read().strip()
+
+
+def _room() -> int:
+    """A file with room for how the task ends."""
+    room = os.open(f".exit.{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    os.write(room, b" " * _ROOM)
+    os.fsync(room)
+    return room
+
+
+def _claim() -> int | None:
+    """The locked claim, or ``None`` when another has it."""
+    draft = f".claim.{os.getpid()}"
+    lock = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.write(lock, f"{os.getpid()} {boot_id()}\n".encode())
+        os.link(draft, "claim")
+    except FileExistsError:
+        return None
+    finally:
+        os.unlink(draft)  # noqa: PTH108
+    return lock
+
+
+class _Supervisor:
+    def __init__(
+        self,
+        command: list[str],
+        cwd: str,
+        environment: dict[str, str],
+        grace_s: float,
+        time_limit_s: float | None,
+    ) -> None:
+        self._command, self._cwd, self._environment = command, cwd, environment
+        self._grace, self._limit = grace_s, time_limit_s
+        self._libc = ctypes.CDLL(None)
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._main = -1
+        #: status of the task's own process, once it has ended
+        self._status: int | None = None
+        self._stopped = False  #: whether it was told to stop while it lived
+        self._limited = False  #: whether that was for its time limit
+        self._kill_at: float | None = None
+
+    def run(self, room: int) -> None:
+        """Start the task, see it to its end, write that down."""
+        started = time.time()
+        error = None
+        code, by_signal = 128 + signal.SIGTERM, None
+        if os.path.exists("stop"):  # noqa: PTH110
+            self._stopped = True
+        else:
+            error = self._start()
+            if error is None:
+                self._watch()
+            code, by_signal = _shell_code(self._status)
+        ending = {
+            "code": code,
+            "signal": by_signal,
+            "stopped": self._stopped,
+            "limit": self._limited,
+            "error": error,
+            "started": started,
+            "ended": time.time(),
+        }
+        os.pwrite(room, json.dumps(ending)[: _ROOM - 1].ljust(_ROOM - 1).encode() + b"\n", 0)
+        os.fsync(room)
+        os.rename(f".exit.{os.getpid()}", "exit")  # noqa: PTH104
+        folder = os.open(".", os.O_RDONLY)
+        os.fsync(folder)
+
+    def _start(self) -> str | None:
+        """Fork and execute; what went wrong, or ``None``."""
+        reader, writer = os.pipe()
+        self._main = os.fork()
+        if self._main == 0:
+            self._become_the_task(writer)
+        os.close(writer)
+        problem = b""
+        while part := os.read(reader, 4096):
+            problem += part
+        os.close(reader)
+        if not problem:
+            return None
+        os.waitpid(self._main, 0)
+        return problem.decode(errors="replace")
+
+    def _become_the_task(self, writer: int) -> None:
+        try:
+            os.setpgid(0, 0)
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            os.dup2(nothing, 0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.chdir(self._cwd)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program expects the default
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.execvpe(self._command[0], self._command, self._environment)
+        except OSError as error:
+            where = self._cwd if error.filename == self._cwd else self._command[0]
+            os.write(writer, f"{where}: {error.strerror}"[:512].encode())
+        except ValueError as error:
+            os.write(writer, f"{error}"[:512].encode())
+        os._exit(127)
+
+    def _watch(self) -> None:
+        """Until the task and all that it has started are gone."""
+        limit_at = None if self._limit is None else time.monotonic() + self._limit
+        while True:
+            alive = self._reap()
+            if not alive:
+                return
+            now = time.monotonic()
+            if self._status is not None and self._kill_at is None:  # what it leaves behind goes too
+                self._tell(signal.SIGTERM)
+                self._kill_at = now + min(self._grace, _LEFTOVERS_S)
+            if limit_at is not None and now >= limit_at and self._status is None and not self._stopped:
+                self._limited = True
+                self._stop(now)
+            if self._kill_at is not None and now >= self._kill_at:
+                self._tell(signal.SIGKILL)
+                self._kill_at = now + 0.05  # whoever was between fork and setpgid then
+            waits = [at - now for at in (limit_at, self._kill_at) if at is not None and at > now]
+            # one look a second at least: a signal that a debugger or a freezer swallowed must not be waited for
+            info = signal.sigtimedwait(_WATCHED, max(0.0, min([*waits, 1.0])))
+            if info is not None and info.si_signo != signal.SIGCHLD and not self._stopped:
+                self._reap()  # it may have ended by itself just before
+                if self._status is None:
+                    self._stop(time.monotonic())
+
+    def _stop(self, now: float) -> None:
+        self._stopped = True
+        self._tell(signal.SIGTERM)
+        self._kill_at = now + self._grace
+
+    def _reap(self) -> bool:
+        """Take the status of whoever has ended; whether anybody is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._main:
+                self._status = status
+
+    def _tell(self, number: int) -> None:
+        """Signal the task's process group while there is surely one, and every child of ours outside it.
+
+        Children that have not been waited for keep their pid, so nobody else can be hit. Who is further down becomes
+        our child when its parent has gone, and is told the next time.
+        """
+        try:
+            if self._status is None:
+                os.killpg(self._main, number)
+            for pid in _children():
+                if self._status is not None or os.getpgid(pid) != self._main:
+                    os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # gone in between, or somebody else's by now: the next look shows
+
+
+def _children() -> list[int]:
+    """Our children now; those of the task that lost their parent are among them."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:  # noqa: PTH123
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _shell_code(status: int | None) -> tuple[int, int | None]:
+    """Exit code as a shell has it, and the signal that ended it."""
+    if status is None:
+        return 127, None
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status), os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), None
+
+
+def main(folder: str) -> None:
+    """Run the task of ``folder``, unless another supervisor does or has done."""
+    os.chdir(folder)
+    with open("task.json", encoding="utf-8") as file:  # noqa: PTH123
+        task = json.load(file)
+    room = _room()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on we may be told to stop
+    lock = _claim()
+    if lock is None:
+        os.unlink(f".exit.{os.getpid()}")  # noqa: PTH108
+        return
+    _Supervisor(**task).run(room)
+    os.close(lock)  # after everything else: who finds it unlocked reads how it ended
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

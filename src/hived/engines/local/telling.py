@@ -1,0 +1,126 @@
+"""Events and jobs as sentences, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hived.cluster.explaining import say
+from hived.cluster.reasons import Reason
+
+from .jobs import Job
+from .model import Event
+
+
+def tell(event: Event, job: str = "") -> str:
+    """One event in words; ``job`` is what the job it is about is called."""
+    data: Mapping[str, Any] = event.data
+    match event.kind:
+        case "submitted":
+            by = f" by {data['user']}" if data.get("user") else ""
+            return f"{data['name']} was submitted{by}: {_gpus(data['gpus'])} of {data['vc']}"
+        case "reserved":
+            names = ", ".join(data["victims"])
+            return f"{job} has {place_text(data['placement'])} reserved, and starts when {names} has made room"
+        case "unreserved":
+            return f"{job} waits again: {data['why']}"
+        case "started":
+            kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
+            again = f" (start number {data['attempt']})" if data["attempt"] > 1 else ""
+            return f"{job} runs on {place_text(data['placement'])}, {kind}{again}"
+        case "stopping":
+            return f"{job} is told to stop: {data['why']}"
+        case "task_ended":
+            return f"task {data['rank']} of {job} ended with {_code(data)}"
+        case "downgraded":
+            return f"{job} runs on as opportunistic: {data['why']}"
+        case "restored":
+            return f"{job} is guaranteed again: {data['why']}"
+        case "preempted":
+            return f"{job} is back in line: {data['why']}"
+        case "retrying":
+            return f"{job} failed ({data['why']}), and is tried again in {data['at'] - event.at:.0f} s"
+        case "queued":
+            return f"{job} is back in line, to be tried again"
+        case "succeeded":
+            return f"{job} succeeded"
+        case "failed":
+            return f"{job} failed: {data['why']}"
+        case "cancelled":
+            return f"{job} was {data['why']}"
+        case "device_bad":
+            return f"device {data['device']} of {data['node']} is bad: {data['why']}"
+        case "device_healthy":
+            return f"device {data['device']} of {data['node']} is healthy again"
+        case "drained":
+            return f"{data['what']} is drained: no new jobs there"
+        case "undrained":
+            return f"{data['what']} takes jobs again"
+        case "engine_started":
+            return f"the engine started (pid {data['pid']}, {data['devices']})"
+        case "engine_stopped":
+            return f"the engine stopped (pid {data['pid']}); jobs run on"
+        case "recovered":
+            return f"the engine took over {_count(data['active'], 'job')}, {data['running']} of them running"
+        case "reconfigured":
+            down = f", {_count(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
+            return f"the cluster has a new spec; {_count(data['kept'], 'job')} went on as before{down}"
+    return event.kind
+
+
+def reason_text(reason: Reason) -> str:
+    """Why a job waits, as a sentence."""
+    return say(reason)
+
+
+def place_text(placement: Mapping[str, Any]) -> str:
+    """``node GPUs 0-3``, of a placement as plain data; a node's name once per task."""
+    return "; ".join(
+        f"{node} {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices)}" for node, devices in placement["pods"]
+    )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """``0-3,6`` of ascending numbers."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def ended_text(job: Job) -> str:
+    """How a job that has ended did."""
+    ran = f" after {duration(job.ended_at - job.submitted_at)}" if job.ended_at is not None else ""
+    why = f": {job.reason}" if job.reason and job.reason != job.state.value else ""
+    again = f"; it was started {job.attempt} times" if job.attempt > 1 else ""
+    return f"{job.name} {'was ' if job.state.value == 'cancelled' else ''}{job.state.value}{ran}{why}{again}"
+
+
+def duration(seconds: float) -> str:
+    """``3 m 20 s``, in the two largest units that say something."""
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
+        if left >= size or (unit == "s" and not parts):
+            parts.append(f"{left // size} {unit}")
+            left %= size
+    return " ".join(parts[:2])
+
+
+def _code(data: Mapping[str, Any]) -> str:
+    if data.get("error"):
+        return f"an error: {data['error']}"
+    if data.get("signal"):
+        return f"signal {data['signal']}"
+    return f"exit code {data['code']}"
+
+
+def _gpus(count: int) -> str:
+    return _count(count, "GPU")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,288 @@
+"""The engine of one machine as the HTTP API sees it: its jobs and events in the words of :mod:`.schema`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from hived import __version__
+from hived.cluster.decisions import Placement
+from hived.cluster.reasons import BehindOthers, Reason
+from hived.engines.local import telling
+from hived.engines.local.engine import Engine
+from hived.engines.local.explaining import explain, reasons, shortly
+from hived.engines.local.health import places
+from hived.engines.local.jobs import Job as EngineJob
+from hived.engines.local.model import Event, JobSpec, JobState
+from hived.engines.local.tasks import Stand
+from hived.errors import InvariantError
+from hived.spec import parse_spec
+
+from . import schema
+
+#: how often a growing output file is looked at, in seconds
+_LOOK_EVERY_S = 0.2
+#: shown before a placement that there is not
+_NOWHERE: list[schema.TaskPlace] = []
+
+
+class LocalService:
+    """Implements :class:`~.service.Service`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._names: dict[int, str] = {}
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
+        """Take a job in."""
+        job = self._engine.submit(_spec(submission, user))
+        await asyncio.sleep(0)  # so that the answer says whether it has started
+        return self.shown(job)
+
+    def plan(self, submission: schema.Submission) -> schema.Plan:
+        """What a submission would come to now, with those who wait already before it."""
+        spec = _spec(submission, "")
+        answer = self._engine.plan(spec)
+        placement = getattr(answer.decision, "placement", None)
+        victims = list(getattr(answer.decision, "victims", ()))
+        lines = self._engine.machine.borrowers if spec.opportunistic else self._engine.machine.lines
+        line = lines.get(spec.vc)
+        ahead = line.before(spec.priority) if line is not None and answer.outcome != "never" else []
+        if not ahead:
+            why = [_reason(reason) for reason in answer.reasons]
+            return schema.Plan(
+                outcome=answer.outcome, text=str(answer), placement=_places(placement), victims=victims, reasons=why
+            )
+        behind = BehindOthers(len(ahead), tuple(job.name for job in ahead[:8]))
+        others = [*(reason for reason in answer.reasons if not isinstance(reason, BehindOthers)), behind]
+        text = "\n".join(["it would wait:", *(f"- {telling.reason_text(reason)}" for reason in others)])
+        return schema.Plan(
+            outcome="waits", text=text, placement=[], victims=[], reasons=[_reason(reason) for reason in others]
+        )
+
+    def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> schema.Jobs:
+        """Jobs, the latest first."""
+        found, total = self._engine.store.jobs(states, vc, limit, before)
+        here = self._engine.machine.jobs
+        return schema.Jobs(jobs=[self.shown(here.get(job.id, job)) for job in found], total=total)
+
+    def job(self, ref: str) -> schema.Job:
+        """One job."""
+        return self.shown(self._engine.find(ref))
+
+    def explain(self, ref: str) -> schema.Explanation:
+        """Why it waits, where it runs, how it ended."""
+        job = self._engine.find(ref)
+        machine = self._engine.machine
+        why = [] if job.state.ended else [_reason(reason) for reason in reasons(machine, job)]
+        return schema.Explanation(job=job.id, text=explain(machine, job, self._engine.clock()), reasons=why)
+
+    async def cancel(self, ref: str) -> schema.Job:
+        """Withdraw or stop it."""
+        return self.shown(self._engine.cancel(ref))
+
+    def shown(self, job: EngineJob) -> schema.Job:
+        """A job as the API has it."""
+        spec = job.spec
+        kind = ("guaranteed" if job.guaranteed else "opportunistic") if job.state.holds else None
+        reason = job.reason
+        if job.state in (JobState.QUEUED, JobState.RESERVED, JobState.BACKOFF):
+            reason = "; ".join(shortly(self._engine.machine, job))
+        return schema.Job(
+            id=job.id,
+            name=job.name,
+            vc=spec.vc,
+            gpus=job.gpus,
+            gpus_per_task=spec.gpus,
+            tasks=spec.tasks,
+            priority=spec.priority,
+            state=job.state.value,
+            kind=kind,  # type: ignore[arg-type]  # one of two words
+            placement=_places(job.placement),
+            command=list(spec.command),
+            cwd=spec.cwd,
+            user=spec.user,
+            attempt=job.attempt,
+            resumes=job.resumes,
+            retries=job.retries,
+            max_retries=spec.retries,
+            time_limit_s=spec.time_limit_s,
+            submitted_at=job.submitted_at,
+            started_at=job.started_at,
+            ended_at=job.ended_at,
+            exit_code=job.exit_code,
+            reason=reason,
+        )
+
+    # -- output and events ----------------------------------------------------------------------------------------
+
+    def log(self, ref: str, rank: int, attempt: int | None, offset: int, limit: int) -> schema.LogPage:
+        """Output of a task, whole characters only."""
+        job = self._engine.find(ref)
+        if job.attempt == 0 and attempt is None:
+            return schema.LogPage(text="", offset=0, next=0, end=job.state.ended)
+        task = self._engine.task(job, rank, attempt)
+        # before the reading: what is written in between is read the next time, and not taken for nothing
+        over = job.state.ended or (attempt or job.attempt) < job.attempt or task.stand() in (Stand.ENDED, Stand.LOST)
+        try:
+            with task.output.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                start = max(0, size + offset) if offset < 0 else min(offset, size)
+                file.seek(start)
+                data = file.read(limit)
+        except FileNotFoundError:
+            return schema.LogPage(text="", offset=0, next=0, end=over)
+        whole = data if over and start + len(data) >= size else _whole_characters(data)
+        text = whole.decode("utf-8", errors="replace")
+        following = start + len(whole)
+        return schema.LogPage(text=text, offset=start, next=following, end=over and following >= size)
+
+    async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
+        """Return once there is output beyond ``offset``, or the task has ended."""
+        while True:
+            page = self.log(ref, rank, attempt, offset, 16)
+            if page.next > offset or page.end:
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
+        """What happened, in order."""
+        number = None if ref is None else self._engine.find(ref).id
+        found = self._engine.store.events(after, limit, number)
+        return schema.Events(events=[self.told(event) for event in found], last=self._engine.last_event)
+
+    async def changed(self, after: int) -> None:
+        """Return once there is an event after number ``after``."""
+        await self._engine.changed(after)
+
+    def told(self, event: Event) -> schema.JobEvent:
+        """An event as the API has it, in words."""
+        text = telling.tell(event, "" if event.job is None else self._name(event.job))
+        return schema.JobEvent(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=text)
+
+    def _name(self, number: int) -> str:
+        job = self._engine.machine.jobs.get(number)
+        if job is not None:
+            return job.name
+        if number not in self._names:
+            if len(self._names) > 10_000:
+                self._names.clear()
+            self._names[number] = self._engine.find(str(number)).name
+        return self._names[number]
+
+    # -- the machine ----------------------------------------------------------------------------------------------
+
+    def about(self) -> schema.About:
+        """The engine."""
+        engine = self._engine
+        spec = engine.cluster.spec
+        health = engine.machine.health
+        try:
+            margin = min((row.margin for row in engine.cluster.check_safety()), default=None)
+        except InvariantError:
+            margin = -1
+        return schema.About(
+            version=__version__,
+            started_at=engine.started_at,
+            pid=os.getpid(),
+            simulated=engine.devices.simulated,
+            source=engine.devices.what,
+            gpus=sum(chain.gpus for chain in spec.chains),
+            nodes=len({name for chain in spec.chains for name in chain.node_names}),
+            vcs=[vc.name for vc in spec.virtual_clusters],
+            draining=bool(health.drained) and len(health.drained) >= sum(chain.gpus for chain in spec.chains),
+            jobs=engine.store.counts(),
+            safety_margin=margin,
+        )
+
+    def devices(self) -> list[schema.Device]:
+        """All devices, in the order of the spec. O(devices)."""
+        return self._shown_devices(list(places(self._engine.cluster.spec)))
+
+    async def drain(self, drain: schema.Drain) -> list[schema.Device]:
+        """Keep jobs off devices, or let them come again."""
+        return self._shown_devices(self._engine.drain(drain.node, drain.device, drain.undo, drain.now))
+
+    async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
+        """Go on under a new spec."""
+        report = self._engine.reconfigure(parse_spec(spec.yaml, "the new spec"))
+        return schema.Reconfigured(
+            kept=list(report.kept),
+            downgraded=[name for name, _ in report.downgraded],
+            lost=[name for name, _ in report.lost],
+            cancelled=list(report.cancelled),
+        )
+
+    def decisions(self) -> Iterator[str]:
+        """The core's event log."""
+        return self._engine.store.decisions()
+
+    def _shown_devices(self, chosen: Sequence[tuple[str, int]]) -> list[schema.Device]:
+        machine = self._engine.machine
+        holders = {
+            (pod.node, device): job.id
+            for job in machine.jobs.values()
+            if job.state.holds and job.placement is not None
+            for pod in job.placement.pods
+            for device in pod.leaf_cells
+        }
+        health = machine.health
+        return [
+            schema.Device(
+                node=node,
+                device=device,
+                state=machine.cluster.leaf_state(node, device).value,
+                healthy=(node, device) not in health.bad,
+                drained=(node, device) in health.drained,
+                why_bad=health.bad.get((node, device), ""),
+                job=holders.get((node, device)),
+            )
+            for node, device in chosen
+        ]
+
+
+def _spec(submission: schema.Submission, user: str) -> JobSpec:
+    return JobSpec(
+        vc=submission.vc,
+        command=tuple(submission.command),
+        gpus=submission.gpus,
+        tasks=submission.tasks,
+        priority=submission.priority,
+        name=submission.name or "",
+        cwd=submission.cwd or os.getcwd(),  # noqa: PTH109
+        environment=tuple(submission.environment.items()),
+        retries=submission.retries,
+        backoff_s=submission.backoff_s,
+        time_limit_s=submission.time_limit_s,
+        grace_s=submission.grace_s,
+        lazy_preemption=submission.lazy_preemption,
+        user=user,
+    )
+
+
+def _places(placement: Placement | None) -> list[schema.TaskPlace]:
+    if placement is None:
+        return _NOWHERE
+    return [
+        schema.TaskPlace(rank=rank, node=pod.node, devices=list(pod.leaf_cells))
+        for rank, pod in enumerate(placement.pods)
+    ]
+
+
+def _reason(reason: Reason) -> dict[str, object]:
+    plain: Mapping[str, object] = asdict(reason)
+    return {"kind": reason.kind.value, "text": telling.reason_text(reason), **plain}
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Without the beginning of a UTF-8 character that is not all there yet."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:  # the first byte of a character, or a character of its own
+            need = 1 if byte < 0x80 else 2 if byte >> 5 == 6 else 3 if byte >> 4 == 14 else 4 if byte >> 3 == 30 else 1
+            return data[:-back] if need > back and len(data) > back else data
+    return data

@@ -1,0 +1,306 @@
+"""Many short jobs, and an engine that is killed (SIGKILL) at random moments: is anything lost, or done twice?
+
+    python -m tests.engines.chaos --jobs 10000 --kills 200
+
+Every job is a small shell script that writes a line when it starts and when it ends, and takes a lock (flock) on each
+of its devices: the kernel lets go of a lock only when every process that has it is gone. So the files say what really
+happened, whatever the engine believes; :meth:`Chaos.check` compares the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from hived import Cluster, replay
+from hived.engines.local.jobs import Job, spec_from
+from hived.engines.local.model import Event, JobState
+from hived.engines.local.tasks import MARK
+
+VCS = (("a", 4), ("b", 2), ("c", 2))
+
+#: $1 file for lines, $2 folder of the device locks, $3 seconds, $4 attempts that fail first
+SCRIPT = r"""
+n=3
+for d in $(echo "$CUDA_VISIBLE_DEVICES" | tr , ' '); do
+  eval "exec $n>>\"$2/$d\""
+  flock -n $n || echo "held-twice $HIVED_JOB_ID $HIVED_ATTEMPT $HIVED_RANK $d" >> "$1"
+  n=$((n+1))
+done
+echo "start $HIVED_JOB_ID $HIVED_ATTEMPT $HIVED_RANK $$" >> "$1"
+sleep "$3"
+[ "$HIVED_RETRIES" -lt "$4" ] && { echo "fail $HIVED_JOB_ID $HIVED_ATTEMPT $HIVED_RANK $$" >> "$1"; exit 7; }
+trap '' TERM
+echo "end $HIVED_JOB_ID $HIVED_ATTEMPT $HIVED_RANK $$" >> "$1"
+"""
+
+
+@dataclass
+class Chaos:
+    """One run: its folder, and what was counted."""
+
+    folder: Path
+    jobs: int
+    kills: int
+    seed: int
+    killed: int = 0
+    found: list[str] = field(default_factory=list)  #: violations, in words
+    counts: Counter[str] = field(default_factory=Counter)
+    _startup: float = 1.0  #: how long the last start took
+    _unsure: dict[str, object] | None = None  #: a submission that nobody has answered yet
+
+    @property
+    def state(self) -> Path:
+        """The engine's folder."""
+        return self.folder / "state"
+
+    @property
+    def lines(self) -> Path:
+        """What the jobs write."""
+        return self.folder / "lines"
+
+    # -- making it happen -----------------------------------------------------------------------------------------
+
+    def run(self, say: bool = False) -> None:
+        """Submit, kill, start again, until all jobs have ended; then :meth:`check`."""
+        generator = random.Random(self.seed)
+        (self.folder / "devices").mkdir()
+        (self.folder / "job.sh").write_text(SCRIPT)
+        self.lines.touch()
+        waiting = list(self._submissions(generator))[::-1]
+        began = time.monotonic()
+        while True:
+            engine = self._start()
+            if self._one_life(engine, waiting, generator):
+                break
+            engine.kill()
+            assert engine.wait(20) == -signal.SIGKILL, (self.folder / "engine.log").read_text()[-2000:]
+            self.killed += 1
+            if say and self.killed % 20 == 0:
+                print(f"{self.killed} kills, {len(waiting)} to submit, {time.monotonic() - began:.0f} s", flush=True)
+        engine.send_signal(signal.SIGTERM)
+        assert engine.wait(20) == 143
+        self.check()
+
+    def _one_life(
+        self, engine: subprocess.Popen[bytes], waiting: list[dict[str, object]], generator: random.Random
+    ) -> bool:
+        """Until it is time to kill (False), or all is done (True)."""
+        started = time.monotonic()
+        early = generator.random() < 0.25 and self.killed < self.kills  # while it takes over what the last one left
+        last = started + generator.uniform(0.6, 1.05) * self._startup if early else math.inf
+        while not self._answers():
+            assert engine.poll() is None, (self.folder / "engine.log").read_text()[-2000:]
+            if time.monotonic() > last:
+                return False
+            time.sleep(0.005)
+        self._startup = time.monotonic() - started
+        if self.killed < self.kills:
+            last = time.monotonic() + generator.choice((0.1, 1.0, 3.0)) * generator.random()
+        with self._client() as client:
+            if self._unsure is not None:  # the engine was killed under this submission: did it count?
+                if client.get(f"/v1/jobs/{self._unsure['name']}").status_code == 404:
+                    waiting.append(self._unsure)
+                self._unsure = None
+            while time.monotonic() < last:
+                for _ in range(generator.randrange(40)):
+                    if not waiting or time.monotonic() > last:
+                        break
+                    self._unsure = waiting.pop()
+                    # in the middle of it, now and then: the answer never comes
+                    if self.killed < self.kills and generator.random() < 0.002:
+                        threading.Timer(generator.random() * 0.005, engine.kill).start()
+                    try:
+                        answer = client.post("/v1/jobs", json=self._unsure)
+                    except httpx.TransportError:
+                        return False
+                    assert answer.status_code == 201, answer.text
+                    self._unsure = None
+                if not waiting and self.killed >= self.kills and self._left(client) == 0:
+                    return True
+                time.sleep(0.05)
+        return False
+
+    def _submissions(self, generator: random.Random) -> Iterator[dict[str, object]]:
+        for number in range(self.jobs):
+            vc, size = generator.choice(VCS)
+            kind = generator.random()
+            tasks = 2 if kind > 0.95 else 1
+            yield {
+                "name": f"j{number}",
+                "vc": vc,
+                "gpus": generator.choice([n for n in (1, 1, 1, 2, 4) if n * tasks <= size]),
+                "tasks": tasks,
+                "priority": generator.choice((-1, 0, 0, 0, 0, 0, 3)),
+                "command": [
+                    "sh", str(self.folder / "job.sh"), str(self.lines), str(self.folder / "devices"),
+                    f"{generator.choice((0, 0.01, 0.05, 0.2)):g}", "1" if kind < 0.04 else "0",
+                ],
+                "cwd": str(self.folder),
+                "retries": 1,
+                "backoff_s": 0.2,
+                "grace_s": 1.0,
+            }  # fmt: skip
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "hived", "up", "--devices", "8", "--state", str(self.state), "-q"]
+        for name, gpus in VCS:
+            command += ["--vc", f"{name}={gpus}"]
+        with (self.folder / "engine.log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def _client(self) -> httpx.Client:
+        transport = httpx.HTTPTransport(uds=str(self.state / "hived.sock"))
+        return httpx.Client(transport=transport, base_url="http://hived", timeout=20)
+
+    def _answers(self) -> bool:
+        try:
+            with self._client() as client:
+                return client.get("/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _left(self, client: httpx.Client) -> int:
+        counts = client.get("/v1/about").json()["jobs"]
+        return sum(number for state, number in counts.items() if not JobState(state).ended)
+
+    # -- what really happened -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Compare the lines of the jobs with the engine's record; whatever does not agree is in ``found``."""
+        starts: Counter[tuple[int, int, int]] = Counter()
+        ends: Counter[tuple[int, int, int]] = Counter()
+        for line in self.lines.read_text().splitlines():
+            word, job, attempt, rank, _ = line.split()
+            key = (int(job), int(attempt), int(rank))
+            if word == "held-twice":
+                self.found.append(f"a device is held twice: {line}")
+            elif word == "start":
+                starts[key] += 1
+            elif word == "end":
+                ends[key] += 1
+        for key, times in (*starts.items(), *ends.items()):
+            if times != 1:
+                self.found.append(f"task {key} started or ended {times} times")
+        db = sqlite3.connect(self.state / "hived.db")
+        told = {(job, json.loads(data)["attempt"]) for job, data in
+                db.execute("SELECT job, data FROM events WHERE kind = 'stopping'")}  # fmt: skip
+        by_job: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for key in starts:
+            by_job[key[0]].append(key)
+        rows = db.execute("SELECT id, name, spec, status FROM jobs ORDER BY id").fetchall()
+        if len(rows) != self.jobs:
+            self.found.append(f"{self.jobs} jobs were submitted, and {len(rows)} are known")
+        if len({name.rpartition("-")[0] for _, name, _, _ in rows}) != len(rows):
+            self.found.append("a job was taken in twice")
+        for number, _, spec_text, status in rows:
+            self._check_job(
+                Job.restored(number, spec_from(json.loads(spec_text)), json.loads(status)), by_job, ends, told
+            )
+        self._check_record(db)
+        db.close()
+        self._check_processes()
+
+    def _check_job(
+        self,
+        job: Job,
+        starts: dict[int, list[tuple[int, int, int]]],
+        ends: Counter[tuple[int, int, int]],
+        told: set[tuple[int, int]],
+    ) -> None:
+        self.counts[job.state.value] += 1
+        self.counts["resumes"] += job.resumes
+        self.counts["retries"] += job.retries
+        if job.state is not JobState.SUCCEEDED:
+            self.found.append(f"{job.name} {job.state.value}: {job.reason}")
+            return
+        whole = sum(ends[job.id, job.attempt, rank] for rank in range(job.spec.tasks))
+        if whole != job.spec.tasks:
+            self.found.append(f"{job.name} succeeded, and {whole} of its {job.spec.tasks} tasks came to their end")
+        for _, attempt, rank in starts[job.id]:
+            if attempt > job.attempt:
+                self.found.append(f"{job.name} started attempt {attempt}, of which nobody knows")
+            if attempt < job.attempt and ends[job.id, attempt, rank]:
+                # it came to its end in the moment in which it was told to stop, or another task of its gang failed
+                if (job.id, attempt) not in told and job.retries == 0:
+                    self.found.append(f"{job.name} came to its end twice, and nobody had told it to stop")
+                self.counts["ended while being stopped"] += 1
+
+    def _check_record(self, db: sqlite3.Connection) -> None:
+        """Every job is what its events say, and every life of the core replays byte for byte."""
+        events = db.execute("SELECT seq, at, kind, job, data FROM events ORDER BY seq").fetchall()
+        if [seq for seq, *_ in events] != list(range(1, len(events) + 1)):
+            self.found.append("event numbers have gaps")
+        specs = {number: spec_from(json.loads(text)) for number, text in db.execute("SELECT id, spec FROM jobs")}
+        jobs: dict[int, Job] = {}
+        for seq, at, kind, number, data in events:
+            if kind == "submitted":
+                jobs[number] = Job(number, specs[number], at)
+            elif number is not None:
+                jobs[number].apply(Event(seq, at, kind, number, json.loads(data)))
+        kept = dict(db.execute("SELECT id, status FROM jobs"))
+        different = [n for n, job in jobs.items() if json.loads(json.dumps(job.status())) != json.loads(kept[n])]
+        if different:
+            self.found.append(f"{len(different)} jobs are not what their events say: {different[:5]}")
+        self.counts["events"] = len(events)
+        life: list[str] = []
+        for (line,) in [*db.execute("SELECT line FROM decisions ORDER BY seq"), ("",)]:
+            if life and (not line or '"is":"Opened"' in line[:60]):
+                logged: list[str] = []
+                replay(life, lambda spec, logged=logged: Cluster(spec, log=logged.append))  # type: ignore[misc]
+                if logged != life:
+                    self.found.append("a life of the core does not replay")
+                self.counts["lives"] += 1
+                life = []
+            life.append(line)
+
+    def _check_processes(self) -> None:
+        mark = (
+            sqlite3.connect(self.state / "hived.db").execute("SELECT value FROM meta WHERE name = 'mark'").fetchone()[0]
+        )
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit() and int(process.name) != os.getpid():
+                try:
+                    if f"{MARK}={mark}/".encode() in (process / "environ").read_bytes():
+                        self.found.append(f"orphan: {(process / 'cmdline').read_bytes()!r}")
+                    elif str(self.state).encode() in (process / "cmdline").read_bytes():
+                        self.found.append(f"a supervisor is left: {(process / 'cmdline').read_bytes()!r}")
+                except OSError:
+                    continue
+
+
+def main() -> None:
+    """Run it, and say what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hived-chaos-") as folder:
+        chaos = Chaos(Path(folder), arguments.jobs, arguments.kills, arguments.seed)
+        began = time.monotonic()
+        chaos.run(say=True)
+        print(f"{chaos.jobs} jobs, {chaos.killed} kills, {time.monotonic() - began:.0f} s")
+        print(", ".join(f"{name}: {number}" for name, number in sorted(chaos.counts.items())))
+        print("\n".join(chaos.found[:20]) or "nothing was lost, nothing was done twice, nobody is left")
+    sys.exit(1 if chaos.found else 0)
+
+
+if __name__ == "__main__":
+    main()
