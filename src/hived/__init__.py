@@ -17,7 +17,7 @@ from .cluster.recovery import Reconfiguration
 from .cluster.replay import ReplayError, replay
 from .cluster.requests import Member, Request
 from .cluster.states import GroupState, LeafState
-from .errors import HivedError, InfeasibleError, InputError, InvariantError, RequestError, SpecError
+from .errors import ConflictError, HivedError, InfeasibleError, InputError, InvariantError, RequestError, SpecError
 
 __version__ = "0.1.0"
 
@@ -25,6 +25,7 @@ __all__ = [
     "Bind",
     "CheckedCluster",
     "Cluster",
+    "ConflictError",
     "Decision",
     "GroupState",
     "GroupStatus",

@@ -33,7 +33,7 @@ def stays(events: Sequence[Event]) -> list[Stay]:
     where = ""
     for event in events:
         data: Mapping[str, Any] = event.data
-        if event.kind in ("started", "downgraded", "restored"):
+        if event.kind in ("started", "downgraded", "restored", "rebound"):
             kind: _Kind | None = "guaranteed" if data["placement"]["levels"] else "opportunistic"
             where = placed(data["placement"])
         elif event.kind in _AFTER:

@@ -113,7 +113,7 @@ class Job:
                     self.preempted_by = (by[0], by[1], by[2])
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)  # type: ignore[call-overload]
-            case JobEvent.DOWNGRADED | JobEvent.RESTORED:
+            case JobEvent.DOWNGRADED | JobEvent.RESTORED | JobEvent.REBOUND:
                 self.placement = placement_from(data["placement"])
                 self.guaranteed = self.placement.guaranteed
                 self.reason = str(data["why"])

@@ -135,8 +135,7 @@ class Machine:
         self.health.again()
         data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
         self._note("reconfigured", at, None, {"kept": len(report.kept), **data})
-        for name, why in report.downgraded:
-            self._standing_changed(self.by_group[name], JobEvent.DOWNGRADED, why, at)
+        self._standing_changed(report, at)
         self._lost_reservations("the cluster was reconfigured", at)
         self._stirred.update(self.lines)
         self._idle_stirred = True
@@ -152,8 +151,7 @@ class Machine:
                 records.append((job.name, job.request(), job.placement))
         report = self.cluster.recover(records)
         self._note("recovered", at, None, {"running": len(records), "active": len(self.jobs)})
-        for name, why in report.downgraded:
-            self._standing_changed(self.by_group[name], JobEvent.DOWNGRADED, why, at)
+        self._standing_changed(report, at)
         for job in self.jobs.values():
             if job.state is JobState.RESERVED:
                 self._happens(job, JobEvent.UNRESERVED, at, {"why": "the engine was started again"})
@@ -232,7 +230,7 @@ class Machine:
         for name in decision.overtaken:
             self._unreserve(self.by_group[name], f"{job.name}, of a higher priority, took it", at)
         for name in decision.downgraded:
-            self._standing_changed(self.by_group[name], JobEvent.DOWNGRADED, f"made room for {job.name}", at)
+            self._stands(self.by_group[name], f"made room for {job.name}", at)
         if job.state is JobState.QUEUED:
             self._line(job).remove(job)
         if isinstance(decision, Bind):
@@ -338,16 +336,28 @@ class Machine:
             self._stirred.update(self.lines)
             self._idle_stirred = True
 
-    def _standing_changed(self, job: Job, kind: JobEvent, why: str, at: float) -> None:
-        placement = self.cluster.group(job.name).placement
-        if placement is not None and job.state.holds:
-            self._happens(job, kind, at, {"why": why, "placement": placement_data(placement)})
+    def _standing_changed(self, report: Reconfiguration, at: float) -> None:
+        """The core has put all running groups where they are once more: under other cells, perhaps, or none."""
+        why = dict(report.downgraded) | {
+            name: f"its devices on {', '.join(nodes)} are no more" for name, nodes in report.lost
+        }
+        for job in self.jobs.values():
+            if job.state.holds:
+                self._stands(job, why.get(job.name, "the cluster has a new spec"), at)
+
+    def _stands(self, job: Job, why: str, at: float) -> None:
+        """Take over how the core has it now, where that is news."""
+        core = self.cluster.group(job.name)
+        if core.placement is None or core.placement == job.placement or not job.state.holds:
+            return
+        kind = JobEvent.DOWNGRADED if not core.guaranteed else JobEvent.REBOUND if job.guaranteed else JobEvent.RESTORED
+        self._happens(job, kind, at, {"why": why, "placement": placement_data(core.placement)})
 
     def _restored(self, at: float) -> None:
         """Who was downgraded for a job that is withdrawn may be guaranteed again."""
         for job in list(self.occupancy.displaced.values()):
             if self.cluster.group(job.name).guaranteed:
-                self._standing_changed(job, JobEvent.RESTORED, "its VC's cells are its own again", at)
+                self._stands(job, "its VC's cells are its own again", at)
 
     def _happens(self, job: Job, kind: JobEvent, at: float, data: dict[str, object]) -> None:
         """The one place where a job changes, and what is counted over jobs with it."""

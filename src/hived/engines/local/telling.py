@@ -36,6 +36,8 @@ def tell(event: Event, job: str = "") -> str:
             return f"{job} runs on as opportunistic: {data['why']}"
         case "restored":
             return f"{job} is guaranteed again: {data['why']}"
+        case "rebound":
+            return f"{job} stands in other cells of its VC: {data['why']}"
         case "preempted":
             return f"{job} is back in line: {data['why']}"
         case "retrying":

@@ -1,0 +1,174 @@
+"""The engine's mind without an engine: a machine under a clock of our own, that is checked after every fact."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+from hived import CheckedCluster
+from hived.cluster.cluster import Cluster
+from hived.engines.local.devices import spec_for
+from hived.engines.local.jobs import Job, spec_data, spec_from
+from hived.engines.local.machine import Machine
+from hived.engines.local.model import Event, JobSpec, JobState
+from hived.engines.local.occupancy import Occupancy
+from hived.engines.local.turns import StartTasks, StopTasks, WakeAt
+from hived.policies import YarnCS
+from hived.spec.compiled import ClusterSpec
+
+#: vision has a socket of 4, speech and research a pair each, of 8 devices
+SHARES = (("vision", 4), ("speech", 2), ("research", 2))
+WELL = {"code": 0, "signal": None, "stopped": False, "limit": False, "error": None, "lost": False, "rebooted": False}
+STOPPED = {**WELL, "code": 143, "signal": 15, "stopped": True}
+FAILED = {**WELL, "code": 1}
+
+
+def small_spec() -> ClusterSpec:
+    """Eight devices, three tenants."""
+    return spec_for("node", 8, "GPU", SHARES)
+
+
+def job(vc: str, gpus: int = 1, **rest: Any) -> JobSpec:
+    """A job of one virtual cluster."""
+    return JobSpec(vc, ("train",), gpus=gpus, **rest)
+
+
+class Driver:
+    """Facts in by its methods; ``alive`` and ``told`` have what the machine wants done, ``events`` what happened."""
+
+    def __init__(self, spec: ClusterSpec | None = None, cluster: type[Cluster] = CheckedCluster) -> None:
+        self.spec = spec or small_spec()
+        self._cluster = cluster
+        self.now = 0.0
+        self.events: list[Event] = []
+        self.jobs: dict[int, Job] = {}  #: all there ever were
+        self.alive: set[tuple[int, int, int]] = set()  #: tasks that run: job, attempt, rank
+        self.started: Counter[tuple[int, int]] = Counter()  #: how often each attempt was to be started
+        self.told: set[tuple[int, int]] = set()  #: attempts that were told to stop
+        self.wakes: list[tuple[float, int]] = []
+        self.machine = self._machine()
+
+    def _machine(self) -> Machine:
+        return Machine(self._cluster(self.spec), YarnCS(), lambda: 29_500, len(self.events))
+
+    # -- facts ----------------------------------------------------------------------------------------------------
+
+    def submit(self, spec: JobSpec) -> Job:
+        """A job comes."""
+        found = self.machine.submit(len(self.jobs) + 1, spec, self.now)
+        self.jobs[found.id] = found
+        self.settle()
+        return found
+
+    def end(self, job: Job, ending: dict[str, Any] = WELL, rank: int | None = None) -> None:
+        """All tasks that run (or one) end so."""
+        for key in sorted(self.alive):
+            if key[0] == job.id and rank in (None, key[2]):
+                self.alive.discard(key)
+                self.machine.task_ended(*key, ending, self.now)
+                self.settle()
+
+    def gone(self, job: Job) -> None:
+        """Its tasks do as they were told."""
+        assert (job.id, job.attempt) in self.told, f"{job.name} was not told to stop"
+        self.end(job, STOPPED)
+
+    def do(self, fact: Callable[[Machine], object]) -> None:
+        """Any other fact."""
+        fact(self.machine)
+        self.settle()
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and pauses end."""
+        until = self.now + seconds
+        while self.wakes and self.wakes[0][0] <= until:
+            self.now, number = heappop(self.wakes)
+            self.machine.retry_due(number, self.now)
+            self.settle()
+        self.now = until
+
+    def restart(self) -> None:
+        """The engine is killed, and another takes over what the store has: rows of the jobs that have not ended."""
+        rows = [
+            (found.id, json.dumps(spec_data(found.spec)), json.dumps(found.status()))
+            for found in self.jobs.values()
+            if not found.state.ended
+        ]
+        health = self.machine.health
+        self.machine = self._machine()
+        self.machine.health.set_drained(list(health.drained), True)
+        for place, why in health.bad.items():
+            self.machine.health.set_bad(place, why)
+        self.machine.health.apply()
+        self.wakes.clear()
+        taken = [Job.restored(n, spec_from(json.loads(spec)), json.loads(status)) for n, spec, status in rows]
+        self.jobs |= {found.id: found for found in taken}
+        self.machine.recover(taken, self.now)
+        self.settle()
+
+    # -- what comes of them ---------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let start who can, carry out the instructions, check everything."""
+        self.machine.dispatch(self.now)
+        turn = self.machine.turn()
+        self.events += turn.events
+        for instruction in turn.instructions:
+            found = self.jobs[instruction.job]
+            match instruction:
+                case StartTasks(attempt=attempt):
+                    self.started[found.id, attempt] += 1
+                    if self.started[found.id, attempt] == 1:
+                        self.alive |= {(found.id, attempt, rank) for rank in range(found.spec.tasks)}
+                case StopTasks(attempt=attempt):
+                    self.told.add((found.id, attempt))
+                case WakeAt(at=at):
+                    heappush(self.wakes, (at, found.id))
+        self.check()
+
+    def check(self) -> None:
+        """What has to be true after every fact."""
+        machine = self.machine
+        machine.cluster.validate()
+        assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
+        held: Counter[tuple[str, int]] = Counter()
+        counted = Occupancy()
+        for found in self.jobs.values():
+            assert (found.id in machine.jobs) is not found.state.ended
+            counted.add(found)
+            waits = found.state is JobState.QUEUED
+            assert (not found.state.ended and found in machine.line_of(found)) is waits
+            assert (found.id in machine.reserved) is (found.state is JobState.RESERVED)
+            runs = {key for key in self.alive if key[0] == found.id}
+            assert found.state.holds or not runs, f"{found.name} is {found.state} and runs"
+            if found.state.holds:
+                assert found.placement is not None
+                assert runs, f"{found.name} is {found.state}, and none of its tasks is left"
+                assert all(attempt == found.attempt for _, attempt, _ in runs)
+                held.update((pod.node, device) for pod in found.placement.pods for device in pod.leaf_cells)
+                core = machine.cluster.group(found.name)
+                assert core.placement == found.placement
+                assert core.guaranteed is found.guaranteed
+        assert max(held.values(), default=1) == 1, "a device is held twice"
+        for name in ("used", "lent", "waiting", "nodes", "displaced", "states"):
+            ours, theirs = getattr(counted, name), getattr(machine.occupancy, name)
+            assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}, name
+
+    def check_record(self) -> None:
+        """Every job is what its events say."""
+        told: dict[int, Job] = {}
+        for event in self.events:
+            if event.kind == "submitted" and event.job is not None:
+                told[event.job] = Job(event.job, self.jobs[event.job].spec, event.at)
+            elif event.job is not None:
+                told[event.job].apply(event)
+        assert {number: found.status() for number, found in told.items()} == {
+            number: found.status() for number, found in self.jobs.items()
+        }
+
+    def kinds(self, job: Job) -> list[str]:
+        """What happened to a job, in order."""
+        return [event.kind for event in self.events if event.job == job.id]

@@ -1,0 +1,124 @@
+"""Whatever happens, in whatever order: the machine's books are right after every fact."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hived import ConflictError, InfeasibleError, RequestError
+from hived.engines.local.devices import spec_for
+from hived.engines.local.explaining import explain, reasons, shortly
+from hived.engines.local.health import places
+from hived.engines.local.model import JobState
+
+from .driver import FAILED, STOPPED, WELL, Driver, job
+
+VCS = (("vision", 4), ("speech", 2), ("research", 2))
+OTHER_SHARES = (
+    VCS,
+    (("vision", 2), ("speech", 4), ("research", 2)),
+    (("vision", 8),),
+    (("vision", 4), ("speech", 1)),
+)
+
+
+def one_fact(engine: Driver, choose: random.Random) -> None:
+    """Something happens."""
+    jobs = [found for found in engine.jobs.values() if not found.state.ended]
+    running = [found for found in jobs if found.state is JobState.RUNNING]
+    stopping = [found for found in jobs if found.state is JobState.STOPPING]
+    devices = list(places(engine.machine.cluster.spec))
+    match choose.randrange(16):
+        case 0 | 1 | 2 | 3:
+            vc, size = choose.choice(VCS)
+            tasks = choose.choice((1, 1, 1, 2))
+            gpus = choose.randint(1, max(1, size // tasks))
+            engine.submit(
+                job(
+                    vc,
+                    gpus,
+                    tasks=tasks,
+                    priority=choose.choice((-1, -1, 0, 0, 0, 3, 7)),
+                    retries=choose.choice((0, 2)),
+                    lazy_preemption=choose.random() < 0.3,
+                )
+            )
+        case 4 | 5 | 6 if running:
+            engine.end(choose.choice(running))
+        case 7 if running:
+            found = choose.choice(running)
+            engine.end(found, FAILED, rank=choose.randrange(found.spec.tasks))
+        case 8 | 9 | 10 if stopping:
+            found = choose.choice(stopping)
+            ending = choose.choice((STOPPED, STOPPED, STOPPED, WELL, FAILED))
+            engine.end(found, ending, rank=choose.choice((None, *range(found.spec.tasks))))
+        case 11 if jobs:
+            found = choose.choice(jobs)
+            try:
+                engine.do(lambda machine: machine.cancel(found, engine.now))
+            except ConflictError:
+                assert found.stopping_for == "cancelled"
+        case 12:
+            chosen = choose.sample(devices, choose.randint(1, len(devices)))
+            undo, now = choose.random() < 0.6, choose.random() < 0.3
+            engine.do(lambda machine: machine.drain(chosen, undo, now, "some devices", engine.now))
+        case 13:
+            chosen = choose.sample(devices, choose.randint(1, 2))
+            why = choose.choice((None, None, "NVML: lost"))
+            engine.do(lambda machine: machine.set_health(chosen, why, engine.now))
+        case 14:
+            engine.restart()
+        case 15:
+            try:
+                engine.do(lambda machine: machine.reconfigure(engine_spec(choose), engine.now))
+            except InfeasibleError:
+                pytest.fail("these shares fit")
+            engine.spec = engine.machine.cluster.spec
+        case _:
+            engine.wait(choose.uniform(0, 8))
+
+
+def engine_spec(choose: random.Random):  # type: ignore[no-untyped-def]
+    return spec_for("node", 8, "GPU", choose.choice(OTHER_SHARES))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_the_books_are_right(seed: int) -> None:
+    choose = random.Random(seed)
+    engine = Driver()
+    for _ in range(60):
+        one_fact(engine, choose)
+        for found in engine.jobs.values():
+            text = explain(engine.machine, found, engine.now)
+            assert found.name in text
+            if found.state in (JobState.QUEUED, JobState.RESERVED, JobState.BACKOFF):
+                assert shortly(engine.machine, found), f"{found.name} waits, and nobody can say why"
+            if found.state is JobState.RESERVED:
+                assert reasons(engine.machine, found)
+    engine.check_record()
+    # everything given back, whoever waited gets a turn: nothing hangs
+    engine.do(lambda machine: machine.reconfigure(spec_for("node", 8, "GPU", VCS), engine.now))
+    for place in places(engine.machine.cluster.spec):
+        engine.do(lambda machine, place=place: machine.set_health([place], None, engine.now))  # type: ignore[misc]
+    everywhere = list(places(engine.machine.cluster.spec))
+    engine.do(lambda machine: machine.drain(everywhere, True, False, "the machine", engine.now))
+    for _ in range(20 * len(engine.jobs) + 20):
+        alive = [found for found in engine.jobs.values() if found.state.holds]
+        for found in alive:
+            engine.end(found)
+        engine.wait(400)
+    left = [found for found in engine.jobs.values() if not found.state.ended]
+    assert not left, [(found.name, found.state, explain(engine.machine, found, engine.now)) for found in left]
+    engine.check_record()
+
+
+def test_a_job_of_a_vc_that_is_no_more_waits_and_says_so() -> None:
+    engine = Driver()
+    engine.submit(job("speech", 2))
+    late = engine.submit(job("speech", 2))
+    engine.do(lambda machine: machine.reconfigure(spec_for("node", 8, "GPU", (("vision", 8),)), engine.now))
+    assert late.state is JobState.QUEUED
+    assert "speech" in explain(engine.machine, late, engine.now)
+    with pytest.raises(RequestError):
+        engine.machine.cluster.schedule(late.request())
