@@ -1,4 +1,4 @@
-"""``python -m benchmarks [core|contract|simulation] [--no-history]``: measure, print a table, keep the history."""
+"""``python -m benchmarks [core|contract|simulation|live] [--no-history]``: measure, print a table, keep the history."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import contract, core, simulation
+from . import contract, core, live, simulation
 from .measuring import Figure
 
 HISTORY = Path(__file__).parent / "history.jsonl"
-SUITES = {"core": core.measure, "contract": contract.measure, "simulation": simulation.measure}
+SUITES = {"core": core.measure, "contract": contract.measure, "simulation": simulation.measure, "live": live.measure}
 
 
 def main() -> None:
     """Run the suites asked for (all, by default)."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="core, contract, simulation; all by default")
+    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="all by default")
     parser.add_argument("--no-history", action="store_true", help="do not add to benchmarks/history.jsonl")
     arguments = parser.parse_args()
     before = _last_values()
