@@ -36,6 +36,11 @@ def job(vc: str, gpus: int = 1, **rest: Any) -> JobSpec:
     return JobSpec(vc, ("train",), gpus=gpus, **rest)
 
 
+def stands(job: Job, state: JobState) -> bool:
+    """Whether it is in this state now."""
+    return job.state is state
+
+
 class Driver:
     """Facts in by its methods; ``alive`` and ``told`` have what the machine wants done, ``events`` what happened."""
 

@@ -12,7 +12,7 @@ from hived.engines.local.explaining import explain, reasons, shortly
 from hived.engines.local.health import places
 from hived.engines.local.model import JobState
 
-from .driver import FAILED, STOPPED, WELL, Driver, job
+from .driver import FAILED, STOPPED, WELL, Driver, job, stands
 
 VCS = (("vision", 4), ("speech", 2), ("research", 2))
 OTHER_SHARES = (
@@ -118,7 +118,7 @@ def test_a_job_of_a_vc_that_is_no_more_waits_and_says_so() -> None:
     engine.submit(job("speech", 2))
     late = engine.submit(job("speech", 2))
     engine.do(lambda machine: machine.reconfigure(spec_for("node", 8, "GPU", (("vision", 8),)), engine.now))
-    assert late.state is JobState.QUEUED
+    assert stands(late, JobState.QUEUED)
     assert "speech" in explain(engine.machine, late, engine.now)
     with pytest.raises(RequestError):
         engine.machine.cluster.schedule(late.request())

@@ -9,7 +9,7 @@ from hived.cluster.reasons import BehindOthers, PreemptedBy, VcExhausted
 from hived.engines.local.explaining import explain, reasons, shortly
 from hived.engines.local.model import JobState
 
-from .driver import FAILED, STOPPED, WELL, Driver, job
+from .driver import FAILED, STOPPED, WELL, Driver, job, stands
 
 
 @pytest.fixture
@@ -19,29 +19,29 @@ def engine() -> Driver:
 
 def test_a_job_starts_at_once_on_cells_of_its_own(engine: Driver) -> None:
     train = engine.submit(job("vision", 4))
-    assert train.state is JobState.RUNNING
+    assert stands(train, JobState.RUNNING)
     assert train.guaranteed
     assert train.attempt == 1
     engine.end(train)
-    assert train.state is JobState.SUCCEEDED
+    assert stands(train, JobState.SUCCEEDED)
     assert train.exit_code == 0
     assert engine.kinds(train) == ["submitted", "started", "task_ended", "succeeded"]
 
 
 def test_who_does_not_fit_waits_and_knows_why(engine: Driver) -> None:
     first, second = engine.submit(job("vision", 3)), engine.submit(job("vision", 2))
-    assert second.state is JobState.QUEUED
+    assert stands(second, JobState.QUEUED)
     (why,) = reasons(engine.machine, second)
     assert isinstance(why, VcExhausted)
     assert (why.need, why.have) == (2, 1)
     engine.end(first)
-    assert second.state is JobState.RUNNING
+    assert stands(second, JobState.RUNNING)
 
 
 def test_nobody_of_a_vc_passes_the_one_before(engine: Driver) -> None:
     engine.submit(job("vision", 3))
     large, small = engine.submit(job("vision", 2)), engine.submit(job("vision", 1))
-    assert small.state is JobState.QUEUED
+    assert stands(small, JobState.QUEUED)
     (why,) = reasons(engine.machine, small)
     assert why == BehindOthers(1, (large.name,))
     assert shortly(engine.machine, small) == [f"1 group of its VC is ahead of it in line: {large.name}"]
@@ -51,8 +51,8 @@ def test_who_is_withdrawn_holds_nobody_back(engine: Driver) -> None:
     engine.submit(job("vision", 3))
     large, small = engine.submit(job("vision", 2)), engine.submit(job("vision", 1))
     engine.do(lambda machine: machine.cancel(large, engine.now))
-    assert large.state is JobState.CANCELLED
-    assert small.state is JobState.RUNNING
+    assert stands(large, JobState.CANCELLED)
+    assert stands(small, JobState.RUNNING)
 
 
 def test_one_tenants_line_is_no_other_tenants_affair(engine: Driver) -> None:
@@ -65,24 +65,24 @@ def test_the_higher_priority_is_first_in_line(engine: Driver) -> None:
     first = engine.submit(job("vision", 4, priority=5))
     low, high = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, priority=5))
     engine.end(first)
-    assert high.state is JobState.RUNNING
-    assert low.state is JobState.QUEUED
+    assert stands(high, JobState.RUNNING)
+    assert stands(low, JobState.QUEUED)
 
 
 def test_a_loan_is_taken_back_and_the_borrower_comes_back(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
-    assert loan.state is JobState.RUNNING
+    assert stands(loan, JobState.RUNNING)
     assert not loan.guaranteed
     owner = engine.submit(job("vision", 4))
-    assert owner.state is JobState.RESERVED
-    assert loan.state is JobState.STOPPING
+    assert stands(owner, JobState.RESERVED)
+    assert stands(loan, JobState.STOPPING)
     engine.gone(loan)
-    assert owner.state is JobState.RUNNING
-    assert loan.state is JobState.QUEUED
+    assert stands(owner, JobState.RUNNING)
+    assert stands(loan, JobState.QUEUED)
     assert loan.resumes == 1
     assert any(isinstance(why, PreemptedBy) and why.group == owner.name for why in reasons(engine.machine, loan))
     engine.end(owner)
-    assert loan.state is JobState.RUNNING
+    assert stands(loan, JobState.RUNNING)
     assert loan.attempt == 2
 
 
@@ -90,32 +90,32 @@ def test_a_preempted_job_that_leaves_with_0_is_not_done(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     engine.submit(job("vision", 4))
     engine.end(loan, {**WELL, "stopped": True})
-    assert loan.state is JobState.QUEUED
+    assert stands(loan, JobState.QUEUED)
 
 
 def test_a_job_that_was_done_before_it_could_be_stopped_is_done(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     owner = engine.submit(job("vision", 4))
     engine.end(loan)
-    assert loan.state is JobState.SUCCEEDED
-    assert owner.state is JobState.RUNNING
+    assert stands(loan, JobState.SUCCEEDED)
+    assert stands(owner, JobState.RUNNING)
 
 
 def test_a_failed_job_is_tried_again_after_longer_and_longer_pauses(engine: Driver) -> None:
     flaky = engine.submit(job("vision", 1, retries=2, backoff_s=10))
     engine.end(flaky, FAILED)
-    assert flaky.state is JobState.BACKOFF
+    assert stands(flaky, JobState.BACKOFF)
     assert "exit code 1" in shortly(engine.machine, flaky)[0]
     engine.wait(9.9)
-    assert flaky.state is JobState.BACKOFF
+    assert stands(flaky, JobState.BACKOFF)
     engine.wait(0.1)
-    assert flaky.state is JobState.RUNNING
+    assert stands(flaky, JobState.RUNNING)
     engine.end(flaky, FAILED)
     engine.wait(19.9)
-    assert flaky.state is JobState.BACKOFF
+    assert stands(flaky, JobState.BACKOFF)
     engine.wait(0.2)
     engine.end(flaky, FAILED)
-    assert flaky.state is JobState.FAILED
+    assert stands(flaky, JobState.FAILED)
     assert flaky.exit_code == 1
     assert flaky.attempt == 3
 
@@ -124,15 +124,15 @@ def test_a_pause_after_a_failure_holds_nobody_back(engine: Driver) -> None:
     flaky = engine.submit(job("speech", 2, retries=1))
     other = engine.submit(job("speech", 2))
     engine.end(flaky, FAILED)
-    assert other.state is JobState.RUNNING
+    assert stands(other, JobState.RUNNING)
 
 
 def test_one_failed_task_ends_its_gang(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=3))
     engine.end(gang, FAILED, rank=1)
-    assert gang.state is JobState.STOPPING
+    assert stands(gang, JobState.STOPPING)
     engine.gone(gang)
-    assert gang.state is JobState.FAILED
+    assert stands(gang, JobState.FAILED)
     assert gang.exit_code == 1
     assert "task 1" in gang.reason
 
@@ -140,26 +140,26 @@ def test_one_failed_task_ends_its_gang(engine: Driver) -> None:
 def test_a_gang_is_done_when_all_its_tasks_are(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=2))
     engine.end(gang, WELL, rank=0)
-    assert gang.state is JobState.RUNNING
+    assert stands(gang, JobState.RUNNING)
     engine.end(gang, WELL, rank=1)
-    assert gang.state is JobState.SUCCEEDED
+    assert stands(gang, JobState.SUCCEEDED)
 
 
 def test_a_time_limit_ends_a_job_for_good(engine: Driver) -> None:
     long = engine.submit(job("vision", 1, time_limit_s=60.0, retries=3))
     engine.end(long, {**STOPPED, "limit": True})
-    assert long.state is JobState.FAILED
+    assert stands(long, JobState.FAILED)
     assert "time limit of 60 s" in long.reason
 
 
 def test_a_running_job_is_cancelled_by_stopping_it(engine: Driver) -> None:
     train = engine.submit(job("vision", 4))
     engine.do(lambda machine: machine.cancel(train, engine.now))
-    assert train.state is JobState.STOPPING
+    assert stands(train, JobState.STOPPING)
     with pytest.raises(ConflictError, match="being cancelled already"):
         engine.machine.cancel(train, engine.now)
     engine.gone(train)
-    assert train.state is JobState.CANCELLED
+    assert stands(train, JobState.CANCELLED)
     with pytest.raises(ConflictError, match="cancelled already"):
         engine.machine.cancel(train, engine.now)
 
@@ -169,17 +169,17 @@ def test_a_preempted_job_that_is_cancelled_does_not_come_back(engine: Driver) ->
     owner = engine.submit(job("vision", 4))
     engine.do(lambda machine: machine.cancel(loan, engine.now))
     engine.gone(loan)
-    assert loan.state is JobState.CANCELLED
-    assert owner.state is JobState.RUNNING
+    assert stands(loan, JobState.CANCELLED)
+    assert stands(owner, JobState.RUNNING)
 
 
 def test_a_preemptor_that_is_withdrawn_leaves_the_gpus_to_others(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     owner = engine.submit(job("vision", 4))
     engine.do(lambda machine: machine.cancel(owner, engine.now))
-    assert owner.state is JobState.CANCELLED
+    assert stands(owner, JobState.CANCELLED)
     engine.gone(loan)
-    assert loan.state is JobState.RUNNING  # it was told to stop already, and started again
+    assert stands(loan, JobState.RUNNING)  # it was told to stop already, and started again
     assert loan.attempt == 2
 
 
@@ -188,11 +188,11 @@ def test_a_drained_machine_takes_no_jobs_and_says_so(engine: Driver) -> None:
     running = engine.submit(job("vision", 2))
     engine.do(lambda machine: machine.drain(places, False, False, "the machine", engine.now))
     late = engine.submit(job("vision", 1))
-    assert running.state is JobState.RUNNING
-    assert late.state is JobState.QUEUED
+    assert stands(running, JobState.RUNNING)
+    assert stands(late, JobState.QUEUED)
     assert "drained by the machine's owner" in explain(engine.machine, late, engine.now)
     engine.do(lambda machine: machine.drain(places, True, False, "the machine", engine.now))
-    assert late.state is JobState.RUNNING
+    assert stands(late, JobState.RUNNING)
 
 
 def test_draining_at_once_sends_jobs_back_in_line(engine: Driver) -> None:
@@ -201,7 +201,7 @@ def test_draining_at_once_sends_jobs_back_in_line(engine: Driver) -> None:
     places = [("node", device) for device in range(8)]
     engine.do(lambda machine: machine.drain(places, False, True, "the machine", engine.now))
     engine.gone(running)
-    assert running.state is JobState.QUEUED
+    assert stands(running, JobState.QUEUED)
     assert running.resumes == 1
 
 
@@ -211,9 +211,9 @@ def test_a_device_that_is_both_bad_and_drained_needs_both_undone(engine: Driver)
     engine.do(lambda machine: machine.drain(places, False, False, "the machine", engine.now))
     waiting = engine.submit(job("vision", 1))
     engine.do(lambda machine: machine.set_health(places, None, engine.now))
-    assert waiting.state is JobState.QUEUED
+    assert stands(waiting, JobState.QUEUED)
     engine.do(lambda machine: machine.drain(places, True, False, "the machine", engine.now))
-    assert waiting.state is JobState.RUNNING
+    assert stands(waiting, JobState.RUNNING)
 
 
 def test_who_waits_for_bad_hardware_holds_nobody_back(engine: Driver) -> None:
@@ -221,14 +221,14 @@ def test_who_waits_for_bad_hardware_holds_nobody_back(engine: Driver) -> None:
         lambda machine: machine.set_health([("node", device) for device in range(2, 8)], "NVML: lost", engine.now)
     )
     large, small = engine.submit(job("vision", 4)), engine.submit(job("vision", 1))
-    assert large.state is JobState.QUEUED
-    assert small.state is JobState.RUNNING
+    assert stands(large, JobState.QUEUED)
+    assert stands(small, JobState.RUNNING)
 
 
 def test_a_reservation_on_hardware_that_turns_bad_is_lost_and_the_place_kept(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     owner = engine.submit(job("vision", 4))
-    assert owner.state is JobState.RESERVED
+    assert stands(owner, JobState.RESERVED)
     assert owner.placement is not None
     node, devices = owner.placement.pods[0]
     engine.do(lambda machine: machine.set_health([(node, devices[0])], "NVML: XID 79", engine.now))
@@ -241,8 +241,8 @@ def test_a_reservation_on_hardware_that_turns_bad_is_lost_and_the_place_kept(eng
 def test_a_lazy_job_runs_on_as_opportunistic(engine: Driver) -> None:
     lazy = engine.submit(job("vision", 4, lazy_preemption=True))
     high = engine.submit(job("vision", 4, priority=9))
-    assert high.state is JobState.RUNNING
-    assert lazy.state is JobState.RUNNING
+    assert stands(high, JobState.RUNNING)
+    assert stands(lazy, JobState.RUNNING)
     assert not lazy.guaranteed
     assert "downgraded" in engine.kinds(lazy)
 
@@ -252,8 +252,8 @@ def test_a_lazy_job_is_guaranteed_again_when_the_other_is_withdrawn_in_time(engi
     lazy = engine.submit(job("vision", 4, lazy_preemption=True))
     assert lazy.guaranteed
     high = engine.submit(job("vision", 4, priority=9))  # has to wait for the loan to go
-    assert loan.state is JobState.STOPPING
-    assert high.state is JobState.RESERVED
+    assert stands(loan, JobState.STOPPING)
+    assert stands(high, JobState.RESERVED)
     assert not lazy.guaranteed
     engine.do(lambda machine: machine.cancel(high, engine.now))
     assert lazy.guaranteed
@@ -266,8 +266,8 @@ def test_loans_go_to_the_tenant_with_the_least_on_loan(engine: Driver) -> None:
     engine.submit(job("research", 1, priority=-1))
     earlier, later = engine.submit(job("speech", 4, priority=-1)), engine.submit(job("research", 4, priority=-1))
     engine.end(busy)
-    assert later.state is JobState.RUNNING
-    assert earlier.state is JobState.QUEUED
+    assert stands(later, JobState.RUNNING)
+    assert stands(earlier, JobState.QUEUED)
 
 
 def test_a_restart_keeps_who_runs_running_and_who_waits_in_place(engine: Driver) -> None:
@@ -276,12 +276,12 @@ def test_a_restart_keeps_who_runs_running_and_who_waits_in_place(engine: Driver)
     place = first.placement
     engine.restart()
     first, second, third = (engine.jobs[n] for n in (first.id, second.id, third.id))
-    assert first.state is JobState.RUNNING
+    assert stands(first, JobState.RUNNING)
     assert first.placement == place
     assert engine.started[first.id, 1] == 2  # asked for again: whoever starts tasks sees that they run
     engine.end(first)
-    assert second.state is JobState.RUNNING
-    assert third.state is JobState.QUEUED
+    assert stands(second, JobState.RUNNING)
+    assert stands(third, JobState.QUEUED)
 
 
 def test_a_restart_in_the_middle_of_a_preemption_ends_it_well(engine: Driver) -> None:
@@ -289,10 +289,10 @@ def test_a_restart_in_the_middle_of_a_preemption_ends_it_well(engine: Driver) ->
     owner = engine.submit(job("vision", 4))
     engine.restart()
     loan, owner = engine.jobs[loan.id], engine.jobs[owner.id]
-    assert loan.state is JobState.STOPPING
-    assert owner.state is JobState.RESERVED
+    assert stands(loan, JobState.STOPPING)
+    assert stands(owner, JobState.RESERVED)
     engine.gone(loan)
-    assert owner.state is JobState.RUNNING
+    assert stands(owner, JobState.RUNNING)
 
 
 def test_a_restart_keeps_a_pause(engine: Driver) -> None:
@@ -302,16 +302,16 @@ def test_a_restart_keeps_a_pause(engine: Driver) -> None:
     engine.restart()
     flaky = engine.jobs[flaky.id]
     engine.wait(5.9)
-    assert flaky.state is JobState.BACKOFF
+    assert stands(flaky, JobState.BACKOFF)
     engine.wait(0.1)
-    assert flaky.state is JobState.RUNNING
+    assert stands(flaky, JobState.RUNNING)
 
 
 def test_a_machine_that_was_started_anew_puts_its_jobs_back_in_line(engine: Driver) -> None:
     train = engine.submit(job("vision", 4))
     lost = {**WELL, "code": 137, "lost": True, "rebooted": True, "error": "the machine was started anew under it"}
     engine.end(train, lost)
-    assert train.state is JobState.RUNNING
+    assert stands(train, JobState.RUNNING)
     assert (train.attempt, train.resumes, train.retries) == (2, 1, 0)
 
 
