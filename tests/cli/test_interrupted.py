@@ -39,7 +39,7 @@ def test_a_simulation_that_is_stopped_leaves_nothing_behind(tmp_path: Path, stop
     assert tree(tmp_path) == []
 
 
-@pytest.mark.parametrize("step", ["write_jobs", "write_runs", "write_figures", "write_summary"])
+@pytest.mark.parametrize("step", ["write_jobs", "write_runs", "write_cluster", "write_figures", "write_summary"])
 def test_a_simulation_that_is_stopped_while_it_writes_leaves_nothing_behind(
     hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -15,6 +15,7 @@ import math
 import os
 import random
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -170,11 +172,8 @@ class Chaos:
         return httpx.Client(transport=transport, base_url="http://hived", timeout=20)
 
     def _answers(self) -> bool:
-        try:
-            with self._client() as client:
-                return client.get("/healthz").status_code == 200
-        except httpx.TransportError:
-            return False
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.state / "hived.sock")) == 0
 
     def _left(self, client: httpx.Client) -> int:
         counts = client.get("/v1/about").json()["jobs"]
@@ -271,9 +270,8 @@ class Chaos:
             life.append(line)
 
     def _check_processes(self) -> None:
-        mark = (
-            sqlite3.connect(self.state / "hived.db").execute("SELECT value FROM meta WHERE name = 'mark'").fetchone()[0]
-        )
+        with closing(sqlite3.connect(self.state / "hived.db")) as db:
+            mark = db.execute("SELECT value FROM meta WHERE name = 'mark'").fetchone()[0]
         for process in Path("/proc").iterdir():
             if process.name.isdigit() and int(process.name) != os.getpid():
                 try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hived.policies import Scheduler
 from hived.simulator import Options, Preempted, Results, Scheme, run_experiment
-from hived.simulator.output import write_jobs, write_runs
+from hived.simulator.output import write_cluster, write_jobs, write_runs
 from hived.simulator.traces import compress_clock, read_trace
 from hived.spec import load_spec
 
@@ -91,6 +91,7 @@ def simulated(
     results = run_experiment(load_spec(spec), jobs, options, after_event=after_event)
     write_jobs(results, folder / "jobs.csv")
     write_runs(results, folder / "runs.csv")
+    write_cluster(results, folder / "cluster.json")
     asked = Asked(opportunistic, preempted, until, compression)
     outcomes = audit(folder, spec, trace, asked)
     assert sorted(outcomes) == sorted((scheme, "yarn-cs") for scheme in schemes)

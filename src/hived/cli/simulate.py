@@ -27,7 +27,15 @@ from hived.simulator.experiment import (
     some,
 )
 from hived.simulator.figures import figures_available, write_figures
-from hived.simulator.output import check_output, whole_folder, write_jobs, write_runs, write_series, write_summary
+from hived.simulator.output import (
+    check_output,
+    whole_folder,
+    write_cluster,
+    write_jobs,
+    write_runs,
+    write_series,
+    write_summary,
+)
 from hived.simulator.report import Report, RunReport, make_report
 from hived.simulator.traces import TABLE1, compress_clock, generate_table1, read_trace
 from hived.spec import ClusterSpec, load_spec, parse_spec, spec_from_quotas
@@ -121,6 +129,7 @@ def simulate(
         report = make_report(results)
         write_jobs(results, draft / "jobs.csv")
         write_runs(results, draft / "runs.csv")
+        write_cluster(results, draft / "cluster.json")
         write_series(report, draft / "series.csv")
         if not no_figures:
             status.update("drawing figures")

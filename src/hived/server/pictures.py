@@ -22,7 +22,7 @@ class Level(Model):
 
 
 class Chain(Model):
-    """One kind of top cell. Cells of a level are equal: cell ``i`` of a level has leaves ``i*gpus .. i*gpus+gpus-1``."""
+    """One kind of top cell. Cells of a level are equal: cell ``i`` has the leaves ``i*gpus .. i*gpus+gpus-1``."""
 
     name: str
     levels: list[Level]  #: from the leaf to the top

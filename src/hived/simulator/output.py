@@ -1,4 +1,4 @@
-"""The files of a simulation: ``jobs.csv``, ``runs.csv``, ``series.csv``, ``summary.json`` and the figures.
+"""The files of a simulation: ``jobs.csv``, ``runs.csv``, ``cluster.json``, ``series.csv``, ``summary.json``, figures.
 
 They are written beside the target and moved there when all is written, so nobody ever finds half of them. The same
 spec, trace, options and version give the same bytes.
@@ -13,10 +13,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
-from hived.cluster import NamedPlacement, Part, SharedCluster
+from hived.cluster import NamedPlacement, Part, PrivateClusters, SharedCluster
 from hived.errors import InputError
+from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
 
 from .experiment import PolicyName, Results
 from .report import Report
@@ -30,6 +33,7 @@ JOB_COLUMNS = (
 _OURS = (
     "jobs.csv",
     "runs.csv",
+    "cluster.json",
     "series.csv",
     "summary.json",
     *(f"*-{policy.value}.{end}" for policy in PolicyName for end in ("png", "svg")),
@@ -99,7 +103,10 @@ def write_jobs(results: Results, path: Path) -> None:
 
 
 def write_runs(results: Results, path: Path) -> None:
-    """``runs.csv``: every interval in which a job held GPUs, by scheme and policy, then by start and job."""
+    """``runs.csv``: every interval in which a job held GPUs, by scheme and policy, then by start and job.
+
+    Beside it goes ``cluster.json``, the cluster that its placements are in.
+    """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(RUN_COLUMNS)
@@ -138,6 +145,68 @@ def placement_text(placement: NamedPlacement) -> str:
 
 def _encoded(name: str) -> str:
     return "".join(f"%{ord(sign):02X}" if sign in "%:;," else sign for sign in name)
+
+
+def write_cluster(results: Results, path: Path) -> None:
+    """``cluster.json``: who reserved what, and the chains of every scheme's cluster, nodes named as in ``runs.csv``.
+
+    ``levels`` go from the leaf to the top, and ``node_level`` counts them from 1. All cells of a level are equal: cell
+    ``i`` has the leaves ``i * gpus`` to ``(i + 1) * gpus - 1`` of its chain. ``devices`` are the device indices of the
+    nodes (by number) whose leaves have other than 0, 1, 2, ... O(nodes).
+    """
+    spec = results.spec
+    shared = [_chain(chain.name, chain, len(chain.levels), chain.node_names) for chain in spec.chains]
+    for plain, chain in zip(shared, spec.chains, strict=True):
+        plain["devices"] = {str(node): list(devices) for node, devices in sorted(chain.device_indices.items())}
+    schemes = {
+        record.scheme: _private_chains(cluster) if isinstance(cluster, PrivateClusters) else shared
+        for record, cluster in zip(results.records, results.clusters, strict=True)
+    }
+    plain_vcs = [_virtual_cluster(spec, vc) for vc in spec.virtual_clusters]
+    text = json.dumps({"virtual_clusters": plain_vcs, "schemes": schemes}, indent=2, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _chain(name: str, chain: ChainSpec, top: int, nodes: Sequence[str]) -> dict[str, object]:
+    """The levels of ``chain`` up to ``top``; a top below node level is a node of its own."""
+    return {
+        "name": name,
+        "levels": [{"cell_type": level.cell_type, "gpus": level.gpus} for level in chain.levels[:top]],
+        "node_level": min(top, chain.node_level),
+        "nodes": list(nodes),
+        "devices": {},
+    }
+
+
+def _private_chains(clusters: PrivateClusters) -> list[dict[str, object]]:
+    """A chain per tenant and kind of cell that it reserved, in the order in which its nodes are numbered."""
+    chains = []
+    for number, (cluster, pool, _) in enumerate(clusters.pools):
+        spec = pool.hierarchy.spec
+        levels = [(pool.cells[pool.reserved_cell(host)].level, host) for host in range(pool.hosts)]
+        for level, hosts in groupby(levels, key=itemgetter(0)):
+            nodes = [node for node, _ in clusters.named([Part(number, host, 1) for _, host in hosts])]
+            chains.append(_chain(f"{cluster.tenant} {spec.levels[level - 1].cell_type}", spec, level, nodes))
+    return chains
+
+
+def _virtual_cluster(spec: ClusterSpec, vc: VirtualClusterSpec) -> dict[str, object]:
+    """A VC and its cells; ``chain`` is the number of a chain of the shared cluster."""
+    numbers = {chain.name: number for number, chain in enumerate(spec.chains)}
+    kinds = [(cells.chain, cells.level, cells.number, None) for cells in vc.cells]
+    reserved = []
+    for name, level, number, pinned in (*kinds, *((pin.chain, pin.level, 1, pin.pinned_cell_id) for pin in vc.pinned)):
+        levels = spec.chain(name).levels
+        reserved.append(
+            {
+                "chain": numbers[name],
+                "cell_type": ".".join(of.cell_type for of in reversed(levels[level - 1 :])),
+                "gpus": levels[level - 1].gpus,
+                "number": number,
+                "pinned": pinned,
+            }
+        )
+    return {"name": vc.name, "reserved": reserved}
 
 
 def write_series(report: Report, path: Path) -> None:

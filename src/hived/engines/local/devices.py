@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -207,7 +208,8 @@ def spec_for(node: str, devices: int, gpu: str, shares: Sequence[tuple[str, int]
             raise InputError(f"--vc {vc}: is given twice")
         virtual[vc] = {"virtualCells": cells}
     physical = {"cellTypes": types, "physicalCells": [{"cellType": "NODE", "cellAddress": node}]}
-    return spec_from_dict({"physicalCluster": physical, "virtualClusters": virtual})
+    spec = spec_from_dict({"physicalCluster": physical, "virtualClusters": virtual})
+    return replace(spec, source="the shares (--vc)")
 
 
 def _text(name: str | bytes) -> str:

@@ -56,16 +56,25 @@ class Store:
             raise _storage(folder, error) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             pid = os.pread(self._lock, 20, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._lock)
             message = f"{folder}: another engine (pid {pid}) has this folder; stop it, or give another --state"
             raise ConflictError(message) from None
+        except OSError as error:
+            os.close(self._lock)
+            raise _storage(folder, error) from None
         try:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
             self._db = sqlite3.connect(folder / "hived.db", isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            os.close(self._lock)
+            raise _storage(folder, error) from None
+        try:
             (folder / "hived.db").chmod(0o600)
+            self._files = self._found()
+            self._check_schema()
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction():
@@ -74,20 +83,37 @@ class Store:
                 self._db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
                 # so that a disk that is full is found now, and not at the first job
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES ('opened', ?)", (str(os.getpid()),))
-        except (OSError, sqlite3.Error, StorageError) as error:
-            os.close(self._lock)
+        except (OSError, sqlite3.Error) as error:
+            self.close()
             raise _storage(folder, error) from None
+        except StorageError:
+            self.close()
+            raise
+
+    def _check_schema(self) -> None:
+        """Refuse what another version, or another program, has written; before anything is changed."""
+        tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        if not tables:
+            return
+        if "meta" not in tables:
+            raise StorageError(f"{self.folder}: hived.db is not of hived; give another --state")
         version = self.value("schema")
         if version != str(SCHEMA):
-            self.close()
             raise StorageError(
-                f"{folder}: written by another version of hived (schema {version}, this one has {SCHEMA})"
+                f"{self.folder}: written by another version of hived (schema {version}, this one has {SCHEMA})"
             )
+
+    def _found(self) -> list[tuple[int, int]]:
+        """Which files the names stand for."""
+        found = [(self.folder / name).stat() for name in ("hived.db", "engine.lock")]
+        return [(status.st_dev, status.st_ino) for status in found]
 
     def close(self) -> None:
         """Let another engine have it."""
-        self._db.close()
-        os.close(self._lock)
+        if self._lock >= 0:
+            self._db.close()
+            os.close(self._lock)
+            self._lock = -1
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -114,6 +140,12 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        try:  # SQLite would write on to a file that has no name any more
+            there = self._found() == self._files
+        except OSError:
+            there = False
+        if not there:
+            raise StorageError(f"{self.folder}: was moved or deleted while the engine ran; put it back, or start anew")
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
@@ -130,16 +162,16 @@ class Store:
 
     def value(self, name: str) -> str | None:
         """What was last set."""
-        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return None if row is None else row[0]
+        rows = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
+        return rows[0][0] if rows else None
 
     def last_event(self) -> int:
         """Number of the latest event; 0 for none."""
-        return int(self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0])
+        return int(self._rows("SELECT coalesce(max(seq), 0) FROM events")[0][0])
 
     def next_job(self) -> int:
         """A number that no job has had."""
-        return int(self._db.execute("SELECT coalesce(max(id), 0) + 1 FROM jobs").fetchone()[0])
+        return int(self._rows("SELECT coalesce(max(id), 0) + 1 FROM jobs")[0][0])
 
     def active(self) -> list[Job]:
         """All jobs that have not ended, by number."""
@@ -164,7 +196,7 @@ class Store:
         if vc is not None:
             where.append("vc = ?")
             values.append(vc)
-        total = self._db.execute(f"SELECT count(*) FROM jobs WHERE {' AND '.join(where)}", values).fetchone()[0]
+        total = self._rows(f"SELECT count(*) FROM jobs WHERE {' AND '.join(where)}", values)[0][0]
         if before is not None:
             where.append("id < ?")
             values.append(before)
@@ -178,7 +210,7 @@ class Store:
             where, values = f"{where} AND job = ?", [*values, job]
         order = "DESC" if after < 0 else "ASC"
         query = f"SELECT seq, at, kind, job, data FROM events WHERE {where} ORDER BY seq {order} LIMIT ?"
-        rows = self._db.execute(query, [*values, limit]).fetchall()
+        rows = self._rows(query, [*values, limit])
         if after < 0:
             rows.reverse()
         return [Event(seq, at, kind, number, json.loads(data)) for seq, at, kind, number, data in rows]
@@ -187,18 +219,31 @@ class Store:
         """The core's event log, oldest first; a thousand lines at a time, so that writers are not held up."""
         query = "SELECT seq, line FROM decisions WHERE seq > ? ORDER BY seq LIMIT 1000"
         last = 0
-        while rows := self._db.execute(query, (last,)).fetchall():
+        while rows := self._rows(query, (last,)):
             yield from (line for _, line in rows)
             last = rows[-1][0]
 
     def counts(self) -> dict[str, int]:
         """Jobs per state."""
-        found = dict(self._db.execute("SELECT state, count(*) FROM jobs GROUP BY state"))
+        found = dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state.value: found.get(state.value, 0) for state in JobState}
 
     def _jobs(self, query: str, values: Sequence[object]) -> list[Job]:
-        rows = self._db.execute(query, values).fetchall()
-        return [Job.restored(number, spec_from(json.loads(spec)), json.loads(status)) for number, spec, status in rows]
+        rows = self._rows(query, values)
+        try:
+            return [
+                Job.restored(number, spec_from(json.loads(spec)), json.loads(status)) for number, spec, status in rows
+            ]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _damaged(self.folder, f"a job: {error!r}") from None
+
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        """The answer to a question; names that are no text are nobody's."""
+        plain = [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
+        try:
+            return self._db.execute(query, plain).fetchall()
+        except sqlite3.Error as error:
+            raise _storage(self.folder, error) from None
 
 
 def _row(job: Job) -> tuple[object, ...]:
@@ -213,4 +258,10 @@ def _json(plain: Any) -> str:
 
 def _storage(folder: Path, error: Exception) -> StorageError:
     what = getattr(error, "strerror", None) or str(error)
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(folder, what)
     return StorageError(f"{folder}: cannot be written ({what}); free some space, or give another --state")
+
+
+def _damaged(folder: Path, what: str) -> StorageError:
+    return StorageError(f"{folder}: hived.db is damaged ({what}); give another --state, and keep this one")

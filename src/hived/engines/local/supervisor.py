@@ -5,7 +5,7 @@ one, and no task notices. It needs nothing but the standard library and a few fi
 
     task.json   what to run, written by the engine before
     claim       the task is running, or has run: a link that can be made only once, to a file that stays locked (flock)
-                while this process lives, and holds its pid and the boot it is of
+                while this process lives, and holds its pid and the world it is of. On the disk before the task starts
     stop        made by the engine before it signals: whoever has not started yet will not
     exit        how the task ended: its room on the disk is taken before the claim, so a full disk cannot lose it
     output      what the task prints
@@ -14,6 +14,8 @@ Two supervisors for one FOLDER cannot both run it: ``link`` succeeds for one of 
 whenever it is in doubt. SIGTERM stops the task: SIGTERM to its process group, SIGKILL to all that is left after the
 grace. Descendants that leave the group are found too: they become children of this process (PR_SET_CHILD_SUBREAPER),
 which goes last. If this process is killed itself, the kernel kills the task (PR_SET_PDEATHSIG).
+
+None of this holds a task that means harm: it is of the same user, and could as well kill the engine.
 """
 
 from __future__ import annotations
@@ -29,23 +31,32 @@ import time
 # no other imports: every one of them would be paid for at the start of every task
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_ROOM = 1024  #: bytes kept on the disk for how the task ends
+_ROOM = 4096  #: bytes kept on the disk for how the task ends: six for every one of the error, and the rest
+_ERROR = 512  #: bytes of what went wrong, at most
 #: how long processes that a task leaves behind may take to end, in seconds
 _LEFTOVERS_S = 2.0
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def boot_id() -> str:
-    """Which boot of the machine this is: processes do not outlive it."""
+def world() -> str:
+    """Which boot of the machine this is, and of the container, if it is one: processes do not outlive it."""
     # not pathlib, here and below: it would be paid for at the start of every task
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
-        return file.read().strip()
+        boot = file.read().strip()
+    try:
+        with open("/proc/1/stat", "rb") as file:  # noqa: PTH123
+            first = file.read().rpartition(b")")[2].split()[19].decode()  # when process 1 was started
+    except (OSError, IndexError):
+        first = ""
+    return f"{boot}:{first}"
 
 
 def _room() -> int:
-    """A file with room for how the task ends."""
+    """A file with room for how the task ends; ``OSError`` where there is none."""
     room = os.open(f".exit.{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    os.write(room, b" " * _ROOM)
+    left = _ROOM
+    while left:  # a disk that is almost full takes a part first, and then says so
+        left -= os.write(room, b" " * left)
     os.fsync(room)
     return room
 
@@ -56,13 +67,23 @@ def _claim() -> int | None:
     lock = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.write(lock, f"{os.getpid()} {boot_id()}\n".encode())
+        os.write(lock, f"{os.getpid()} {world()}\n".encode())
+        os.fsync(lock)
         os.link(draft, "claim")
+        _sync_folder()  # a power cut must not make it one that was never started
     except FileExistsError:
         return None
     finally:
         os.unlink(draft)  # noqa: PTH108
     return lock
+
+
+def _sync_folder() -> None:
+    folder = os.open(".", os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 class _Supervisor:
@@ -109,15 +130,21 @@ class _Supervisor:
         os.pwrite(room, json.dumps(ending)[: _ROOM - 1].ljust(_ROOM - 1).encode() + b"\n", 0)
         os.fsync(room)
         os.rename(f".exit.{os.getpid()}", "exit")  # noqa: PTH104
-        folder = os.open(".", os.O_RDONLY)
-        os.fsync(folder)
+        _sync_folder()
 
     def _start(self) -> str | None:
         """Fork and execute; what went wrong, or ``None``."""
+        own = os.getpid()
         reader, writer = os.pipe()
-        self._main = os.fork()
+        try:
+            self._main = os.fork()
+        except OSError as error:
+            return f"{self._command[0]}: {error.strerror}"
         if self._main == 0:
-            self._become_the_task(writer)
+            try:
+                self._become_the_task(own, writer)
+            finally:
+                os._exit(127)
         os.close(writer)
         problem = b""
         while part := os.read(reader, 4096):
@@ -128,26 +155,28 @@ class _Supervisor:
         os.waitpid(self._main, 0)
         return problem.decode(errors="replace")
 
-    def _become_the_task(self, writer: int) -> None:
+    def _become_the_task(self, supervisor: int, writer: int) -> None:
         try:
             os.setpgid(0, 0)
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != supervisor:  # killed before that: nobody would look after what is started here
+                return
             nothing = os.open(os.devnull, os.O_RDONLY)
             output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
             os.dup2(nothing, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.chdir(self._cwd)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program expects the default
+            # what is ignored stays so over an exec: by Python (SIGPIPE), or by whoever has started the engine (nohup)
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.execvpe(self._command[0], self._command, self._environment)
         except OSError as error:
             where = self._cwd if error.filename == self._cwd else self._command[0]
-            os.write(writer, f"{where}: {error.strerror}"[:512].encode())
-        except ValueError as error:
-            os.write(writer, f"{error}"[:512].encode())
-        os._exit(127)
+            _complain(writer, f"{where}: {error.strerror}")
+        except Exception as error:  # arguments that no program can be given
+            _complain(writer, f"{error}")
 
     def _watch(self) -> None:
         """Until the task and all that it has started are gone."""
@@ -177,6 +206,7 @@ class _Supervisor:
     def _stop(self, now: float) -> None:
         self._stopped = True
         self._tell(signal.SIGTERM)
+        self._tell(signal.SIGCONT)  # who is stopped (SIGSTOP) has its grace too
         self._kill_at = now + self._grace
 
     def _reap(self) -> bool:
@@ -192,19 +222,37 @@ class _Supervisor:
                 self._status = status
 
     def _tell(self, number: int) -> None:
-        """Signal the task's process group while there is surely one, and every child of ours outside it.
+        """Signal the task's process group while there is surely one, and the groups of our children outside it.
 
         Children that have not been waited for keep their pid, so nobody else can be hit. Who is further down becomes
-        our child when its parent has gone, and is told the next time.
+        our child when its parent has gone, and is told the next time. Whole groups, since one that forks on and on
+        cannot run away from a signal to its group.
         """
-        try:
-            if self._status is None:
-                os.killpg(self._main, number)
-            for pid in _children():
-                if self._status is not None or os.getpgid(pid) != self._main:
+        told = {os.getpgrp()}
+        if self._status is None:
+            told.add(self._main)
+            _signal_group(self._main, number)
+        for pid in _children():
+            try:
+                group = os.getpgid(pid)
+                if group == os.getpgrp():
                     os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass  # gone in between, or somebody else's by now: the next look shows
+                elif group not in told:
+                    told.add(group)
+                    _signal_group(group, number)
+            except (ProcessLookupError, PermissionError):
+                continue  # gone in between, or somebody else's by now: the next look shows
+
+
+def _signal_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return  # as above
+
+
+def _complain(writer: int, text: str) -> None:
+    os.write(writer, text.encode(errors="replace")[:_ERROR])
 
 
 def _children() -> list[int]:
@@ -232,6 +280,7 @@ def main(folder: str) -> None:
         task = json.load(file)
     room = _room()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on we may be told to stop
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, how the task ended would be lost
     lock = _claim()
     if lock is None:
         os.unlink(f".exit.{os.getpid()}")  # noqa: PTH108

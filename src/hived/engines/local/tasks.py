@@ -6,21 +6,32 @@ What a task is doing is read from its folder (see :mod:`.supervisor`), never rem
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import select
 import signal
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from types import UnionType
 
 from . import supervisor
 
 #: in the environment of every task, so that what it leaves behind can be found
 MARK = "HIVED_TASK"
+#: of the engine's own environment: what a supervisor needs to run at all, where Python is not the system's
+_KEPT = ("LD_LIBRARY_PATH",)
+#: the most that is read of a small file: a task is of the same user, and may have put anything in its place
+_MOST = 65_536
+#: how long what is killed may take to be gone, in seconds
+_CLEARING_S = 2.0
 
 
 class Stand(Enum):
@@ -81,12 +92,14 @@ class Task:
         }
         draft = self.folder / "task.json.part"
         draft.touch(mode=0o600)  # before there is anything in it: an environment holds secrets
-        draft.write_text(json.dumps(plain), encoding="utf-8", errors="surrogateescape")
+        draft.write_text(json.dumps(plain), encoding="ascii")
         draft.replace(self.folder / "task.json")
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start its supervisor; where one has claimed it already, that leaves at once."""
-        with (self.folder / "supervisor.log").open("ab") as log:
+        name = self.folder / "supervisor.log"
+        name.touch(mode=0o600)
+        with name.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, str(self.folder)],
                 stdin=subprocess.DEVNULL,
@@ -94,15 +107,19 @@ class Task:
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
-                env={"LC_ALL": "C.UTF-8"},
+                env={name: os.environ[name] for name in _KEPT if name in os.environ} | {"LC_ALL": "C.UTF-8"},
             )
 
     def stand(self) -> Stand:
-        """What it is doing. O(1)."""
+        """What it is doing. O(1). ``OSError`` only where this process can have no more open files."""
         try:
-            claim = os.open(self.folder / "claim", os.O_RDONLY)
-        except FileNotFoundError:
+            claim = os.open(self.folder / "claim", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except (FileNotFoundError, NotADirectoryError):
             return Stand.UNCLAIMED
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
+            return Stand.LOST  # whatever that is, it is no supervisor's
         try:
             fcntl.flock(claim, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -124,59 +141,141 @@ class Task:
         return None
 
     def stop(self) -> None:
-        """Tell it to end: SIGTERM, and SIGKILL after its grace; or not to start at all. Too late does nothing."""
-        (self.folder / "stop").touch()  # first: a supervisor that claims the task after the look below will see it
+        """Tell it to end: SIGTERM, and SIGKILL after its grace; or not to start at all. Too late does nothing.
+
+        Can be done again. ``OSError`` where it has not started yet, and the word for it cannot be left.
+        """
+        problem: OSError | None = None
+        try:  # first: a supervisor that claims the task after the look below will see it
+            (self.folder / "stop").touch(mode=0o600)
+        except OSError as error:
+            problem = error
         fd = self.watch()
-        if fd is None:
-            return
-        try:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, signal.SIGTERM)
-        finally:
-            os.close(fd)
+        if fd is not None:
+            try:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fd, signal.SIGTERM)
+                    signal.pidfd_send_signal(fd, signal.SIGCONT)  # the task may have stopped it (SIGSTOP)
+            finally:
+                os.close(fd)
+        elif problem is not None:
+            raise problem
 
     def ending(self) -> Ending:
         """How it ended, once it :meth:`stand`\\ s as ended or lost."""
-        try:
-            plain = json.loads((self.folder / "exit").read_text(encoding="utf-8"))
-            return Ending(**plain)
-        except (OSError, ValueError, TypeError):
-            pass
-        try:
-            rebooted = self._claimed()[1] != supervisor.boot_id()
-        except (OSError, ValueError):
-            rebooted = False
-        if rebooted:
+        ending = self._written()
+        rebooted = self._rebooted()
+        if ending is None and rebooted:
             return Ending(137, error="the machine was started anew under it", lost=True, rebooted=True)
-        return Ending(137, error=f"its supervisor was killed{self._last_words()}", lost=True)
+        if ending is None:
+            return Ending(137, error=f"its supervisor was killed{self._last_words()}", lost=True)
+        if ending.stopped and not ending.limit and rebooted:  # all processes are told to end when a machine goes down
+            return replace(ending, error="the machine was shut down under it", rebooted=True)
+        return ending
+
+    def _written(self) -> Ending | None:
+        """What its supervisor has written of its end; ``None`` where that is nothing, or no supervisor wrote it."""
+        try:
+            plain = json.loads(_read(self.folder / "exit"))
+            ending = Ending(**plain)
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+        for name, kinds in _KINDS.items():
+            value = getattr(ending, name)
+            if not isinstance(value, kinds) or isinstance(value, bool) is not (kinds is bool):
+                return None
+        if ending.error is None:
+            return ending
+        return replace(ending, error=ending.error[:_MOST].encode(errors="replace").decode())
+
+    def _rebooted(self) -> bool:
+        try:
+            return self._claimed()[1] != supervisor.world()
+        except (OSError, ValueError):
+            return False
 
     def never_started(self) -> Ending:
         """How it ended where its supervisor went without a claim."""
+        if not self.folder.exists():
+            return Ending(137, error="its folder was deleted", lost=True)
         return Ending(127, error=f"its supervisor could not start{self._last_words()}")
 
     def clear(self, mark: str) -> None:
-        """Kill what a lost task has left running: whoever has its mark in the environment. O(processes)."""
+        """Kill what a lost task has left running: whoever has its mark in the environment. O(processes).
+
+        They are gone when this returns, unless the kernel takes its time.
+        """
         wanted = f"{MARK}={mark}".encode()
-        for process in Path("/proc").iterdir():
-            if not process.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):
-                fd = os.pidfd_open(int(process.name))
-                try:
-                    if wanted in (process / "environ").read_bytes().split(b"\0"):
-                        signal.pidfd_send_signal(fd, signal.SIGKILL)
-                finally:
-                    os.close(fd)
+        last = time.monotonic() + _CLEARING_S
+        while (killed := _kill_marked(wanted)) and time.monotonic() < last:  # who has forked meanwhile is found then
+            _wait_for(killed, last)
 
     def _claimed(self) -> tuple[int, str]:
-        """Pid and boot of its supervisor."""
-        pid, boot = (self.folder / "claim").read_text(encoding="ascii").split()
-        return int(pid), boot
+        """Pid of its supervisor, and the world that is of."""
+        pid, world = _read(self.folder / "claim").split()
+        if not 0 < int(pid) < 2**31:
+            raise ValueError(f"{self.folder}: no pid: {pid}")
+        return int(pid), world
 
     def _last_words(self) -> str:
         try:
-            lines = (self.folder / "supervisor.log").read_text(errors="replace").split("\n")
+            lines = _read(self.folder / "supervisor.log", -4096).split("\n")
         except OSError:
             return ""
         last = next((line for line in reversed(lines) if line.strip()), "")
         return f": {last[:200]}" if last else ""
+
+
+_KINDS: dict[str, type | UnionType] = {
+    "code": int,
+    "signal": int | None,
+    "stopped": bool,
+    "limit": bool,
+    "error": str | None,
+    "lost": bool,
+    "rebooted": bool,
+    "started": float | int | None,
+    "ended": float | int | None,
+}
+
+
+def _read(path: Path, start: int = 0) -> str:
+    """A small file, from ``start`` (below 0: from its end) on. ``OSError``, also for what is no file."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path}: no file")
+        return os.pread(fd, _MOST, start if start >= 0 else max(0, status.st_size + start)).decode(errors="replace")
+    finally:
+        os.close(fd)
+
+
+def _kill_marked(wanted: bytes) -> list[int]:
+    """Pidfds of those who have ``wanted`` in their environment, and were killed for it. To be closed."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            fd = os.pidfd_open(int(process.name))
+            marked = False
+            try:
+                marked = wanted in (process / "environ").read_bytes().split(b"\0")
+                if marked:
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+            finally:
+                if marked:
+                    found.append(fd)
+                else:
+                    os.close(fd)
+    return found
+
+
+def _wait_for(pidfds: list[int], last: float) -> None:
+    """Until all of them are gone, or it is ``last``; closes them."""
+    for fd in pidfds:
+        gone = select.poll()
+        gone.register(fd, select.POLLIN)
+        gone.poll(max(0.0, last - time.monotonic()) * 1000)
+        os.close(fd)

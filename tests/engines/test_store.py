@@ -1,0 +1,360 @@
+"""What must not be lost: every write is whole or is not, one engine has it, and whatever is wrong with it is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hived import ConflictError
+from hived.engines.local.jobs import Job
+from hived.engines.local.model import Event, JobState
+from hived.engines.local.store import SCHEMA, Store
+from hived.errors import StorageError
+
+from .driver import job
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "state"
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    made = Store(folder)
+    yield made
+    made.close()
+
+
+def submitted(store: Store, number: int, vc: str = "vision", name: str = "train", at: float = 1.0) -> Job:
+    """A job that has come, kept."""
+    found = Job(number, job(vc, name=name), at)
+    event = Event(store.last_event() + 1, at, "submitted", number, {"name": found.name})
+    store.keep([event], [found])
+    return found
+
+
+def ended(store: Store, found: Job) -> None:
+    event = Event(store.last_event() + 1, 2.0, "cancelled", found.id, {"why": "cancelled"})
+    found.apply(event)
+    store.keep([event], [found])
+
+
+def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(folder / "hived.db")) as db:
+        return db.execute(query).fetchall()
+
+
+# -- keeping ------------------------------------------------------------------------------------------------------
+
+
+def test_every_commit_is_on_the_disk_before_it_is_answered(store: Store, folder: Path) -> None:
+    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    submitted(store, 1)
+    shutil.copytree(folder, folder.parent / "copy")  # as a kill would leave it: nothing was closed
+    assert rows(folder.parent / "copy", "SELECT kind FROM events") == [("submitted",)]
+
+
+def test_nobody_else_can_read_it(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = Store(folder)
+        submitted(store, 1)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+        names = ("engine.lock", "hived.db", "hived.db-shm", "hived.db-wal")
+        assert modes == dict.fromkeys(names, 0o600)
+        store.close()
+    finally:
+        os.umask(before)
+
+
+def test_what_was_kept_is_there_the_next_time(store: Store, folder: Path) -> None:
+    first, second = submitted(store, 1), submitted(store, 2, at=1.5)
+    ended(store, first)
+    store.keep([], [], ["line 1", "line 2"], {"drained": "[]"})
+    store.close()
+    again = Store(folder)
+    assert [found.id for found in again.active()] == [second.id]
+    assert again.active()[0].status() == second.status()
+    assert again.active()[0].spec == second.spec
+    assert again.last_event() == 3
+    assert again.next_job() == 3
+    assert list(again.decisions()) == ["line 1", "line 2"]
+    assert again.value("drained") == "[]"
+    assert again.value("no such") is None
+    assert again.counts() == {**dict.fromkeys((s.value for s in JobState), 0), "queued": 1, "cancelled": 1}
+    again.close()
+
+
+def test_a_write_is_whole_or_is_not(store: Store) -> None:
+    submitted(store, 1)
+    taken = Event(1, 2.0, "queued", 1, {})  # a number that there is
+    with pytest.raises(StorageError):
+        store.keep([Event(2, 2.0, "queued", 1, {}), taken], [], ["a line"], {"name": "value"})
+    assert store.last_event() == 1
+    assert list(store.decisions()) == []
+    assert store.value("name") is None
+    submitted(store, 2)  # and it goes on
+
+
+def test_what_cannot_be_written_as_json_is_a_bug_and_changes_nothing(store: Store) -> None:
+    with pytest.raises(TypeError):
+        store.keep([Event(1, 1.0, "odd", None, {"what": object()})], [])
+    assert store.last_event() == 0
+    submitted(store, 1)
+
+
+# -- one engine at a time -----------------------------------------------------------------------------------------
+
+
+def test_a_second_engine_is_refused_with_the_pid_of_the_first(store: Store, folder: Path) -> None:
+    with pytest.raises(ConflictError, match=f"pid {os.getpid()}"):
+        Store(folder)
+    submitted(store, 1)
+
+
+def test_an_engine_that_was_killed_holds_nothing(folder: Path) -> None:
+    program = "import sys; from pathlib import Path; from hived.engines.local.store import Store;" \
+        "Store(Path(sys.argv[1])); print(1, flush=True); sys.stdin.read()"  # fmt: skip
+    command = [sys.executable, "-c", program, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        with pytest.raises(ConflictError, match=f"pid {first.pid}"):
+            Store(folder)
+        first.kill()
+        first.wait(PATIENCE_S)
+        Store(folder).close()
+
+
+# -- what is in the way -------------------------------------------------------------------------------------------
+
+
+def one_storage_error(folder: Path, *words: str) -> str:
+    with pytest.raises(StorageError) as found:
+        Store(folder)
+    text = str(found.value)
+    assert str(folder) in text
+    assert "\n" not in text
+    for word in words:
+        assert word in text, text
+    return text
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    one_storage_error(tmp_path / "state", "File exists")
+    one_storage_error(tmp_path / "state" / "below", "Not a directory")
+
+
+def test_a_folder_that_cannot_be_made_is_refused() -> None:
+    one_storage_error(Path("/proc/hived"), "No such file or directory")
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_refused(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "engine.lock").mkdir()
+    one_storage_error(folder, "Is a directory")
+    (folder / "engine.lock").rmdir()
+    (folder / "hived.db").mkdir()
+    one_storage_error(folder, "unable to open database file")
+    (folder / "hived.db").rmdir()
+    Store(folder).close()  # and the refused ones hold no lock
+
+
+def test_a_full_disk_is_found_at_the_start_and_not_at_the_first_job(folder: Path) -> None:
+    program = "import sys, pathlib, hived.engines.local.store as s; s.Store(pathlib.Path(sys.argv[1]))"
+
+    def full() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    command = [sys.executable, "-c", program, str(folder)]
+    done = subprocess.run(command, preexec_fn=full, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stderr.strip().splitlines()[-1].startswith("hived.errors.StorageError"), done.stderr
+    Store(folder).close()  # with space again, all is well
+
+
+def test_a_disk_that_is_full_refuses_and_keeps_what_there_is(store: Store) -> None:
+    submitted(store, 1)
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StorageError, match=r"full.*free some space"):  # noqa: PT012
+        for number in range(2, 1000):
+            submitted(store, number, name="x" * 4000)
+    kept = store.last_event()
+    assert [found.id for found in store.active()] == list(range(1, kept + 1))
+    store._db.execute("PRAGMA max_page_count = 100000")
+    submitted(store, kept + 1)
+
+
+def test_another_schema_is_refused_and_left_as_it_is(folder: Path) -> None:
+    # it was refused only after it had been written to, or for the wrong reason
+    folder.mkdir(parents=True)
+    with closing(sqlite3.connect(folder / "hived.db")) as db:
+        db.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT")
+        db.execute("CREATE TABLE jobs (other TEXT) STRICT")
+        db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA + 1),))
+        db.commit()
+    before = rows(folder, "SELECT * FROM sqlite_schema"), rows(folder, "SELECT * FROM meta")
+    one_storage_error(folder, "another version of hived", str(SCHEMA + 1))
+    assert (rows(folder, "SELECT * FROM sqlite_schema"), rows(folder, "SELECT * FROM meta")) == before
+
+
+def test_a_database_of_something_else_is_refused_and_left_as_it_is(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    with closing(sqlite3.connect(folder / "hived.db")) as db:
+        db.execute("CREATE TABLE songs (name TEXT)")
+        db.commit()
+    one_storage_error(folder, "not of hived")
+    assert [name for (name,) in rows(folder, "SELECT name FROM sqlite_schema")] == ["songs"]
+
+
+def test_a_file_that_is_no_database_is_refused_as_damaged_and_left_as_it_is(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "hived.db").write_bytes(b"rubbish" * 1000)
+    assert "free some space" not in one_storage_error(folder, "damaged", "not a database")
+    assert (folder / "hived.db").read_bytes() == b"rubbish" * 1000
+
+
+def test_a_page_that_is_damaged_is_one_clear_error_whoever_reads_it(folder: Path) -> None:
+    store = Store(folder)
+    for number in range(1, 60):
+        submitted(store, number, name="n" * 400)
+    store.close()
+    size = (folder / "hived.db").stat().st_size
+    with (folder / "hived.db").open("r+b") as file:
+        file.seek(4096 * 2)
+        file.write(b"\xff" * (size - 4096 * 2))
+    reading: list[Callable[[Store], object]] = [
+        Store.active,
+        Store.next_job,
+        Store.last_event,
+        Store.counts,
+        lambda made: made.job("1"),
+        lambda made: made.jobs((), None, 10, None),
+        lambda made: made.events(0, 10, None),
+        lambda made: list(made.decisions()),
+        lambda made: made.value("mark"),
+    ]
+    told = []
+    for read in reading:
+        try:
+            with closing(Store(folder)) as made:
+                read(made)
+        except StorageError as error:
+            told.append(str(error))
+    assert len(told) >= 4
+    assert all("damaged" in text for text in told)
+
+
+def test_a_row_that_is_damaged_is_one_clear_error(store: Store, folder: Path) -> None:
+    submitted(store, 1)
+    for status in ("", "[]", "{}", '{"state": "odd"}'):
+        store._db.execute("UPDATE jobs SET status = ?", (status,))
+        with pytest.raises(StorageError, match="damaged"):
+            store.active()
+        with pytest.raises(StorageError, match="damaged"):
+            store.job("1")
+
+
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced", "unlinked"])
+def test_a_folder_that_goes_away_under_a_running_engine_is_noticed(store: Store, folder: Path, how: str) -> None:
+    # SQLite writes on to a file that has no name any more: every job of that time would have been lost
+    submitted(store, 1)
+    match how:
+        case "moved":
+            folder.rename(folder.parent / "elsewhere")
+        case "deleted":
+            shutil.rmtree(folder)
+        case "replaced":
+            folder.rename(folder.parent / "elsewhere")
+            folder.mkdir()
+            (folder / "hived.db").touch()
+        case "unlinked":
+            (folder / "hived.db").unlink()
+    with pytest.raises(StorageError, match="moved or deleted"):
+        submitted(store, 2)
+
+
+# -- looking up ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_found_by_number_by_full_name_and_by_the_name_asked_for(store: Store) -> None:
+    for number, name in enumerate(("train", "train", "eval", "train-1", "2"), 1):
+        submitted(store, number, name=name)
+
+    def found(ref: str) -> int | None:
+        one = store.job(ref)
+        return None if one is None else one.id
+
+    assert found("1") == 1
+    assert found("train-2") == 2
+    assert found("train") == 2, "the latest of that name"
+    assert found("train-1") == 1, "a full name before a name asked for"
+    assert found("train-1-4") == 4
+    assert found("2") == 2, "a number before a name"
+    assert found("2-5") == 5
+    for ref in ("", "0", "6", "-1", "²", "9" * 40, "tra%", "train'", "\0", "\ud800", "01x"):
+        assert found(ref) is None, ref
+
+
+def test_jobs_come_page_by_page_the_latest_first(store: Store) -> None:
+    for number in range(1, 8):
+        found = submitted(store, number, vc="speech" if number % 2 else "vision")
+        if number > 5:
+            ended(store, found)
+    page, total = store.jobs((), None, 3, None)
+    assert ([found.id for found in page], total) == ([7, 6, 5], 7)
+    page, total = store.jobs((), None, 3, 5)
+    assert ([found.id for found in page], total) == ([4, 3, 2], 7)
+    page, total = store.jobs(("queued",), "speech", 10, None)
+    assert ([found.id for found in page], total) == ([5, 3, 1], 3)
+    page, total = store.jobs(("queued", "cancelled"), "vision", 10, None)
+    assert ([found.id for found in page], total) == ([6, 4, 2], 3)
+    assert store.jobs(("failed",), None, 10, None) == ([], 0)
+
+
+def test_events_come_after_a_number_or_the_latest_in_order(store: Store) -> None:
+    first, second = submitted(store, 1), submitted(store, 2)
+    ended(store, first)
+    ended(store, second)
+    assert [event.seq for event in store.events(0, 3, None)] == [1, 2, 3]
+    assert [event.seq for event in store.events(3, 3, None)] == [4]
+    assert [event.seq for event in store.events(-1, 3, None)] == [2, 3, 4]
+    assert [event.seq for event in store.events(0, 10, 1)] == [1, 3]
+    assert [event.seq for event in store.events(-1, 1, 1)] == [3]
+    assert store.events(4, 10, None) == []
+    assert store.events(0, 1, 2)[0] == Event(2, 1.0, "submitted", 2, {"name": "train-2"})
+
+
+def test_decisions_can_be_read_while_more_are_written(store: Store) -> None:
+    store.keep([], [], [f"line {n}" for n in range(2500)])
+    reading = store.decisions()
+    assert next(reading) == "line 0"
+    store.keep([], [], ["the last line"])
+    assert list(reading)[-1] == "the last line"
+
+
+def test_text_of_any_kind_is_kept(store: Store) -> None:
+    odd = "\x00\x1b[31m\ud800 я 深 🚀 '; DROP TABLE jobs; --"
+    found = Job(1, job("vision", name="n", environment=(("A", odd),)), 1.0)
+    store.keep([Event(1, 1.0, "submitted", 1, {"why": odd})], [found])
+    assert store.events(0, 1, None)[0].data == {"why": odd}
+    kept = store.job("1")
+    assert kept is not None
+    assert kept.spec.environment == (("A", odd),)
+    assert json.loads(json.dumps(kept.status())) == json.loads(json.dumps(found.status()))

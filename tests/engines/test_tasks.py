@@ -1,0 +1,239 @@
+"""What a task's folder says, whatever is in it: it may have been left by a kill, by another machine, or by the task."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hived.engines.local import supervisor
+from hived.engines.local.tasks import MARK, Ending, Stand, Task, Work
+
+from .real import RealTask, marked, until
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> RealTask:
+    return RealTask(tmp_path / "task")
+
+
+@pytest.fixture
+def old(task: RealTask) -> RealTask:
+    """One that has been claimed, and whose supervisor is gone."""
+    task.ready("true")
+    claim(task, 2**22 + 1)
+    return task
+
+
+def claim(task: Task, pid: int, world: str | None = None) -> None:
+    (task.folder / "claim").write_text(f"{pid} {world or supervisor.world()}\n")
+
+
+def test_a_task_stands_as_its_folder_says(task: RealTask) -> None:
+    assert task.stand() is Stand.UNCLAIMED
+    task.ready("sh", "-c", "echo here; sleep 600")
+    assert task.stand() is Stand.UNCLAIMED
+    task.started()
+    assert task.stand() is Stand.ALIVE
+    task.stop()
+    task.end()
+    assert task.stand() is Stand.ENDED
+
+
+def test_a_task_is_written_as_it_is_and_for_its_owner_alone(task: RealTask) -> None:
+    work = Work(("a", "\udcff", "я"), "/x", {"N": "v\n", "M": "\udcfe"}, 1.5, None)
+    task.write(work)
+    plain = json.loads((task.folder / "task.json").read_text())
+    assert plain == {
+        "command": ["a", "\udcff", "я"], "cwd": "/x", "environment": {"N": "v\n", "M": "\udcfe"},
+        "grace_s": 1.5, "time_limit_s": None,
+    }  # fmt: skip
+    assert (task.folder / "task.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_task_can_be_written_again_while_nobody_has_claimed_it(task: RealTask) -> None:
+    task.ready("true")
+    (task.folder / "task.json").write_text("")  # as a power cut may leave it
+    assert task.ready("sh", "-c", "exit 4").run().code == 4
+
+
+# -- watching and telling -----------------------------------------------------------------------------------------
+
+
+def test_a_pidfd_is_readable_when_its_supervisor_ends(task: RealTask) -> None:
+    task.ready("sh", "-c", "echo here; sleep 600").started()
+    fd = task.watch()
+    assert fd is not None
+    task.stop()
+    task.end()
+    os.close(fd)
+    assert task.watch() is None
+
+
+def test_a_reused_pid_is_nobodys_supervisor(old: RealTask) -> None:
+    with subprocess.Popen(["sleep", "600"]) as bystander:
+        claim(old, bystander.pid)
+        assert old.watch() is None
+        old.stop()
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+@pytest.mark.parametrize("text", ["", "0 x", "-1 x", "a b", "1", "1 2 3", "9" * 30 + " x", "\udcff"])
+def test_a_claim_that_nobody_can_read_is_nobodys(old: RealTask, text: str) -> None:
+    (old.folder / "claim").write_bytes(os.fsencode(text))
+    assert old.watch() is None
+    old.stop()
+    assert old.stand() is Stand.LOST
+    assert old.ending().lost
+
+
+def test_a_task_on_a_full_disk_can_still_be_told(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    # leaving the word failed, and so nobody was told: the job that had filled the disk could not be stopped
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    task.ready("sh", "-c", "echo here; exec sleep 600").started()
+    monkeypatch.setattr(Path, "touch", full)
+    task.stop()
+    assert task.end().stopped
+
+
+def test_a_word_that_cannot_be_left_is_an_error(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    task.ready("true")
+    monkeypatch.setattr(Path, "touch", full)
+    with pytest.raises(OSError, match="No space"):
+        task.stop()
+
+
+# -- how it ended -------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_of_this_boot_was_killed_and_says_what_its_supervisor_said(old: RealTask) -> None:
+    (old.folder / "supervisor.log").write_text("Traceback\n" * 100_000 + "OSError: oh\n\n")
+    assert old.ending() == Ending(137, error="its supervisor was killed: OSError: oh", lost=True)
+
+
+def test_a_claim_of_another_boot_went_down_with_the_machine(old: RealTask) -> None:
+    claim(old, 1, "another")
+    assert old.ending() == Ending(137, error="the machine was started anew under it", lost=True, rebooted=True)
+
+
+def written(task: Task, **more: object) -> None:
+    plain = {"code": 143, "signal": 15, "stopped": True, "limit": False, "error": None, "started": 1.0, "ended": 2.0}
+    (task.folder / "exit").write_text(json.dumps({**plain, **more}))
+
+
+def test_a_task_that_was_told_to_end_as_the_machine_went_down_is_not_to_blame(old: RealTask) -> None:
+    # an orderly reboot tells every process to end: such a task was taken for one that had failed
+    claim(old, 1, "another")
+    written(old)
+    ending = old.ending()
+    assert ending.rebooted
+    assert ending.error == "the machine was shut down under it"
+    written(old, stopped=False, code=1, signal=None)
+    assert not old.ending().rebooted
+    written(old, limit=True)
+    assert not old.ending().rebooted
+
+
+def test_a_task_that_was_told_to_end_by_somebody_is_not_taken_for_rebooted(old: RealTask) -> None:
+    written(old)
+    assert not old.ending().rebooted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", "3", '"code"', "{}", '{"code": "0"}', '{"code": null}', '{"code": true}',
+        '{"code": 0, "more": 1}', '{"code": 0, "error": {}}', '{"code": 0, "stopped": "yes"}',
+        '{"code": 0, "started": "now"}', "[" * 100_000, "\0" * 100, '{"code": 0' + " " * 1_000_000 + "}",
+    ],
+)  # fmt: skip
+def test_an_end_that_no_supervisor_wrote_counts_for_nothing(old: RealTask, text: str) -> None:
+    (old.folder / "exit").write_text(text)
+    assert old.stand() is Stand.ENDED
+    assert old.ending().lost
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link", "dangling", "loop"])
+@pytest.mark.parametrize("name", ["exit", "claim", "supervisor.log"])
+def test_whatever_is_in_the_place_of_a_file_nobody_waits_for_it(old: RealTask, name: str, kind: str) -> None:
+    # a FIFO would have held up the engine for good
+    path = old.folder / name
+    path.unlink(missing_ok=True)
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "link":
+            path.symlink_to("/dev/zero")
+        case "dangling":
+            path.symlink_to("nowhere")
+        case "loop":
+            path.symlink_to(name)
+    assert old.stand() is not Stand.ALIVE
+    assert old.ending().lost
+    assert old.watch() is None
+    assert old.never_started().code == 127
+
+
+def test_an_error_can_always_be_told(old: RealTask) -> None:
+    written(old, error="\ud800", code=127)
+    error = old.ending().error
+    assert error is not None
+    assert error.encode() == b"?"
+
+
+# -- clearing -----------------------------------------------------------------------------------------------------
+
+
+def test_only_who_has_the_whole_mark_is_cleared(task: RealTask) -> None:
+    marks = [task.mark, task.mark + "0", "x" + task.mark]
+    processes = [subprocess.Popen(["sleep", "600"], env={MARK: mark, "PATH": os.environ["PATH"]}) for mark in marks]
+    try:
+        until(lambda: all(marked(mark) for mark in marks))
+        task.clear(task.mark)
+        assert [process.poll() for process in processes] == [-9, None, None]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_who_forks_on_while_it_is_cleared_is_found_too(task: RealTask, tmp_path: Path) -> None:
+    program = """
+import os, time
+for n in range(60):  # bounded
+    if os.fork():
+        time.sleep(600)
+    time.sleep(0.002)
+    if n == 5:
+        open("far", "w").close()
+time.sleep(600)
+"""
+    command = [sys.executable, "-S", "-c", program]
+    environment = {MARK: task.mark, "PATH": os.environ["PATH"]}
+    first = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+    until((tmp_path / "far").exists)
+    task.clear(task.mark)
+    first.wait()
+    assert not marked(task.mark)
+
+
+def test_a_lock_on_a_claim_by_the_task_itself_does_not_keep_its_end_from_being_read(old: RealTask) -> None:
+    written(old, stopped=False, code=0, signal=None)
+    with (old.folder / "claim").open() as claimed:
+        fcntl.flock(claimed, fcntl.LOCK_EX)
+        assert old.stand() is Stand.ALIVE
+        assert old.watch() is None
+        assert old.ending().code == 0

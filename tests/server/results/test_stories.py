@@ -1,0 +1,242 @@
+"""A job's life, the curves and the comparison: what the files say, in the dashboard's terms."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived.errors import NotFoundError
+from hived.server import results_view
+from hived.server.results import ResultsSource
+from tests.simulator.helpers import nodes_of_8, trace_text
+from tests.simulator.strategies import Case, cases
+
+from .helpers import TWO_NODES, played, results, waiting
+
+HIVED = "hived yarn-cs"
+ALL = ",".join(map(str, range(8)))
+
+
+def test_a_preempted_job_tells_its_story(tmp_path: Path) -> None:
+    rows = [("first", "a", 0, 10, 8), ("early", "a", 1, 20, 8), ("owner", "b", 5, 10, 8)]
+    story = played(tmp_path, *rows).story(HIVED, "early")
+    assert (story.id, story.name, story.vc, story.gpus, story.state, story.command) == (
+        "early", "early", "a", 8, "finished", "",
+    )  # fmt: skip
+    assert [(stay.start, stay.end, stay.kind, stay.where) for stay in story.stays] == [
+        (1, 5, "opportunistic", f"n1:{ALL}"), (5, 10, "waiting", ""), (10, 26, "guaranteed", f"n0:{ALL}"),
+    ]  # fmt: skip
+    assert [(moment.at, moment.text) for moment in story.moments] == [
+        (1, "submitted"),
+        (1, "started, lent, on n1:0-7"),
+        (5, "preempted"),
+        (10, "started again, guaranteed, on n0:0-7"),
+        (26, "finished"),
+    ]
+    assert story.explanation.splitlines() == [
+        "Asks for 8 GPUs of a, for 20 s.",
+        "Waited 5 s in all, and was preempted 1 time.",
+        "Waiting elsewhere: Private clusters (yarn-cs) 9 s; Quota (yarn-cs) 5 s.",
+    ]
+
+
+def test_a_turn_that_comes_while_a_job_runs_on_a_loan_is_told(tmp_path: Path) -> None:
+    story = played(tmp_path, ("first", "a", 0, 10, 8), ("early", "a", 1, 20, 8)).story(HIVED, "early")
+    assert [stay.kind for stay in story.stays] == ["opportunistic", "guaranteed"]
+    assert [moment.text for moment in story.moments][2:] == ["its turn came: guaranteed from now on", "finished"]
+
+
+def test_a_move_to_its_own_cells_says_where(tmp_path: Path) -> None:
+    rows = [("first", "a", 0, 10, 8), ("neighbour", "b", 0, 100, 1), ("early", "a", 1, 20, 4)]
+    texts = [moment.text for moment in played(tmp_path, *rows).story(HIVED, "early").moments]
+    assert texts[2] == "its turn came: guaranteed from now on, on n0:0-3"
+
+
+def test_work_that_is_done_again_is_told_apart_from_waiting(tmp_path: Path) -> None:
+    rows = [("first", "a", 0, 10, 8), ("early", "a", 0, 20, 8), ("owner", "b", 5, 10, 8)]
+    results(tmp_path, TWO_NODES, trace_text(rows), preempted="restart")
+    told = ResultsSource(tmp_path).story(HIVED, "early").explanation
+    assert "Waited 10 s in all, 5 s of it for work that it had to do again, and was preempted 1 time." in told
+
+
+def test_a_job_larger_than_a_node_says_that_it_holds_whole_nodes(tmp_path: Path) -> None:
+    source = played(tmp_path, ("wide", "a", 0, 10, 44), spec=nodes_of_8(6, {"a": 6}))
+    story = source.story(HIVED, "wide")
+    assert "Holds 48: a job larger than a node takes whole nodes." in story.explanation
+    assert story.moments[1].text.endswith("n0:0-7, n1:0-7, n2:0-7 and 3 more nodes")
+    assert len(story.stays[0].where.split(";")) == 6
+
+
+def test_jobs_that_did_not_finish_say_how_far_they_came(tmp_path: Path) -> None:
+    rows = [
+        ("done", "a", 0, 5, 8), ("cut", "b", 0, 10, 8), ("stuck", "b", 1, 5, 8), ("wide", "a", 2, 1, 17),
+        ("later", "a", 9, 1, 1),
+    ]  # fmt: skip
+    source = played(tmp_path, *rows, until_s=4)
+    stories = {job: source.story("private yarn-cs", job) for job in ("cut", "stuck", "wide", "later")}
+    assert [story.state for story in stories.values()] == ["running", "queued", "queued", "not submitted"]
+    courses = [story.explanation.splitlines()[1] for story in stories.values()]
+    assert courses == [
+        "Still ran when the simulation stopped.",
+        "Still waited when the simulation stopped.",
+        "Is too large for its virtual cluster, and never finished.",
+        "The simulation stopped before it was submitted.",
+    ]
+    assert [(stay.kind, stay.end) for stay in stories["cut"].stays] == [("guaranteed", 4)]
+    assert [(stay.kind, stay.end) for stay in stories["stuck"].stays] == [("waiting", None)]
+    assert not stories["later"].stays
+    assert not stories["later"].moments
+
+
+def test_a_job_of_no_work_waits_and_holds_nothing(tmp_path: Path) -> None:
+    story = played(tmp_path, ("long", "a", 0, 10, 8), ("nothing", "a", 1, 0, 8)).story("private yarn-cs", "nothing")
+    assert [(stay.start, stay.end, stay.kind) for stay in story.stays] == [(1, 10, "waiting")]
+    assert story.moments[-1].text == "its turn came, and with no work to do it was finished"
+
+
+def test_a_job_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    source = played(tmp_path, ("j", "a", 0, 10, 8))
+    with pytest.raises(NotFoundError, match="no job 'k'"):
+        source.story(HIVED, "k")
+
+
+@pytest.mark.parametrize("job", ["a/b", "../x", "with space", "😀", '"q", r', "?view=x", "%41"])
+def test_a_job_is_found_by_whatever_text_is_its_id(tmp_path: Path, job: str) -> None:
+    quoted = '"' + job.replace('"', '""') + '"'
+    source = played(tmp_path, (quoted, "a", 0, 10, 8))
+    assert source.story(HIVED, job).id == job
+    assert source.picture(HIVED, 1).holders[0].id == job
+
+
+@given(cases(), st.sampled_from(["resume", "restart"]), st.sampled_from([None, None, 5]))
+def test_stays_follow_one_another_and_add_up_to_the_delay(case: Case, preempted: str, until_s: float | None) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        found = results(folder, case.spec, case.trace, preempted=preempted, until_s=until_s)
+        source = ResultsSource(folder)
+    for record in found.results.records:
+        outcome = found[record.scheme]
+        for job in outcome.jobs.values():
+            story = source.story(f"{record.scheme} {record.policy}", job.job_id)
+            at = job.submit / 1000
+            for stay in story.stays:
+                assert stay.start == at
+                assert stay.end is None or stay.end > at
+                at = at if stay.end is None else stay.end
+            if job.finish is None or job.queue is None:
+                assert story.state != "finished"
+                continue
+            assert at == job.finish / 1000
+            waited = sum(1000 * (stay.end or 0) - 1000 * stay.start for stay in story.stays if stay.kind == "waiting")
+            ran = sum(run.end - run.start for run in outcome.runs[job.job_id])
+            assert waited + ran - job.duration == pytest.approx(job.queue, abs=0.01)
+            if preempted == "resume":
+                assert waited == pytest.approx(job.queue, abs=0.01)
+            assert [moment.at for moment in story.moments] == sorted(moment.at for moment in story.moments)
+
+
+# -- curves and comparison
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three tenants that meet, one that submits nothing."""
+    rows = [
+        (f"j{n}", "abc"[n * 7 % 3], n * 2, n * 31 % 83 + 1, [1, 1, 2, 4, 1, 8, 3, 16, 64][n * 4 % 9])
+        for n in range(200)
+    ]
+    results(tmp_path, nodes_of_8(5, {"a": 1, "b": 1, "c": 2, "idle": 1}), trace_text(rows))
+    return tmp_path
+
+
+def series(folder: Path, scheme: str) -> list[dict[str, str]]:
+    with (folder / "series.csv").open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["scheme"] == scheme]
+
+
+def test_curves_are_the_series(folder: Path) -> None:
+    curves = ResultsSource(folder).curves(HIVED)
+    rows = series(folder, "hived")
+    known = len(rows)
+    assert curves.at[:known] == [float(row["time_s"]) for row in rows]
+    for name in ("opportunistic", "fragmentation"):
+        assert getattr(curves, name)[:known] == [pytest.approx(float(row[name]), abs=1e-5) for row in rows]
+    held = [(mine or 0) + (lent or 0) for mine, lent in zip(curves.guaranteed, curves.opportunistic, strict=True)]
+    assert held[:known] == [pytest.approx(float(row["utilization"]), abs=1e-5) for row in rows]
+    assert list(curves.delay) == ["a", "b", "c", "idle"]
+    assert set(curves.delay["idle"]) == {None}
+    assert curves.delay["a"][:known] == [pytest.approx(float(row["delay_s a"]), rel=1e-5) for row in rows]
+
+
+def test_after_the_last_submission_nothing_is_known_but_who_waits(folder: Path) -> None:
+    curves = ResultsSource(folder).curves("private yarn-cs")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    first = len(series(folder, "private"))
+    assert curves.at[first] == summary["trace"]["window_s"]
+    assert curves.at[-1] == summary["runs"][0]["makespan_s"]
+    for values in (curves.guaranteed, curves.opportunistic, curves.fragmentation, curves.delay["a"]):
+        assert set(values[first:]) == {None}
+        assert len(values) == len(curves.at) == len(curves.waiting)
+    assert (curves.waiting[first] or 0) > 20
+    assert curves.waiting[-1] == summary["runs"][0]["unfinished"]
+
+
+def test_the_curve_of_waiting_jobs_is_that_of_the_pictures(tmp_path: Path) -> None:
+    rows = [(f"j{n}", "ab"[n % 2], n * 3 % 50, n * 7 % 19, [8, 4, 1][n % 3]) for n in range(60)]
+    found = results(tmp_path, TWO_NODES, trace_text(rows))
+    source = ResultsSource(tmp_path)
+    for record in found.results.records:
+        view = f"{record.scheme} yarn-cs"
+        curves = source.curves(view)
+        assert max(count or 0 for count in curves.waiting) > 3
+        for at, count in zip(curves.at, curves.waiting, strict=True):
+            assert count == source.picture(view, at).queue_total
+            assert count == len(waiting(found[record.scheme], round(at * 1000), record.end))
+
+
+def test_long_curves_are_thinned_to_means_over_the_points_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ResultsSource(folder).curves(HIVED)
+    known = len(series(folder, "hived"))
+    monkeypatch.setattr(results_view, "MOST_POINTS", 12)
+    monkeypatch.setattr(results_view, "MOST_AFTER", 5)
+    thin = ResultsSource(folder).curves(HIVED)
+    step = -(-known // 7)
+    assert step > 1
+    assert len(thin.at) <= 12
+    left = len(range(0, known, step))
+    assert thin.at[:left] == whole.at[:known:step]
+    assert thin.waiting[:left] == whole.waiting[:known:step]
+    first = [value or 0 for value in whole.fragmentation[:step]]
+    assert thin.fragmentation[0] == pytest.approx(sum(first) / step, abs=1e-5)
+
+
+def test_the_comparison_is_the_summary(folder: Path) -> None:
+    told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    comparison = ResultsSource(folder).comparison()
+    assert comparison is not None
+    for outcome, run in zip(comparison.outcomes, told["runs"], strict=True):
+        assert outcome.view == f"{run['scheme']} {run['policy']}"
+        for name in ("utilization", "opportunistic", "fragmentation", "preemptions", "finished", "unfinished"):
+            assert getattr(outcome, name) == run[name]
+        assert [tenant.tenant for tenant in outcome.tenants] == ["a", "b", "c", "idle"]
+        for tenant in (*outcome.tenants, outcome.overall):
+            row = run["overall"] if tenant is outcome.overall else run["tenants"][tenant.tenant]
+            assert (tenant.jobs, tenant.mean_delay_s, tenant.p95_delay_s, tenant.to_private, tenant.worse_jobs) == (
+                row["jobs"], row["mean_s"], row["p95_s"], row["queue_to_private"], row["anomalies"]["jobs"],
+            )  # fmt: skip
+
+
+def test_one_scheme_alone_is_compared_with_nothing(tmp_path: Path) -> None:
+    results(tmp_path, TWO_NODES, trace_text([("j", "a", 0, 10, 8)]), schemes=("hived",))
+    source = ResultsSource(tmp_path)
+    assert source.comparison() is None
+    assert source.picture(HIVED, 1).totals.guaranteed == 8
+    assert "elsewhere" not in source.story(HIVED, "j").explanation

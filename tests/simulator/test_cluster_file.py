@@ -1,0 +1,120 @@
+"""cluster.json: the cluster of every scheme, as the placements of ``runs.csv`` name it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+
+from hived.simulator import Options, run_experiment
+from hived.simulator.output import write_cluster
+from hived.simulator.traces import read_trace
+from hived.spec import parse_spec
+
+from .helpers import nodes_of_8, simulated, spec_text, trace_text
+from .strategies import Case, cases
+
+
+def told(folder: Path) -> Any:
+    """What the file says."""
+    return json.loads((folder / "cluster.json").read_text(encoding="utf-8"))
+
+
+def sizes(chain: Any) -> list[tuple[str, int]]:
+    """Its levels, from the leaf to the top."""
+    return [(level["cell_type"], level["gpus"]) for level in chain["levels"]]
+
+
+RACKS = {"SOCKET": ("GPU", 4), "NODE": ("SOCKET", 2), "RACK": ("NODE", 2)}
+
+
+@pytest.fixture
+def racks(tmp_path: Path) -> Any:
+    """Two racks of two nodes: a rack and a socket for a, a node for b."""
+    children = [[{"cellAddress": f"r{rack}n{node}"} for node in range(2)] for rack in range(2)]
+    cells = [{"cellType": "RACK", "cellChildren": nodes} for nodes in children]
+    vcs = {"a": {"RACK": 1, "RACK.NODE.SOCKET": 1}, "b": {"RACK.NODE": 1}}
+    simulated(tmp_path, spec_text(RACKS, cells, vcs), trace_text([("j", "a", 0, 5, 8)]))
+    return told(tmp_path)
+
+
+def test_shared_clusters_are_the_spec(racks: Any) -> None:
+    assert racks["schemes"]["hived"] == racks["schemes"]["quota"]
+    (chain,) = racks["schemes"]["hived"]
+    assert (chain["name"], chain["node_level"], chain["devices"]) == ("RACK", 3, {})
+    assert sizes(chain) == [("GPU", 1), ("SOCKET", 4), ("NODE", 8), ("RACK", 16)]
+    assert chain["nodes"] == ["r0n0", "r0n1", "r1n0", "r1n1"]
+
+
+def test_a_private_cluster_has_a_chain_per_kind_of_cell_that_its_tenant_reserved(racks: Any) -> None:
+    a_rack, a_socket, b_node = racks["schemes"]["private"]
+    assert [chain["name"] for chain in (a_rack, a_socket, b_node)] == ["a RACK", "a SOCKET", "b NODE"]
+    assert (a_rack["nodes"], a_rack["node_level"]) == (["a-node-0", "a-node-1"], 3)
+    assert sizes(a_rack)[-1] == ("RACK", 16)
+    assert (a_socket["nodes"], a_socket["node_level"]) == (["a-node-2"], 2), "smaller than a node: one of its own"
+    assert sizes(a_socket) == [("GPU", 1), ("SOCKET", 4)]
+    assert (b_node["nodes"], sizes(b_node)[-1]) == (["b-node-0"], ("NODE", 8))
+
+
+def test_virtual_clusters_say_what_they_reserved(racks: Any) -> None:
+    assert racks["virtual_clusters"] == [
+        {"name": "a", "reserved": [
+            {"chain": 0, "cell_type": "RACK", "gpus": 16, "number": 1, "pinned": None},
+            {"chain": 0, "cell_type": "RACK.NODE.SOCKET", "gpus": 4, "number": 1, "pinned": None},
+        ]},
+        {"name": "b", "reserved": [{"chain": 0, "cell_type": "RACK.NODE", "gpus": 8, "number": 1, "pinned": None}]},
+    ]  # fmt: skip
+
+
+def test_pinned_cells_have_their_id(tmp_path: Path) -> None:
+    spec = json.loads(nodes_of_8(2, {"a": 1}))
+    cells = [{"cellType": "NODE", "cellAddress": "n0"}, {"cellType": "NODE", "cellAddress": "n1", "pinnedCellId": "p"}]
+    spec["physicalCluster"]["physicalCells"] = cells
+    spec["virtualClusters"]["a"]["pinnedCells"] = [{"pinnedCellId": "p"}]
+    (tmp_path / "trace.csv").write_text(trace_text([("j", "a", 0, 5, 8)]), encoding="utf-8")
+    found = run_experiment(parse_spec(json.dumps(spec), "spec"), read_trace(tmp_path / "trace.csv"), Options())
+    write_cluster(found, tmp_path / "cluster.json")
+    (vc,) = told(tmp_path)["virtual_clusters"]
+    assert [(cells["cell_type"], cells["number"], cells["pinned"]) for cells in vc["reserved"]] == [
+        ("NODE", 1, None), ("NODE", 1, "p"),
+    ]  # fmt: skip
+    (private,) = told(tmp_path)["schemes"]["private"]
+    assert private["nodes"] == ["a-node-0"], "nobody can run in the pinned one, so it is not counted as a node"
+
+
+def test_device_indices_are_there_where_they_are_not_0_1_2(tmp_path: Path) -> None:
+    cells: list[dict[str, Any]] = [
+        {"cellType": "NODE", "cellAddress": "odd", "cellChildren": [{"cellAddress": "7"}, {"cellAddress": "5"}]},
+        {"cellType": "NODE", "cellAddress": "plain"},
+    ]
+    spec = spec_text({"NODE": ("GPU", 2)}, cells, {"a": {"NODE": 1}})
+    simulated(tmp_path, spec, trace_text([("j", "a", 0, 5, 2)]), schemes=["hived"])
+    (chain,) = told(tmp_path)["schemes"]["hived"]
+    assert chain["devices"] == {"0": [7, 5]}
+    assert list(told(tmp_path)["schemes"]) == ["hived"]
+
+
+@given(cases(max_jobs=15))
+def test_every_placement_is_in_the_cluster_of_its_scheme(case: Case) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        found = simulated(folder, case.spec, case.trace)
+        schemes = told(folder)["schemes"]
+    for scheme, chains in schemes.items():
+        per_node = [chain["levels"][chain["node_level"] - 1]["gpus"] for chain in chains]
+        known = {
+            (node, device)
+            for chain, gpus in zip(chains, per_node, strict=True)
+            for number, node in enumerate(chain["nodes"])
+            for device in chain["devices"].get(str(number), range(gpus))
+        }
+        held = {gpu for _, run in found[scheme].all_runs() for gpu in run.held}
+        assert {(unquote(node), device) for node, device in held} <= known
+        cluster = found.results.clusters[list(schemes).index(scheme)]
+        assert sum(map(len, cluster.node_sizes())) == sum(len(chain["nodes"]) for chain in chains)
+        assert sum(map(sum, cluster.node_sizes())) == len(known)
