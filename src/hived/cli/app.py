@@ -1,10 +1,13 @@
 """The ``hived`` command: its verbs, and what becomes of errors.
 
-Exit codes: 0 done; 2 what was given is wrong or does not fit; 70 a bug of ours; 130 interrupted; 143 terminated.
+Exit codes: 0 done; 2 what was given is wrong or does not fit; 3 it never fits; 4 no such job; 69 no engine answers;
+70 a bug of ours; 73 what has to be kept cannot be written; 77 not permitted; 124 out of time; 130 interrupted;
+143 terminated. ``submit --follow`` and ``wait`` exit as the job did.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -16,27 +19,29 @@ import typer
 from hived import __version__
 from hived.errors import HivedError
 
-from .check import check
 from .console import messages, show_verbs
-from .simulate import simulate
-from .spec import spec_app
-from .trace import trace_app
+from .formats import clean_lines
+from .verbs import Verbs
 
 #: what typer raises for options that cannot be understood; it exports only this child of it
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
+_EPILOG = (
+    "Exit codes: 0 done; 2 wrong input, infeasible, or would wait; 3 never fits; 4 no such job; 69 no engine answers; "
+    "70 a bug; 73 cannot be written; 77 not permitted; 124 out of time; 130 interrupted; 143 terminated. "
+    "submit --follow and wait: the job's own."
+)
+
 app = typer.Typer(
+    cls=Verbs,
     invoke_without_command=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Share a GPU cluster so that no tenant is worse off than on a private one (HiveD, Gandiva, AntMan).",
-    epilog="Start with: hived simulate    Exit codes: 0 done, 2 wrong or infeasible input, 70 a bug, 130 interrupted.",
+    epilog=_EPILOG,
 )
-app.command()(check)
-app.command()(simulate)
-app.add_typer(spec_app, name="spec")
-app.add_typer(trace_app, name="trace")
 
 
 def _version(asked: bool) -> None:
@@ -58,6 +63,9 @@ def _options(
 def main() -> None:
     """Run the command line; every error that was raised on purpose becomes one line and its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned up
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that this terminal's encoding lacks must not end a command
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -81,4 +89,4 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    messages().print(f"hived: {message}", markup=False)
+    messages().print(f"hived: {clean_lines(message)}", markup=False)

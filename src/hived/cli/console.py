@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import typer
@@ -27,6 +30,30 @@ def output() -> Console:
 def messages() -> Console:
     """Standard error: progress and errors."""
     return _Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """One line for people beside the output proper, on standard error."""
+    messages().print(text, markup=False, style="dim")
+
+
+@contextmanager
+def patience(words: str, after_s: float = 1.0) -> Iterator[None]:
+    """A spinner on standard error for what takes longer than ``after_s``; none where that is no terminal."""
+    console = messages()
+    if not console.is_terminal:
+        yield
+        return
+    status = console.status(words)
+    timer = threading.Timer(after_s, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # so that it does not start what has been stopped
+        status.stop()
 
 
 def counted(number: int, word: str) -> str:

@@ -1,0 +1,296 @@
+"""Talking to a running engine: over the socket in its folder, or over HTTP with a token."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from hived import __version__
+from hived.errors import (
+    ConflictError,
+    ForbiddenError,
+    HivedError,
+    InputError,
+    InvariantError,
+    NeverFitsError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+)
+
+from .console import patience
+from .formats import clean
+from .options import state_folder
+from .sse import server_events
+
+_TIMEOUT_S = 60.0
+_STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, if only to say that it is there
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_KINDS: tuple[type[HivedError], ...] = (
+    InputError, NeverFitsError, NotFoundError, ConflictError, UnavailableError, StorageError, ForbiddenError,
+    InvariantError,
+)  # fmt: skip
+_ERRORS = {kind.code: kind for kind in _KINDS} | {"unauthorized": ForbiddenError}
+_LATER = (429, 503)  #: statuses of what will do in a while
+#: a field of a request, as the option that gave it
+_OPTIONS = {
+    "vc": "--vc",
+    "gpus": "--gpus",
+    "tasks": "--nodes",
+    "priority": "--priority",
+    "name": "--name",
+    "cwd": "--cwd",
+    "environment": "--env",
+    "retries": "--retries",
+    "time_limit_s": "--time-limit",
+    "grace_s": "--grace",
+    "node": "--node",
+    "device": "--device",
+}
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class EngineGoneError(UnavailableError):
+    """Nobody answers any more, or not at the moment: worth another try by whoever has time."""
+
+
+@contextmanager
+def connect(
+    url: str | None, state: Path | None, token_file: Path | None, timeout_s: float = _TIMEOUT_S
+) -> Iterator[Engine]:
+    """The engine at ``url``, or of the folder ``state``, or of the environment, or of this user. Asks nothing yet.
+
+    Raises :class:`~hived.errors.InputError` for a URL or a token file that cannot be used.
+    """
+    if url is not None and state is not None:
+        raise InputError("--engine and --state both say where the engine is; give one of them")
+    url = url or (os.environ.get("HIVED_ENGINE") if state is None else None)
+    engine = Engine(_url(url), _token(token_file), None, timeout_s) if url else _local(state_folder(state), timeout_s)
+    with engine:
+        yield engine
+
+
+def _local(folder: Path, timeout_s: float) -> Engine:
+    return Engine("http://localhost", None, folder / "hived.sock", timeout_s)
+
+
+def _url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.query or parts.path not in ("", "/") or "@" in parts.netloc:
+        raise InputError(f"--engine {url}: no address of an engine; write http://host:port (the token goes elsewhere)")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        token, source = os.environ.get("HIVED_TOKEN", "").strip(), "HIVED_TOKEN"
+    else:
+        source = f"--token-file {file}"
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            words = error.strerror if isinstance(error, OSError) else "is not text"
+            raise InputError(f"{source}: cannot be read ({words})") from None
+        if not token:
+            raise InputError(f"{source}: is empty; it must hold the token that hived up printed")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(f"{source}: is no token: one word of letters, digits and signs")
+    return token or None
+
+
+class Engine:
+    """A running engine, as the verbs see it. JSON in, JSON out; failures are those of :mod:`hived.errors`."""
+
+    def __init__(self, url: str, token: str | None, socket_path: Path | None, timeout_s: float) -> None:
+        self.address = str(socket_path) if socket_path is not None else url  #: in messages
+        self.local = socket_path is not None  #: whether it sees the same files and variables as we do
+        self._socket = socket_path
+        self._answered = False
+        self._timeout_s = timeout_s
+        self._http = httpx.Client(
+            base_url=url,
+            transport=httpx.HTTPTransport(uds=str(socket_path)) if socket_path is not None else None,
+            headers={"User-Agent": f"hived/{__version__}"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+            timeout=httpx.Timeout(timeout_s, connect=min(10.0, timeout_s)),
+            trust_env=False,  # a proxy of the environment has no business between us and the engine
+        )
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: Any) -> Any:
+        """What the engine answers; a parameter that is None is left out."""
+        return self._ask("GET", path, query, None)
+
+    def post(self, path: str, body: object = None) -> Any:
+        """Ask for something to be done."""
+        return self._ask("POST", path, {}, body)
+
+    def stream(self, path: str, **query: Any) -> Generator[tuple[str, Any], None, None]:
+        """Server-sent events, name and value, as they come; the first, ``open``, says that it listens.
+
+        One that is an error is raised. They never just end: that the engine ends them is an :class:`EngineGoneError`.
+        """
+        with self._open(path, query) as answer:
+            yield "open", None
+            for event in server_events(answer.iter_raw()):
+                value = self._loads(event.data)
+                if event.name == "failure":
+                    raise self._error(503 if _code(value) == "unavailable" else 500, value)
+                yield event.name, value
+        raise EngineGoneError(f"{self.address}: the engine ended the stream")
+
+    def raw(self, path: str) -> Iterator[bytes]:
+        """A long answer, bit by bit."""
+        with self._open(path, {}) as answer:
+            yield from answer.iter_bytes()
+
+    def understood(self, model: type[_Model], value: object) -> _Model:
+        """``value`` as what it should be."""
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, (model.__name__, *first["loc"])))
+            raise UnavailableError(self._stranger(f"{place}: {first['msg']}")) from None
+
+    def each(self, model: type[_Model], values: object) -> list[_Model]:
+        """The same for a list."""
+        if not isinstance(values, list):
+            raise UnavailableError(self._stranger(f"no list of {model.__name__}"))
+        return [self.understood(model, value) for value in values]
+
+    def _ask(self, method: str, path: str, query: dict[str, Any], body: object) -> Any:
+        with self._failures(), patience(f"waiting for the engine on {clean(self.address)}"):
+            try:
+                answer = self._http.request(method, path, params=_given(query), json=body)
+            except (httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout) as error:
+                if method == "GET":
+                    raise
+                raise EngineGoneError(
+                    f"{self.address}: the engine went away before it answered ({_words(error)}); "
+                    "whether it has done what was asked, hived ps shows"
+                ) from None
+        value = self._json(answer)
+        if not answer.is_success:
+            raise self._error(answer.status_code, value)
+        return value
+
+    @contextmanager
+    def _open(self, path: str, query: dict[str, Any]) -> Iterator[httpx.Response]:
+        timeout = httpx.Timeout(self._timeout_s, read=_STREAM_TIMEOUT_S)
+        with self._failures(), self._http.stream("GET", path, params=_given(query), timeout=timeout) as answer:
+            if not answer.is_success:
+                answer.read()
+                raise self._error(answer.status_code, self._json(answer))
+            yield answer
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """What the connection may do, in our words."""
+        self._knock()
+        try:
+            yield
+            self._answered = True
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise self._nobody() from None
+        except httpx.TimeoutException:
+            raise EngineGoneError(f"{self.address}: the engine does not answer; is it stopped or overloaded?") from None
+        except httpx.RemoteProtocolError as error:
+            if "disconnected" in str(error) or "closed" in str(error):
+                raise EngineGoneError(f"{self.address}: the engine went away while it answered") from None
+            raise UnavailableError(self._stranger(_words(error))) from None
+        except httpx.TransportError as error:
+            raise EngineGoneError(f"{self.address}: the connection to the engine broke ({_words(error)})") from None
+        except httpx.DecodingError as error:
+            raise UnavailableError(self._stranger(_words(error))) from None
+
+    def _knock(self) -> None:
+        """See that somebody listens on the socket; httpx would not say why nobody does, and leave a socket open."""
+        if self._socket is None or self._answered:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+                door.settimeout(min(10.0, self._timeout_s))
+                door.connect(str(self._socket))
+        except PermissionError:
+            raise ForbiddenError(
+                f"{self.address}: the engine is another user's; ask them to listen with a token, and use --engine"
+            ) from None
+        except OSError:
+            raise self._nobody() from None
+
+    def _nobody(self) -> EngineGoneError:
+        self._answered = False
+        return EngineGoneError(f"no engine answers on {self.address}; start one with: hived up")
+
+    def _json(self, answer: httpx.Response) -> Any:
+        try:
+            return json.loads(answer.content)
+        except ValueError:
+            kind = answer.headers.get("content-type", "nothing")
+            raise UnavailableError(self._stranger(f"status {answer.status_code}, {kind}")) from None
+
+    def _loads(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise UnavailableError(self._stranger("an event that is no JSON")) from None
+
+    def _error(self, status: int, value: object) -> HivedError:
+        """The error that the engine had, as if we had had it."""
+        told = value.get("error") if isinstance(value, dict) else None
+        code = _code(value)
+        if not isinstance(told, dict) or not isinstance(message := told.get("message"), str):
+            return UnavailableError(self._stranger(f"status {status} without a reason"))
+        field = told.get("field")
+        if isinstance(field, str) and field:
+            words = message.removeprefix(f"{field}: ")
+            message = f"{_OPTIONS.get(field.partition('.')[0], field)}: {words}"
+        default: type[HivedError] = InputError if status < 500 else UnavailableError
+        kind = _ERRORS.get(code, default)
+        return EngineGoneError(message) if status in _LATER else kind(message)
+
+    def _stranger(self, what: str) -> str:
+        return (
+            f"what answers on {self.address} is no engine of this version ({clean(what)}); "
+            f"this is hived {__version__}, see which one runs there"
+        )
+
+
+def job_path(ref: str, rest: str = "") -> str:
+    """The path of a job; raises :class:`~hived.errors.NotFoundError` for what can be no job's name."""
+    if not _NAME.fullmatch(ref):
+        raise NotFoundError(f"no job {ref!r}: a job is its id (12) or its name (train-12); hived ps --all lists them")
+    return f"/v1/jobs/{quote(ref, safe='')}{rest}"
+
+
+def _code(value: object) -> str:
+    """Of an error answer; "" where it is none."""
+    told = value.get("error") if isinstance(value, dict) else None
+    return str(told.get("code")) if isinstance(told, dict) else ""
+
+
+def _given(query: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in query.items() if value is not None}
+
+
+def _words(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__

@@ -1,0 +1,255 @@
+"""How things read on a terminal and in a pipe: times, places, tables; and text that others wrote, made harmless.
+
+>>> age(200), duration(200), duration(7200), gpu_list([0, 1, 2, 5])
+('3m', '3m20s', '2h', '0-2,5')
+>>> clean("job\\x1b[2J"), read_duration("1h30m")
+('job\\\\x1b[2J', 5400.0)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from .console import output
+
+if TYPE_CHECKING:
+    from hived.server.schema import Job, TaskPlace
+
+#: control characters, those that turn the direction of text around, line separators, halves of pairs
+_HARMFUL = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_ANY_HARMFUL = re.compile(f"[{_HARMFUL}]")
+_HARMFUL_IN_LINES = re.compile(r"(?![\n\t])" + f"[{_HARMFUL}]")
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_DURATION = re.compile("".join(rf"(?:([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?){unit})?" for unit in ("d", "h", "m", "s?")))
+
+
+class Form(StrEnum):
+    """What a verb prints."""
+
+    TABLE = "table"  #: for people
+    JSON = "json"  #: for programs: the engine's answer
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+def clean(text: str) -> str:
+    """One line in which whatever could move the cursor or turn text around is written out, ``\\x1b``."""
+    return _ANY_HARMFUL.sub(_written_out, text)
+
+
+def clean_lines(text: str) -> str:
+    """The same for lines: line ends and tabs stay."""
+    return _HARMFUL_IN_LINES.sub(_written_out, text)
+
+
+def _written_out(match: re.Match[str]) -> str:
+    number = ord(match.group())
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def json_text(value: object, indent: int | None = 2) -> str:
+    """JSON that is harmless on a terminal too; ``indent`` None: on one line."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _HARMFUL_IN_LINES.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def print_json(value: object, indent: int | None = 2) -> None:
+    """On standard output, at once."""
+    sys.stdout.write(json_text(value, indent) + "\n")
+    sys.stdout.flush()
+
+
+# -- times ------------------------------------------------------------------------------------------------------------
+
+
+def age(seconds: float) -> str:
+    """How long ago, in one unit: ``3m``."""
+    whole = max(0, int(seconds))
+    for unit, size in _UNITS.items():
+        if whole >= size:
+            return f"{whole // size}{unit}"
+    return "0s"
+
+
+def duration(seconds: float) -> str:
+    """How long, in two units at most: ``3m20s``, ``2h``, ``1d4h``."""
+    whole = max(0, int(seconds))
+    names = list(_UNITS)
+    for n, unit in enumerate(names[:-1]):
+        if whole >= _UNITS[unit]:
+            first, rest = divmod(whole, _UNITS[unit])
+            second = rest // _UNITS[names[n + 1]]
+            return f"{first}{unit}" + (f"{second}{names[n + 1]}" if second else "")
+    return f"{whole}s"
+
+
+def read_duration(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``30m``, ``1h30m``, ``1.5h`` or ``2d``. Raises :class:`ValueError`."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or not any(match.groups()):
+        raise ValueError(f"{text!r} is no duration; write 90s, 30m, 1h30m or 2d")
+    return sum(float(number) * size for number, size in zip(match.groups(), _UNITS.values(), strict=True) if number)
+
+
+def clock(at: float, now: float | None = None) -> str:
+    """A time in the reader's zone: without the date when it is today's."""
+    moment, today = _local(at), _local(time.time() if now is None else now)
+    if moment is None or today is None:
+        return "?"
+    if moment.date() == today.date():
+        return f"{moment:%H:%M:%S}"
+    return f"{moment:%b %d %H:%M:%S}" if moment.year == today.year else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def timestamp(at: float) -> str:
+    """A time in the reader's zone, whole: ``2026-11-21T15:04:05+01:00``."""
+    moment = _local(at)
+    return "?" if moment is None else moment.isoformat(timespec="seconds")
+
+
+def _local(at: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(at).astimezone() if math.isfinite(at) else None
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+# -- jobs -------------------------------------------------------------------------------------------------------------
+
+WAITING = ("queued", "backoff", "reserved")
+ENDED = ("succeeded", "failed", "cancelled")
+ACTIVE = ("running", "stopping", "reserved", "queued", "backoff")
+
+STATE_STYLES = {
+    "running": "green",
+    "stopping": "magenta",
+    "reserved": "cyan",
+    "queued": "yellow",
+    "backoff": "yellow",
+    "succeeded": "dim",
+    "failed": "red",
+    "cancelled": "dim",
+}
+
+
+def gpu_list(devices: Iterable[int]) -> str:
+    """``0-3,6``."""
+    parts: list[list[int]] = []
+    for device in sorted(devices):
+        if parts and parts[-1][1] == device - 1:
+            parts[-1][1] = device
+        else:
+            parts.append([device, device])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def by_node(placement: Iterable[TaskPlace]) -> dict[str, list[int]]:
+    """Devices per node, in order of the ranks."""
+    nodes: dict[str, list[int]] = {}
+    for task in placement:
+        nodes.setdefault(task.node, []).extend(task.devices)
+    return nodes
+
+
+def where(placement: Iterable[TaskPlace]) -> str:
+    """``node-0:0-3 node-1:0-3``."""
+    return " ".join(f"{node}:{gpu_list(devices)}" for node, devices in by_node(placement).items())
+
+
+def where_in_words(placement: Iterable[TaskPlace], most: int = 4) -> str:
+    """``node-0 (GPUs 0-3) and node-1 (GPUs 0-3)``, the first few of many."""
+    nodes = by_node(placement)
+    words = [
+        f"{node} (GPU{'' if len(devices) == 1 else 's'} {gpu_list(devices)})"
+        for node, devices in list(nodes.items())[:most]
+    ]
+    if len(nodes) > most:
+        words.append(f"{len(nodes) - most:,} more nodes")
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def priority(value: int) -> str:
+    """``opp`` for opportunistic."""
+    return "opp" if value < 0 else str(value)
+
+
+def runtime(job: Job, now: float) -> str:
+    """Of the latest attempt; ``-`` when there was none."""
+    if job.started_at is None or job.state in ("queued", "backoff", "reserved"):
+        return "-"
+    return duration((now if job.ended_at is None else job.ended_at) - job.started_at)
+
+
+def exit_code(job: Job) -> int:
+    """Of an ended job, as the command line hands it on."""
+    if job.state == "succeeded":
+        return 0
+    if job.exit_code:
+        return job.exit_code
+    return 143 if job.state == "cancelled" else 1
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text with a colour."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: numbers stand to the right, and one that may be cut gives way on a narrow terminal."""
+
+    name: str
+    right: bool = False
+    cut: bool = False
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
+    """On a terminal with colours and as wide as it is; in a pipe plain, whole, and aligned."""
+    console = output()
+    if console.is_terminal:
+        console.print(rich_table(columns, rows))
+        return
+    lines = [[column.name for column in columns]]
+    lines += [[clean(cell if isinstance(cell, str) else cell.text) for cell in row] for row in rows]
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (
+            text.rjust(width) if column.right else text.ljust(width)
+            for column, text, width in zip(columns, line, widths, strict=True)
+        )
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
+    """The same as something that can stand in a larger picture."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(
+            column.name,
+            justify="right" if column.right else "left",
+            no_wrap=not column.cut,  # rich narrows those that may wrap, and these texts do not
+            overflow="ellipsis",
+        )
+    for row in rows:
+        cells = (cell if isinstance(cell, Cell) else Cell(cell) for cell in row)
+        table.add_row(*(Text(clean(cell.text), cell.style, no_wrap=True, overflow="ellipsis") for cell in cells))
+    return table

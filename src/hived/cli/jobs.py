@@ -1,0 +1,286 @@
+"""``hived ps``, ``explain``, ``cancel`` and ``wait``: jobs, all at a glance or one by one."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hived.errors import ConflictError, HivedError, InputError
+from hived.server.schema import Explanation, Job, Jobs
+
+from .client import Engine, connect, job_path
+from .completion import complete_vc
+from .console import counted, messages, note
+from .formats import (
+    ACTIVE,
+    ENDED,
+    STATE_STYLES,
+    WAITING,
+    Cell,
+    Column,
+    Form,
+    age,
+    clean,
+    clean_lines,
+    clock,
+    exit_code,
+    print_json,
+    print_table,
+    priority,
+    rich_table,
+    runtime,
+    where,
+)
+from .options import EngineOption, FormOption, JobArgument, JobsArgument, StateOption, TokenOption, seconds
+from .retrying import Retrying
+from .screen import full_screen, has_screen
+from .wish import standing
+
+_PAGE = 100
+_QUICKEST_S, _SLOWEST_S = 0.05, 1.0
+_OUT_OF_TIME = 124  #: as timeout(1) has it
+JOB_COLUMNS = (
+    Column("ID", right=True),
+    Column("NAME"),
+    Column("VC"),
+    Column("GPUS", right=True),
+    Column("PRIO", right=True),
+    Column("STATE"),
+    Column("AGE", right=True),
+    Column("RUN", right=True),
+    Column("WHERE/WHY", cut=True),
+)
+
+
+def ps(
+    every: Annotated[bool, typer.Option("--all", "-a", help="Ended jobs too.")] = False,
+    vc: Annotated[
+        str | None,
+        typer.Option(
+            "--vc", metavar="VC", help="Of one virtual cluster.", show_default="all", autocompletion=complete_vc
+        ),
+    ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            "-s",
+            metavar="STATE",
+            help=f"In this state; again for more: {', '.join((*ACTIVE, *ENDED))}.",
+            show_default="all but ended ones",
+            autocompletion=lambda: [*ACTIVE, *ENDED],
+        ),
+    ] = None,
+    number: Annotated[int, typer.Option("-n", "--number", metavar="N", help="At most so many; 0: all.", min=0)] = 100,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="On the whole screen, every second; q leaves.")] = False,
+    form: FormOption = Form.TABLE,
+    engine: EngineOption = None,
+    state: StateOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """List the jobs that run and wait: where they are, or why they are not there yet.
+
+    GPUS: of all its tasks. PRIO: opp for opportunistic. AGE: since it was submitted. RUN: how long it has run.
+
+    \bExamples:
+      hived ps
+      hived ps --all -n 20
+      hived ps --vc vision --status queued
+      hived ps -o json | jq '.jobs[].name'
+    """
+    states = _states(status or [], every, state)
+    with connect(engine, state, token_file) as there:
+        if watch and form is Form.TABLE and has_screen():
+            retry = Retrying()
+            full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, states, vc, number)), height))
+            return
+        answer = _listed(there, states, vc, number)
+        if form is Form.JSON:
+            print_json(answer.model_dump())
+            return
+    if not answer.jobs:
+        note(
+            "no jobs" + (f" of {clean(vc)}" if vc else "") + ("" if every or status else "; ended ones: hived ps --all")
+        )
+        return
+    print_table(JOB_COLUMNS, job_rows(answer.jobs))
+    if answer.total > len(answer.jobs):
+        note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
+
+
+def _states(asked: list[str], every: bool, folder: Path | None) -> tuple[str, ...]:
+    known = (*ACTIVE, *ENDED)
+    if folder is not None and str(folder) in known:
+        raise InputError(f"--state {folder}: names the engine's folder; for jobs in a state: --status {folder}")
+    for name in asked:
+        if name not in known:
+            raise InputError(f"--status {name}: no state of a job; one of {', '.join(known)}")
+    if asked and every:
+        raise InputError("--all and --status: give one of them")
+    return tuple(asked) or (known if every else ACTIVE)
+
+
+def _listed(there: Engine, states: tuple[str, ...], vc: str | None, number: int) -> Jobs:
+    """The jobs, page by page: the latest ``number``, in the order in which they are shown."""
+    jobs: list[Job] = []
+    total, before = 0, None
+    query: dict[str, Any] = {} if set(states) == {*ACTIVE, *ENDED} else {"state": states}
+    while True:
+        limit = min(_PAGE, number - len(jobs)) if number else _PAGE
+        page = there.understood(Jobs, there.get("/v1/jobs", **query, vc=vc, limit=limit, before=before))
+        total = total or page.total
+        jobs += page.jobs
+        if len(page.jobs) < limit or (number and len(jobs) >= number):
+            break
+        before = page.jobs[-1].id
+    return Jobs(jobs=sorted(jobs, key=_order), total=max(total, len(jobs)))
+
+
+def _order(job: Job) -> tuple[int, int]:
+    """Those with GPUs first, then those that wait, then those that ended; each by age."""
+    return (0 if job.state in ("running", "stopping") else 1 if job.state in WAITING else 2), job.id
+
+
+def job_rows(jobs: list[Job]) -> list[tuple[str | Cell, ...]]:
+    """What :data:`JOB_COLUMNS` say of jobs."""
+    now = time.time()
+    return [
+        (
+            str(job.id),
+            job.name,
+            job.vc,
+            f"{job.gpus:,}",
+            priority(job.priority),
+            Cell(job.state, STATE_STYLES[job.state]),
+            age(now - job.submitted_at),
+            runtime(job, now),
+            _where_or_why(job),
+        )
+        for job in jobs
+    ]
+
+
+def _where_or_why(job: Job) -> str:
+    place = where(job.placement)
+    if job.state in ENDED:
+        return job.reason or (f"exit code {job.exit_code}" if job.exit_code else "-")
+    if job.state in ("running", "stopping") or not job.reason:
+        return place or "-"
+    return f"{place} {job.reason}" if place else job.reason
+
+
+def _picture(answer: Jobs, height: int) -> RenderableType:
+    room = max(1, height - 4)
+    title = Text(f"hived ps  {clock(time.time())}  {counted(answer.total, 'job')}, every second; q leaves\n", "dim")
+    return Group(title, rich_table(JOB_COLUMNS, job_rows(answer.jobs[:room])))
+
+
+def explain(
+    job: JobArgument,
+    form: FormOption = Form.TABLE,
+    engine: EngineOption = None,
+    state: StateOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """Say why a job waits and what would help, where it runs, or how it ended.
+
+    \bExamples:
+      hived explain train
+      hived explain 12 -o json
+    """
+    with connect(engine, state, token_file) as there:
+        answer = there.get(job_path(job, "/explain"))
+        told = there.understood(Explanation, answer)
+    if form is Form.JSON:
+        print_json(answer)
+    else:
+        typer.echo(clean_lines(told.text.rstrip("\n")))
+
+
+def cancel(
+    jobs: JobsArgument,
+    form: FormOption = Form.TABLE,
+    engine: EngineOption = None,
+    state: StateOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """Withdraw jobs that wait, and stop those that run: SIGTERM, after their grace SIGKILL.
+
+    One that cannot be cancelled does not keep the others from it; the exit code is then of the first such.
+
+    \bExamples:
+      hived cancel train-12
+      hived cancel 12 13 14
+      hived cancel $(hived submit -q --vc vision -- sleep 60)
+    """
+    failed: HivedError | None = None
+    with connect(engine, state, token_file) as there:
+        for ref in jobs:
+            try:
+                answer = there.post(job_path(ref, "/cancel"))
+            except (InputError, ConflictError) as error:
+                if len(jobs) == 1:
+                    raise
+                messages().print(f"hived: {clean(str(error))}", markup=False)
+                failed = failed or error
+                continue
+            if form is Form.JSON:
+                print_json(answer, indent=None)
+            else:
+                job = there.understood(Job, answer)
+                words = "is cancelled" if job.state == "cancelled" else "is being stopped"
+                typer.echo(f"{clean(job.name)} {words}")
+    if failed is not None:
+        raise typer.Exit(failed.exit_code)
+
+
+def wait(
+    jobs: JobsArgument,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="DURATION", help="Longest wait, 90s or 2h.", parser=seconds, show_default="none"),
+    ] = None,
+    form: FormOption = Form.TABLE,
+    engine: EngineOption = None,
+    state: StateOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """Wait until jobs have ended. Ctrl-C leaves them alone.
+
+    The exit code is that of the first, as they are given, that did not succeed; 0 when all did; 124 when time is out.
+
+    \bExamples:
+      hived wait train-12 && hived submit --vc vision -- python evaluate.py
+      hived wait 12 13 14 --timeout 2h
+    """
+    until = None if timeout is None else time.monotonic() + timeout
+    retry = Retrying()
+    with connect(engine, state, token_file) as there:
+        open_jobs = {ref: there.understood(Job, there.get(job_path(ref))) for ref in jobs}
+        ids = {ref: str(job.id) for ref, job in open_jobs.items()}  # a name could mean a later job in a while
+        ended: dict[str, Job] = {}
+        pause = _QUICKEST_S
+        while True:
+            for ref in [ref for ref, job in open_jobs.items() if job.state in ENDED]:
+                ended[ref] = open_jobs.pop(ref)
+                if form is Form.JSON:
+                    print_json(ended[ref].model_dump(), indent=None)
+                else:
+                    typer.echo(standing(ended[ref]))
+            if not open_jobs:
+                break
+            if until is not None and time.monotonic() >= until:
+                names = ", ".join(clean(job.name) for job in open_jobs.values())
+                note(f"out of time; not ended: {names}")
+                raise typer.Exit(_OUT_OF_TIME)
+            time.sleep(pause if until is None else max(0.0, min(pause, until - time.monotonic())))
+            pause = min(1.5 * pause, _SLOWEST_S)
+            for ref in list(open_jobs):
+                open_jobs[ref] = there.understood(Job, retry(partial(there.get, job_path(ids[ref]))))
+    raise typer.Exit(next((code for ref in jobs if (code := exit_code(ended[ref]))), 0))

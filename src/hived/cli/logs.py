@@ -1,0 +1,220 @@
+"""``hived logs``: what a job prints, and following it through preemptions and restarts of the engine."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from hived.errors import NotFoundError
+from hived.server.schema import Job, LogPage
+
+from .client import Engine, EngineGoneError, connect, job_path
+from .console import note
+from .formats import ENDED, WAITING, Form, clean, print_json
+from .options import EngineOption, FormOption, JobArgument, StateOption, TokenOption
+from .retrying import Retrying
+
+_PAGE = 65_536
+_QUICKEST_S, _SLOWEST_S = 0.05, 1.0
+#: what may reach a terminal: line ends, tabs, carriage returns, backspaces, and colours; no other command to it
+_PRINTABLE = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K|[\n\t\r\b]|[^\x00-\x1f\x7f-\x9f]+")
+_CUT_OFF = re.compile(r"\x1b(\[[0-9;:?]*)?\Z")
+_CLEARED = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|[\x00-\x1f\x7f-\x9f]"
+)
+
+
+def logs(
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    rank: Annotated[int, typer.Option(metavar="R", help="Which task of a gang.", min=0)] = 0,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", help="Which start of the job, from 1.", min=1, show_default="the latest")
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", metavar="N", help="Only the last N lines.", min=0, show_default="all")
+    ] = None,
+    form: FormOption = Form.TABLE,
+    engine: EngineOption = None,
+    state: StateOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """Show what a job prints, standard output and standard error together.
+
+    With --follow it goes on until the job has ended, through preemptions and restarts of the engine. Ctrl-C leaves the
+    job alone.
+
+    \bExamples:
+      hived logs train
+      hived logs -f train-12
+      hived logs --tail 20 --rank 3 12
+      hived logs --attempt 1 12 > first.log
+    """
+    with connect(engine, state, token_file) as there:
+        one = there.understood(Job, there.get(job_path(job)))
+        out = Output(form)
+        if rank >= one.tasks:
+            raise NotFoundError(f"--rank {rank}: {one.name} has {one.tasks} task(s), ranks 0 to {one.tasks - 1}")
+        if attempt is not None and attempt > one.attempt:
+            raise NotFoundError(f"--attempt {attempt}: {one.name} was started {one.attempt} time(s)")
+        start = 0
+        if one.attempt and tail is not None:
+            start = show_tail(there, one, rank, attempt or one.attempt, tail, out)
+        if follow:
+            follow_job(there, one, out, rank=rank, attempt=attempt, start=start)
+        elif one.attempt == 0:
+            note(f"{clean(one.name)} has not started yet" + (f": {clean(one.reason)}" if one.reason else ""))
+        elif tail is None:
+            show_all(there, one, rank, attempt or one.attempt, out)
+
+
+class Output:
+    """Where output of jobs goes: as it is into a pipe; to a terminal without what could command it, colours aside."""
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._terminal = sys.stdout.isatty()
+        self._rest = ""
+
+    def page(self, page: LogPage) -> None:
+        """One stretch more."""
+        if self._form is Form.JSON:
+            print_json(page.model_dump(), indent=None)
+            return
+        self.text(page.text)
+
+    def text(self, text: str) -> None:
+        """Text of a job."""
+        if self._terminal:
+            text = self._rest + text
+            cut = _CUT_OFF.search(text)
+            self._rest = cut.group() if cut and len(cut.group()) < 64 else ""
+            text = harmless(text[: cut.start()] if cut and self._rest else text)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def harmless(text: str) -> str:
+    """Text without what commands a terminal, colours and the signs that progress bars use aside."""
+    return _CLEARED.sub(lambda match: match.group() if _PRINTABLE.fullmatch(match.group()) else "", text)
+
+
+def show_all(there: Engine, job: Job, rank: int, attempt: int, out: Output) -> None:
+    """All that there is."""
+    offset = 0
+    while (page := _page(there, job, rank, attempt, offset)).next > offset:
+        out.page(page)
+        offset = page.next
+
+
+def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out: Output) -> int:
+    """The last ``lines`` lines; how far it came, in bytes."""
+    back = _PAGE
+    while True:
+        pages = [_page(there, job, rank, attempt, -back)]
+        while (page := _page(there, job, rank, attempt, pages[-1].next)).next > page.offset:
+            pages.append(page)
+        text = "".join(page.text for page in pages)
+        if pages[0].offset == 0 or text.rstrip("\n").count("\n") >= lines:
+            break
+        back *= 4
+    kept = "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
+    end = pages[-1].next
+    if kept:
+        out.page(LogPage(text=kept, offset=max(0, end - len(kept.encode())), next=end, end=pages[-1].end))
+    return end
+
+
+def _page(there: Engine, job: Job, rank: int, attempt: int, offset: int) -> LogPage:
+    path = job_path(str(job.id), "/log")
+    return there.understood(LogPage, there.get(path, rank=rank, attempt=attempt, offset=offset, limit=_PAGE))
+
+
+def follow_job(
+    there: Engine,
+    job: Job,
+    out: Output,
+    *,
+    rank: int = 0,
+    attempt: int | None = None,
+    start: int = 0,
+    say: Callable[[str], None] = note,
+    said: str = "",
+) -> Job:
+    """Print what ``job`` prints until it has ended, or only ``attempt``; the job as it is then.
+
+    ``say`` tells what happens to it meanwhile; ``said``: the reason for its waiting that has been told.
+    """
+    retry = Retrying()
+    looks = _Looks(there, job, retry, say, said)
+    first = number = attempt or max(job.attempt, 1)
+    while True:
+        now = looks.until_started(number)
+        if now.attempt < number:
+            return now
+        if number > first:
+            say(f"{clean(now.name)} runs again, attempt {number}:")
+        _stream(there, now, rank, number, start if number == first else 0, out, retry)
+        if attempt is not None:
+            return now
+        now = looks.until_over(number)
+        if now.state in ENDED and now.attempt == number:
+            return now
+        if now.attempt == number:
+            looks.said = now.reason
+            say(f"{clean(now.name)} is back in the queue" + (f": {clean(now.reason)}" if now.reason else ""))
+        number += 1
+
+
+class _Looks:
+    """Looks at a job until something has become of it."""
+
+    def __init__(self, there: Engine, job: Job, retry: Retrying, say: Callable[[str], None], said: str) -> None:
+        self._there = there
+        self._path = job_path(str(job.id))
+        self._retry = retry
+        self._say = say
+        self.said = said  #: the reason for waiting that was told last
+
+    def until_started(self, attempt: int) -> Job:
+        """The job once it has been started so often, or has ended before; why it waits is said meanwhile."""
+        return next(now for now in self._looks() if now.attempt >= attempt or now.state in ENDED)
+
+    def until_over(self, attempt: int) -> Job:
+        """The job once this attempt is over: it has ended, is back in the queue, or has been started again."""
+        return next(now for now in self._looks() if now.attempt > attempt or now.state in (*ENDED, *WAITING))
+
+    def _looks(self) -> Iterator[Job]:
+        pause = _QUICKEST_S
+        while True:
+            now = self._there.understood(Job, self._retry(partial(self._there.get, self._path)))
+            yield now
+            if now.reason and now.reason != self.said and now.state in WAITING:
+                self.said = now.reason
+                self._say(f"{clean(now.name)} waits: {clean(now.reason)}")
+            time.sleep(pause)
+            pause = min(1.5 * pause, _SLOWEST_S)
+
+
+def _stream(there: Engine, job: Job, rank: int, attempt: int, offset: int, out: Output, retry: Retrying) -> None:
+    """All output of one task of one attempt, until it has ended."""
+    path = job_path(str(job.id), "/log/stream")
+    while True:
+        try:
+            for name, value in there.stream(path, rank=rank, attempt=attempt, offset=offset):
+                retry.well()
+                if name == "end":
+                    return
+                if name == "log":
+                    page = there.understood(LogPage, value)
+                    if page.text:
+                        out.page(page)
+                    offset = page.next
+        except EngineGoneError as error:
+            retry.failed(error)

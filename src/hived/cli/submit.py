@@ -1,0 +1,201 @@
+"""``hived submit``: a command, with the submitter's folder and environment, to GPUs of a virtual cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hived.errors import InputError
+from hived.server.schema import Job
+
+from .client import Engine, connect, job_path
+from .console import note
+from .formats import WAITING, Form, clean, exit_code, print_json
+from .logs import Output, follow_job
+from .options import EngineOption, FormOption, StateOption, TokenOption, VcOption, seconds
+from .wish import GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
+
+#: what hived sets for each task; the submitter's own would mislead it
+_OURS = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    }
+)  # fmt: skip
+_SHELLS_OWN = frozenset({"_", "SHLVL", "OLDPWD", "PWD"})  #: true of the shell, not of the job
+_LEAST = ("PATH", "HOME", "LANG")
+_LONGEST_VALUE = 131_071  #: bytes that the system takes for one variable
+_A_MOMENT_S = 2.0  #: in which a job that can run does
+
+
+def submit(
+    vc: VcOption,
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="Program and arguments, after --.", show_default=False)
+    ],
+    gpus: GpusOption = 1,
+    nodes: NodesOption = 1,
+    priority: PriorityOption = 0,
+    opportunistic: OpportunisticOption = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The job's name; its id is added.", show_default="the program's"),
+    ] = None,
+    retries: Annotated[int, typer.Option(metavar="N", help="How often it is started again when it fails.", min=0)] = 0,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="DURATION", help="Longest run, 90s, 30m, 2h or 1d.", parser=seconds, show_default="none"),
+    ] = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Time between SIGTERM and SIGKILL when it is stopped.",
+            parser=seconds,
+            show_default="30s",
+        ),
+    ] = None,
+    lazy: Annotated[
+        bool, typer.Option("--lazy", help="When its own VC preempts it, it runs on as opportunistic while it can.")
+    ] = False,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="K=V", help="A variable more; K alone: as it is here.", show_default=False),
+    ] = None,
+    no_env: Annotated[bool, typer.Option("--no-env", help="Send only PATH, HOME, LANG and what --env says.")] = False,
+    cwd: Annotated[
+        Path | None, typer.Option("--cwd", "-C", metavar="DIR", help="Folder to run in.", show_default="this one")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print its output until it ends, and exit as it did.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the id alone; with --follow: its output alone.")
+    ] = False,
+    form: FormOption = Form.TABLE,
+    engine: EngineOption = None,
+    state: StateOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """Run a command on GPUs of a virtual cluster, now or as soon as it fits.
+
+    This folder and this environment go along. The command is run as it is, through no shell.
+
+    \bExamples:
+      hived submit --vc vision --gpus 4 -- python train.py --epochs 90
+      hived submit --vc vision --gpus 8 --nodes 2 -p 10 -- ./on-both.sh
+      hived submit --vc speech --opportunistic --retries 2 -- ./sweep.sh
+      hived submit --vc vision --time-limit 2h -f -- nvidia-smi
+      id=$(hived submit -q --vc vision -- python train.py)
+    """
+    submission = wish(vc, gpus, nodes, priority, opportunistic) | {
+        "command": command,
+        "cwd": _folder(cwd),
+        "retries": retries,
+        "lazy_preemption": lazy,
+    }
+    if name is not None:
+        submission["name"] = name
+    if time_limit is not None:
+        submission["time_limit_s"] = time_limit
+    if grace is not None:
+        submission["grace_s"] = grace
+    with connect(engine, state, token_file) as there:
+        if there.local and not Path(str(submission["cwd"])).is_dir():
+            raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
+        submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
+        answer = there.post("/v1/jobs", submission)
+        job = there.understood(Job, answer)
+        if follow:
+            _follow(there, job, answer, form, quiet)
+        elif form is Form.JSON:
+            print_json(answer)
+        elif quiet:
+            typer.echo(job.id)
+        else:
+            job = _settled(there, job)
+            typer.echo(standing(job))
+            if job.state in WAITING:
+                note(f"all that stands in its way: hived explain {clean(job.name)}")
+
+
+def _folder(given: Path | None) -> str:
+    try:
+        return str((given or Path.cwd()).absolute())
+    except OSError as error:
+        raise InputError(f"this folder is gone ({error.strerror}); give --cwd") from None
+
+
+def _environment(ours: Mapping[str, str], more: Iterable[str], least: bool, cwd: str) -> dict[str, str]:
+    """The variables that go along."""
+    if least:
+        sent = {name: ours[name] for name in _LEAST if name in ours}
+    else:
+        sent = {name: value for name, value in ours.items() if not _is_ours(name) and name not in _SHELLS_OWN}
+        sent["PWD"] = cwd
+    left_out = [name for name, value in sent.items() if not _can_be_sent(name, value)]
+    sent = {name: value for name, value in sent.items() if name not in left_out}
+    left_out = [name for name in left_out if not name.startswith("BASH_FUNC_")]  # functions: nobody misses them
+    if left_out:
+        note(f"left out of the environment, not text or too long: {', '.join(map(clean, map(ascii, left_out)))}")
+    for given in more:
+        name, equals, value = given.partition("=")
+        if _is_ours(name):
+            raise InputError(f"--env {name}: hived sets this variable itself; leave it out")
+        if not equals:
+            if name not in ours:
+                raise InputError(f"--env {name}: not set here; write --env {name}=VALUE")
+            value = ours[name]
+        if not _can_be_sent(name, value):
+            raise InputError(
+                f"--env {name}: no variable that can be sent; write --env NAME=VALUE, the value being text"
+            )
+        sent[name] = value
+    return sent
+
+
+def _is_ours(name: str) -> bool:
+    return name in _OURS or name.startswith("HIVED_")
+
+
+def _can_be_sent(name: str, value: str) -> bool:
+    if not (name.isascii() and name.isidentifier()) or len(name) > 255:
+        return False
+    try:
+        return len(value.encode()) <= _LONGEST_VALUE and "\0" not in value
+    except UnicodeEncodeError:  # bytes that are no UTF-8
+        return False
+
+
+def _settled(there: Engine, job: Job) -> Job:
+    """The job once it is known where it runs or why it waits; most often at once."""
+    until = time.monotonic() + _A_MOMENT_S
+    while job.state == "queued" and not job.reason and time.monotonic() < until:
+        time.sleep(0.05)
+        job = there.understood(Job, there.get(job_path(str(job.id))))
+    return job
+
+
+def _follow(there: Engine, job: Job, answer: object, form: Form, quiet: bool) -> None:
+    def say(text: str) -> None:
+        if not quiet:
+            note(text)
+
+    if form is Form.JSON:
+        print_json(answer, indent=None)
+    try:
+        job = _settled(there, job)
+        say(standing(job))
+        job = follow_job(there, job, Output(form), say=say, said=job.reason)
+    except KeyboardInterrupt:
+        note(f"\n{clean(job.name)} goes on; to stop it: hived cancel {clean(job.name)}")
+        raise
+    if form is Form.JSON:
+        print_json(job.model_dump(), indent=None)
+    say(standing(job))
+    raise typer.Exit(exit_code(job))

@@ -1,0 +1,276 @@
+"""``hived top``: virtual clusters, devices, and jobs, live on the whole screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Waiting
+
+from .client import Engine, EngineGoneError, connect
+from .console import counted, output
+from .formats import Cell, Column, Form, age, clean, clock, duration, gpu_list, print_json, priority, rich_table
+from .options import EngineOption, FormOption, StateOption, TokenOption
+from .screen import full_screen, has_screen
+
+#: told apart by the colour-blind too (Okabe and Ito)
+_COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#0072b2", "#999999")
+_USED, _BORROWED, _KEPT, _IDLE, _BAD = "█", "▒", "░", "·", "×"
+_BAR, _NARROW, _NARROW_BAR = 24, 90, 10
+_LEAST_ROWS = 3
+_RUNNING = (
+    Column("ID", right=True), Column("RUNNING"), Column("VC"), Column("GPUS", right=True), Column("PRIO", right=True),
+    Column("RUN", right=True), Column("WHERE", cut=True),
+)  # fmt: skip
+_WAITING = (
+    Column("ID", right=True), Column("WAITING"), Column("VC"), Column("GPUS", right=True), Column("PRIO", right=True),
+    Column("AGE", right=True), Column("WHY", cut=True),
+)  # fmt: skip
+
+
+def top(
+    form: FormOption = Form.TABLE,
+    engine: EngineOption = None,
+    state: StateOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """Show the cluster live: virtual clusters, devices, jobs. q or Ctrl-C leaves.
+
+    Into a pipe it is printed once.
+
+    \bExamples:
+      hived top
+      hived top | cat
+      hived top -o json | jq .totals
+    """
+    with connect(engine, state, token_file) as there:
+        if form is Form.JSON:
+            print_json(there.get("/v1/dashboard/picture"))
+            return
+        if has_screen():
+            full_screen(_Live(there).draw)
+            return
+        width = output().width
+        output().print(_drawn(_layout(there), _picture(there), width if output().is_terminal else 120, None))
+
+
+def _layout(there: Engine) -> Layout:
+    return there.understood(Layout, there.get("/v1/dashboard/layout"))
+
+
+def _picture(there: Engine) -> Picture:
+    return there.understood(Picture, there.get("/v1/dashboard/picture"))
+
+
+class _Live:
+    """The latest picture; the one before while no engine answers."""
+
+    def __init__(self, there: Engine) -> None:
+        self._there = there
+        self._layout = _layout(there)
+        self._picture: Picture | None = None
+        self._asked = time.monotonic()
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        trouble = ""
+        try:
+            if self._picture is not None and time.monotonic() - self._asked > 5:  # the spec may have been replaced
+                self._layout, self._asked = _layout(self._there), time.monotonic()
+            self._picture = _picture(self._there)
+        except EngineGoneError as error:
+            if self._picture is None:
+                raise
+            trouble = str(error)
+            self._asked = 0.0
+        return _drawn(self._layout, self._picture, width, height, trouble)
+
+
+def _drawn(layout: Layout, picture: Picture, width: int, height: int | None, trouble: str = "") -> RenderableType:
+    """The whole picture; ``height`` None: however long it gets."""
+    colours = {vc.name: _COLOURS[n % len(_COLOURS)] for n, vc in enumerate(layout.vcs)}
+    head = [_title(layout, picture, trouble), _totals(picture), Text()]
+    vcs = list(_vc_lines(picture, colours, _BAR if width >= _NARROW else _NARROW_BAR))
+    room = None if height is None else max(4 * _LEAST_ROWS, height - len(head) - 2)
+    vcs = _cut(vcs, None if room is None else max(_LEAST_ROWS, room // 3), "virtual clusters")
+    nodes = list(_node_lines(layout, picture, colours, width))
+    nodes = _cut(nodes, None if room is None else max(_LEAST_ROWS, room // 3), "lines of nodes")
+    for line in (*head, *vcs, *nodes):
+        line.no_wrap, line.overflow = True, "crop"
+    left = None if room is None else max(2 * _LEAST_ROWS, room - len(vcs) - len(nodes) - 5)
+    running, waiting = _shares(left, len(picture.holders), picture.queue_total)
+    parts: list[RenderableType] = [*head, *vcs, Text(), *nodes, Text()]
+    parts.append(_running(layout, picture, colours, running))
+    if picture.queue_total:
+        parts += [Text(), _waiting(picture, colours, waiting)]
+    return Group(*parts)
+
+
+def _shares(left: int | None, running: int, waiting: int) -> tuple[int, int]:
+    """How many lines each of the two lists of jobs gets."""
+    if left is None:
+        return running, waiting
+    first = min(running, max(left - waiting, left // 2))
+    return first, min(waiting, left - first)
+
+
+def _cut(lines: list[Text], room: int | None, what: str) -> list[Text]:
+    if room is None or len(lines) <= room:
+        return lines
+    return [*lines[: room - 1], Text(f"  and {len(lines) - room + 1:,} more {what}", "dim")]
+
+
+def _title(layout: Layout, picture: Picture, trouble: str) -> Text:
+    made = "  simulated devices" if layout.synthetic else ""
+    line = Text.assemble(("hived", "bold"), f"  {clean(layout.title)}", (f"{made}  {clock(picture.at)}", "dim"))
+    if trouble:
+        line.append(f"  {clean(trouble)}", "bold red")
+    return line
+
+
+def _totals(picture: Picture) -> Text:
+    totals = picture.totals
+    idle = max(0, totals.gpus - totals.guaranteed - totals.opportunistic - totals.reserved - totals.bad)
+    line = Text(f"{counted(totals.gpus, 'GPU')}: ")
+    for number, words, sign, style in (
+        (totals.guaranteed, "guaranteed", _USED, ""),
+        (totals.opportunistic, "opportunistic", _BORROWED, ""),
+        (totals.reserved, "kept for a job", _KEPT, ""),
+        (totals.bad, "bad", _BAD, "red"),
+        (idle, "idle", _IDLE, "dim"),
+    ):
+        if number or words in ("guaranteed", "idle"):
+            line.append(f"{sign} ", style).append(f"{number:,} {words}   ")
+    line.append(f"{100 * totals.fragmentation:.0f}% of nodes fragmented", "dim")
+    return line
+
+
+def _vc_lines(picture: Picture, colours: dict[str, str], bar: int) -> Iterator[Text]:
+    """A bar per virtual cluster: what it uses of its cells, what of them is lent, what is idle."""
+    rows = [usage for usage in picture.usage if usage.reserved or usage.used or usage.borrowed or usage.waiting]
+    if not rows:
+        return
+    name_width = max(10, *(len(clean(usage.vc)) for usage in rows))
+    most = max(usage.reserved for usage in rows) or 1
+    yield Text(f"{'VC':<{name_width}}  {'':<{bar}}   USED  OF    LENT  BORROWED  WAITING", "dim")
+    for usage in rows:
+        size = max(1, round(bar * usage.reserved / most)) if usage.reserved else 0
+        used = min(size, round(size * usage.used / max(1, usage.reserved)))
+        lent = min(size - used, round(size * usage.lent / max(1, usage.reserved)))
+        colour = colours.get(usage.vc, "white")
+        yield Text.assemble(
+            (f"{clean(usage.vc):<{name_width}}  ", colour),
+            (_USED * used, colour),
+            (_BORROWED * lent, "dim"),
+            (_IDLE * (size - used - lent), "dim"),
+            " " * (bar - size),
+            f"  {usage.used:>5,}  {usage.reserved:<5,}{usage.lent:>5,.0f}  {usage.borrowed:>8,}  ",
+            (f"{usage.waiting:>7,}", "yellow" if usage.waiting else ""),
+        )
+
+
+# -- devices ----------------------------------------------------------------------------------------------------------
+
+
+def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width: int) -> Iterator[Text]:
+    """Nodes side by side, a sign per device."""
+    if not layout.views:
+        return
+    signs = _signs(picture, colours)
+    for number, chain in enumerate(layout.views[0].chains):
+        per_node = chain.levels[chain.node_level - 1].gpus
+        label = (
+            max(len(clean(name)) for name in chain.nodes) if len(chain.nodes) <= 10_000 else len(chain.nodes[-1]) + 2
+        )
+        wide = 2 if label + 2 * per_node + 3 <= width and len(chain.nodes) <= 8 else 1
+        across = max(1, width // (label + wide * per_node + 4))
+        for start in range(0, len(chain.nodes), across):
+            line = Text()
+            for node in range(start, min(start + across, len(chain.nodes))):
+                line.append(f"{clean(chain.nodes[node]):<{label}} ")
+                for leaf in range(per_node):
+                    sign, style = signs.get((number, node, leaf), (_IDLE, "dim"))
+                    line.append(
+                        sign * (wide if sign != _BAD else 1) + (" " if wide > 1 and sign == _BAD else ""), style
+                    )
+                    if wide > 1 and leaf + 1 < per_node:
+                        line.append(" ")
+                line.append("   ")
+            yield line
+
+
+def _signs(picture: Picture, colours: dict[str, str]) -> dict[tuple[int, int, int], tuple[str, str]]:
+    kinds = {"guaranteed": _USED, "opportunistic": _BORROWED, "reserved": _KEPT}
+    signs: dict[tuple[int, int, int], tuple[str, str]] = {}
+    for holder in sorted(
+        picture.holders, key=lambda holder: holder.kind != "reserved"
+    ):  # who is there covers who comes
+        sign = (kinds[holder.kind], colours.get(holder.vc, "white"))
+        signs.update((place, sign) for stretch in holder.parts for place in _places(stretch))
+    signs.update((place, (_BAD, "bold red")) for stretch in picture.bad for place in _places(stretch))
+    return signs
+
+
+def _places(stretch: Stretch) -> Iterator[tuple[int, int, int]]:
+    chain, node, first, number = stretch
+    return ((chain, node, leaf) for leaf in range(first, first + number))
+
+
+def _where(chains: Sequence[Chain], holder: Holder, most: int = 4) -> str:
+    nodes: dict[tuple[int, int], list[int]] = {}
+    for chain, node, first, number in holder.parts:
+        leaves = nodes.setdefault((chain, node), [])
+        known = chains[chain].devices.get(node)
+        leaves += range(first, first + number) if known is None else known[first : first + number]
+    words = [f"{chains[chain].nodes[node]}:{gpu_list(leaves)}" for (chain, node), leaves in list(nodes.items())[:most]]
+    return " ".join(words) + (f" +{len(nodes) - most} nodes" if len(nodes) > most else "")
+
+
+# -- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def _running(layout: Layout, picture: Picture, colours: dict[str, str], most: int) -> RenderableType:
+    if not picture.holders:
+        return Text("no job runs", "dim")
+    chains = layout.views[0].chains if layout.views else []
+    holders = sorted(picture.holders, key=lambda holder: (holder.kind != "guaranteed", holder.since, holder.id))
+    shown = holders[: most if most >= len(holders) else max(1, most - 1)]
+    table = rich_table(_RUNNING, (_running_row(chains, holder, picture.at, colours) for holder in shown))
+    return _with_rest(table, len(holders) - len(shown), "run")
+
+
+def _running_row(chains: Sequence[Chain], holder: Holder, at: float, colours: dict[str, str]) -> tuple[str | Cell, ...]:
+    note = "  stopping" if holder.stopping else "  kept for it" if holder.kind == "reserved" else ""
+    return (
+        holder.id,
+        holder.name,
+        Cell(holder.vc, colours.get(holder.vc, "")),
+        f"{holder.gpus:,}",
+        "opp" if holder.kind == "opportunistic" else priority(holder.priority),
+        duration(at - holder.since),
+        _where(chains, holder) + note,
+    )
+
+
+def _waiting(picture: Picture, colours: dict[str, str], most: int) -> RenderableType:
+    shown = picture.queue[: most if most >= picture.queue_total else max(1, most - 1)]
+    table = rich_table(_WAITING, (_waiting_row(job, picture.at, colours) for job in shown))
+    return _with_rest(table, picture.queue_total - len(shown), "wait")
+
+
+def _waiting_row(job: Waiting, at: float, colours: dict[str, str]) -> tuple[str | Cell, ...]:
+    return (
+        job.id,
+        job.name,
+        Cell(job.vc, colours.get(job.vc, "")),
+        f"{job.gpus:,}",
+        priority(job.priority),
+        age(at - job.since),
+        "; ".join(job.why) or job.state,
+    )
+
+
+def _with_rest(table: RenderableType, rest: int, verb: str) -> RenderableType:
+    return Group(table, Text(f"and {counted(rest, 'job')} more that {verb}", "dim")) if rest > 0 else table

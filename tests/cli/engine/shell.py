@@ -1,0 +1,117 @@
+"""``hived`` as a process of its own: followed, interrupted, and on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import IO
+
+#: a session needs a terminal of its own for Ctrl-C to reach it
+_WITH_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from hived.cli import main; main()"
+HIVED = [sys.executable, "-c", "from hived.cli import main; main()"]
+
+
+class Process:
+    """A ``hived`` that runs beside the test."""
+
+    def __init__(self, arguments: Sequence[object]) -> None:
+        self._process = subprocess.Popen(
+            [*HIVED, *map(str, arguments)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.out: IO[str] = self._process.stdout
+        self.err: IO[str] = self._process.stderr
+
+    def rest(self) -> tuple[str, str]:
+        """What it still says until it ends."""
+        return self._process.communicate(timeout=60)
+
+    def code(self) -> int:
+        """How it ended."""
+        return self._process.wait(60)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self._process.send_signal(signal.SIGINT)
+
+    def close(self) -> None:
+        """Leave nothing of it."""
+        self._process.kill()
+        self._process.wait(60)
+        self.out.close()
+        self.err.close()
+
+
+Begin = Callable[..., Process]
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    """Wait for something that has to come."""
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end, f"never came: {what}"
+        time.sleep(0.02)
+
+
+class Terminal:
+    """A ``hived`` on a terminal."""
+
+    def __init__(self, arguments: Sequence[object], width: int = 120, height: int = 40, **environment: str) -> None:
+        ours, theirs = pty.openpty()
+        variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width), "LINES": str(height), **environment}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _WITH_TERMINAL, *map(str, arguments)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=variables,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._end = ours
+        self.seen = ""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._end)
+
+    def until(self, words: str) -> str:
+        """All that was shown once ``words`` were."""
+        end = time.monotonic() + 60
+        while words not in self.seen:
+            assert time.monotonic() < end, f"never shown: {words!r}, but {self.seen!r}"
+            assert self._read(), f"ended without {words!r}: {self.seen!r}"
+        return self.seen
+
+    def press(self, key: str) -> None:
+        """A key."""
+        os.write(self._end, key.encode())
+
+    def code(self) -> int:
+        """How it ended."""
+        end = time.monotonic() + 60
+        while self._read():
+            assert time.monotonic() < end, f"did not end: {self.seen[-2000:]!r}"
+        return self._process.wait(60)
+
+    def _read(self) -> bool:
+        if not select.select([self._end], [], [], 60)[0]:
+            return False
+        try:
+            bits = os.read(self._end, 65_536)
+        except OSError:  # the other end is closed
+            return False
+        self.seen += bits.decode("utf-8", "replace")
+        return bool(bits)

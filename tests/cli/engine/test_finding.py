@@ -1,0 +1,220 @@
+"""Finding the engine, and what is said when it is not there, not ours, or not an engine."""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hived.cli.client import connect
+from hived.errors import UnavailableError
+from hived.server.failures import STATUS
+from hived.server.schema import JobEvent
+
+from ..helpers import Answer, Hived
+from .fake import TOKEN, Engine, Running
+
+
+def refused(answer: Answer, code: int) -> str:
+    """The one line of a verb that could not do its work."""
+    assert (answer.code, answer.out) == (code, ""), answer
+    assert answer.err.startswith("hived: ")
+    assert answer.err.count("\n") == 1, answer.err
+    return answer.err.removeprefix("hived: ").rstrip("\n")
+
+
+VERBS: list[list[object]] = [
+    ["ps"], ["top"], ["logs", "1"], ["logs", "-f", "1"], ["explain", "1"], ["cancel", "1"], ["events"],
+    ["events", "-f"], ["events", "--export", "-"], ["plan", "--vc", "a"], ["drain"], ["wait", "1"],
+    ["submit", "--vc", "a", "--", "x"],
+    ["submit", "-f", "--vc", "a", "--", "x"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(map(str, verb)))
+def test_without_an_engine_one_line_says_how_to_start_one(hived: Hived, nobody: Path, verb: list[object]) -> None:
+    line = refused(hived(*verb), 69)
+    assert line == f"no engine answers on {nobody}/hived.sock; start one with: hived up"
+
+
+def test_a_socket_that_nobody_serves_any_more_is_no_engine(hived: Hived, nobody: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(nobody / "hived.sock"))
+    assert "start one with: hived up" in refused(hived("ps"), 69)
+
+
+def test_a_folder_whose_path_is_too_long_for_a_socket_has_no_engine(hived: Hived, nobody: Path) -> None:
+    assert "start one with: hived up" in refused(hived("ps", "--state", nobody / ("x" * 200)), 69)
+
+
+def test_the_engine_is_found_by_option_then_variable_then_home(
+    hived: Hived, running: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running.engine.add()
+    monkeypatch.setenv("HIVED_STATE", str(tmp_path / "nothing"))
+    assert hived("ps").code == 69
+    assert "train-1" in hived("ps", "--state", running.folder).out
+    monkeypatch.setenv("HIVED_ENGINE", "http://127.0.0.1:1")
+    assert "http://127.0.0.1:1" in hived("ps").err
+    assert "train-1" in hived("ps", "--state", running.folder).out, "what is said counts more than what is set"
+    monkeypatch.delenv("HIVED_ENGINE")
+    monkeypatch.delenv("HIVED_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "hived").symlink_to(running.folder)
+    assert "train-1" in hived("ps").out
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".local" / "state").mkdir(parents=True)
+    (tmp_path / ".local" / "state" / "hived").symlink_to(running.folder)
+    assert "train-1" in hived("ps").out
+
+
+def test_over_tcp_the_token_is_needed(
+    hived: Hived, running: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    running.engine.add()
+    assert "token" in refused(hived("ps", "--engine", running.url), 77)
+    monkeypatch.setenv("HIVED_TOKEN", "wrong")
+    assert "token" in refused(hived("ps", "--engine", running.url), 77)
+    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
+    monkeypatch.setenv("HIVED_ENGINE", running.url + "/")
+    assert "train-1" in hived("ps").out
+    monkeypatch.setenv("HIVED_TOKEN", "wrong")
+    (tmp_path / "token").write_text(TOKEN + "\n", encoding="utf-8")
+    assert "train-1" in hived("ps", "--token-file", tmp_path / "token").out
+    assert hived("submit", "--token-file", tmp_path / "token", "--vc", "vision", "--", "x").code == 0
+
+
+def test_a_proxy_of_the_environment_is_not_asked(
+    hived: Hived, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert hived("ps").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--engine", "localhost:8080"], "http://host:port"),
+        (["--engine", "ftp://host"], "http://host:port"),
+        (["--engine", "http://"], "http://host:port"),
+        (["--engine", "http://me:secret@host"], "http://host:port"),
+        (["--engine", "http://host:99999"], "http://host:port"),
+        (["--engine", "http://host/path?token=x"], "http://host:port"),
+        (["--engine", "http://host:80", "--state", "x"], "one of them"),
+        (["--engine", "http://host:80", "--token-file", "no-such-file"], "cannot be read"),
+        (["--engine", "http://host:80", "--token-file", "."], "cannot be read"),
+        (["--engine", "http://host:80", "--token-file", os.devnull], "is empty"),
+    ],
+)
+def test_a_wrong_address_is_refused_before_anybody_is_asked(
+    hived: Hived, nobody: Path, options: list[str], words: str
+) -> None:
+    assert words in refused(hived("ps", *options), 2)
+
+
+def test_the_socket_of_another_user_is_forbidden(hived: Hived, nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert "another user's" in refused(hived("ps"), 77)
+
+
+# -- what answers is no engine ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[str]:
+    """A server that says the same to everybody, and hangs up."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65_536)
+            for answer in answers:
+                self.request.sendall(answer)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join(30)
+
+
+def http(status: str, kind: str, body: bytes, more: str = "") -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{more}\r\n"
+    )
+    return head.encode() + body
+
+
+STRANGERS = {
+    "a web page": http("200 OK", "text/html", b"<h1>It works!</h1>"),
+    "a page that is not there": http("404 Not Found", "text/html", b"<h1>Not Found</h1>"),
+    "other JSON": http("200 OK", "application/json", b'{"hello": "world"}'),
+    "a list": http("200 OK", "application/json", b"[]"),
+    "JSON with a field more": http("200 OK", "application/json", b'{"jobs": [], "total": 0, "new": 1}'),
+    "another error": http("500 Oops", "application/json", b'{"detail": "oops"}'),
+    "an error that is none": http("500 Oops", "application/json", b'{"error": {"code": 5}}'),
+    "cut-off JSON": http("200 OK", "application/json", b'{"jobs": ['),
+    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\nand more\r\n\r\n",
+    "binary": bytes(range(256)) * 5,
+    "wrong encoding": http("200 OK", "application/json", b"{}", "Content-Encoding: gzip\r\n"),
+    "a redirect": http("302 Found", "text/html", b"", "Location: http://127.0.0.1:1/\r\n"),
+}
+
+
+@pytest.mark.parametrize("what", STRANGERS)
+def test_what_is_no_engine_is_told_from_one(hived: Hived, nobody: Path, what: str) -> None:
+    with answering(STRANGERS[what]) as url:
+        line = refused(hived("ps", "--engine", url), 69)
+    assert line.startswith(f"what answers on {url} is no engine of this version")
+    assert line.isprintable()
+
+
+def test_an_engine_that_goes_away_while_it_answers_is_told(hived: Hived, nobody: Path) -> None:
+    with answering(b"") as url:
+        assert "went away" in refused(hived("ps", "--engine", url), 69)
+        assert "hived ps shows" in refused(hived("submit", "--engine", url, "--vc", "a", "--", "x"), 69)
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{") as url:
+        refused(hived("ps", "--engine", url), 69)
+
+
+@pytest.mark.parametrize("body", [b"event: event\ndata: {\n\n", b"event: event\ndata: {}\n\n"])
+def test_an_event_that_is_none_is_told_and_not_tried_again(hived: Hived, nobody: Path, body: bytes) -> None:
+    stream = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + body
+    with answering(stream) as url, connect(url, None, None) as there:
+        events = there.stream("/v1/events/stream")
+        assert next(events) == ("open", None)
+        with pytest.raises(UnavailableError, match="no engine of this version"):
+            there.understood(JobEvent, next(events)[1])
+        events.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("invalid", 2), ("conflict", 2), ("too_large", 2), ("malformed", 2), ("never_fits", 3), ("not_found", 4),
+        ("unavailable", 69), ("too_many", 69), ("bug", 70), ("storage", 73), ("forbidden", 77), ("unauthorized", 77),
+        ("something_new", 2),
+    ],
+)  # fmt: skip
+def test_an_error_of_the_engine_becomes_our_own(hived: Hived, nobody: Path, code: str, exit_code: int) -> None:
+    body = b'{"error": {"code": "%s", "message": "it is \\u001b[31m so", "field": null}}' % code.encode()
+    with answering(http(f"{STATUS.get(code, 418)} X", "application/json", body)) as url:
+        assert refused(hived("ps", "--engine", url), exit_code) == r"it is \x1b[31m so"
+
+
+def test_the_engines_user_is_who_the_kernel_says(hived: Hived, engine: Engine) -> None:
+    hived("submit", "--vc", "vision", "--", "x")
+    assert engine.users == [getpass.getuser()]

@@ -1,0 +1,142 @@
+"""What a person sees: colours, the whole screen, a narrow one; and what a pipe gets instead."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from ..helpers import Hived
+from .fake import WAITING, Engine, Running
+from .shell import Terminal
+
+
+def fill(engine: Engine) -> None:
+    """Two that run, one that waits."""
+    engine.add(gpus=4)
+    engine.add(name="sweep", vc="speech", gpus=4, priority=-1)
+    engine.add(name="late")
+
+
+def plain(text: str) -> str:
+    """Without colours and commands; where the cursor is sent home, a new line begins."""
+    text = re.sub(r"\x1b\[[0-9;]*H", "\n", text)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+def test_ps_has_colours_on_a_terminal_and_fits_it(running: Running) -> None:
+    fill(running.engine)
+    with Terminal(["ps"], width=80) as terminal:
+        assert terminal.code() == 0
+        seen = terminal.seen
+    assert "\x1b[32mrunning" in seen
+    lines = plain(seen).splitlines()
+    assert len(lines) == 4
+    assert all(len(line) <= 80 for line in lines)
+    assert "sweep-2" in lines[2]
+    assert lines[3].rstrip().endswith("…")
+
+
+def test_no_color_is_honoured(running: Running) -> None:
+    fill(running.engine)
+    with Terminal(["ps"], NO_COLOR="1") as terminal:
+        assert terminal.code() == 0
+        assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal.seen)
+
+
+@pytest.mark.parametrize("verb", [["ps"], ["ps", "--all"], ["explain", "1"], ["events"], ["top"], ["drain"]], ids=str)
+def test_a_pipe_gets_plain_whole_lines(hived: Hived, engine: Engine, verb: list[str]) -> None:
+    fill(engine)
+    answer = hived(*verb)
+    assert answer.code == 0
+    assert "\x1b" not in answer.out
+    assert "…" not in answer.out
+    assert not re.search(r"[╭│╰┃┏]", answer.out)
+
+
+def test_top_in_a_pipe_is_printed_once(hived: Hived, engine: Engine) -> None:
+    fill(engine)
+    answer = hived("top")
+    assert (answer.code, answer.err) == (0, "")
+    for words in (
+        "8 GPUs: █ 4 guaranteed   ▒ 4 opportunistic", "node-0 ██ ██ ██ ██   node-1 ▒▒ ▒▒ ▒▒ ▒▒", "train-1",
+        "node-0:0-3", "sweep-2", "late-3", WAITING, "simulated devices",
+    ):  # fmt: skip
+        assert words in answer.out
+    told = json.loads(hived("top", "-o", "json").out)
+    assert told["totals"]["guaranteed"] == 4
+
+
+@pytest.mark.parametrize("key", ["q", "\x03"])
+def test_top_is_live_until_somebody_leaves(running: Running, key: str) -> None:
+    engine = running.engine
+    fill(engine)
+    with Terminal(["top"]) as terminal:
+        terminal.until("late-3")
+        engine.end(engine.all[0])
+        terminal.until("0 guaranteed")
+        terminal.press(key)
+        assert terminal.code() == 0
+        assert terminal.seen.count("\x1b[?1049h") == terminal.seen.count("\x1b[?1049l") == 1, "the screen is as it was"
+        assert "Traceback" not in terminal.seen
+
+
+def test_top_stays_while_the_engine_restarts(running: Running) -> None:
+    fill(running.engine)
+    with Terminal(["top"]) as terminal:
+        terminal.until("late-3")
+        running.stop()
+        terminal.until("no engine answers")
+        running.engine.add(name="newcomer")
+        running.start()
+        terminal.until("newcomer-4")
+        terminal.press("q")
+        assert terminal.code() == 0
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 12), (80, 24), (200, 60)])
+def test_top_fits_the_screen(running: Running, width: int, height: int) -> None:
+    engine = running.engine
+    fill(engine)
+    for n in range(100):
+        engine.add(name=f"more{n}")
+    with Terminal(["top"], width=width, height=height) as terminal:
+        terminal.until("WAITING" if height > 12 else "RUNNING")
+        terminal.press("q")
+        assert terminal.code() == 0
+        drawn = plain(terminal.seen.split("\x1b[?1049h")[1].split("\x1b[?1049l")[0])
+    if height > 12:
+        assert re.search(r"and \d+ jobs more that wait", drawn)
+    lines = drawn.replace("\r", "").splitlines()
+    assert len(lines) > 5
+    assert all(len(line) <= width for line in lines)
+
+
+def test_top_without_an_engine_is_one_line_on_the_ordinary_screen(running: Running) -> None:
+    running.stop()
+    with Terminal(["top"]) as terminal:
+        assert terminal.code() == 69
+        assert "\x1b[?1049h" not in terminal.seen
+        assert "start one with: hived up" in terminal.seen.replace("\r\n", " ")
+    running.start()
+
+
+def test_ps_can_be_watched(running: Running) -> None:
+    engine = running.engine
+    fill(engine)
+    with Terminal(["ps", "-w"]) as terminal:
+        terminal.until("late-3")
+        engine.end(engine.all[0])
+        engine.add(name="newcomer")
+        terminal.until("newcomer-4")
+        terminal.press("q")
+        assert terminal.code() == 0
+
+
+def test_a_terminal_that_can_do_nothing_gets_one_picture(running: Running) -> None:
+    fill(running.engine)
+    with Terminal(["top"], TERM="dumb") as terminal:
+        assert terminal.code() == 0
+        assert "late-3" in terminal.seen
+        assert "\x1b" not in terminal.seen

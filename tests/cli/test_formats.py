@@ -1,0 +1,97 @@
+"""How times, places and other people's text read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived.cli.formats import age, clean, clean_lines, clock, duration, gpu_list, json_text, read_duration, timestamp
+from hived.cli.sse import ServerEvent, server_events
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("30m", 1800),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("2d", 172_800),
+        ("0.2s", 0.2),
+        (" 5M ", 300),
+    ],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert read_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "5x", "1m1h", "h", "1e9", "nan", "٣", "9" * 400])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        read_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "short", "long"),
+    [(-3, "0s", "0s"), (0.9, "0s", "0s"), (59, "59s", "59s"), (60, "1m", "1m"), (3599, "59m", "59m59s"),
+     (3600, "1h", "1h"), (5400, "1h", "1h30m"), (86_400 * 12 + 7200, "12d", "12d2h")],
+)  # fmt: skip
+def test_ages_are_short_and_durations_have_two_units(seconds: float, short: str, long: str) -> None:
+    assert (age(seconds), duration(seconds)) == (short, long)
+
+
+@given(st.integers(0, 10**8))
+def test_a_duration_that_was_written_is_read_as_what_it_says(seconds: int) -> None:
+    read = read_duration(duration(seconds))
+    left_out = 3600 if seconds >= 86_400 else 60 if seconds >= 3600 else 1  # what is below the second unit
+    assert 0 <= seconds - read < left_out
+
+
+def test_times_that_cannot_be_are_no_error() -> None:
+    for at in (float("nan"), float("inf"), 1e300, -1e300):
+        assert clock(at) == timestamp(at) == "?"
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_a_list_of_gpus_says_all_of_them(devices: set[int]) -> None:
+    said = set()
+    for part in filter(None, gpu_list(devices).split(",")):
+        first, _, last = part.partition("-")
+        said |= set(range(int(first), int(last or first) + 1))
+    assert said == devices
+
+
+@given(st.text(st.characters()))
+def test_clean_text_is_one_harmless_line(text: str) -> None:
+    line = clean(text)
+    assert "\n" not in line
+    assert not any(ord(sign) < 32 or 0x7F <= ord(sign) < 0xA0 or 0xD800 <= ord(sign) < 0xE000 for sign in line)
+    assert clean(line) == line
+    assert clean_lines(text).count("\n") == text.count("\n")
+
+
+@given(
+    st.recursive(
+        st.none() | st.text(st.characters()), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_json_that_is_printed_means_what_it_meant(value: object) -> None:
+    for indent in (None, 2):
+        text = json_text(value, indent)
+        assert json.loads(text) == value
+        assert clean_lines(text) == text
+    assert "\n" not in json_text(value, None)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"))), st.integers(1, 7), st.booleans())
+def test_events_arrive_whole_however_they_are_cut(texts: list[str], size: int, carriage: bool) -> None:
+    end = "\r\n" if carriage else "\n"
+    stream = "".join(f": ping{end}{end}event: log{end}id: 1{end}data: {text}{end}{end}" for text in texts).encode()
+    chunks = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert list(server_events(chunks)) == [ServerEvent("log", text) for text in texts]
+    cut = list(server_events([stream[:-1]])) if texts else []
+    assert len(cut) == max(0, len(texts) - 1), "one that was cut off is none"
