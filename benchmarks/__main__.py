@@ -1,4 +1,4 @@
-"""``python -m benchmarks [core|contract|simulation|live] [--no-history]``: measure, print a table, keep the history."""
+"""``python -m benchmarks [core|contract|simulation|live|dashboard] [--no-history]``: measure, print a table, keep the history."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import contract, core, live, simulation
+from . import contract, core, dashboard, live, simulation
 from .measuring import Figure
 
 HISTORY = Path(__file__).parent / "history.jsonl"
-SUITES = {"core": core.measure, "contract": contract.measure, "simulation": simulation.measure, "live": live.measure}
+SUITES = {
+    "core": core.measure,
+    "contract": contract.measure,
+    "simulation": simulation.measure,
+    "live": live.measure,
+    "dashboard": dashboard.measure,
+}
 
 
 def main() -> None:

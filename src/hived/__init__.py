@@ -7,19 +7,54 @@ decision = cluster.schedule(Request("job-7", "research", members=[Member(pods=2,
 cluster.commit(decision)
 """
 
-from .cluster import reasons
-from .cluster.checked import CheckedCluster
-from .cluster.cluster import Cluster
-from .cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
-from .cluster.looking import GroupStatus, PlanAnswer
-from .cluster.reasons import Reason, ReasonKind
-from .cluster.recovery import Reconfiguration
-from .cluster.replay import ReplayError, replay
-from .cluster.requests import Member, Request
-from .cluster.states import GroupState, LeafState
-from .errors import ConflictError, HivedError, InfeasibleError, InputError, InvariantError, RequestError, SpecError
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .cluster import reasons
+    from .cluster.checked import CheckedCluster
+    from .cluster.cluster import Cluster
+    from .cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
+    from .cluster.looking import GroupStatus, PlanAnswer
+    from .cluster.reasons import Reason, ReasonKind
+    from .cluster.recovery import Reconfiguration
+    from .cluster.replay import ReplayError, replay
+    from .cluster.requests import Member, Request
+    from .cluster.states import GroupState, LeafState
+    from .errors import ConflictError, HivedError, InfeasibleError, InputError, InvariantError, RequestError, SpecError
 
 __version__ = "0.1.0"
+
+#: where each name is. Loaded when asked for: a command that only talks to an engine needs none of them
+_WHERE = {
+    "Bind": "cluster.decisions",
+    "CheckedCluster": "cluster.checked",
+    "Cluster": "cluster.cluster",
+    "ConflictError": "errors",
+    "Decision": "cluster.decisions",
+    "GroupState": "cluster.states",
+    "GroupStatus": "cluster.looking",
+    "HivedError": "errors",
+    "InfeasibleError": "errors",
+    "InputError": "errors",
+    "InvariantError": "errors",
+    "LeafState": "cluster.states",
+    "Member": "cluster.requests",
+    "Placement": "cluster.decisions",
+    "PlanAnswer": "cluster.looking",
+    "PodPlacement": "cluster.decisions",
+    "Preempt": "cluster.decisions",
+    "Reason": "cluster.reasons",
+    "ReasonKind": "cluster.reasons",
+    "Reconfiguration": "cluster.recovery",
+    "ReplayError": "cluster.replay",
+    "Request": "cluster.requests",
+    "RequestError": "errors",
+    "SpecError": "errors",
+    "Wait": "cluster.decisions",
+    "reasons": "cluster",
+    "replay": "cluster.replay",
+}
 
 __all__ = [
     "Bind",
@@ -51,3 +86,15 @@ __all__ = [
     "reasons",
     "replay",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'hived' has no attribute {name!r}")
+    found: object = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    globals()[name] = found  # so that the next one finds it at once
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

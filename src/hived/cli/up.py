@@ -85,18 +85,14 @@ def up(
 ) -> None:
     """Run the jobs of several tenants as processes on this machine.
 
-    Finds the GPUs (NVML), or takes a spec. Everything is kept in the state folder: if the engine is killed, jobs run
-    on, and the next `hived up` takes them over. Ctrl-C ends the engine and leaves jobs running; with --demo it ends
-    them too.
+    Finds the GPUs (NVML), or takes a spec. If the engine is killed, jobs run on, and the next one takes them over.
+    Ctrl-C ends the engine and leaves jobs running; with --demo it ends them too.
 
+    \b
     Examples:
-
       hived up --demo
-
-      hived up --vc vision=4 --vc speech=2 --vc research=2 --listen 127.0.0.1:8080
-
-      hived up spec.yaml
-
+      hived up --vc vision=4 --vc speech=2 --vc research=2
+      hived up spec.yaml --listen 127.0.0.1:8080
       hived up big-cluster.yaml --simulated
     """
     where = address(listen) if listen is not None else None
@@ -201,7 +197,9 @@ class _Up:
         try:
             await engine.start()
             assert engine.failed is not None
-            token = await self._serve(engine, server)
+            source = LiveSource(engine, _title(self._spec))
+            token = await self._serve(engine, source, server)
+            helpers.append(loop.create_task(source.sample()))
             self._greet(engine, server, token)
             if not self._quiet:
                 helpers.append(loop.create_task(self._tell(engine)))
@@ -226,8 +224,8 @@ class _Up:
         self._goodbye(engine)
         return told.result()
 
-    async def _serve(self, engine: Engine, server: Server) -> str:
-        service, source = LocalService(engine), LiveSource(engine, _title(self._spec))
+    async def _serve(self, engine: Engine, source: LiveSource, server: Server) -> str:
+        service = LocalService(engine)
         token = _token(self._folder)
         listen, app = self._listen, None
         if self._demo and listen is None:
@@ -236,6 +234,8 @@ class _Up:
             app = make_app(service, source, token=token, hosts=() if listen[0] in ANY else (listen[0],))
         local = make_app(service, source, token=None, hosts=(), local=True)
         socket = self._folder / "hived.sock"
+        if self._group is not None:
+            _let_in(self._folder, self._group)
         try:
             await server.start(app, listen=listen, socket_app=local, socket=socket, group=self._group)
         except ConflictError:
@@ -332,6 +332,17 @@ def _shares_text(spec: ClusterSpec) -> str:
         gpus += sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
         found.append(f"{escape(vc.name)} {gpus:,}")
     return ", ".join(found) if len(found) <= 8 else f"{len(found)} virtual clusters"
+
+
+def _let_in(folder: Path, group: str) -> None:
+    """The group may go through the folder, to the socket; what else is there has a mode of its own."""
+    try:
+        shutil.chown(folder, group=group)
+    except LookupError:
+        raise InputError(f"there is no group {group!r} on this machine") from None
+    except PermissionError:
+        raise InputError(f"{folder} cannot be given to the group {group!r}: you are not in it") from None
+    folder.chmod(0o710)
 
 
 def _token(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -104,6 +105,14 @@ class LiveSource:
         waiting = sum(self._engine.machine.occupancy.waiting.values())
         self._curves.add(self._engine.clock(), self._totals(), waiting)
         return self._curves.shown()
+
+    async def sample(self) -> None:
+        """Take samples while things change, whether or not somebody looks. Until cancelled."""
+        while True:
+            last = self._engine.last_event
+            self._curves.add(self._engine.clock(), self._totals(), sum(self._engine.machine.occupancy.waiting.values()))
+            await asyncio.sleep(1.0)
+            await self._engine.changed(last)
 
     def story(self, view: str, job: str) -> pictures.Story:
         """A job's life, from its events."""

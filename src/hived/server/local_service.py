@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 
 from hived import __version__
 from hived.cluster.decisions import Placement
@@ -17,7 +18,7 @@ from hived.engines.local.health import places
 from hived.engines.local.jobs import Job as EngineJob
 from hived.engines.local.model import Event, JobSpec, JobState
 from hived.engines.local.tasks import Stand
-from hived.errors import InvariantError
+from hived.errors import InvariantError, RequestError
 from hived.spec import parse_spec
 
 from . import schema
@@ -199,9 +200,10 @@ class LocalService:
             safety_margin=margin,
         )
 
-    def devices(self) -> list[schema.Device]:
-        """All devices, in the order of the spec. O(devices)."""
-        return self._shown_devices(list(places(self._engine.cluster.spec)))
+    def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[schema.Device]:
+        """Devices, in the order of the spec. O(devices before the last one shown)."""
+        chosen = iter(places(self._engine.cluster.spec) if node is None else self._engine.chosen(node, None))
+        return self._shown_devices(list(islice(chosen, offset, offset + limit)))
 
     async def drain(self, drain: schema.Drain) -> list[schema.Device]:
         """Keep jobs off devices, or let them come again."""
@@ -246,6 +248,8 @@ class LocalService:
 
 
 def _spec(submission: schema.Submission, user: str) -> JobSpec:
+    if not submission.command[0]:
+        raise RequestError("command", "its first word is empty, and has to name a program")
     return JobSpec(
         vc=submission.vc,
         command=tuple(submission.command),

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 
 class Model(BaseModel):
-    """Of all requests and answers: strict in what they have."""
+    """Of all requests and answers: strict in what they have. The API document has the text under a field as well."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]*$")]
+#: a letter first, so that no name looks like an id
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,62}$")]
+#: as long as the system takes for one
+Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=r"^[^\x00]*$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
 Value = Annotated[str, StringConstraints(max_length=131_071, pattern=r"^[^\x00]*$")]
 JobStateName = Literal["queued", "reserved", "running", "stopping", "backoff", "succeeded", "failed", "cancelled"]
@@ -26,11 +28,12 @@ JobStateName = Literal["queued", "reserved", "running", "stopping", "backoff", "
 class Error(Model):
     """Every error has this shape, whatever its status."""
 
-    code: (
-        str  #: for programs: invalid, not_found, never_fits, conflict, forbidden, unauthorized, too_large, storage, ...
-    )
-    message: str  #: what, where, have against need, the way out
-    field: str | None = None  #: of the request, where one is wrong
+    code: str
+    """For programs: invalid, not_found, never_fits, conflict, forbidden, unauthorized, too_large, ..."""
+    message: str
+    """What, where, have against need, the way out."""
+    field: str | None = None
+    """Of the request, where one is wrong."""
 
 
 class ErrorAnswer(Model):
@@ -43,19 +46,23 @@ class ErrorAnswer(Model):
 class Submission(Model):
     """A job to run."""
 
-    vc: Annotated[str, Field(min_length=1, max_length=253)]
-    command: Annotated[list[Text], Field(min_length=1, max_length=1024)]
-    gpus: Annotated[int, Field(ge=1, le=1_048_576)] = 1  #: per task
-    tasks: Annotated[int, Field(ge=1, le=4096)] = 1  #: processes of the gang, placed and started all or none
-    priority: Annotated[int, Field(ge=-1, le=1000)] = 0  #: -1: opportunistic
+    vc: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[^\x00]*$")]
+    command: Annotated[list[Argument], Field(min_length=1, max_length=1024)]
+    gpus: Annotated[int, Field(strict=True, ge=1, le=1_048_576)] = 1
+    """Per task."""
+    tasks: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
+    """Processes of the gang, placed and started all or none."""
+    priority: Annotated[int, Field(strict=True, ge=-1, le=1000)] = 0
+    """-1: opportunistic."""
     name: Name | None = None
-    cwd: Annotated[str, StringConstraints(pattern=r"^/[^\x00]{0,4095}$")] | None = None  #: None: the engine's own
+    cwd: Annotated[str, StringConstraints(pattern=r"^/[^\x00]{0,4095}$")] | None = None
+    """None: the engine's own."""
     environment: Annotated[dict[VariableName, Value], Field(max_length=4096)] = Field(default_factory=dict)
-    retries: Annotated[int, Field(ge=0, le=1000)] = 0
-    backoff_s: Annotated[float, Field(ge=0, le=300)] = 5.0
-    time_limit_s: Annotated[float, Field(gt=0, le=31_536_000)] | None = None
-    grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
-    lazy_preemption: bool = False
+    retries: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
+    backoff_s: Annotated[float, Field(strict=True, ge=0, le=300)] = 5.0
+    time_limit_s: Annotated[float, Field(strict=True, gt=0, le=31_536_000)] | None = None
+    grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30.0
+    lazy_preemption: StrictBool = False
 
 
 class TaskPlace(Model):
@@ -70,33 +77,44 @@ class Job(Model):
     """A job as it is now."""
 
     id: int
-    name: str  #: unique among all: the name asked for and the id, ``train-12``
+    name: str
+    """Unique among all: the name asked for and the id, ``train-12``."""
     vc: str
-    gpus: int  #: of all tasks
+    gpus: int
+    """Of all tasks."""
     gpus_per_task: int
     tasks: int
     priority: int
     state: JobStateName
-    kind: Literal["guaranteed", "opportunistic"] | None  #: of the GPUs it has; None: has none
-    placement: list[TaskPlace]  #: what it has or has reserved; empty: nothing
+    kind: Literal["guaranteed", "opportunistic"] | None
+    """Of the GPUs it has; None: has none."""
+    placement: list[TaskPlace]
+    """What it has or has reserved; empty: nothing."""
     command: list[str]
     cwd: str
     user: str
-    attempt: int  #: how often it was started
-    resumes: int  #: how often it was preempted and queued again
-    retries: int  #: how often it failed and was queued again
+    attempt: int
+    """How often it was started."""
+    resumes: int
+    """How often it was preempted and queued again."""
+    retries: int
+    """How often it failed and was queued again."""
     max_retries: int
     time_limit_s: float | None
     submitted_at: float
-    started_at: float | None  #: of the latest attempt
+    started_at: float | None
+    """Of the latest attempt."""
     ended_at: float | None
-    exit_code: int | None  #: as a shell has it: 128 + signal where a signal ended it
-    reason: str  #: why it is where it is, in one line of words; "" where the state says all
+    exit_code: int | None
+    """As a shell has it: 128 + signal where a signal ended it."""
+    reason: str
+    """Why it is where it is, in one line of words; "" where the state says all."""
 
 
 class Jobs(Model):
     jobs: list[Job]
-    total: int  #: that match, beyond the limit too
+    total: int
+    """That match, beyond the limit too."""
 
 
 class JobEvent(Model):
@@ -106,35 +124,44 @@ class JobEvent(Model):
     at: float
     kind: str
     job: int | None
-    text: str  #: in words, for people
+    text: str
+    """In words, for people."""
 
 
 class Events(Model):
     events: list[JobEvent]
-    last: int  #: number of the latest event there is; ask for ``after`` this
+    last: int
+    """Number of the latest event there is; ask for ``after`` this."""
 
 
 class Explanation(Model):
     job: int
-    text: str  #: lines
-    reasons: list[dict[str, object]]  #: as data: ``kind`` and the numbers
+    text: str
+    """Lines."""
+    reasons: list[dict[str, object]]
+    """As data: ``kind`` and the numbers."""
 
 
 class Plan(Model):
     outcome: Literal["now", "waits", "never"]
     text: str
     placement: list[TaskPlace]
-    victims: list[str]  #: jobs that would have to go
+    victims: list[str]
+    """Jobs that would have to go."""
     reasons: list[dict[str, object]]
 
 
 class LogPage(Model):
     """A stretch of a task's output."""
 
-    text: str  #: UTF-8, what is not is replaced
-    offset: int  #: of its first byte
-    next: int  #: offset to go on from
-    end: bool  #: whether the task has ended, so that nothing comes any more
+    text: str
+    """UTF-8, what is not is replaced."""
+    offset: int
+    """Of its first byte."""
+    next: int
+    """Offset to go on from."""
+    end: bool
+    """Whether the task has ended, so that nothing comes any more."""
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
@@ -143,10 +170,13 @@ class LogPage(Model):
 class Drain(Model):
     """Keep new jobs off devices, or let them come again."""
 
-    node: Annotated[str, Field(max_length=253)] | None = None  #: None: all nodes
-    device: Annotated[int, Field(ge=0, le=1_048_576)] | None = None  #: None: all of the node
-    undo: bool = False
-    now: bool = False  #: whoever runs there is preempted and queued again
+    node: Annotated[str, StringConstraints(max_length=253, pattern=r"^[^\x00]*$")] | None = None
+    """None: all nodes."""
+    device: Annotated[int, Field(strict=True, ge=0, le=1_048_576)] | None = None
+    """None: all of the node."""
+    undo: StrictBool = False
+    now: StrictBool = False
+    """Whoever runs there is preempted and queued again."""
 
 
 class Device(Model):
@@ -165,14 +195,19 @@ class About(Model):
     version: str
     started_at: float
     pid: int
-    simulated: bool  #: whether its devices are
-    source: str  #: the spec
+    simulated: bool
+    """Whether its devices are."""
+    source: str
+    """The spec."""
     gpus: int
     nodes: int
     vcs: list[str]
-    draining: bool  #: whether all devices are drained
-    jobs: dict[str, int]  #: how many per state
-    safety_margin: int | None  #: least cells to spare over all levels; never below 0
+    draining: bool
+    """Whether all devices are drained."""
+    jobs: dict[str, int]
+    """How many per state."""
+    safety_margin: int | None
+    """Least cells to spare over all levels; never below 0."""
 
 
 class SpecText(Model):

@@ -64,8 +64,8 @@ class Service(Protocol):
     async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
         """Return once there is output beyond ``offset``, or the task has ended."""
 
-    def devices(self) -> list[Device]:
-        """All devices, in the order of the spec."""
+    def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[Device]:
+        """Devices in the order of the spec: ``limit`` of them from number ``offset`` on; of one node, or of all."""
 
     async def drain(self, drain: Drain) -> list[Device]:
         """Keep jobs off devices, or let them come again; the devices that this was about."""

@@ -24,7 +24,10 @@ class Source(Protocol):
         """The moment ``at`` (None: now, or the end). O(jobs that hold GPUs)."""
 
     def update(self, view: str, seq: int) -> Update | None:
-        """What changed since the picture or update ``seq``. None: too long ago, take a picture. O(what changed)."""
+        """What changed since the picture or update ``seq``. O(what changed).
+
+        None: take a picture, since it is too long ago, or the layout has changed.
+        """
 
     async def changed(self, seq: int) -> None:
         """Return once something is newer than ``seq``."""

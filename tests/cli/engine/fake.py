@@ -218,7 +218,7 @@ class Engine:
         while (page := self.log(ref, rank, attempt, offset, 1)).next <= offset and not page.end:
             await asyncio.sleep(0.01)
 
-    def devices(self) -> list[Device]:
+    def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[Device]:
         jobs = {(task.node, device): job.id for job in self.all for task in job.placement for device in task.devices}
         return [
             Device(

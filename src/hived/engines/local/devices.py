@@ -38,8 +38,11 @@ class Devices(Protocol):
     def check(self, spec: ClusterSpec) -> None:
         """Raise :class:`InputError` for a spec that speaks of other devices than these."""
 
-    def health(self) -> Mapping[Place, str | None]:
-        """What has changed since the last look: why a device is bad, or ``None`` for one that is healthy again."""
+    def health(self, spec: ClusterSpec) -> Mapping[Place, str | None]:
+        """What has changed since the last look: why a device is bad, or ``None`` for one that is healthy again.
+
+        By the names of ``spec``; where that names the node otherwise than before, all that is bad is news.
+        """
 
     def close(self) -> None:
         """No more questions."""
@@ -56,7 +59,7 @@ class Simulated:
     def check(self, spec: ClusterSpec) -> None:
         """Every spec is right."""
 
-    def health(self) -> Mapping[Place, str | None]:
+    def health(self, spec: ClusterSpec) -> Mapping[Place, str | None]:
         """They never break by themselves."""
         return {}
 
@@ -73,10 +76,12 @@ class Nvml:
         """``nvml``: the module ``pynvml``, initialised."""
         self._nvml = nvml
         self._node = node
-        self._handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
-        #: product names
-        self.names = [_text(nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
-        self._found: dict[int, str | None] = dict.fromkeys(range(len(self._handles)))
+        self._count = nvml.nvmlDeviceGetCount()
+        found = {number: self._name(number) for number in range(self._count)}
+        known = [name for name in found.values() if name is not None]
+        #: product names; of one that does not answer, that of its neighbours
+        self.names = [name or next(iter(known), "GPU") for name in found.values()]
+        self._found: dict[int, str | None] = {}
         #: XIDs seen: such a device stays bad until the engine is started again
         self._xids: dict[int, str] = {}
         self._events = self._register()
@@ -95,23 +100,26 @@ class Nvml:
                 f"{spec.source}: has {len(nodes)} nodes, and this is one machine; "
                 "give a spec of one node, or --simulated"
             )
-        self._node = nodes[0]
         for chain in spec.chains:
             for leaf in range(chain.gpus_per_node):
                 device = chain.device_index(0, leaf)
-                if device >= len(self._handles):
-                    have = f"this machine has {len(self._handles)}, numbered from 0"
+                if device >= self._count:
+                    have = f"this machine has {self._count}, numbered from 0"
                     raise InputError(f"{spec.source}: names device {device}, and {have}; mend the spec, or --simulated")
 
-    def health(self) -> Mapping[Place, str | None]:
+    def health(self, spec: ClusterSpec) -> Mapping[Place, str | None]:
         """Lost, failed memory repair, or a critical XID."""
+        node = spec.chains[0].node_names[0]
+        if node != self._node:
+            self._node = node
+            self._found.clear()
         self._read_events()
         news: dict[Place, str | None] = {}
-        for number, handle in enumerate(self._handles):
-            why = self._xids.get(number) or self._fault(handle)
-            if why != self._found[number]:
+        for number in range(self._count):
+            why = self._xids.get(number) or self._fault(number)
+            if why != self._found.get(number):
                 self._found[number] = why
-                news[self._node, number] = why
+                news[node, number] = why
         return news
 
     def close(self) -> None:
@@ -119,9 +127,15 @@ class Nvml:
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def _fault(self, handle: Any) -> str | None:
+    def _name(self, number: int) -> str | None:
+        with contextlib.suppress(self._nvml.NVMLError):
+            return _text(self._nvml.nvmlDeviceGetName(self._nvml.nvmlDeviceGetHandleByIndex(number)))
+        return None
+
+    def _fault(self, number: int) -> str | None:
         nvml = self._nvml
         try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)  # asked each time: it may have been lost, and come back
             nvml.nvmlDeviceGetUUID(handle)
             nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError as error:
@@ -135,10 +149,12 @@ class Nvml:
         nvml = self._nvml
         try:
             events = nvml.nvmlEventSetCreate()
-            for handle in self._handles:
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
         except nvml.NVMLError:
             return None  # not on every platform; the questions of _fault remain
+        for number in range(self._count):
+            with contextlib.suppress(nvml.NVMLError):  # nor of every device
+                handle = nvml.nvmlDeviceGetHandleByIndex(number)
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
         return events
 
     def _read_events(self) -> None:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import time
 from collections import deque
@@ -31,18 +30,19 @@ from hived.policies import Policy, YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from .devices import Devices
-from .environment import task_environment
+from .ending import MOST_BACKOFF_S
+from .environment import free_port, task_environment
 from .health import places
 from .jobs import Job
 from .machine import Machine
-from .model import Event, JobSpec
+from .model import Event, JobSpec, JobState
 from .store import Store
 from .tasks import Ending, Stand, Task, Work
 from .turns import Instruction, StartTasks, StopTasks, WakeAt
 
 #: how many of the latest events are kept at hand, for whoever follows
 RECENT = 10_000
-#: how often devices are looked at, in seconds
+#: how often devices and tasks are looked after, in seconds
 HEALTH_EVERY_S = 5.0
 
 
@@ -72,7 +72,7 @@ class Engine:
         if not self._mark:
             self._mark = os.urandom(6).hex()
             self.store.keep((), (), values={"mark": self._mark})
-        self.machine = Machine(cluster, policy or YarnCS(), _free_port, self.store.last_event())
+        self.machine = Machine(cluster, policy or YarnCS(), free_port, self.store.last_event())
         self._next_job = self.store.next_job()
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -106,10 +106,8 @@ class Engine:
         self.machine.health.apply()
         self._look_at_devices()
         self.machine.recover(self.store.active(), at)
-        self._advance()
-        if self.failed.done():
-            raise self.failed.result()
-        self._health = self._loop.create_task(self._watch_devices())
+        self._advance_or_raise()
+        self._health = self._loop.create_task(self._look_after())
 
     async def stop(self) -> None:
         """End the engine, not the jobs: the next one finds them."""
@@ -125,6 +123,7 @@ class Engine:
         self._watched.clear()
         self.devices.close()
         with contextlib.suppress(StorageError):
+            self._refuse_if_failed()  # there would be a gap before this event
             self.machine.note("engine_stopped", self.clock(), {"pid": os.getpid()})
             self._keep()
         self.store.close()
@@ -137,6 +136,7 @@ class Engine:
         Raises :class:`NeverFitsError` where it could not start with everything free, :class:`RequestError` with the
         field that is wrong, and :class:`StorageError` where it cannot be kept.
         """
+        self._refuse_if_failed()
         answer = self.plan(spec)
         if answer.outcome == "never":
             raise NeverFitsError("; ".join(_without_name(str(answer))))
@@ -260,6 +260,9 @@ class Engine:
 
     def _advance_or_raise(self) -> None:
         self._advance()
+        self._refuse_if_failed()
+
+    def _refuse_if_failed(self) -> None:
         if self.failed is not None and self.failed.done():
             raise self.failed.result()
 
@@ -293,7 +296,7 @@ class Engine:
                         self._stop_task(job, attempt, rank)
             case WakeAt(at=at):
                 assert self._loop is not None
-                delay = max(0.0, at - self.clock())
+                delay = min(max(0.0, at - self.clock()), MOST_BACKOFF_S)  # a clock may have been set back
                 timer = self._loop.call_later(delay, self._retry, job.id)
                 self._timers = {other for other in self._timers if other.when() > self._loop.time()} | {timer}
 
@@ -317,15 +320,14 @@ class Engine:
         try:
             shared = self._job_folder(job.id) / "shared"
             shared.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not (task.folder / "task.json").exists():
-                environment = task_environment(job, rank, shared, self._task_mark(key))
-                spec = job.spec
-                task.write(Work(spec.command, spec.cwd, environment, spec.grace_s, spec.time_limit_s))
+            if (job.started_at or 0) < self.started_at:  # by an engine before us, and its folder may have been deleted
+                task.clear(self._task_mark(key))
+            environment = task_environment(job, rank, shared, self._task_mark(key))
+            task.write(Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s))
             child = task.spawn()
             fd = os.pidfd_open(child.pid)
         except OSError as error:
-            why = f"{error.filename or task.folder}: {error.strerror}"
-            self._ended(key, Ending(127, error=why))
+            self._ended(key, Ending(127, error=f"{error.filename or task.folder}: {error.strerror}"))
             return
         self._children[fd] = child
         self._watch(key, task, fd)
@@ -354,44 +356,43 @@ class Engine:
                 self._watch(key, task, fd)
                 return
             stand = task.stand()
-        if stand is Stand.UNCLAIMED:
-            self._ended(key, task.never_started())
-            return
-        if stand is Stand.LOST:
+        if stand is not Stand.ENDED:
             task.clear(self._task_mark(key))
-        self._ended(key, task.ending())
+        self._ended(key, task.never_started() if stand is Stand.UNCLAIMED else task.ending())
 
     def _ended(self, key: tuple[int, int, int], ending: Ending) -> None:
-        number, attempt, rank = key
-        self.machine.task_ended(number, attempt, rank, asdict(ending), self.clock())
+        self.machine.task_ended(*key, asdict(ending), self.clock())
         self._soon()
 
     def _stop_task(self, job: Job, attempt: int, rank: int) -> None:
         task = self.task(job, rank, attempt)
-        with contextlib.suppress(FileNotFoundError):  # its folder: it was never written, and will end as unstartable
+        with contextlib.suppress(OSError):  # it was never written, and will end as unstartable; or it is told again
             task.stop()
 
     def _task_mark(self, key: tuple[int, int, int]) -> str:
         """Names a task among all tasks of all engines."""
         return f"{self._mark}/{key[0]}.{key[1]}.{key[2]}"
 
-    # -- devices --------------------------------------------------------------------------------------------------
+    # -- looking after devices and tasks --------------------------------------------------------------------------
 
-    async def _watch_devices(self) -> None:
+    async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(HEALTH_EVERY_S)
-            self._look_at_devices()
-            self._soon()
+            try:
+                self._look_at_devices()
+                self._advance_or_raise()
+                for job in [job for job in self.machine.jobs.values() if job.state.holds]:
+                    self._carry_out(StartTasks(job.id, job.attempt))  # who is not watched is looked at
+                    if job.state is JobState.STOPPING:  # it may have frozen its supervisor
+                        self._carry_out(StopTasks(job.id, job.attempt))
+            except StorageError:
+                return
+            except Exception as error:  # one look that fails is not the end of looking
+                asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})
 
     def _look_at_devices(self) -> None:
-        for place, why in self.devices.health().items():
+        for place, why in self.devices.health(self.cluster.spec).items():
             self.machine.set_health([place], why, self.clock())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _without_name(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,3 +68,10 @@ def task_environment(
         "HIVED_RETRIES": str(job.retries),
         MARK: mark,
     }
+
+
+def free_port() -> int:
+    """A port that nobody uses now, for a gang to meet at."""
+    with socket.socket() as probe:
+        probe.bind((MASTER, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,112 @@
+"""The HTTP application: the API of an engine and its dashboard, or the dashboard of results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
+
+from hived import __version__
+from hived.errors import ensure
+
+from .dashboard import dashboard_routes
+from .engine_routes import engine_routes
+from .failures import Unexpected, answer_failures, declared
+from .guard import COOKIE, Guard
+from .job_routes import job_routes
+from .limits import Limits
+from .schema import Model
+from .service import Service
+from .sources import Source
+
+_DESCRIPTION = """\
+Share the GPUs of a machine among teams, so that none is worse off than with its own.
+
+Every error has the shape of `ErrorAnswer`: a `code` for programs, a `message` for people, and the `field` of the
+request where one is wrong. Times are seconds since the epoch. Over a Unix socket the permission of its file is the
+guard; over TCP every request needs the token.
+"""
+_TAGS = [
+    {"name": "jobs", "description": "Submit, follow, explain, cancel."},
+    {"name": "events", "description": "What happened, and what happens."},
+    {"name": "engine", "description": "The engine, its devices, its spec."},
+    {"name": "dashboard", "description": "What the dashboard is drawn from."},
+]
+
+
+class Health(Model):
+    """The server answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+def make_app(
+    service: Service | None, source: Source, *, token: str | None, hosts: Collection[str], local: bool = False
+) -> FastAPI:
+    """The application that shows ``source``, and with a ``service`` has its API; without, it can only be looked at.
+
+    ``local`` is for a Unix socket: no token. Over TCP a service needs one. ``hosts``: see :class:`~.guard.Guard`.
+    """
+    ensure(service is None or local or token is not None, "an engine that listens on TCP has a token")
+    ensure(token is None or (token != "" and token.isascii()), "a token is some ASCII characters")
+    app = FastAPI(
+        title="HiveD",
+        version=__version__,
+        summary="One GPU cluster, shared as cells.",
+        description=_DESCRIPTION,
+        openapi_tags=_TAGS,
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,  # they would redirect to whatever the Host header says
+        generate_unique_id_function=_operation,
+    )
+    answer_failures(app)
+    app.include_router(_health(), responses=declared(403))
+    private = declared() if local or token is None else declared(401)
+    if service is not None:
+        app.include_router(job_routes(service), responses=private)
+        app.include_router(engine_routes(service), responses=private)
+    app.include_router(dashboard_routes(source), responses={**private, **declared(403, 404, 409, 422, 429, 503)})
+    if not local and token is not None:
+        _declare_token(app)
+    # the last that is added is the first that sees a request
+    app.add_middleware(Limits)
+    app.add_middleware(Guard, token=token, hosts=hosts, local=local)
+    app.add_middleware(Unexpected)
+    return app
+
+
+def _operation(route: APIRoute) -> str:
+    return route.name
+
+
+def _health() -> APIRouter:
+    router = APIRouter(tags=["engine"])
+
+    @router.get("/healthz")
+    async def check_health() -> Health:
+        """Whether the server answers; needs no token."""
+        return Health()
+
+    return router
+
+
+def _declare_token(app: FastAPI) -> None:
+    """Say in the OpenAPI document how the token is shown."""
+    plain = app.openapi
+
+    def with_token() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = plain()
+            document.setdefault("components", {})["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            }
+            document["security"] = [{"token": []}, {"cookie": []}]
+            document["paths"]["/healthz"]["get"]["security"] = []
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = with_token  # type: ignore[method-assign]

@@ -1,0 +1,129 @@
+"""The dashboard over HTTP: its page, its files, its data, and the stream of what changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse
+from starlette.staticfiles import StaticFiles
+
+from hived.errors import ConflictError, NotFoundError
+
+from .pictures import Comparison, Curves, Layout, Picture, Story
+from .schema import Model
+from .sources import Source
+
+STATIC = Path(__file__).parent / "static"
+#: least seconds between two updates of one stream
+PAUSE_S = 0.25
+#: nothing from elsewhere, nothing inline: a job's name can never become a script
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+#: the address of the page may carry the token (``/?token=...``): it is told to nobody
+PAGE_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+#: browsers ask each time whether a file changed (by its ETag), so a new version of hived never meets old scripts
+FILE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+
+ViewKey = Annotated[str | None, Query(description="key of one of the layout's views; the first where it is left out")]
+Moment = Annotated[float | None, Query(allow_inf_nan=False, description="a time of the layout; now where left out")]
+
+
+def dashboard_routes(source: Source) -> APIRouter:
+    """The page ``/``, ``/static/*`` and ``/v1/dashboard/*`` over ``source``, asked in the event loop's thread."""
+    router = APIRouter()
+    files = StaticFiles(directory=STATIC)
+
+    def key(view: str | None) -> str:
+        return source.layout().views[0].key if view is None else view
+
+    @router.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        answer = await files.get_response("index.html", request.scope)
+        answer.headers.update(PAGE_HEADERS)
+        return answer
+
+    @router.get("/static/{path:path}", include_in_schema=False)
+    async def static(path: str, request: Request) -> Response:
+        answer = await files.get_response(path, request.scope)
+        answer.headers.update(FILE_HEADERS)
+        return answer
+
+    @router.get("/v1/dashboard/layout", response_model=Layout, tags=["dashboard"])
+    async def layout() -> Response:
+        """What does not change from moment to moment."""
+        return _json(source.layout())
+
+    @router.get("/v1/dashboard/picture", response_model=Picture, tags=["dashboard"])
+    async def picture(view: ViewKey = None, at: Moment = None) -> Response:
+        """Everything about one moment."""
+        return _json(source.picture(key(view), at))
+
+    @router.get("/v1/dashboard/curves", response_model=Curves, tags=["dashboard"])
+    async def curves(view: ViewKey = None) -> Response:
+        """Utilization, fragmentation and waiting jobs over time."""
+        return _json(source.curves(key(view)))
+
+    @router.get("/v1/dashboard/story/{job}", response_model=Story, tags=["dashboard"])
+    async def story(job: str, view: ViewKey = None) -> Response:
+        """A job's life."""
+        return _json(source.story(key(view), job))
+
+    @router.get("/v1/dashboard/comparison", response_model=Comparison, tags=["dashboard"])
+    async def comparison() -> Response:
+        """The views side by side."""
+        found = source.comparison()
+        if found is None:
+            raise NotFoundError("nothing to compare: there is one view only")
+        return _json(found)
+
+    @router.get("/v1/dashboard/stream", response_class=EventSourceResponse, tags=["dashboard"])
+    async def stream(view: ViewKey = None) -> EventSourceResponse:
+        """Server-sent events: `picture`, then `update`s, at most 4 a second, and new `layout`s."""
+        if not source.live:
+            raise ConflictError("these results have ended, nothing changes any more: ask for pictures")
+        of = key(view)
+        first = source.picture(of)  # an unknown view is refused here, before the stream begins
+        return EventSourceResponse(_events(source, of, first), headers={"Cache-Control": "no-store"})
+
+    return router
+
+
+async def _events(source: Source, view: str, picture: Picture) -> AsyncIterator[ServerSentEvent]:
+    layout = source.layout()
+    yield _event("picture", picture, picture.seq)
+    seq = picture.seq
+    while True:
+        await source.changed(seq)
+        update = source.update(view, seq)
+        if update is None:
+            # only where there is no way from the last picture to now can the cluster itself have changed: a layout is
+            # not made for every update
+            new = source.layout()
+            if new != layout:
+                layout = new
+                yield _event("layout", layout, None)
+            picture = source.picture(view)
+            seq = picture.seq
+            yield _event("picture", picture, seq)
+        else:
+            seq = update.seq
+            yield _event("update", update, seq)
+        await asyncio.sleep(PAUSE_S)
+
+
+def _event(name: str, data: Model, seq: int | None) -> ServerSentEvent:
+    return ServerSentEvent(data.model_dump_json(), event=name, id=None if seq is None else str(seq))
+
+
+def _json(data: Model) -> Response:
+    # pydantic writes the bytes itself: FastAPI would check a picture of 10,000 holders once more before it encodes it
+    return Response(data.model_dump_json(), media_type="application/json")

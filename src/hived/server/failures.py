@@ -1,0 +1,171 @@
+"""What becomes of errors: all have the shape of :class:`~.schema.ErrorAnswer`, and a status by their code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hived.errors import HivedError, RequestError
+
+from .schema import ErrorAnswer
+
+_log = logging.getLogger(__name__)
+
+#: the HTTP status of every code of an error
+STATUS = {
+    "malformed": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "not_allowed": 405,
+    "timeout": 408,
+    "conflict": 409,
+    "too_large": 413,
+    "media_type": 415,
+    "invalid": 422,
+    "never_fits": 422,
+    "too_many": 429,
+    "bug": 500,
+    "unavailable": 503,
+    "storage": 507,
+}
+
+#: what an API document says of a status
+_WORDS = {
+    400: "The body is no JSON (`malformed`).",
+    401: "No token, or a wrong one (`unauthorized`).",
+    403: "A page of another origin, another host name, or without permission (`forbidden`).",
+    404: "Nothing of that name (`not_found`).",
+    408: "The body came too slowly (`timeout`).",
+    409: "Not in the state that things are in (`conflict`).",
+    413: "The body is too large (`too_large`).",
+    415: "The body is not declared as JSON (`media_type`).",
+    422: "A field is wrong (`invalid`), or it could not start even if everything were free (`never_fits`).",
+    429: "Too many streams are open (`too_many`); Retry-After says when to come back.",
+    503: "It cannot be done at the moment (`unavailable`).",
+    507: "What has to be kept cannot be written (`storage`).",
+}
+
+_LONGEST_FIELD = 200  # a refused field's name is the client's own text
+
+
+def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route, as its ``responses``."""
+    return {status: {"model": ErrorAnswer, "description": _WORDS[status]} for status in sorted(statuses)}
+
+
+def answer(code: str, message: str, field: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    """An error answer. Text that is no Unicode (a lone surrogate from a path or a request) is replaced."""
+    error = {"code": code, "message": _clean(message), "field": None if field is None else _clean(field)}
+    return Response(
+        to_json({"error": error}), STATUS.get(code, 500), media_type="application/json", headers=dict(headers or {})
+    )
+
+
+def answer_to(error: HivedError) -> Response:
+    """The answer to an error that was raised on purpose; a broken invariant is a bug, and logged as one."""
+    if STATUS.get(error.code, 500) == 500:
+        return bug(error)
+    if isinstance(error, RequestError):
+        return answer(error.code, error.message, error.field)
+    return answer(error.code, str(error))
+
+
+def bug(error: BaseException) -> Response:
+    """The answer to what nobody expected. The log has the traceback, the answer has nothing of it."""
+    _log.error("a request failed, which is a bug of hived", exc_info=error)
+    return answer("bug", "this is a bug of hived; the log of the engine has the traceback")
+
+
+def answer_failures(app: FastAPI) -> None:
+    """Give all that the framework and the engine raise our one shape."""
+
+    async def on_purpose(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HivedError)
+        return answer_to(error)
+
+    async def validation(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return _invalid(error)
+
+    async def framework(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _framework(error)
+
+    app.add_exception_handler(HivedError, on_purpose)
+    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(HTTPException, framework)
+
+
+class Unexpected:
+    """Around all else in the app: what nobody expected becomes a 500 of our shape, or ends an answer that has begun."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def watch(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except Exception as error:
+            # what was raised on purpose in the middle of an answer comes wrapped by the framework
+            cause = error.__cause__ if isinstance(error.__cause__, HivedError) else error
+            response = answer_to(cause) if isinstance(cause, HivedError) else bug(cause)
+            if begun:
+                _log.warning("the answer to %s %s was cut short: %s", scope["method"], scope["path"], cause)
+            else:
+                await response(scope, receive, send)
+
+
+def _invalid(error: RequestValidationError) -> Response:
+    """The first thing that is wrong with a request, and how many more there are."""
+    problems = error.errors()
+    first = problems[0]
+    if first["type"] == "json_invalid":
+        return answer(
+            "malformed", f"the body is no JSON: {first.get('ctx', {}).get('error', '')} at character {first['loc'][-1]}"
+        )
+    where, *path = [str(part) for part in first["loc"]]
+    if where == "body" and not path and isinstance(error.body, bytes):
+        return answer("media_type", "the body has to be JSON, with Content-Type: application/json")
+    field = ".".join(path)[:_LONGEST_FIELD] or where
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return answer("invalid", f"{_words(first)}{more}", field)
+
+
+def _words(problem: Mapping[str, Any]) -> str:
+    """What is wrong, in pydantic's words, which never repeat a value that was given."""
+    if problem["type"] == "extra_forbidden":
+        return "there is no such field"
+    message = str(problem["msg"])
+    return message[:1].lower() + message[1:]
+
+
+def _framework(error: HTTPException) -> Response:
+    code, message = {
+        404: ("not_found", "there is nothing at this path; /openapi.json lists what there is"),
+        405: ("not_allowed", "this path has no such method; /openapi.json lists what there is"),
+    }.get(error.status_code, ("", ""))
+    if not code:
+        code = "malformed" if error.status_code < 500 else "bug"
+        message = "the body cannot be read as JSON" if error.status_code == 400 else str(error.detail)
+    response = answer(code, message, headers=error.headers)
+    response.status_code = error.status_code
+    return response
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

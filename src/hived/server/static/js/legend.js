@@ -1,0 +1,32 @@
+// What fills and colours mean.
+
+import { el } from "./dom.js";
+import { dress } from "./palette.js";
+
+const KINDS = [
+  ["guaranteed", "guaranteed", "Runs inside its own VC's cells"],
+  ["opportunistic", "opportunistic", "Runs on what others leave idle; given back at once"],
+  ["reserved", "reserved", "Kept for a job that waits for others to go"],
+  ["stopping", "stopping", "Told to end; its GPUs are free soon"],
+  ["idle", "idle", "Nobody uses it"],
+  ["bad", "bad", "Faulty or drained: no job is placed there"],
+];
+
+export function kindsLegend(parent) {
+  parent.replaceChildren(...KINDS.map(([key, label, title]) => el("span.entry", { title }, el(`i.key.k-${key}`), label)));
+}
+
+/** Chips of the VCs; a click brings one out. Returns what marks the pressed one. */
+export function vcChips(parent, vcs, palette, onFilter) {
+  let pressed = null;
+  const chips = vcs.map(({ name }) => {
+    const chip = el("button.chip", { type: "button", "aria-pressed": "false", on: { click: () => onFilter(pressed === name ? null : name) } }, el("span.swatch"), name);
+    dress(chip, palette.vc(name));
+    return chip;
+  });
+  parent.replaceChildren(...chips);
+  return (filter) => {
+    pressed = filter;
+    chips.forEach((chip, at) => chip.setAttribute("aria-pressed", String(vcs[at].name === filter)));
+  };
+}

@@ -1,0 +1,6 @@
+// Starts the page.
+
+import { App } from "./app.js";
+
+window.__hived.app = new App();
+window.__hived.app.start();

@@ -1,0 +1,143 @@
+// Private, quota and hived (and whatever else was run) side by side: outcomes, tenants, curves, and their maps at one time.
+
+import { ask, Latest } from "../api.js";
+import { Cells } from "../cells.js";
+import { el } from "../dom.js";
+import { count, decimal, duration, percent, plural } from "../format.js";
+import { CellMap } from "../map/map.js";
+import { Chart, nice } from "./chart.js";
+import { SERIES } from "./curves.js";
+import { delayCharts, dressSwatches } from "./delays.js";
+
+export class ComparePage {
+  /** `on`: {clock(), seek(at), select(view, id), trouble(error)}. */
+  constructor(page, tip, on) {
+    Object.assign(this, { page, tip, on });
+    this.columns = [];
+  }
+
+  async load(layout, palette) {
+    this.layout = layout;
+    this.palette = palette;
+    const [comparison, ...curves] = await Promise.all([
+      ask("comparison"), ...layout.views.map(({ key }) => ask("curves", { view: key })),
+    ]);
+    this.comparison = comparison;
+    this.most = nice(curves.flatMap(({ waiting }) => waiting).reduce((most, number) => Math.max(most, number ?? 0), 0));
+    this.columns = layout.views.map((view, at) => this.#column(view, curves[at], comparison.outcomes.find((one) => one.view === view.key)));
+    const runs = this.columns.map(({ view, label, curves: of }) => ({ label: label ?? view.label, curves: of }));
+    this.delays = delayCharts(layout.vcs.map(({ name }) => name), runs, { clock: this.on.clock, seek: this.on.seek });
+    this.page.replaceChildren(...[
+      el("section.panel.outcome", { "aria-labelledby": "outcome-heading" }, el("div.head", {}, el("h2", { id: "outcome-heading" }, "The whole run")), this.#outcomes()),
+      el("section.columns", { "aria-label": "Side by side", vars: { "--columns": String(this.columns.length) } }, this.columns.map(({ element }) => element)),
+      el("section.panel.tenants", { "aria-labelledby": "tenants-heading" }, el("div.head", {}, el("h2", { id: "tenants-heading" }, "Tenants"), el("span.note", {}, "mean queueing delay, and that over the private cluster's")), this.#tenants()),
+      this.delays?.element].filter(Boolean));
+    this.setPalette(palette);
+  }
+
+  setPalette(palette) {
+    this.palette = palette;
+    for (const { map, charts, cells } of this.columns) {
+      if (map.cells) map.setPalette(palette);
+      else map.setCells(cells, palette);
+      for (const chart of charts) chart.setPalette(palette);
+    }
+    for (const chart of this.delays?.charts ?? []) chart.setPalette(palette);
+    dressSwatches(this.page, palette);
+  }
+
+  /** The maps and cursors at a time. */
+  async show(at) {
+    for (const chart of this.delays?.charts ?? []) chart.setCursor(at);
+    await Promise.all(this.columns.map(async (column) => {
+      for (const chart of column.charts) chart.setCursor(at);
+      const picture = await column.latest.ask("picture", { view: column.view.key, at });
+      if (!picture) return;
+      column.map.changed(column.cells.setPicture(picture));
+      column.facts.textContent = `${percent(picture.totals.gpus ? (picture.totals.guaranteed + picture.totals.opportunistic) / picture.totals.gpus : 0)} in use · ${plural(picture.queue_total, "job")} waiting`;
+    }));
+  }
+
+  bringOut(filter) {
+    for (const { map } of this.columns) map.bringOut(map.chosen, filter);
+  }
+
+  drop() {
+    for (const { latest } of this.columns) latest.drop();
+  }
+
+  #column(view, curves, outcome) {
+    const stage = el("div.stage");
+    const map = new CellMap(stage, this.tip, {
+      select: (id) => { if (id !== null) this.on.select(view.key, id); },
+      speak: (text) => this.on.speak(text), clock: this.on.clock, now: this.on.now,
+    });
+    const facts = el("span.note");
+    const on = { clock: this.on.clock, seek: this.on.seek };
+    const charts = Object.values(SERIES).map((kind) => new Chart({ ...kind, top: kind.top ?? this.most, on })); // one scale for all;
+    const span = [this.layout.start, this.layout.end];
+    for (const chart of charts) chart.setData(curves, span);
+    const element = el("article.panel.column", {},
+      el("div.head", {}, el("h2", {}, outcome?.label ?? view.label), facts), stage, el("div.charts", {}, charts.map((chart) => chart.element)));
+    return { view, label: outcome?.label, map, cells: new Cells(view), charts, facts, element, latest: new Latest(), curves };
+  }
+
+  #outcomes() {
+    const { outcomes } = this.comparison;
+    const rows = [
+      ["Mean queueing delay", ({ overall }) => duration(overall.mean_delay_s), ({ overall }) => overall.mean_delay_s, -1],
+      ["95% wait at most", ({ overall }) => duration(overall.p95_delay_s), ({ overall }) => overall.p95_delay_s, -1],
+      ["Mean over private", ({ overall }) => times(overall.to_private), ({ overall }) => overall.to_private, -1],
+      ["Jobs that wait longer than in private", ({ overall }) => numberOr(overall.worse_jobs), ({ overall }) => overall.worse_jobs, -1],
+      ["Utilization, guaranteed", (one) => percent(one.utilization), (one) => one.utilization, 1],
+      ["Utilization, opportunistic", (one) => percent(one.opportunistic), null, 0],
+      ["Fragmentation", (one) => percent(one.fragmentation), (one) => one.fragmentation, -1],
+      ["Preemptions", (one) => count(one.preemptions), null, 0],
+      ["Jobs finished", (one) => count(one.finished), null, 0],
+      ["Jobs unfinished", (one) => count(one.unfinished), (one) => one.unfinished, -1],
+    ];
+    return el("div.wide", {}, el("table.figures", {},
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span.unseen", {}, "What")), outcomes.map(({ label }) => el("th", { scope: "col" }, label)))),
+      el("tbody", {}, rows.map(([name, text, value, better]) => {
+        const best = better ? bestOf(outcomes.map(value), better) : null;
+        return el("tr", {}, el("th", { scope: "row" }, name), outcomes.map((one, at) => el(best?.has(at) ? "td.best" : "td", {}, text(one))));
+      }))));
+  }
+
+  #tenants() {
+    const { outcomes } = this.comparison;
+    const names = [...new Set(outcomes.flatMap(({ tenants }) => tenants.map(({ tenant }) => tenant)))];
+    const of = (outcome, name) => outcome.tenants.find(({ tenant }) => tenant === name);
+    const most = Math.max(1, ...outcomes.flatMap(({ tenants }) => tenants.map(({ mean_delay_s: mean }) => mean ?? 0)));
+    return el("div.wide", {}, el("table.figures.by-tenant", {},
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Tenant"), el("th.number", { scope: "col" }, "Jobs"), outcomes.map(({ label }) => el("th", { scope: "col" }, label)))),
+      el("tbody", {}, names.map((name) => el("tr", {},
+        el("th", { scope: "row" }, el("span.swatch", { "data-vc": name }), name),
+        el("td", {}, numberOr(outcomes.map((one) => of(one, name)?.jobs).find((jobs) => jobs !== undefined))),
+        outcomes.map((outcome) => this.#tenant(of(outcome, name), most)))))));
+  }
+
+  #tenant(one, most) {
+    if (!one) return el("td", {}, "–");
+    const ratio = one.to_private;
+    const worse = ratio !== null && ratio > 1.005;
+    const better = ratio !== null && ratio < 0.995;
+    return el("td.tenant", {},
+      el("span.track", {}, el("span.length", { vars: { width: `${((one.mean_delay_s ?? 0) / most) * 100}%` } })),
+      el("span.mean", {}, duration(one.mean_delay_s)),
+      ratio === null ? null : el(`span.times${worse ? ".worse" : better ? ".better" : ""}`, { title: "Mean delay over that in the private cluster" }, `${worse ? "▲ " : ""}${times(ratio)}`),
+      one.worse_jobs === null ? null : el("span.jobs", { title: "Jobs that wait longer than in their private cluster" }, one.worse_jobs ? `${count(one.worse_jobs)} worse` : "none worse"));
+  }
+}
+
+const numberOr = (value) => (value === null || value === undefined ? "–" : count(value));
+const times = (ratio) => (ratio === null ? "–" : ratio > 0 && ratio < 0.005 ? "<0.01 ×" : `${ratio < 10 ? ratio.toFixed(2) : decimal(ratio)} ×`);
+
+/** Which are best, unless all are. */
+function bestOf(values, better) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  if (known.length < 2) return null;
+  const best = better > 0 ? Math.max(...known) : Math.min(...known);
+  const found = new Set(values.flatMap((value, at) => (value === best ? [at] : [])));
+  return found.size < values.length ? found : null;
+}

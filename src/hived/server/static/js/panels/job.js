@@ -1,0 +1,121 @@
+// One job: its life as a bar and as a list, and why things are as they are.
+
+import { ask, Refused } from "../api.js";
+import { el } from "../dom.js";
+import { duration, plural } from "../format.js";
+import { dress } from "../palette.js";
+
+const WORDS = {
+  waiting: "waiting", reserved: "GPUs reserved", guaranteed: "guaranteed", opportunistic: "opportunistic", stopping: "stopping", backoff: "pause before a retry",
+};
+
+export class JobPanel {
+  /** `on`: {close(), clock(), now(), view()}. */
+  constructor(panel, on) {
+    this.panel = panel;
+    this.on = on;
+    this.id = null;
+    this.story = null;
+    this.asked = 0;
+  }
+
+  setPalette(palette) {
+    this.palette = palette;
+    if (this.story) this.#draw();
+  }
+
+  async open(id) {
+    if (this.id === id) return;
+    this.id = id;
+    this.story = null;
+    this.panel.hidden = false;
+    this.panel.replaceChildren(this.#head(id), el("p.empty", {}, "Reading its story…"));
+    await this.refresh();
+  }
+
+  close() {
+    this.id = null;
+    this.story = null;
+    this.panel.hidden = true;
+    this.panel.replaceChildren();
+  }
+
+  /** Ask again; a story that came meanwhile is not overwritten by an older one. */
+  async refresh() {
+    const id = this.id;
+    if (id === null) return;
+    const mine = ++this.asked;
+    try {
+      const story = await ask(`story/${encodeURIComponent(id)}`, { view: this.on.view() });
+      if (mine !== this.asked || this.id !== id) return;
+      this.story = story;
+      this.#draw();
+    } catch (error) {
+      if (mine !== this.asked || this.id !== id) return;
+      const words = error instanceof Refused ? error.message : "The server does not answer.";
+      this.panel.replaceChildren(this.#head(id), el("p.empty", {}, words));
+    }
+  }
+
+  /** Time goes on: a stay that has no end grows. */
+  tick() {
+    if (!this.story) return;
+    this.bar?.replaceWith((this.bar = this.#timeline()));
+    for (const [element, stay] of this.lengths ?? []) element.textContent = duration((stay.end ?? this.on.now()) - stay.start);
+  }
+
+  #head(title, story = null) {
+    const close = el("button.icon", { type: "button", "aria-label": "Close (Esc)", title: "Close (Esc)", on: { click: () => this.on.close() } }, "×");
+    return el("div.head", {}, story ? el("span.swatch") : null, el("h2", { id: "job-heading" }, title), close);
+  }
+
+  #draw() {
+    const { story } = this;
+    const clock = this.on.clock();
+    const scrolled = this.panel.querySelector(".scroll")?.scrollTop ?? 0;
+    const held = document.activeElement?.closest?.("#job") ? true : false;
+    this.bar = this.#timeline();
+    this.lengths = [];
+    const body = el("div.scroll", {},
+      el("p.tags", {},
+        el(`span.tag.state-${/^[a-z]+$/.test(story.state) ? story.state : "other"}`, {}, story.state),
+        el("span.tag", {}, story.vc), el("span.tag", {}, plural(story.gpus, "GPU")),
+        el("span.tag", {}, story.priority < 0 ? "opportunistic" : `priority ${story.priority}`),
+        story.id !== story.name ? el("span.tag.quiet", {}, `id ${story.id}`) : null),
+      story.command ? el("pre.command", {}, story.command) : null,
+      this.bar,
+      story.explanation ? el("div.explanation", {}, story.explanation.split("\n").map((line) => el("p", {}, line))) : null,
+      el("h3", {}, "Stays"),
+      el("table.stays", {}, el("thead.unseen", {}, el("tr", {}, ["kind", "from", "length", "where"].map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", {}, [...story.stays].reverse().map((stay) => this.#stay(stay, clock)))),
+      el("h3", {}, "What happened"),
+      story.moments.length
+        ? el("ol.moments", {}, [...story.moments].reverse().map(({ at, text }) => el("li", {}, el("time", { title: clock.full(at) }, clock.at(at)), el("span", {}, text))))
+        : el("p.empty", {}, "Nothing yet."));
+    this.panel.replaceChildren(this.#head(story.name, story), body);
+    dress(this.panel, this.palette.vc(story.vc));
+    body.scrollTop = scrolled;
+    if (held) this.panel.querySelector("button").focus();
+  }
+
+  #stay(stay, clock) {
+    const length = el("td.number", {}, duration((stay.end ?? this.on.now()) - stay.start));
+    if (stay.end === null) this.lengths.push([length, stay]);
+    return el("tr", {}, el("td", {}, el(`i.key.j-${stay.kind}`), WORDS[stay.kind] ?? stay.kind), el("td", { title: clock.full(stay.start) }, clock.at(stay.start)), length, el("td.where", {}, el("div", {}, stay.where)));
+  }
+
+  #timeline() {
+    const { stays } = this.story;
+    const now = this.on.now();
+    const start = stays[0]?.start ?? now;
+    const end = Math.max(start + 1, ...stays.map((stay) => stay.end ?? now));
+    const clock = this.on.clock();
+    const bar = el("div.timeline", { role: "img", "aria-label": stays.map((stay) => `${WORDS[stay.kind] ?? stay.kind} ${duration((stay.end ?? now) - stay.start)}`).join(", then ") || "no time yet" },
+      stays.map((stay) => el(`span.j-${stay.kind}`, {
+        title: `${WORDS[stay.kind] ?? stay.kind} from ${clock.at(stay.start)}, ${duration((stay.end ?? now) - stay.start)}${stay.where ? `\n${stay.where}` : ""}`,
+        vars: { left: `${((stay.start - start) / (end - start)) * 100}%`, width: `${(((stay.end ?? now) - stay.start) / (end - start)) * 100}%` },
+      })));
+    const open = stays.some((stay) => stay.end === null);
+    return el("figure.life", {}, bar, el("figcaption", {}, el("span", {}, clock.at(start)), el("span", {}, duration(end - start)), el("span", {}, open ? "now" : clock.at(end))));
+  }
+}

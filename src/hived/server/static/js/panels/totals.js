@@ -1,0 +1,52 @@
+// The line of numbers under the header, and the bar of the whole cluster.
+
+import { el, say } from "../dom.js";
+import { count, percent } from "../format.js";
+
+const PARTS = [
+  ["guaranteed", "Guaranteed", "Share of all GPUs that run jobs inside their VC's own cells"],
+  ["opportunistic", "Opportunistic", "Share of all GPUs that run jobs on what others leave idle; given back at once"],
+  ["reserved", "Reserved", "Idle GPUs kept for a job that waits for others to go"],
+  ["idle", "Idle", "Healthy GPUs that nobody uses"],
+  ["bad", "Bad", "Faulty or drained GPUs: no job is placed there"],
+];
+
+export class TotalsLine {
+  constructor(parent) {
+    this.bar = el("div.whole", { role: "img" }, PARTS.map(([key]) => el(`span.k-${key}`)));
+    this.cards = new Map();
+    const card = (key, label, title) => {
+      const value = el("span.value");
+      const more = el("span.more");
+      this.cards.set(key, { value, more });
+      return el(`div.stat.s-${key}`, { title }, el("span.label", {}, key in { gpus: 1, fragmentation: 1, waiting: 1 } ? null : el(`i.key.k-${key}`), label), el("span.figure", {}, value, more));
+    };
+    parent.replaceChildren(
+      el("div.stats", {},
+        card("gpus", "GPUs", "All GPUs of the cluster"),
+        PARTS.map(([key, label, title]) => card(key, label, title)),
+        card("fragmentation", "Fragmentation", "Share of nodes that cannot give all their GPUs to one guaranteed job since some are in guaranteed use"),
+        card("waiting", "Waiting", "Jobs in the queue")),
+      this.bar);
+  }
+
+  show(totals, queueTotal) {
+    const { gpus } = totals;
+    const idle = Math.max(0, gpus - totals.guaranteed - totals.opportunistic - totals.reserved - totals.bad);
+    const values = { ...totals, idle };
+    PARTS.forEach(([key], at) => {
+      this.#set(key, count(values[key]), gpus ? percent(values[key] / gpus) : "");
+      this.bar.children[at].style.flexGrow = values[key];
+    });
+    this.#set("gpus", count(gpus), "");
+    this.#set("fragmentation", percent(totals.fragmentation), "");
+    this.#set("waiting", count(queueTotal), "");
+    this.bar.setAttribute("aria-label", PARTS.map(([key, label]) => `${label} ${count(values[key])}`).join(", "));
+  }
+
+  #set(key, value, more) {
+    const card = this.cards.get(key);
+    say(card.value, value);
+    say(card.more, more);
+  }
+}

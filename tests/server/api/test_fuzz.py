@@ -1,0 +1,69 @@
+"""The API fuzzed from its own OpenAPI document: no 500, and no answer that the document does not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import schemathesis
+from hypothesis import settings
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from hived.errors import UnavailableError
+from hived.server.app import make_app
+
+from .fakes import FakeService, FakeSource
+
+TOKEN = "t0ken"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+]
+
+
+class Fleeting(FakeService):
+    """An engine that stops as soon as anybody waits for it, so that streams end."""
+
+    async def changed(self, after: int) -> None:
+        raise UnavailableError("the engine stops")
+
+    async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
+        raise UnavailableError("the engine stops")
+
+
+service = Fleeting()
+app = make_app(service, FakeSource(live=False), token=TOKEN, hosts=("testserver",))
+schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+
+
+@schema.parametrize()
+@settings(max_examples=10)
+def test_nothing_that_is_sent_breaks_the_engine(case: Any) -> None:
+    # 503 is the answer of an engine that stops, and no failure of the API
+    case.call_and_validate(headers=HEADERS, checks=CHECKS)
+
+
+class Lives(schema.as_state_machine()):  # type: ignore[misc]
+    """Jobs are submitted, and what is answered is asked about in turn: read, explained, cancelled."""
+
+    def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+        return {"headers": HEADERS}
+
+    def validate_response(self, response: Any, case: Any, **more: Any) -> None:
+        case.validate_response(response, checks=CHECKS, headers=HEADERS)
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(max_examples=5, stateful_step_count=8, deadline=None)

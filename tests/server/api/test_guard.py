@@ -1,0 +1,242 @@
+"""Who may ask: tokens, host names, origins."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import httpx
+import pytest
+
+from hived.server.app import make_app
+
+from .client import Client, error
+from .fakes import FakeService, FakeSource
+
+TOKEN = "s3cret-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+HOME = "http://localhost:8080"
+JOB = {"vc": "vision", "command": ["true"]}
+
+
+def tcp(service: FakeService, base_url: str = HOME, hosts: Collection[str] = ()) -> Client:
+    """What a client over TCP sees."""
+    return Client(make_app(service, FakeSource(), token=TOKEN, hosts=hosts), base_url=base_url)
+
+
+def signed_in(service: FakeService) -> Client:
+    client = tcp(service)
+    assert client.get(f"/?token={TOKEN}").status_code == 303
+    return client
+
+
+# -- the token
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": f"Bearer {TOKEN[:-1]}"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": TOKEN},
+        {"Cookie": "hived_token="},
+        {"Cookie": "hived_token=wrong"},
+        {"Cookie": f"other={TOKEN}"},
+    ],
+)
+def test_without_the_token_nothing_is_told(service: FakeService, headers: dict[str, str]) -> None:
+    client = tcp(service)
+    for path in ("/v1/about", "/v1/dashboard/layout", "/v1/nothing", "/v1", "//v1/about", "/static2"):
+        response = client.get(path, headers=headers)
+        assert response.status_code == 401, path
+        assert error(response)["code"] == "unauthorized"
+        assert response.headers["www-authenticate"].startswith("Bearer")
+        assert TOKEN not in response.text
+
+
+def test_a_token_of_strange_bytes_is_wrong_and_no_more(service: FakeService) -> None:
+    for raw in (b"Bearer \xff\xfe", b"Bearer t\xc3\xb6ken", b"bearer " + b"x" * 8_000):
+        response = tcp(service).get("/v1/about", headers=httpx.Headers({b"Authorization": raw}))
+        assert response.status_code == 401
+    assert tcp(service).get("/?token=%FF%00%ED%A0%80").status_code == 401
+
+
+def test_with_the_token_all_is_told(service: FakeService) -> None:
+    assert tcp(service).get("/v1/about", headers=BEARER).status_code == 200
+    assert tcp(service).get("/v1/about", headers={"Authorization": f"bearer  {TOKEN} "}).status_code == 200
+    assert tcp(service).post("/v1/jobs", headers=BEARER, json=JOB).status_code == 201
+
+
+def test_the_page_and_its_files_need_no_token(service: FakeService) -> None:
+    for path in ("/", "/healthz", "/openapi.json"):
+        assert tcp(service).get(path).status_code == 200, path
+    assert tcp(service).get("/static/nothing").status_code == 404
+
+
+def test_a_link_with_the_token_signs_the_browser_in(service: FakeService) -> None:
+    client = tcp(service)
+    response = client.get(f"/?token={TOKEN}")
+    assert (response.status_code, response.headers["location"]) == (303, "/")
+    cookie = response.headers["set-cookie"].lower()
+    for part in (f"hived_token={TOKEN}", "httponly", "samesite=strict", "path=/"):
+        assert part in cookie
+    assert "token" not in response.headers["location"]
+    assert client.get("/v1/about").status_code == 200
+
+
+def test_a_link_with_a_wrong_token_signs_nobody_in(service: FakeService) -> None:
+    response = tcp(service).get("/?token=wrong")
+    assert response.status_code == 401
+    assert "set-cookie" not in response.headers
+
+
+def test_a_link_with_the_token_of_a_foreign_page_signs_nobody_in(service: FakeService) -> None:
+    response = tcp(service, base_url="http://evil.example").get(f"/?token={TOKEN}")
+    assert response.status_code == 403
+    assert "set-cookie" not in response.headers
+
+
+def test_a_wrong_bearer_is_not_helped_by_a_right_cookie(service: FakeService) -> None:
+    assert signed_in(service).get("/v1/about", headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_over_the_socket_no_token_is_needed(client: Client) -> None:
+    assert client.get("/v1/about").status_code == 200
+    assert client.post("/v1/jobs", json=JOB).status_code == 201
+
+
+def test_the_openapi_document_says_how_the_token_is_shown(service: FakeService, client: Client) -> None:
+    document = tcp(service).get("/openapi.json").json()
+    assert document["components"]["securitySchemes"]["token"] == {"type": "http", "scheme": "bearer"}
+    assert document["security"] == [{"token": []}, {"cookie": []}]
+    assert "401" in document["paths"]["/v1/jobs"]["post"]["responses"]
+    assert "securitySchemes" not in client.get("/openapi.json").json()["components"]
+
+
+# -- host names
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST:9999", "gpu1", "gpu1:7", "gpu2:80"],
+)
+def test_a_name_of_ours_is_answered(service: FakeService, host: str) -> None:
+    client = tcp(service, hosts=("gpu1", "GPU2:80"))
+    assert client.get("/v1/about", headers={**BEARER, "Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "localhost@evil.example",
+        "evil.example#localhost",
+        "evil.example/localhost",
+        "evil.example\\@localhost",
+        "localhost:8080:8080",
+        "localhost:99999",
+        "[::1",
+        "gpu2",
+        "gpu2:81",
+        "",
+        "192.0.2.1",
+    ],
+)
+def test_a_name_that_is_not_ours_is_refused(service: FakeService, host: str) -> None:
+    client = tcp(service, hosts=("gpu1", "gpu2:80"))
+    for path in ("/v1/about", "/", "/healthz", "/openapi.json"):
+        response = client.get(path, headers={**BEARER, "Host": host})
+        assert (response.status_code, error(response)["code"]) == (403, "forbidden"), path
+
+
+def test_the_socket_has_any_name_that_is_not_a_public_one(service: FakeService, client: Client) -> None:
+    for host in ("hived", "localhost", "127.0.0.1:9000", "engine:80"):
+        assert client.get("/v1/about", headers={"Host": host}).status_code == 200, host
+    for host in ("evil.example", "evil.example:9000", "a b"):
+        assert client.get("/v1/about", headers={"Host": host}).status_code == 403, host
+
+
+# -- origins
+
+FOREIGN = [
+    "http://evil.example",
+    "http://localhost",
+    "http://localhost:3000",
+    "http://127.0.0.1:8080",
+    "https://localhost.evil.example:8080",
+    "http://localhost:8080@evil.example",
+    "http://localhost:8080/",
+    "http://evil.example#localhost:8080",
+    "ftp://localhost:8080",
+    "null",
+    "",
+    "localhost:8080",
+]
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_a_foreign_page_is_refused(service: FakeService, origin: str) -> None:
+    client = signed_in(service)
+    for response in (
+        client.post("/v1/jobs", json=JOB, headers={"Origin": origin}),
+        client.post("/v1/jobs", json=JOB, headers={"Origin": origin, **BEARER}),
+        client.get("/v1/about", headers={"Origin": origin}),
+    ):
+        assert (response.status_code, error(response)["code"]) == (403, "forbidden")
+    assert not service.known
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null"])
+def test_a_foreign_page_is_refused_on_a_forwarded_socket_too(client: Client, service: FakeService, origin: str) -> None:
+    response = client.post("/v1/jobs", json=JOB, headers={"Origin": origin, "Host": "localhost:9000"})
+    assert response.status_code == 403
+    assert not service.known
+
+
+def test_our_own_page_may_change_things(service: FakeService) -> None:
+    client = signed_in(service)
+    assert client.post("/v1/jobs", json=JOB, headers={"Origin": HOME}).status_code == 201
+
+
+def test_our_own_page_behind_tls_may_change_things(service: FakeService) -> None:
+    client = tcp(service, hosts=("gpu1",))
+    headers = {**BEARER, "Host": "gpu1", "Origin": "https://gpu1"}
+    assert client.post("/v1/jobs", json=JOB, headers=headers).status_code == 201
+
+
+def test_one_foreign_origin_among_ours_is_foreign(service: FakeService) -> None:
+    headers = httpx.Headers([("Origin", HOME), ("Origin", "http://evil.example"), *BEARER.items()])
+    assert tcp(service).post("/v1/jobs", json=JOB, headers=headers).status_code == 403
+
+
+def test_a_cookie_alone_changes_nothing(service: FakeService) -> None:
+    client = signed_in(service)
+    for method, path in (("POST", "/v1/jobs"), ("PUT", "/v1/spec"), ("DELETE", "/v1/jobs"), ("POST", "/v1/drain")):
+        assert client.request(method, path, json=JOB).status_code == 403, path
+    assert not service.known
+
+
+def test_nobody_else_is_allowed_to_read_us(service: FakeService) -> None:
+    response = tcp(service).get("/v1/about", headers={**BEARER, "Origin": HOME})
+    assert "access-control-allow-origin" not in response.headers
+    preflight = tcp(service).request(
+        "OPTIONS", "/v1/jobs", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    )
+    assert preflight.status_code == 403
+
+
+def test_answers_are_not_kept_guessed_or_framed(client: Client) -> None:
+    for path in ("/v1/about", "/v1/jobs/9", "/", "/nothing"):
+        headers = client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff", path
+        assert headers["x-frame-options"] == "DENY", path
+        assert headers["cross-origin-resource-policy"] == "same-origin", path
+        assert headers["referrer-policy"] in ("same-origin", "no-referrer"), path
+        assert headers["cache-control"] in ("no-store", "no-cache"), path

@@ -1,0 +1,300 @@
+"""Raw bytes over raw sockets: whatever comes, the next who asks is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hived.server import connections, limits
+from hived.server.app import make_app
+from hived.server.serving import Server
+
+from .fakes import FakeService, FakeSource
+
+TOKEN = "t0ken"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t0ken\r\nContent-Type: application/json\r\n"
+
+
+@contextlib.asynccontextmanager
+async def serving(service: FakeService) -> AsyncIterator[Server]:
+    server = Server()
+    await server.start(make_app(service, FakeSource(), token=TOKEN, hosts=()), listen=("127.0.0.1", 0))
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+class Answer(NamedTuple):
+    """One answer; status 0: the other side closed without any."""
+
+    status: int
+    body: bytes
+
+
+async def answer(reader: asyncio.StreamReader) -> Answer:
+    """The next answer."""
+    head = b""
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(60):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"(?i)content-length: (\d+)", head)
+            return Answer(int(head.split()[1]), await reader.readexactly(int(length[1]) if length else 0))
+    return Answer(0, b"")
+
+
+async def exchange(server: Server, pieces: Sequence[bytes], pause: float = 0.0) -> Answer:
+    """Send the pieces on a connection of their own; the first answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    with contextlib.suppress(OSError):
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(pause)
+    found = await answer(reader)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return found
+
+
+def assert_shape(found: Answer) -> None:
+    """The answer is an error in our one shape."""
+    assert set(json.loads(found.body)) == {"error"}
+    assert set(json.loads(found.body)["error"]) == {"code", "message", "field"}
+
+
+async def assert_alive(server: Server) -> None:
+    """Others are still answered."""
+    assert (await exchange(server, [GET])).status == 200
+
+
+MALFORMED = {
+    "nothing": b"\r\n\r\n",
+    "no HTTP": b"nonsense\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200 + b"\r\n\r\n",
+    "SSH": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+    "a huge header": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+    "many headers": b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
+    "a huge path": b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a header with NUL": b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
+    "a folded header": b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: yes\r\n\r\n",
+    "a space in the path": b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "bytes in the path": b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a negative length": POST + b"Content-Length: -1\r\n\r\n",
+    "a length that is none": POST + b"Content-Length: x\r\n\r\n",
+    "a chunk size that is none": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "a huge chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 100 + b"\r\n",
+    "an unknown transfer encoding": POST + b"Transfer-Encoding: gzip\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_no_http_is_answered_or_closed(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
+
+    async def scene() -> None:
+        async with serving(service) as server:
+            found = await exchange(server, [MALFORMED[name]])
+            assert found.status == 0 or 400 <= found.status < 500
+            if found.status:
+                assert_shape(found)
+            await assert_alive(server)
+
+    asyncio.run(scene())
+
+
+STRANGE = {
+    "length and chunks": POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "an absolute target": b"GET http://evil.example/v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a target that is no path": b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a proxy request": b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "HTTP/1.0 without a host": b"GET /v1/about HTTP/1.0\r\n\r\n",
+    "a websocket": b"GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+    "HTTP/2 by upgrade": b"GET /v1/about HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n",
+    "out of the files": b"GET /static/../../../../../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "out of the files, encoded": b"GET /static/%2e%2e/%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "out of the files, slashes too": b"GET /static/..%2f..%2f..%2fserver%2fapp.py HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an absolute file": b"GET /static//etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a file with NUL": b"GET /static/%00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a file name that is too long": b"GET /static/" + b"a" * 5_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a file that is no Unicode": b"GET /static/%ff%fe%ed%a0%80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a folder": b"GET /static/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a secret path behind an open one": b"GET /static/../v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a secret path behind an open one, encoded": b"GET /static/%2e%2e/v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a secret path after slashes": b"GET //v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a secret path in capitals": b"GET /V1/about HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a secret path with a parameter": b"GET /v1/about;/static/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a host with a path": b"GET /v1/about HTTP/1.1\r\nHost: localhost/static/\r\n\r\n",
+    "a forwarded client": b"GET /v1/about HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 127.0.0.1\r\n\r\n",
+    "another method by header": b"GET /v1/about HTTP/1.1\r\nHost: localhost\r\nX-HTTP-Method-Override: POST\r\n\r\n",
+    "a method of its own": b"BREW /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_is_strange_is_refused(service: FakeService, name: str) -> None:
+    async def scene() -> None:
+        async with serving(service) as server:
+            found = await exchange(server, [STRANGE[name]])
+            assert 400 <= found.status < 500
+            assert_shape(found)
+            await assert_alive(server)
+        assert not service.known
+
+    asyncio.run(scene())
+
+
+def test_noise_does_no_harm(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.3)
+    noise = random.Random(0)
+
+    def garbled() -> bytes:
+        data = bytearray(POST + b'Content-Length: 34\r\n\r\n{"vc": "vision", "command": ["x"]}')
+        for _ in range(noise.randint(1, 6)):
+            data[noise.randrange(len(data))] = noise.randrange(256)
+        return bytes(data[: noise.randint(1, len(data))] + noise.randbytes(noise.randint(0, 50)))
+
+    async def scene() -> None:
+        async with serving(service) as server:
+            for _ in range(10):
+                answers = await asyncio.gather(*(exchange(server, [garbled()]) for _ in range(30)))
+                assert {found.status for found in answers} <= {0, 201, 400, 401, 403, 404, 405, 408, 413, 415, 422}
+            await assert_alive(server)
+
+    asyncio.run(scene())
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered(service: FakeService) -> None:
+    async def scene() -> None:
+        async with serving(service) as server:
+            assert (await exchange(server, [bytes([byte]) for byte in GET], pause=0.002)).status == 200
+
+    asyncio.run(scene())
+
+
+def test_requests_in_one_piece_are_all_answered(service: FakeService) -> None:
+    async def scene() -> None:
+        async with serving(service) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(GET * 50)
+            assert [(await answer(reader)).status for _ in range(50)] == [200] * 50
+            writer.close()
+
+    asyncio.run(scene())
+
+
+def test_a_connection_that_asks_nothing_is_closed(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.1)
+
+    async def scene() -> None:
+        async with serving(service) as server:
+            for before, begun in ((b"", b""), (b"", b"GET / HT"), (b"", GET[:-2]), (GET, b"GET /hea")):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                if before:
+                    writer.write(before)
+                    assert (await answer(reader)).status == 200
+                writer.write(begun)
+                with contextlib.suppress(ConnectionResetError):
+                    async with asyncio.timeout(60):
+                        await reader.read(-1)
+                writer.close()
+            await assert_alive(server)
+
+    asyncio.run(scene())
+
+
+def test_a_body_that_nobody_wants_is_not_read_for_ever(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+
+    async def send_for_ever(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"x" * 65_536)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async def scene() -> None:
+        async with serving(service) as server:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(POST + b"Content-Length: 1000000000000\r\n\r\n")
+            with pytest.raises(ConnectionError):
+                await asyncio.wait_for(send_for_ever(writer), 60)
+            writer.close()
+            await assert_alive(server)
+
+    asyncio.run(scene())
+
+
+def test_a_large_body_is_answered_before_it_is_all_here(service: FakeService) -> None:
+    async def scene() -> None:
+        async with serving(service) as server:
+            pieces = [POST + b"Transfer-Encoding: chunked\r\n\r\n"] + [b"10000\r\n" + b" " * 65_536 + b"\r\n"] * 70
+            assert (await exchange(server, pieces)).status == 413
+            await assert_alive(server)
+
+    asyncio.run(scene())
+
+
+def test_connections_over_the_limit_are_told_so_and_the_rest_go_on(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CONNECTIONS", 5)
+
+    async def scene() -> None:
+        async with serving(service) as server:
+            idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]
+            refused = await exchange(server, [GET])
+            assert refused.status == 503
+            assert json.loads(refused.body)["error"]["code"] == "unavailable"
+            reader, writer = idle[0]
+            writer.write(GET)
+            assert (await answer(reader)).status == 200
+            for _, writer in idle:
+                writer.close()
+                await writer.wait_closed()
+            async with asyncio.timeout(60):
+                while (await exchange(server, [GET])).status != 200:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+
+
+def test_a_socket_is_as_robust(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+
+    async def scene() -> None:
+        server = Server()
+        app = make_app(service, FakeSource(), token=None, hosts=(), local=True)
+        await server.start(socket_app=app, socket=tmp_path / "s")
+        statuses = []
+        for request in (*MALFORMED.values(), b"GET /healthz HTTP/1.0\r\n\r\n"):
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+            with contextlib.suppress(OSError):
+                writer.write(request)
+                await writer.drain()
+            statuses.append((await answer(reader)).status)
+            writer.close()
+        assert statuses[-1] == 200  # the last was right, if old
+        assert {0, 400} <= set(statuses)
+        assert not [status for status in statuses if status >= 500]
+        await server.stop()
+
+    asyncio.run(scene())

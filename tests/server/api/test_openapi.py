@@ -1,0 +1,113 @@
+"""The OpenAPI document: that it is one, and that it says all there is to say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from .client import Client
+
+ERROR = {"$ref": "#/components/schemas/ErrorAnswer"}
+OPERATIONS = {
+    "GET /healthz": "check_health",
+    "GET /v1/about": "get_about",
+    "POST /v1/jobs": "submit_job",
+    "GET /v1/jobs": "list_jobs",
+    "GET /v1/jobs/{ref}": "get_job",
+    "POST /v1/jobs/{ref}/cancel": "cancel_job",
+    "GET /v1/jobs/{ref}/explain": "explain_job",
+    "GET /v1/jobs/{ref}/log": "read_log",
+    "GET /v1/jobs/{ref}/log/stream": "stream_log",
+    "POST /v1/plan": "plan_job",
+    "GET /v1/events": "list_events",
+    "GET /v1/events/stream": "stream_events",
+    "GET /v1/devices": "list_devices",
+    "POST /v1/drain": "drain_devices",
+    "PUT /v1/spec": "replace_spec",
+    "GET /v1/decisions": "export_decisions",
+}
+SIX = ["layout", "picture", "curves", "story/{job}", "comparison", "stream"]
+
+
+@pytest.fixture
+def document(client: Client) -> Any:
+    return client.get("/openapi.json").json()
+
+
+def operations(document: Any) -> Iterator[tuple[str, Any]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def test_it_has_every_path_there_is(document: Any) -> None:
+    found = {name: operation["operationId"] for name, operation in operations(document)}
+    expected = {f"GET /v1/dashboard/{name}" for name in SIX}
+    assert {name: verb for name, verb in found.items() if "dashboard" not in name} == OPERATIONS
+    assert {name for name in found if "dashboard" in name} == expected
+    assert len(set(found.values())) == len(found)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", verb) for verb in found.values())
+
+
+def test_every_operation_is_described_and_has_a_tag(document: Any) -> None:
+    known = {tag["name"] for tag in document["tags"]}
+    for name, operation in operations(document):
+        assert operation["summary"], name
+        assert operation["description"], name
+        assert set(operation["tags"]) <= known, name
+
+
+def test_every_error_has_the_one_shape(document: Any) -> None:
+    for name, operation in operations(document):
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                assert response["content"] == {"application/json": {"schema": ERROR}}, (name, status)
+                assert response["description"], (name, status)
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_routes_with_a_body_declare_what_becomes_of_bad_ones(document: Any) -> None:
+    for name, operation in operations(document):
+        if "requestBody" in operation:
+            assert {"400", "413", "415", "422"} <= set(operation["responses"]), name
+            assert operation["requestBody"]["content"].keys() == {"application/json"}, name
+
+
+def test_every_schema_is_one_and_every_reference_leads_somewhere(document: Any) -> None:
+    for schema in document["components"]["schemas"].values():
+        jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+    for reference in re.findall(r"'\$ref': '#/components/schemas/(\w+)'", repr(document)):
+        assert reference in document["components"]["schemas"]
+
+
+def test_every_example_is_valid(document: Any) -> None:
+    seen = 0
+    for _, operation in operations(document):
+        content = operation.get("requestBody", {"content": {"application/json": {}}})["content"]["application/json"]
+        for example in content.get("examples", {}).values():
+            jsonschema_rs.validate({**content["schema"], "components": document["components"]}, example["value"])
+            seen += 1
+    assert seen >= 7
+
+
+def test_the_fields_of_requests_and_answers_are_described(document: Any) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["Submission"]["properties"]["tasks"]["description"]
+    assert schemas["Job"]["properties"]["exit_code"]["description"]
+
+
+def test_the_examples_that_can_be_sent_work(client: Client, document: Any) -> None:
+    for name, operation in operations(document):
+        method, path = name.split(" ")
+        content = operation.get("requestBody", {"content": {"application/json": {}}})["content"]["application/json"]
+        for example in content.get("examples", {}).values():
+            assert client.request(method, path, json=example["value"]).status_code in (200, 201), name
+
+
+def test_no_page_loads_anything_from_elsewhere(client: Client) -> None:
+    for path in ("/docs", "/redoc", "/docs/oauth2-redirect"):
+        assert client.get(path).status_code == 404

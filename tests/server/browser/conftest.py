@@ -1,0 +1,144 @@
+"""A browser per worker, and pages in it that must stay without errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
+
+from hived.server.sources import Source
+
+from .serving import Served, find_chromium, launch
+
+SCREENSHOTS = Path(os.environ.get("HIVED_SCREENSHOTS", "test-output/screenshots"))
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    try:
+        find_chromium()
+    except RuntimeError as error:
+        pytest.fail(str(error), pytrace=False)
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+class Shown:
+    """A dashboard on a screen."""
+
+    def __init__(self, page: Page, server: Served) -> None:
+        self.page = page
+        self.server = server
+        self.problems: list[str] = []
+        self.forgiven: tuple[str, ...] = ("willReadFrequently",)  #: said when a test reads pixels
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
+        page.on("requestfailed", self._failed)
+        page.on("response", self._answered)
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(f"console: {message.text}")
+
+    def _answered(self, answer: Response) -> None:
+        if answer.status >= 400:
+            self.problems.append(f"{answer.status} {answer.url}")
+
+    def _failed(self, request: Request) -> None:
+        # a question that a later one overtook is dropped on purpose
+        if request.failure != "net::ERR_ABORTED":
+            self.problems.append(f"failed: {request.url} {request.failure}")
+
+    def until(self, expression: str, *arguments: Any) -> Any:
+        """What JavaScript says, once it is true. (Playwright's own waiting needs `eval`, which the page forbids.)"""
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            found = self.page.evaluate(expression, *arguments)
+            if found:
+                return found
+            assert time.monotonic() < give_up, f"never true: {expression}"
+            time.sleep(0.02)
+
+    def until_text(self, selector: str, text: str) -> None:
+        """Once the element has the text in it."""
+        self.until(f"document.querySelector({json.dumps(selector)})?.textContent.includes({json.dumps(text)})")
+
+    def text(self, selector: str) -> str:
+        """Of the first such element, as people see it."""
+        return self.page.locator(selector).first.inner_text()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What the page counted so far."""
+        counted: dict[str, int] = self.page.evaluate("__hived.counters")
+        return counted
+
+    def centre(self, leaf: int) -> tuple[float, float]:
+        """Where a GPU is on the page."""
+        script = """leaf => { const frame = document.getElementById("map").getBoundingClientRect();
+            const [left, top, right, bottom] = __hived.app.map.boxOf(leaf);
+            return [frame.left + (left + right) / 2, frame.top + (top + bottom) / 2]; }"""
+        x, y = self.page.evaluate(script, leaf)
+        return x, y
+
+    def colour(self, leaf: int) -> str:
+        """What a GPU's tile is painted with, just inside its upper edge: ``#rrggbb``."""
+        script = """leaf => { const [left, top, right] = __hived.app.map.boxOf(leaf).map((at) => at * devicePixelRatio);
+            const pixel = __hived.app.map.under.getImageData((left + right) / 2, top + 4, 1, 1).data;
+            return "#" + [...pixel.slice(0, 3)].map((part) => part.toString(16).padStart(2, "0")).join(""); }"""
+        return str(self.page.evaluate(script, leaf))
+
+    def hover(self, leaf: int) -> str:
+        """The tip's text with the pointer on a GPU."""
+        self.page.mouse.move(*self.centre(leaf))
+        self.until("!document.getElementById('tip').hidden")
+        return self.text("#tip")
+
+    def keep(self, name: str) -> None:
+        """A screenshot, kept as output of the tests."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.mouse.move(2, 2)
+        self.page.wait_for_timeout(350)  # transitions of the bars
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+Show = Callable[..., Shown]
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Show]:
+    """Open the dashboard of a source; after the test the page must have had no errors and no failed requests."""
+    shown: list[Shown] = []
+
+    def open_it(
+        source: Source, width: int = 1440, height: int = 900, scheme: str = "light", ratio: float = 1, path: str = ""
+    ) -> Shown:
+        server = Served(source)
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if scheme == "dark" else "light",
+            device_scale_factor=ratio,
+            locale="en-GB",
+            timezone_id="UTC",
+        )
+        one = Shown(context.new_page(), server)
+        shown.append(one)
+        one.page.goto(server.url + path)
+        one.until("window.__hived?.app && performance.getEntriesByName('hived:first-picture').length > 0")
+        return one
+
+    yield open_it
+    for one in shown:
+        one.page.context.close()
+        one.server.stop()
+    for one in shown:
+        assert [what for what in one.problems if not any(word in what for word in one.forgiven)] == []

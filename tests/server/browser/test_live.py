@@ -1,0 +1,60 @@
+"""The stream: what happens arrives, a lost server comes back, a changed cluster is drawn anew."""
+
+from __future__ import annotations
+
+from .conftest import Show
+from .stubs import held, small_cluster, waits
+
+
+def test_what_happens_is_on_the_page_without_a_reload(show: Show) -> None:
+    source = small_cluster()
+    shown = show(source)
+    shown.until_text("#status", "live")
+    source.change(
+        [held("12", "arrived-12", "nlp", "guaranteed", [(0, 0, 5, 1)])],
+        queue=[waits("13", "new-13", "nlp", 2, ["full"])],
+    )
+    shown.until_text("#queue", "new-13")
+    assert "2 / 2" in shown.page.locator(".vc").nth(2).inner_text()
+    assert "4" in shown.text(".s-guaranteed")
+    assert "arrived-12" in shown.hover(5)
+
+
+def test_many_changes_between_two_updates_all_arrive(show: Show) -> None:
+    source = small_cluster()
+    shown = show(source)
+    for number in range(6):
+        source.change(queue=[waits(f"q{number}", f"burst-{number}", "nlp", 1, ["full"])])
+    shown.until_text("#queue", "burst-5")
+
+
+def test_a_dropped_stream_is_said_and_comes_back_with_what_was_missed(show: Show) -> None:
+    source = small_cluster()
+    shown = show(source)
+    shown.forgiven = (*shown.forgiven, "ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY", "ERR_NETWORK")
+    shown.until_text("#status", "live")
+    shown.server.stop()
+    shown.until_text("#status", "reconnecting")
+    assert "resnet-1" in shown.hover(0), "the last that was known stays on screen"
+    source.change([held("14", "meanwhile-14", "nlp", "guaranteed", [(0, 0, 5, 1)])], gone=["1"])
+    shown.server.start()
+    shown.until_text("#status", "live")
+    shown.until("__hived.app.cells.ofJob('14').length === 1")
+    assert "meanwhile-14" in shown.hover(5)
+    assert "Idle" in shown.hover(0)
+
+
+def test_a_cluster_that_was_changed_is_drawn_anew_without_a_reload(show: Show) -> None:
+    source = small_cluster()
+    shown = show(source)
+    source.rebuild([source.chains[0].model_copy(update={"nodes": ["gpu-box", "second-box"]})])
+    shown.until("__hived.app.cells.leaves === 16 && __hived.app.cells.known")
+    source.change([held("15", "there-15", "nlp", "guaranteed", [(0, 1, 0, 8)])])
+    shown.until("__hived.app.cells.ofJob('15').length === 1")
+    assert "second-box, GPU 3" in shown.hover(11)
+
+
+def test_times_are_in_the_readers_zone_and_ages_tick(show: Show) -> None:
+    shown = show(small_cluster())
+    waited = shown.text(".waiting .wait")
+    shown.until(f"document.querySelector('.waiting .wait').textContent !== {waited!r}")

@@ -1,0 +1,58 @@
+"""Screenshots, kept as output of the tests, and how long the largest cluster takes (measured and told, not judged)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .conftest import SCREENSHOTS, Show
+from .finished import FinishedStub
+from .measured import measure_page
+from .stubs import big_cluster, small_cluster
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_8_gpus(show: Show, scheme: str) -> None:
+    shown = show(small_cluster(), scheme=scheme)
+    shown.until("__hived.app.curves.curves")
+    shown.keep(f"8-gpus-{scheme}")
+    shown.page.mouse.click(*shown.centre(0))
+    shown.until("document.querySelector('#job .timeline')")
+    shown.keep(f"8-gpus-job-{scheme}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_65536_gpus(show: Show, scheme: str) -> None:
+    source = big_cluster()
+    shown = show(source, scheme=scheme)
+    measured = measure_page(shown.page, lambda: source.churn(50), updates=8)
+    shown.keep(f"65536-gpus-{scheme}")
+    found = {"gpus": source.gpus, "holders": len(source.holders), **measured}
+    (SCREENSHOTS / f"65536-gpus-{scheme}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(f"65,536 GPUs, {len(source.holders)} jobs: {found}")
+    shown.page.mouse.move(*shown.centre(8 * 1500))
+    for _ in range(9):
+        shown.page.mouse.wheel(0, -240)
+    shown.until("!__hived.app.map.specks")
+    shown.keep(f"65536-gpus-near-{scheme}")
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (3440, 1440)])
+def test_a_phone_and_an_ultra_wide_screen(show: Show, width: int, height: int) -> None:
+    shown = show(small_cluster(), width, height, ratio=2 if width < 500 else 1)
+    overflow = shown.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert overflow <= 0, "nothing sticks out to the side"
+    shown.keep(f"8-gpus-{width}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_finished_run_and_its_comparison(show: Show, scheme: str) -> None:
+    shown = show(FinishedStub(), scheme=scheme)
+    shown.until("__hived.app.curves.curves")
+    shown.keep(f"finished-{scheme}")
+    shown.page.keyboard.press("c")
+    shown.until(
+        "__hived.app.compare.columns.length === 3 && __hived.app.compare.columns.every(({ cells }) => cells.known)"
+    )
+    shown.keep(f"comparison-{scheme}")

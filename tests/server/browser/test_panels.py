@@ -1,0 +1,196 @@
+"""Virtual clusters, queue, jobs, charts, and what comes from users."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Show
+from .stubs import LiveStub, held, small_cluster, waits
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def test_vcs_tell_what_they_reserved_use_lend_borrow_and_what_waits(show: Show) -> None:
+    shown = show(small_cluster())
+    vision, speech = (shown.page.locator(".vc").nth(at).inner_text() for at in (0, 1))
+    for words in ("vision", "2 / 4", "lends 0.4", "1 job waiting", "1 × socket of 4"):
+        assert words in vision
+    assert "borrows 1" in speech
+
+
+def test_a_click_on_a_vc_brings_it_out_on_the_map_and_another_lets_go(show: Show) -> None:
+    shown = show(small_cluster())
+    shown.page.click(".vc >> nth=0")
+    shown.until("__hived.app.map.filter === 'vision'")
+    assert shown.page.locator(".vc").first.get_attribute("aria-pressed") == "true"
+    assert shown.page.locator(".chip").first.get_attribute("aria-pressed") == "true"
+    shown.page.click(".vc >> nth=0")
+    shown.until("__hived.app.map.filter === null")
+
+
+def test_the_queue_gives_reasons_in_words_and_can_be_filtered(show: Show) -> None:
+    shown = show(small_cluster())
+    first = shown.text(".waiting")
+    for words in ("swin-large-7", "vision", "4 GPUs", "they are not one socket", "1 more reason"):
+        assert words in first
+    shown.page.keyboard.press("/")
+    shown.page.keyboard.type("finetune")
+    shown.until("document.querySelectorAll('.waiting').length === 1")
+    assert "lm-eval-8" in shown.text(".waiting")
+    shown.page.keyboard.type(" zebra")
+    shown.until_text("#queue", "No waiting job has these words")
+    shown.page.keyboard.press("Escape")
+    shown.until("document.querySelectorAll('.waiting').length === 3")
+
+
+def test_a_waiting_job_opens_with_why_it_waits(show: Show) -> None:
+    shown = show(small_cluster())
+    shown.page.click(".waiting >> nth=0")
+    shown.until_text("#job .explanation", "waits for resnet-1")
+    assert "queued" in shown.text("#job .tags")
+
+
+def test_a_jobs_story_has_its_stays_moments_and_command(show: Show) -> None:
+    shown = show(small_cluster(), path="#job=1")
+    shown.until_text("#job .command", "python train.py")
+    assert shown.page.locator("#job .timeline > span").count() == 5
+    assert "preempted by speech/asr-3" in shown.text("#job .moments")
+    assert "gpu-box:0,1" in shown.text("#job .stays")
+
+
+def test_an_open_job_follows_what_happens_to_it(show: Show) -> None:
+    source = small_cluster()
+    shown = show(source, path="#job=7")
+    shown.until_text("#job .tags", "queued")
+    source.change([held("7", "swin-large-7", "vision", "guaranteed", [(0, 0, 0, 4)])], gone=["1", "4"], queue=[])
+    shown.until_text("#job .tags", "running")
+
+
+def test_an_empty_cluster_says_how_to_use_it(show: Show) -> None:
+    small = small_cluster()
+    source = LiveStub(small.chains, small.vcs, "an empty box")
+    shown = show(source)
+    assert "hived submit --vc vision --gpus 2 -- python train.py" in shown.text("#queue")
+
+
+def test_a_job_that_is_not_there_is_said_in_words(show: Show) -> None:
+    shown = show(small_cluster(), path="#job=999")
+    shown.forgiven = (*shown.forgiven, "404")
+    shown.until_text("#job", "no job 999")
+
+
+@pytest.mark.parametrize("where", ["map", "queue"])
+def test_a_jobs_name_is_text_whatever_it_is(show: Show, where: str) -> None:
+    source = small_cluster()
+    if where == "map":
+        source.change([held("1", EVIL, "vision", "guaranteed", [(0, 0, 0, 2)], binding=EVIL)])
+    else:
+        source.change(queue=[waits("77", EVIL, "vision", 2, [EVIL])])
+    shown = show(source)
+    shown.page.on("dialog", lambda dialog: shown.problems.append(f"a script ran: {dialog.message}"))
+    if where == "map":
+        assert EVIL in shown.hover(0)
+        shown.page.mouse.click(*shown.centre(0))
+    else:
+        assert shown.text(".waiting").count(EVIL) == 2
+        shown.page.click(".waiting >> nth=0")
+    shown.until_text("#job h2", EVIL)
+    assert shown.page.locator("img").count() == 0
+
+
+def test_the_pointer_reads_values_off_a_chart(show: Show) -> None:
+    shown = show(small_cluster())
+    shown.until("__hived.app.curves.curves?.at.length > 100")
+    plot = shown.page.locator(".plot").first
+    plot.hover(position={"x": 120, "y": 40})
+    shown.until("document.querySelector('.chart .moment').textContent.length > 0")
+    plot.focus()
+    read = shown.text(".chart .moment")
+    for _ in range(3):
+        shown.page.keyboard.press("ArrowLeft")
+    shown.until(f"document.querySelector('.chart .moment').textContent !== {read!r}")
+
+
+def test_the_theme_is_the_systems_until_the_reader_chooses_and_is_remembered(show: Show) -> None:
+    shown = show(small_cluster(), scheme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = shown.page.evaluate(background)
+    shown.page.keyboard.press("t")
+    light = shown.page.evaluate(background)
+    assert dark != light
+    shown.page.reload()
+    shown.until("window.__hived?.app.cells?.known")
+    assert shown.page.evaluate(background) == light
+
+
+def test_the_shortcuts_are_listed_under_a_question_mark(show: Show) -> None:
+    shown = show(small_cluster())
+    shown.page.keyboard.press("?")
+    assert "from GPU to GPU" in shown.text("#help")
+    shown.page.keyboard.press("Escape")
+    shown.until("!document.getElementById('help').open")
+
+
+def test_simulated_devices_are_said_to_be(show: Show) -> None:
+    assert "Simulated devices" in show(small_cluster()).text("#banner")
+    real = small_cluster()
+    real.synthetic = False
+    real.rebuild(real.chains)
+    assert show(real).page.locator("#banner").is_hidden()
+
+
+def test_every_control_has_a_name_and_can_be_reached_by_tab(show: Show) -> None:
+    shown = show(small_cluster())
+    nameless = shown.page.evaluate("""() => [...document.querySelectorAll("button, select, input, [tabindex]")]
+        .filter((one) => one.checkVisibility() && !(one.getAttribute("aria-label") || one.labels?.length
+            || one.textContent.trim() || one.getAttribute("aria-labelledby"))).map((one) => one.outerHTML)""")
+    assert nameless == []
+    reached = set()
+    for _ in range(40):
+        shown.page.keyboard.press("Tab")
+        reached.add(shown.page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert {"theme", "help-open", "map", "queue-filter", "vc", "waiting", "chip", "plot"} <= reached
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_on_every_fill_have_the_contrast_that_wcag_asks_for(show: Show, scheme: str) -> None:
+    shown = show(small_cluster(), scheme=scheme)
+    weak = shown.page.evaluate(
+        """async theme => { const { Palette, ratio } = await import("/static/js/palette.js");
+        const palette = new Palette(theme, Array.from({ length: 24 }, (_, number) => `vc-${number}`));
+        const pairs = palette.vcs.flatMap((vc) => [[vc.text, vc.solid], [palette.ink, vc.pale]]);
+        for (const ground of ["panel", "group", "deep", "idle"]) pairs.push([palette.soft, palette[ground]]);
+        return pairs.filter(([words, ground]) => ratio(words, ground) < 4.5); }""",
+        scheme,
+    )
+    assert weak == []
+
+
+def test_the_vcs_colours_differ_for_every_kind_of_colour_vision(show: Show) -> None:
+    shown = show(small_cluster())
+    looks = shown.page.evaluate(
+        """async () => { const { Palette, parts } = await import("/static/js/palette.js");
+        return new Palette("light", Array.from({ length: 24 }, (_, number) => `vc-${number}`)).vcs
+            .map(({ solid, mark }) => [...parts(solid), mark]); }"""
+    )
+    for view in COLOUR_VISION.values():
+        for at, (*first, mark) in enumerate(looks):
+            for *second, other in looks[:at]:
+                if mark == other:
+                    a, b = (seen(view, colour) for colour in (first, second))
+                    assert sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) ** 0.5 > 30
+
+
+#: what is seen of linear red, green and blue (Viénot, Brettel and Mollon 1999)
+COLOUR_VISION = {
+    "all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red cones": ((0.11238, 0.88762, 0), (0.11238, 0.88762, 0), (0.00401, -0.00401, 1)),
+    "no green cones": ((0.29275, 0.70725, 0), (0.29275, 0.70725, 0), (-0.02234, 0.02234, 1)),
+}
+
+
+def seen(view: tuple[tuple[float, ...], ...], colour: list[float]) -> list[float]:
+    """A colour (0 to 255) as somebody sees it."""
+    linear = [(part / 255) ** 2.2 for part in colour]
+    mixed = [sum(weight * part for weight, part in zip(row, linear, strict=True)) for row in view]
+    return [255 * max(0.0, part) ** (1 / 2.2) for part in mixed]
