@@ -1,4 +1,7 @@
-"""``python -m benchmarks [core|contract|simulation|live|dashboard] [--no-history]``: measure, print a table, keep the history."""
+"""``python -m benchmarks [SUITE ...] [--no-history]``: measure, print a table, keep the history.
+
+Suites: core, contract, simulation, live, dashboard; all of them by default.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def dashboard_routes(source: Source) -> APIRouter:
         """Utilization, fragmentation and waiting jobs over time."""
         return _json(source.curves(key(view)))
 
-    @router.get("/v1/dashboard/story/{job}", response_model=Story, tags=["dashboard"])
+    @router.get("/v1/dashboard/story/{job:path}", response_model=Story, tags=["dashboard"])
     async def story(job: str, view: ViewKey = None) -> Response:
         """A job's life."""
         return _json(source.story(key(view), job))
