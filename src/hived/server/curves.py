@@ -17,10 +17,10 @@ class LiveCurves:
         self._samples: list[Sample] = []
         self._step = _FIRST_STEP_S
 
-    def add(self, at: float, totals: Totals, waiting: int) -> Sample | None:
-        """Take a sample; ``None`` where the last one is too close for another."""
-        if self._samples and at - self._samples[-1].at < self._step:
-            return None
+    def add(self, at: float, totals: Totals, waiting: int) -> Sample:
+        """Take a sample. It takes the place of the last one, where that is too close to the one before it."""
+        while self._samples and self._samples[-1].at > at:  # the clock was set back
+            self._samples.pop()
         gpus = max(1, totals.gpus)
         sample = Sample(
             at=at,
@@ -29,7 +29,10 @@ class LiveCurves:
             fragmentation=totals.fragmentation,
             waiting=waiting,
         )
-        self._samples.append(sample)
+        if len(self._samples) > 1 and at - self._samples[-2].at < self._step:
+            self._samples[-1] = sample
+        else:
+            self._samples.append(sample)
         if len(self._samples) > _MOST:
             del self._samples[::2]
             self._step *= 2

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from hived.cluster.decisions import PodPlacement
+from hived.cluster.states import LeafState
 from hived.engines.local import telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
@@ -23,6 +24,8 @@ from .stays import stays
 VIEW = "live"
 #: how much of the queue is shown
 _SHOWN = 200
+#: events that are read at a time
+_PAGE = 10_000
 #: events that change more than the job they are about
 _HARDWARE = frozenset({"device_bad", "device_healthy", "drained", "undrained", "reconfigured", "engine_started"})
 
@@ -95,6 +98,13 @@ class LiveSource:
             sample=self._curves.add(at, totals, waiting),
         )
 
+    def _events(self, job: int) -> list[Event]:
+        """All of one job."""
+        found: list[Event] = []
+        while page := self._engine.store.events(found[-1].seq if found else 0, _PAGE, job):
+            found += page
+        return found
+
     async def changed(self, seq: int) -> None:
         """Return once something is newer."""
         await self._engine.changed(seq)
@@ -118,7 +128,7 @@ class LiveSource:
         """A job's life, from its events."""
         self._check(view)
         found = self._engine.find(job)
-        events = self._engine.store.events(0, 10_000, found.id)
+        events = self._events(found.id)
         at = self._engine.clock()
         return pictures.Story(
             id=str(found.id),
@@ -222,14 +232,20 @@ class LiveSource:
     def _totals(self) -> pictures.Totals:
         machine = self._engine.machine
         counts = machine.occupancy
-        reserved = sum(job.gpus for job in machine.reserved.values())
-        health = machine.health
+        # of those that are kept, the ones that nobody uses any more
+        reserved = sum(
+            machine.cluster.leaf_state(pod.node, device) is LeafState.RESERVED
+            for job in machine.reserved.values()
+            if job.placement is not None
+            for pod in job.placement.pods
+            for device in pod.leaf_cells
+        )
         return pictures.Totals(
             gpus=self._map.gpus,
             guaranteed=sum(counts.used.values()),
             opportunistic=sum(counts.lent.values()),
-            reserved=min(reserved, self._map.gpus),
-            bad=len(health.bad.keys() | health.drained.keys()),
+            reserved=reserved,
+            bad=sum(count for _, _, _, count in self._bad()),
             fragmentation=len(counts.nodes) / self._map.nodes if self._map.nodes else 0.0,
         )
 

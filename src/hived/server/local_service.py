@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -25,6 +26,8 @@ from . import schema
 
 #: how often a growing output file is looked at, in seconds
 _LOOK_EVERY_S = 0.2
+#: bytes of the widest character: the least that a page of output has room for
+_WIDEST = 4
 #: shown before a placement that there is not
 _NOWHERE: list[schema.TaskPlace] = []
 
@@ -128,15 +131,24 @@ class LocalService:
             return schema.LogPage(text="", offset=0, next=0, end=job.state.ended)
         task = self._engine.task(job, rank, attempt)
         # before the reading: what is written in between is read the next time, and not taken for nothing
-        over = job.state.ended or (attempt or job.attempt) < job.attempt or task.stand() in (Stand.ENDED, Stand.LOST)
+        over = not job.state.holds or (attempt or job.attempt) < job.attempt or rank in job.endings
+        over = over or task.stand() in (Stand.ENDED, Stand.LOST)
         try:
-            with task.output.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                start = max(0, size + offset) if offset < 0 else min(offset, size)
-                file.seek(start)
-                data = file.read(limit)
-        except FileNotFoundError:
+            # a task may have put anything in the place of its output: nothing is waited for
+            file = os.open(task.output, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:
             return schema.LogPage(text="", offset=0, next=0, end=over)
+        try:
+            status = os.fstat(file)
+            size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+            start = max(0, size + offset) if offset < 0 else min(offset, size)
+            most = min(max(limit, _WIDEST), size - start)
+            data = os.pread(file, most, start) if most else b""
+        finally:
+            os.close(file)
+        if offset < 0 and start:
+            beyond = _continued(data)  # it is the end of a character that began before
+            start, data = start + beyond, data[beyond:]
         whole = data if over and start + len(data) >= size else _whole_characters(data)
         text = whole.decode("utf-8", errors="replace")
         following = start + len(whole)
@@ -257,7 +269,7 @@ def _spec(submission: schema.Submission, user: str) -> JobSpec:
         tasks=submission.tasks,
         priority=submission.priority,
         name=submission.name or "",
-        cwd=submission.cwd or os.getcwd(),  # noqa: PTH109
+        cwd=submission.cwd or _own_folder(),
         environment=tuple(submission.environment.items()),
         retries=submission.retries,
         backoff_s=submission.backoff_s,
@@ -266,6 +278,13 @@ def _spec(submission: schema.Submission, user: str) -> JobSpec:
         lazy_preemption=submission.lazy_preemption,
         user=user,
     )
+
+
+def _own_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        raise RequestError("cwd", "the folder that the engine was started in is gone; give one to run in") from None
 
 
 def _places(placement: Placement | None) -> list[schema.TaskPlace]:
@@ -284,9 +303,14 @@ def _reason(reason: Reason) -> dict[str, object]:
 
 def _whole_characters(data: bytes) -> bytes:
     """Without the beginning of a UTF-8 character that is not all there yet."""
-    for back in range(1, min(4, len(data)) + 1):
+    for back in range(1, min(_WIDEST, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:  # the first byte of a character, or a character of its own
             need = 1 if byte < 0x80 else 2 if byte >> 5 == 6 else 3 if byte >> 4 == 14 else 4 if byte >> 3 == 30 else 1
-            return data[:-back] if need > back and len(data) > back else data
+            return data[:-back] if need > back else data
     return data
+
+
+def _continued(data: bytes) -> int:
+    """How many bytes at the beginning belong to a character that began before them."""
+    return next((n for n, byte in enumerate(data[: _WIDEST - 1]) if byte & 0xC0 != 0x80), min(len(data), _WIDEST - 1))

@@ -27,14 +27,21 @@ _AFTER: dict[str, _Kind | None] = {
 
 
 def stays(events: Sequence[Event]) -> list[Stay]:
-    """Stretch by stretch; the last one without an end, while the job has none."""
+    """Stretch by stretch; the last one without an end, while the job has none.
+
+    Where the clock was set back between two events, the later one counts as of the same moment.
+    """
     found: list[Stay] = []
     now: tuple[float, _Kind, str] | None = None
     where = ""
+    at = float("-inf")
     for event in events:
+        at = max(at, event.at)
         data: Mapping[str, Any] = event.data
         if event.kind in ("started", "downgraded", "restored", "rebound"):
             kind: _Kind | None = "guaranteed" if data["placement"]["levels"] else "opportunistic"
+            if now is not None and now[1] == "stopping":
+                kind = "stopping"
             where = placed(data["placement"])
         elif event.kind in _AFTER:
             kind = _AFTER[event.kind]
@@ -42,11 +49,11 @@ def stays(events: Sequence[Event]) -> list[Stay]:
         else:
             continue
         if now is not None and (kind, where) != now[1:]:
-            found.append(Stay(start=now[0], end=event.at, kind=now[1], where=now[2]))
+            found.append(Stay(start=now[0], end=at, kind=now[1], where=now[2]))
         if kind is None:
             now = None
         elif now is None or (kind, where) != now[1:]:
-            now = (event.at, kind, where)
+            now = (at, kind, where)
     if now is not None:
         found.append(Stay(start=now[0], end=None, kind=now[1], where=now[2]))
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hived.cluster.explaining import MAX_NAMED, say
 from hived.cluster.reasons import BehindOthers, PreemptedBy, Reason, WaitingForPreemption
-from hived.errors import RequestError
 
 from .jobs import Job
 from .machine import Machine
@@ -33,7 +32,7 @@ def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
 
 
 def shortly(machine: Machine, job: Job) -> list[str]:
-    """The same in words and quickly, from what the core answered last: for lists. O(log jobs)."""
+    """The same in words, for lists: the core is asked for who is first in line, the others have the line as reason."""
     if job.state is JobState.BACKOFF:
         return [job.reason]
     if job.state is JobState.RESERVED:
@@ -41,11 +40,8 @@ def shortly(machine: Machine, job: Job) -> list[str]:
     position, ahead = machine.line_of(job).ahead(job, 3)
     if position:
         return [say(BehindOthers(position, tuple(other.name for other in ahead)))]
-    try:
-        answered = machine.cluster.group(job.name).reasons
-    except RequestError:
-        return ["it was submitted just now"]
-    return [say(reason) for reason in answered if not isinstance(reason, BehindOthers)]
+    answered = machine.cluster.plan(job.request()).reasons
+    return [say(reason) for reason in answered if not isinstance(reason, BehindOthers)] or ["its turn is about to come"]
 
 
 def explain(machine: Machine, job: Job, at: float) -> str:

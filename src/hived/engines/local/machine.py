@@ -324,6 +324,7 @@ class Machine:
         self.reserved.pop(job.id, None)
         self._happens(job, JobEvent.UNRESERVED, at, {"why": f"it had GPUs reserved: {why}"})
         self._waits(job)
+        self._restored(at)
 
     def _lost_reservations(self, why: str, at: float) -> None:
         for job in list(self.reserved.values()):
@@ -354,7 +355,7 @@ class Machine:
         self._happens(job, kind, at, {"why": why, "placement": placement_data(core.placement)})
 
     def _restored(self, at: float) -> None:
-        """Who was downgraded for a job that is withdrawn may be guaranteed again."""
+        """Who was downgraded for a job that is withdrawn, or has lost its reservation, may be guaranteed again."""
         for job in list(self.occupancy.displaced.values()):
             if self.cluster.group(job.name).guaranteed:
                 self._stands(job, "its VC's cells are its own again", at)

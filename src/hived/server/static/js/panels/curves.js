@@ -46,7 +46,11 @@ export class Curves {
     if (!this.curves || sample.at <= (this.curves.at.at(-1) ?? -Infinity)) return;
     this.curves.at.push(sample.at);
     for (const key of KEYS) this.curves[key].push(sample[key]);
-    if (this.curves.at.length > MOST + 200) for (const key of ["at", ...KEYS]) this.curves[key].splice(0, 200);
+    const last = this.curves.at.length - 1;
+    if (last > MOST) {
+      // every other point goes, so that the past is kept, ever coarser; the latest stays
+      for (const key of ["at", ...KEYS]) this.curves[key] = this.curves[key].filter((_, n) => (last - n) % 2 === 0);
+    }
     this.#draw();
   }
 
