@@ -114,7 +114,7 @@ class Chaos:
             time.sleep(0.005)
         self._startup = time.monotonic() - started
         if self.killed < self.kills:
-            last = time.monotonic() + generator.choice((0.1, 1.0, 3.0)) * generator.random()
+            last = time.monotonic() + generator.choice((0.1, 2.0, 8.0)) * generator.random()
         with self._client() as client:
             if self._unsure is not None:  # the engine was killed under this submission: did it count?
                 if client.get(f"/v1/jobs/{self._unsure['name']}").status_code == 404:

@@ -65,6 +65,13 @@ class RealTask(Task):
         """Start it, and see it to its end."""
         return self.start().end()
 
+    def close(self) -> None:
+        """Nobody is left of it, however the test ended."""
+        for supervisor in self.supervisors:
+            supervisor.kill()
+            supervisor.wait(PATIENCE_S)
+        self.clear(self.mark)
+
     @property
     def printed(self) -> str:
         """What it has printed."""

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ SAVES = "trap 'echo saved; exit 0' TERM; echo $$; while :; do sleep 0.02; done"
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> RealTask:
-    return RealTask(tmp_path / "task")
+def task(tmp_path: Path) -> Iterator[RealTask]:
+    made = RealTask(tmp_path / "task")
+    yield made
+    made.close()
 
 
 # -- once ---------------------------------------------------------------------------------------------------------

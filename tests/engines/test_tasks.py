@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from .real import RealTask, marked, until
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> RealTask:
-    return RealTask(tmp_path / "task")
+def task(tmp_path: Path) -> Iterator[RealTask]:
+    made = RealTask(tmp_path / "task")
+    yield made
+    made.close()
 
 
 @pytest.fixture

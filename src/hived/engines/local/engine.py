@@ -37,7 +37,7 @@ from .jobs import Job
 from .machine import Machine
 from .model import Event, JobSpec, JobState
 from .store import Store
-from .tasks import Ending, Stand, Task, Work
+from .tasks import SCARCE, Ending, Stand, Task, Work
 from .turns import Instruction, StartTasks, StopTasks, WakeAt
 
 #: how many of the latest events are kept at hand, for whoever follows
@@ -314,10 +314,10 @@ class Engine:
         task = self.task(job, rank)
         if key in self._watched:
             return
-        if task.stand() is not Stand.UNCLAIMED:
-            self._look(key, task)
-            return
         try:
+            if task.stand() is not Stand.UNCLAIMED:
+                self._look(key, task)
+                return
             shared = self._job_folder(job.id) / "shared"
             shared.mkdir(parents=True, exist_ok=True, mode=0o700)
             if (job.started_at or 0) < self.started_at:  # by an engine before us, and its folder may have been deleted
@@ -327,6 +327,8 @@ class Engine:
             child = task.spawn()
             fd = os.pidfd_open(child.pid)
         except OSError as error:
+            if error.errno in SCARCE:
+                return  # the next look tries again
             self._ended(key, Ending(127, error=f"{error.filename or task.folder}: {error.strerror}"))
             return
         self._children[fd] = child
@@ -342,8 +344,7 @@ class Engine:
         self._loop.remove_reader(fd)
         os.close(fd)
         del self._watched[key]
-        child = self._children.pop(fd, None)
-        if child is not None:
+        if (child := self._children.pop(fd, None)) is not None:
             child.wait()  # reaped: it has ended
         self._look(key, task)
 
@@ -351,8 +352,7 @@ class Engine:
         """The supervisor that we knew of is not there, or we knew of none: see how the task stands."""
         stand = task.stand()
         if stand is Stand.ALIVE:  # another one has it, of an engine before us
-            fd = task.watch()
-            if fd is not None:
+            if (fd := task.watch()) is not None:
                 self._watch(key, task, fd)
                 return
             stand = task.stand()

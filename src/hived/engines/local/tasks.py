@@ -26,6 +26,8 @@ from . import supervisor
 
 #: in the environment of every task, so that what it leaves behind can be found
 MARK = "HIVED_TASK"
+#: errors for want of open files, processes or memory: the same may succeed a little later
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 #: of the engine's own environment: what a supervisor needs to run at all, where Python is not the system's
 _KEPT = ("LD_LIBRARY_PATH",)
 #: the most that is read of a small file: a task is of the same user, and may have put anything in its place
@@ -117,7 +119,7 @@ class Task:
         except (FileNotFoundError, NotADirectoryError):
             return Stand.UNCLAIMED
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            if error.errno in SCARCE:
                 raise
             return Stand.LOST  # whatever that is, it is no supervisor's
         try:

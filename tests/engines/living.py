@@ -1,0 +1,149 @@
+"""A real engine for tests: simulated devices, real processes; its lives follow one another in one folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from hived.engines.local.devices import Devices, Simulated
+from hived.engines.local.engine import Engine
+from hived.engines.local.jobs import Job
+from hived.engines.local.model import Event, JobSpec, JobState
+from hived.engines.local.store import Store
+from hived.engines.local.tasks import MARK
+from hived.errors import NotFoundError
+from hived.spec.compiled import ClusterSpec
+
+from .driver import small_spec
+from .real import PATIENCE_S
+
+
+class Lives:
+    """One state folder, and the engines that have it one after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spec = small_spec()
+        self.engines: list[Engine] = []
+
+    def live(
+        self,
+        story: Callable[[Engine], Awaitable[Any]],
+        killed: bool = False,
+        wrong: int = 0,
+        devices: Devices | None = None,
+        **options: Any,
+    ) -> Any:
+        """One life of an engine. ``killed``: it ends where the story does, and does nothing more.
+
+        ``wrong``: how often something may go wrong that nobody was there to be told of.
+        """
+
+        async def life() -> Any:
+            loop = asyncio.get_running_loop()
+            unhandled: list[dict[str, Any]] = []
+            loop.set_exception_handler(lambda _, context: unhandled.append(context))
+            engine = Engine(self.spec, self.folder, devices or Simulated(), **options)
+            self.engines.append(engine)
+            try:
+                await engine.start()
+                async with asyncio.timeout(PATIENCE_S):
+                    answer = await story(engine)
+            finally:
+                if not killed:
+                    await engine.stop()
+            assert len(unhandled) == wrong, unhandled
+            return answer
+
+        try:
+            return asyncio.run(life())
+        finally:
+            self._as_the_kernel_does(self.engines[-1])
+
+    def _as_the_kernel_does(self, engine: Engine) -> None:
+        """What is open of a killed process is closed."""
+        engine.store.close()
+        for fd in engine._watched.values():
+            os.close(fd)
+        engine._watched.clear()
+
+    def events(self) -> list[Event]:
+        """All that was kept."""
+        with closing(Store(self.folder)) as store:
+            return store.events(0, 100_000, None)
+
+    def lines(self) -> list[str]:
+        """The core's log."""
+        with closing(Store(self.folder)) as store:
+            return list(store.decisions())
+
+    def marked(self) -> dict[int, str]:
+        """Processes of tasks of this folder, and the task of each."""
+        mark = f"{self.engines[-1]._mark}/"
+        found = {}
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
+                with suppress(OSError):
+                    for variable in (process / "environ").read_bytes().split(b"\0"):
+                        if variable.startswith(f"{MARK}={mark}".encode()):
+                            found[int(process.name)] = variable.decode().partition("/")[2]
+        return found
+
+    def end(self) -> None:
+        """Nobody is left behind."""
+        for engine in self.engines:
+            for child in engine._children.values():
+                child.kill()
+                child.wait(PATIENCE_S)
+        while self.engines and (left := self.marked()):
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def shell(vc: str, script: str, gpus: int = 1, **more: Any) -> JobSpec:
+    """A job that is a line of shell."""
+    return JobSpec(vc, ("sh", "-c", script), gpus=gpus, **{"name": "job", "grace_s": 5.0, **more})
+
+
+async def state(engine: Engine, job: Job, *wanted: JobState) -> Job:
+    """The job, once it is in one of these states."""
+    while True:
+        found = engine.find(str(job.id))
+        if found.state in wanted:
+            return found
+        await asyncio.sleep(0.005)
+
+
+async def ended(engine: Engine, *jobs: Job) -> list[Job]:
+    """The jobs, once all have ended."""
+    over = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+    return [await state(engine, job, *over) for job in jobs]
+
+
+async def printed(engine: Engine, job: Job, text: str, rank: int = 0) -> str:
+    """All that a task has printed, once this is in it."""
+    while True:
+        with suppress(OSError, NotFoundError):
+            found = engine.task(job, rank).output.read_text()
+            if text in found:
+                return found
+        await asyncio.sleep(0.005)
+
+
+def variables(text: str) -> dict[str, str]:
+    """What ``json.dumps(dict(os.environ))`` printed."""
+    return dict(json.loads(text))
+
+
+def other_spec(*shares: tuple[str, int], devices: int = 8, node: str = "node") -> ClusterSpec:
+    """Another way to share one node."""
+    from hived.engines.local.devices import spec_for
+
+    return spec_for(node, devices, "GPU", shares)

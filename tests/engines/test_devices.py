@@ -1,0 +1,304 @@
+"""What the engine finds of GPUs through NVML, and the spec that it makes of them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hived import Cluster, InfeasibleError
+from hived.engines.local import devices
+from hived.engines.local.devices import Nvml, Simulated, find_gpus, spec_for
+from hived.errors import InputError
+from hived.spec.compiled import ClusterSpec
+
+NODE = spec_for("node", 4, "GPU", [])
+FATAL = 79  # "GPU has fallen off the bus"
+
+
+class NVMLError(Exception):  # as the library calls it
+    """What the library raises."""
+
+
+class FakeNvml:
+    """The module ``pynvml`` of a machine whose GPUs break as a test wants."""
+
+    NVMLError = NVMLError
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815
+
+    def __init__(self, names: tuple[str | bytes, ...] = ("NVIDIA H200",) * 4) -> None:
+        self.names = names
+        self.driver = True
+        self.lost: set[int] = set()
+        self.unmapped: set[int] = set()
+        self.without_rows: set[int] = set()
+        self.without_events: set[int] = set()
+        self.hidden: set[int] = set()  #: of which not even a handle can be had
+        self.xids: list[tuple[int, int]] = []
+        self.watched: set[int] = set()
+        self.open = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if not self.driver:
+            raise NVMLError("Driver Not Loaded")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.names)
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> str:  # noqa: N802
+        if number in self.hidden:
+            raise NVMLError("GPU is lost")
+        return f"handle {number}"
+
+    def number(self, handle: str) -> int:
+        found = int(handle.removeprefix("handle "))
+        if found in self.lost:
+            raise NVMLError("GPU is lost")
+        return found
+
+    def nvmlDeviceGetIndex(self, handle: str) -> int:  # noqa: N802
+        return self.number(handle)
+
+    def nvmlDeviceGetName(self, handle: str) -> str | bytes:  # noqa: N802
+        return self.names[self.number(handle)]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
+        return f"GPU-{handle[7:]}"  # the library remembers it, even of one that is lost
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> object:  # noqa: N802
+        return self.number(handle)
+
+    def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, int, int, int]:  # noqa: N802
+        if self.number(handle) in self.without_rows:
+            raise NVMLError("Not Supported")
+        return 3, 0, 1, int(self.number(handle) in self.unmapped)
+
+    def nvmlEventSetCreate(self) -> str:  # noqa: N802
+        return "events"
+
+    def nvmlDeviceRegisterEvents(self, handle: str, kinds: int, events: str) -> None:  # noqa: N802
+        if self.number(handle) in self.without_events:
+            raise NVMLError("Not Supported")
+        self.watched.add(self.number(handle))
+
+    def nvmlEventSetWait_v2(self, events: str, milliseconds: int) -> Any:  # noqa: N802
+        assert milliseconds == 0, "nobody else has a turn while this waits"
+        if not self.xids:
+            raise NVMLError("Timeout")
+        number, xid = self.xids.pop(0)
+
+        class Event:
+            device = f"handle {number}"
+            eventData = xid  # noqa: N815
+
+        return Event()
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    made = FakeNvml()
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", made)
+    yield made
+    assert made.open == 0, "it was not let go"
+
+
+@pytest.fixture
+def gpus(nvml: FakeNvml) -> Iterator[Nvml]:
+    found = find_gpus("node")
+    assert found is not None
+    yield found
+    found.close()
+
+
+# -- finding ------------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_without_a_driver_has_no_gpus(nvml: FakeNvml) -> None:
+    nvml.driver = False
+    assert find_gpus() is None
+
+
+def test_a_machine_without_gpus_has_none(nvml: FakeNvml) -> None:
+    nvml.names = ()
+    assert find_gpus() is None
+
+
+def test_gpus_are_told_in_a_few_words(nvml: FakeNvml) -> None:
+    nvml.names = ("NVIDIA H200", b"NVIDIA H200", "Tesla \xff")
+    found = find_gpus("host")
+    assert found is not None
+    assert found.what == "2 x NVIDIA H200 and 1 x Tesla \xff on host"
+    assert not found.simulated
+    assert found.health(NODE) == {}
+    found.close()
+
+
+def test_a_gpu_that_is_broken_at_the_start_is_bad_and_the_others_are_not(nvml: FakeNvml) -> None:
+    # one GPU of which no handle could be had, and the engine did not start at all
+    nvml.hidden = {0}
+    nvml.lost = {2}
+    found = find_gpus("node")
+    assert found is not None
+    assert len(found.names) == 4
+    assert found.names[0] == "NVIDIA H200", "of its neighbours: a spec can be made of it"
+    assert dict(found.health(NODE)) == {("node", 0): "NVML: GPU is lost", ("node", 2): "NVML: GPU is lost"}
+    nvml.hidden.clear()
+    assert dict(found.health(NODE)) == {("node", 0): None}
+    found.close()
+
+
+# -- health -------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_gpu_is_bad_until_it_is_back(nvml: FakeNvml, gpus: Nvml) -> None:
+    assert gpus.health(NODE) == {}
+    nvml.lost = {1, 3}
+    assert dict(gpus.health(NODE)) == {("node", 1): "NVML: GPU is lost", ("node", 3): "NVML: GPU is lost"}
+    assert gpus.health(NODE) == {}, "that is no news"
+    nvml.lost = {3}
+    assert dict(gpus.health(NODE)) == {("node", 1): None}
+
+
+def test_memory_that_cannot_be_repaired_makes_a_gpu_bad(nvml: FakeNvml, gpus: Nvml) -> None:
+    nvml.unmapped = {2}
+    assert dict(gpus.health(NODE)) == {("node", 2): "NVML: a memory row could not be remapped"}
+
+
+def test_a_gpu_that_knows_nothing_of_rows_is_healthy(nvml: FakeNvml, gpus: Nvml) -> None:
+    nvml.without_rows = {0, 1, 2, 3}
+    assert gpus.health(NODE) == {}
+
+
+def test_a_fatal_xid_makes_a_gpu_bad_for_good(nvml: FakeNvml, gpus: Nvml) -> None:
+    nvml.xids = [(2, FATAL), (0, 48)]
+    assert dict(gpus.health(NODE)) == {("node", 0): "NVML: XID 48", ("node", 2): f"NVML: XID {FATAL}"}
+    assert gpus.health(NODE) == {}
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68])
+def test_an_xid_that_a_program_caused_says_nothing_of_the_gpu(nvml: FakeNvml, gpus: Nvml, xid: int) -> None:
+    nvml.xids = [(2, xid), (1, FATAL), (2, xid)]
+    assert dict(gpus.health(NODE)) == {("node", 1): f"NVML: XID {FATAL}"}
+
+
+def test_an_xid_of_a_gpu_that_is_gone_is_not_lost_for_the_others(nvml: FakeNvml, gpus: Nvml) -> None:
+    nvml.xids = [(2, FATAL), (1, FATAL)]
+    nvml.lost = {2}
+    assert dict(gpus.health(NODE)) == {("node", 1): f"NVML: XID {FATAL}", ("node", 2): "NVML: GPU is lost"}
+
+
+def test_one_gpu_without_events_does_not_make_the_others_deaf(nvml: FakeNvml) -> None:
+    # the first that could not be watched, and none was
+    nvml.without_events = {0}
+    found = find_gpus("node")
+    assert found is not None
+    assert nvml.watched == {1, 2, 3}
+    nvml.xids = [(3, FATAL)]
+    assert dict(found.health(NODE)) == {("node", 3): f"NVML: XID {FATAL}"}
+    found.close()
+
+
+def test_a_platform_without_events_has_its_questions(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported() -> None:
+        raise NVMLError("Not Supported")
+
+    monkeypatch.setattr(nvml, "nvmlEventSetCreate", unsupported)
+    found = find_gpus("node")
+    assert found is not None
+    nvml.lost = {0}
+    assert list(found.health(NODE)) == [("node", 0)]
+    found.close()
+
+
+# -- a spec for them ----------------------------------------------------------------------------------------------
+
+
+def test_a_spec_of_other_devices_is_refused(gpus: Nvml) -> None:
+    gpus.check(spec_for("node", 4, "GPU", [("a", 4)]))
+    gpus.check(spec_for("node", 2, "GPU", [("a", 2)]))
+    with pytest.raises(InputError, match="names device 4, and this machine has 4, numbered from 0"):
+        gpus.check(spec_for("node", 8, "GPU", [("a", 4)]))
+    two = spec_from(nodes=["one", "two"])
+    with pytest.raises(InputError, match="has 2 nodes, and this is one machine"):
+        gpus.check(two)
+    Simulated().check(two)
+
+
+def spec_from(nodes: list[str]) -> ClusterSpec:
+    from hived.spec import spec_from_dict
+
+    cells = [{"cellType": "NODE", "cellAddress": node} for node in nodes]
+    types = {"NODE": {"childCellType": "GPU", "childCellNumber": 2, "isNodeLevel": True}}
+    return spec_from_dict({"physicalCluster": {"cellTypes": types, "physicalCells": cells}, "virtualClusters": {}})
+
+
+def test_devices_are_of_the_node_that_the_spec_names(nvml: FakeNvml, gpus: Nvml) -> None:
+    nvml.lost = {1}
+    assert list(gpus.health(spec_from(["another"]))) == [("another", 1)]
+
+
+def test_a_bad_gpu_is_told_again_under_the_new_name_of_its_node(nvml: FakeNvml, gpus: Nvml) -> None:
+    # the node had a new name in a new spec, and the broken GPU had jobs put on it
+    nvml.lost = {1}
+    assert list(gpus.health(NODE)) == [("node", 1)]
+    gpus.check(spec_from(["another"]))  # which may still be refused
+    assert gpus.health(NODE) == {}
+    assert dict(gpus.health(spec_from(["another"]))) == {("another", 1): "NVML: GPU is lost"}
+
+
+@pytest.mark.parametrize("count", range(1, 17))
+def test_whatever_number_of_devices_can_be_had_whole_and_shared_in_two(count: int) -> None:
+    whole = spec_for("node", count, "GPU", [("all", count)])
+    assert [chain.gpus for chain in whole.chains] == [count]
+    assert Cluster(whole).check_safety()
+    levels = [level.gpus for level in whole.chains[0].levels]
+    powers = {2: [1, 2], 4: [1, 2, 4], 8: [1, 2, 4, 8], 16: [1, 2, 4, 8, 16]}
+    assert levels == powers.get(count, [1, count])
+    for share in range(1, count):
+        shared = spec_for("node", count, "GPU", [("a", share), ("b", count - share)])
+        reserved = {
+            vc.name: sum(c.number * shared.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
+            for vc in shared.virtual_clusters
+        }
+        assert reserved == {"a": share, "b": count - share}
+        assert Cluster(shared).check_safety()
+
+
+def test_more_than_there_is_does_not_fit() -> None:
+    with pytest.raises(InfeasibleError):
+        Cluster(spec_for("node", 8, "GPU", [("a", 8), ("b", 1)]))
+
+
+@pytest.mark.parametrize(
+    ("count", "shares", "why"),
+    [
+        (0, [], "--devices 0"),
+        (1025, [], "--devices 1025"),
+        (-1, [], "--devices -1"),
+        (8, [("a", 0)], "--vc a=0: must be at least 1 GPU"),
+        (8, [("a", -4)], "--vc a=-4"),
+        (8, [("a", 1), ("a", 2)], "--vc a: is given twice"),
+    ],
+)
+def test_nonsense_is_refused_by_the_name_of_its_option(count: int, shares: list[tuple[str, int]], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        spec_for("node", count, "GPU", shares)
+
+
+def test_this_node_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "gpu7.cluster.example")
+    assert devices.this_node() == "gpu7"
+    monkeypatch.setattr(platform, "node", lambda: "")
+    assert devices.this_node() == "this-machine"
+
+
+def test_simulated_devices_are_never_bad() -> None:
+    simulated = Simulated("eight")
+    assert (simulated.health(NODE), simulated.simulated, simulated.what) == ({}, True, "eight")
+    simulated.close()

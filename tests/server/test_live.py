@@ -1,0 +1,394 @@
+"""The engine on the dashboard: pictures, what changed since, and jobs' lives, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hived.engines.local.devices import Simulated, spec_for
+from hived.engines.local.engine import Engine
+from hived.engines.local.health import places
+from hived.engines.local.jobs import Job
+from hived.engines.local.machine import Machine
+from hived.engines.local.model import Event, JobState
+from hived.errors import NotFoundError
+from hived.server import pictures
+from hived.server.curves import LiveCurves
+from hived.server.live import VIEW, LiveSource, chains
+from hived.server.stays import stays
+from hived.spec import spec_from_dict
+from hived.spec.compiled import ClusterSpec
+
+from ..engines.driver import STOPPED, Driver, job
+from ..engines.living import Lives, ended, printed, shell, state
+from ..engines.test_any_facts import one_fact
+
+
+class Seen:
+    """A machine without an engine, as one that a dashboard looks at."""
+
+    devices = Simulated()
+    started_at = 0.0
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.store = self
+
+    @property
+    def machine(self) -> Machine:
+        return self.driver.machine
+
+    @property
+    def cluster(self):  # type: ignore[no-untyped-def]
+        return self.driver.machine.cluster
+
+    @property
+    def recent(self) -> deque[Event]:
+        return deque(self.driver.events)
+
+    @property
+    def last_event(self) -> int:
+        return len(self.driver.events)
+
+    def clock(self) -> float:
+        return self.driver.now
+
+    def find(self, ref: str) -> Job:
+        return self.driver.jobs[int(ref)]
+
+    def events(self, after: int, limit: int, number: int | None) -> list[Event]:
+        return [event for event in self.driver.events if event.job == number and event.seq > after][:limit]
+
+
+def looking_at(driver: Driver) -> LiveSource:
+    return LiveSource(Seen(driver), "a machine")  # type: ignore[arg-type]
+
+
+def applied(before: pictures.Picture, update: pictures.Update) -> pictures.Picture:
+    """What a browser makes of an update."""
+    holders = {holder.id: holder for holder in before.holders if holder.id not in update.gone}
+    holders |= {holder.id: holder for holder in update.holders}
+    return pictures.Picture(
+        seq=update.seq,
+        at=update.at,
+        holders=list(holders.values()),
+        bad=before.bad if update.bad is None else update.bad,
+        queue=before.queue if update.queue is None else update.queue,
+        queue_total=update.queue_total,
+        usage=update.usage,
+        totals=update.totals,
+    )
+
+
+def in_order(picture: pictures.Picture) -> pictures.Picture:
+    holders = sorted(picture.holders, key=lambda holder: int(holder.id))
+    return picture.model_copy(update={"holders": holders, "bad": sorted(picture.bad)})
+
+
+def devices_of(spec: ClusterSpec, parts: list[pictures.Stretch]) -> set[tuple[str, int]]:
+    """The devices of stretches, by an own way from the layout that a browser has."""
+    layout = chains(spec)
+    found = []
+    for chain, node, first, count in parts:
+        indices = layout[chain].devices.get(node) or range(layout[chain].levels[layout[chain].node_level - 1].gpus)
+        found += [(layout[chain].nodes[node], list(indices)[leaf]) for leaf in range(first, first + count)]
+    assert len(set(found)) == len(found), "a device is shown twice"
+    return set(found)
+
+
+def check_picture(driver: Driver, picture: pictures.Picture) -> None:
+    """Against a naive count over all jobs."""
+    machine, spec = driver.machine, driver.machine.cluster.spec
+    everything = set(places(spec))
+    jobs = [found for found in driver.jobs.values() if not found.state.ended]
+    held: set[tuple[str, int]] = set()
+    kept: set[tuple[str, int]] = set()
+    used: Counter[str] = Counter()
+    borrowed: Counter[str] = Counter()
+    nodes = set()
+    for found in jobs:
+        shown = [holder for holder in picture.holders if holder.id == str(found.id)]
+        assert len(shown) == (found.placement is not None)
+        if found.placement is None:
+            continue
+        own = {(pod.node, device) for pod in found.placement.pods for device in pod.leaf_cells}
+        assert devices_of(spec, shown[0].parts) == own & everything
+        assert len(shown[0].binding) == len(shown[0].parts)
+        assert shown[0].stopping is (found.state is JobState.STOPPING)
+        assert all(bool(text) is found.placement.guaranteed for text in shown[0].binding)
+        if found.state is JobState.RESERVED:
+            assert shown[0].kind == "reserved"
+            kept |= own
+            continue
+        held |= own
+        if found.guaranteed:
+            used[found.spec.vc] += len(own)
+            nodes |= {node for node, _ in own}
+        else:
+            borrowed[found.spec.vc] += len(own)
+        assert shown[0].kind == ("guaranteed" if found.guaranteed else "opportunistic")
+    assert len(picture.holders) == sum(found.placement is not None for found in jobs)
+    bad = {place for place in [*machine.health.bad, *machine.health.drained] if place in everything}
+    assert devices_of(spec, picture.bad) == bad
+    assert picture.totals == pictures.Totals(
+        gpus=len(everything),
+        guaranteed=sum(used.values()),
+        opportunistic=sum(borrowed.values()),
+        reserved=len((kept - held) & everything),
+        bad=len(bad),
+        fragmentation=len(nodes) / len({node for node, _ in everything}),
+    )
+    waiting = Counter(found.spec.vc for found in jobs if not found.state.holds)
+    assert picture.queue_total == sum(waiting.values())
+    assert {int(row.id) for row in picture.queue} == {found.id for found in jobs if not found.state.holds}
+    assert all(row.why for row in picture.queue)
+    for row in picture.usage:
+        assert (row.used, row.borrowed, row.waiting) == (used[row.vc], borrowed[row.vc], waiting[row.vc])
+        assert row.used <= row.reserved or machine.health.bad
+        assert 0 <= row.lent <= max(0, row.reserved - row.used)
+    assert sum(row.lent for row in picture.usage) <= sum(borrowed.values()) + 0.1
+
+
+def check_stays(driver: Driver) -> None:
+    """Every life is covered without gaps or overlaps, and the last stretch is what the job does."""
+    for found in driver.jobs.values():
+        own = [event for event in driver.events if event.job == found.id]
+        life = stays(own)
+        assert life[0].start == found.submitted_at
+        assert life[0].kind == "waiting"
+        for stay, following in zip(life, [*life[1:], None], strict=True):
+            if following is not None:
+                assert stay.end == following.start
+                assert (stay.kind, stay.where) != (following.kind, following.where)
+            assert bool(stay.where) is (stay.kind not in ("waiting", "backoff"))
+        assert life[-1].end == found.ended_at
+        kinds = {
+            JobState.QUEUED: "waiting",
+            JobState.RESERVED: "reserved",
+            JobState.STOPPING: "stopping",
+            JobState.BACKOFF: "backoff",
+            JobState.RUNNING: "guaranteed" if found.guaranteed else "opportunistic",
+        }
+        if not found.state.ended:
+            assert life[-1].kind == kinds[found.state]
+            placed = "" if found.placement is None else ";".join(
+                f"{pod.node}:{','.join(map(str, pod.leaf_cells))}" for pod in found.placement.pods
+            )  # fmt: skip
+            assert life[-1].where == placed
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
+    choose = random.Random(seed)
+    driver = Driver()
+    source = looking_at(driver)
+    picture = source.picture(VIEW)
+    for _ in range(60):
+        one_fact(driver, choose)
+        driver.now += choose.random()
+        if choose.random() < 0.4:
+            continue  # several facts in one update
+        update = source.update(VIEW, picture.seq)
+        whole = source.picture(VIEW)
+        if update is None:  # a new layout: the browser asks for everything
+            assert not driver.events or any(e.kind == "reconfigured" for e in driver.events[picture.seq :])
+            picture = whole
+        else:
+            picture = applied(picture, update)
+        assert in_order(picture) == in_order(whole)
+        check_picture(driver, whole)
+    check_stays(driver)
+
+
+def test_who_is_downgraded_while_it_is_stopped_is_still_being_stopped() -> None:
+    # its life said that it ran on as opportunistic
+    driver = Driver()
+    runs = driver.submit(job("vision", 4))
+    driver.do(lambda machine: machine.cancel(runs, driver.now))
+    other = spec_for("node", 8, "GPU", (("speech", 8),))
+    driver.do(lambda machine: machine.reconfigure(other, driver.now))
+    assert runs.state is JobState.STOPPING
+    assert not runs.guaranteed
+    check_stays(driver)
+    driver.end(runs, STOPPED)
+    check_stays(driver)
+
+
+def test_a_clock_that_is_set_back_makes_no_stretch_of_less_than_nothing() -> None:
+    events = [Event(1, 100.0, "submitted", 1, {}), Event(2, 50.0, "cancelled", 1, {})]
+    (stay,) = stays(events)
+    assert (stay.start, stay.end) == (100.0, 100.0)
+
+
+def test_reserved_gpus_that_are_still_in_use_are_not_idle() -> None:
+    # they were counted twice: as held by who has to go, and as idle and reserved
+    driver = Driver()
+    loan = driver.submit(job("research", 6, priority=-1))
+    owner = driver.submit(job("vision", 4))
+    assert owner.state is JobState.RESERVED
+    source = looking_at(driver)
+    totals = source.picture(VIEW).totals
+    assert totals.opportunistic == 6
+    assert totals.reserved + totals.opportunistic <= totals.gpus
+    check_picture(driver, source.picture(VIEW))
+    driver.gone(loan)
+    check_picture(driver, source.picture(VIEW))
+
+
+def test_an_update_from_nowhere_is_none() -> None:
+    driver = Driver()
+    driver.submit(job("vision", 1))
+    source = looking_at(driver)
+    assert source.update(VIEW, 10_000) is None
+    update = source.update(VIEW, len(driver.events))
+    assert update is not None
+    assert (update.gone, update.holders, update.bad) == ([], [], None)
+    for ask in (
+        source.picture,
+        source.curves,
+        lambda view: source.update(view, 0),
+        lambda view: source.story(view, "1"),
+    ):
+        with pytest.raises(NotFoundError, match="no view"):
+            ask("other")
+
+
+def test_a_story_is_whole_however_long_it_is() -> None:
+    # of a job with more than 10,000 events its end was missing
+    driver = Driver()
+    found = driver.submit(job("vision", 1))
+    driver.end(found)
+    *before, last = driver.events
+    many = [Event(len(before) + n, 1.0, "task_ended", found.id, {"rank": 0, "code": 0}) for n in range(1, 11_001)]
+    driver.events = [*before, *many, Event(len(before) + 11_001, last.at, last.kind, last.job, last.data)]
+    story = looking_at(driver).story(VIEW, "1")
+    assert story.stays[-1].end is not None
+    assert story.moments[-1].text == f"{found.name} succeeded"
+
+
+TWO_CHAINS = {
+    "physicalCluster": {
+        "cellTypes": {
+            "A": {"childCellType": "V100", "childCellNumber": 4, "isNodeLevel": True},
+            "B-HALF": {"childCellType": "K80", "childCellNumber": 2},
+            "B": {"childCellType": "B-HALF", "childCellNumber": 2, "isNodeLevel": True},
+            "RACK": {"childCellType": "A", "childCellNumber": 2},
+        },
+        "physicalCells": [
+            {"cellType": "RACK", "cellAddress": "r", "cellChildren": [{"cellAddress": "a0"}, {"cellAddress": "a1"}]},
+            {"cellType": "B", "cellAddress": "b0", "cellChildren": [
+                {"cellAddress": "0", "cellChildren": [{"cellAddress": "6"}, {"cellAddress": "7"}]},
+                {"cellAddress": "1", "cellChildren": [{"cellAddress": "2"}, {"cellAddress": "3"}]},
+            ]},
+        ],
+    },
+    "virtualClusters": {
+        "rack": {"virtualCells": [{"cellType": "RACK", "cellNumber": 1}]},
+        "half": {"virtualCells": [{"cellType": "B.B-HALF", "cellNumber": 1}]},
+    },
+}  # fmt: skip
+
+
+def test_devices_of_several_nodes_kinds_and_numbers_are_where_they_are() -> None:
+    driver = Driver(spec_from_dict(TWO_CHAINS))
+    source = looking_at(driver)
+    gang = driver.submit(job("rack", 4, tasks=2))
+    half = driver.submit(job("half", 2))
+    assert gang.state is half.state is JobState.RUNNING
+    driver.do(lambda machine: machine.set_health([("b0", 6), ("a1", 3)], "NVML: lost", driver.now))
+    picture = source.picture(VIEW)
+    check_picture(driver, picture)
+    shown = {holder.id: holder for holder in picture.holders}
+    assert shown[str(gang.id)].binding[0].startswith("in rack's RACK, bound to number 0 of 1")
+    assert shown[str(half.id)].binding == ["in half's B-HALF, bound to b0 GPUs 2-3"] or shown[str(half.id)].binding == [
+        "in half's B-HALF, bound to b0 GPUs 6-7"
+    ]
+    layout = source.layout()
+    assert [vc.name for vc in layout.vcs] == ["rack", "half"]
+    assert [vc.gpus for vc in layout.vcs] == [8, 2]
+
+
+# -- curves -------------------------------------------------------------------------------------------------------
+
+
+def totals(guaranteed: int) -> pictures.Totals:
+    return pictures.Totals(gpus=8, guaranteed=guaranteed, opportunistic=0, reserved=0, bad=0, fragmentation=0.0)
+
+
+def test_curves_stay_small_and_in_order_however_long_an_engine_runs() -> None:
+    curves = LiveCurves()
+    for second in range(50_000):
+        curves.add(float(second), totals(second % 9), second)
+    shown = curves.shown()
+    assert 500 <= len(shown.at) <= 2000
+    assert shown.at == sorted(shown.at)
+    assert shown.at[-1] > 49_900
+    assert len({len(shown.at), len(shown.guaranteed), len(shown.fragmentation), len(shown.waiting)}) == 1
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_curves() -> None:
+    # there was no point until the clock had come to where it had been, a day later
+    curves = LiveCurves()
+    for second in range(100):
+        curves.add(1000.0 + second, totals(1), 0)
+    for second in range(10):
+        curves.add(500.0 + second, totals(8), 0)
+    shown = curves.shown()
+    assert shown.at == sorted(shown.at)
+    assert shown.guaranteed[-1] == 1.0
+
+
+# -- a real engine ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    made = Lives(tmp_path / "state")
+    yield made
+    made.end()
+
+
+def test_a_real_engine_is_followed_update_by_update(lives: Lives) -> None:
+    async def story(engine: Engine) -> None:
+        source = LiveSource(engine, "here")
+        picture = source.picture(VIEW)
+        stop = asyncio.Event()
+        seen: list[pictures.Picture] = []
+
+        async def follow() -> None:
+            nonlocal picture
+            while not stop.is_set() or picture.seq < engine.last_event:
+                await source.changed(picture.seq)
+                update = source.update(VIEW, picture.seq)
+                assert update is not None
+                picture = applied(picture, update)
+                seen.append(picture)
+
+        following = asyncio.create_task(follow())
+        loan = engine.submit(shell("research", "echo here; exec sleep 600", 8, priority=-1))
+        await printed(engine, loan, "here")
+        jobs = [engine.submit(shell("vision", "true", gpus)) for gpus in (4, 2, 1)]
+        await ended(engine, *jobs)
+        engine.drain(None, 0, False, False)
+        await state(engine, loan, JobState.QUEUED, JobState.RUNNING)
+        engine.cancel(str(loan.id))
+        await ended(engine, loan)
+        stop.set()
+        engine.drain(None, 0, True, False)
+        await asyncio.wait_for(following, 10)
+        whole = source.picture(VIEW)
+        assert in_order(picture.model_copy(update={"at": whole.at})) == in_order(whole)
+        assert not whole.holders
+        assert any(holder.kind == "reserved" for shown in seen for holder in shown.holders)
+        told = source.story(VIEW, str(loan.id))
+        assert told.state == "cancelled"
+        assert [stay.kind for stay in told.stays][:3] == ["waiting", "opportunistic", "stopping"]
+        assert told.command == "sh -c echo here; exec sleep 600"
+        assert source.curves(VIEW).at
+
+    lives.live(story)
