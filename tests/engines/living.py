@@ -69,9 +69,9 @@ class Lives:
     def _as_the_kernel_does(self, engine: Engine) -> None:
         """What is open of a killed process is closed."""
         engine.store.close()
-        for fd in engine._watched.values():
+        for fd in engine._watching._watched.values():
             os.close(fd)
-        engine._watched.clear()
+        engine._watching._watched.clear()
 
     def events(self) -> list[Event]:
         """All that was kept."""
@@ -98,7 +98,7 @@ class Lives:
     def end(self) -> None:
         """Nobody is left behind."""
         for engine in self.engines:
-            for child in engine._children.values():
+            for child in engine._watching._children.values():
                 child.kill()
                 child.wait(PATIENCE_S)
         while self.engines and (left := self.marked()):

@@ -1,4 +1,4 @@
-"""An engine that is killed at random moments loses nothing and does nothing twice: see :mod:`.chaos`, which has more."""
+"""An engine that is killed at random moments loses nothing and does nothing twice; :mod:`.chaos` has more of it."""
 
 from __future__ import annotations
 

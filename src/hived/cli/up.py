@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -36,6 +37,8 @@ from .console import messages, output
 from .formats import clean
 from .options import state_folder
 
+#: open files that the engine may have, where the system allows that many
+_MOST_FILES = 65_536
 #: where the demo's dashboard is, if that port is free
 _DEMO_PORT = 8765
 #: how long the demo's jobs have to end with it, in seconds
@@ -102,6 +105,7 @@ def up(
         raise InputError("give a spec or --devices, not both")
     if spec is not None and vc:
         raise InputError("--vc is for a machine without a spec; in a spec they stand under virtualClusters")
+    _allow_many_files()
     with _folder(state, demo_) as folder:
         with messages().status("looking for GPUs"):
             cluster, found = _cluster(spec, devices, vc or [], simulated, demo_)
@@ -109,6 +113,14 @@ def up(
         code = asyncio.run(_Up(cluster, found, folder, where, group, demo_, quiet).run())
     if code:
         raise typer.Exit(code)
+
+
+def _allow_many_files() -> None:
+    """Every task that runs takes an open file; the usual limit is for programs that use select(), which we do not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextlib.contextmanager
@@ -217,6 +229,7 @@ class _Up:
                 helpers.pop().cancel()
                 await self._end_jobs(engine)
         finally:
+            engine.let_go()  # first of all: in a shutdown of the machine, tasks are ended too, and have not failed
             for helper in helpers:
                 helper.cancel()
             await server.stop()
@@ -312,7 +325,9 @@ class _Up:
         left = f"{running} running jobs go on, {waiting} waiting ones keep their place"
         self._console.print(f"hived is down: {left}; hived up takes them over")
 
-    def _fatal(self, error: StorageError, engine: Engine) -> StorageError:
+    def _fatal(self, error: HivedError, engine: Engine) -> HivedError:
+        if not isinstance(error, StorageError):
+            return error
         running = sum(job.state.holds for job in engine.machine.jobs.values())
         return StorageError(
             f"{error}\n  the engine ends, since nothing may happen without a record; {running} jobs run on,"

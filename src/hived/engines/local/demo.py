@@ -6,6 +6,7 @@ The first minute is a story: a loan, the owner taking it back, a wait with its r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 from collections.abc import Awaitable, Callable
@@ -51,7 +52,8 @@ async def play(submit: Callable[[JobSpec], object], active: Callable[[], int], f
     start = loop.time()
     for at, vc, name, gpus, priority, steps, code in _STORY:
         await _until(loop.time, start + at)
-        submit(_job(folder, vc, name, gpus, priority, steps, code))
+        with contextlib.suppress(HivedError):  # the one who watches may have drained or changed the cluster
+            submit(_job(folder, vc, name, gpus, priority, steps, code))
     generator = random.Random(1)
     while True:
         await asyncio.sleep(generator.uniform(3, 7))
@@ -61,10 +63,8 @@ async def play(submit: Callable[[JobSpec], object], active: Callable[[], int], f
         gpus = generator.choice([gpus for gpus in (1, 1, 2, 4) if gpus <= size])
         priority = generator.choice((0, 0, 0, 5, -1))
         name = generator.choice(_NAMES[vc])
-        try:
+        with contextlib.suppress(HivedError):
             submit(_job(folder, vc, name, gpus, priority, generator.randint(20, 70), 0))
-        except HivedError:
-            continue  # the one who watches may have drained or changed the cluster
 
 
 async def _until(clock: Callable[[], float], at: float) -> None:

@@ -55,6 +55,8 @@ def outcome(job: Job) -> Outcome:
             if first["lost"]
             else f"{which} could not be started: {first['error']}"
         )
+    elif first["stopped"]:
+        why = f"{which} was told to stop by somebody else"
     elif first["signal"]:
         why = f"{which} was ended by signal {first['signal']}"
     if job.retries < job.spec.retries:

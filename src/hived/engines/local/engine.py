@@ -4,7 +4,8 @@ Facts (a submission, a task that ended, a device that broke) go to the :class:`~
 by the :class:`~.store.Store`; only then are its instructions carried out. What was cut short by a kill is done again at
 the next start: a task is started only once (see :mod:`.supervisor`), and stopping one twice is the same as once.
 
-If events cannot be kept, the engine ends at once, loudly: tasks run on, and the next start finds them.
+If events cannot be kept, or the books turn out wrong (a bug), the engine ends at once, loudly: tasks run on, and the
+next start finds them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from hived.cluster.looking import PlanAnswer
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
-from hived.errors import NeverFitsError, NotFoundError, RequestError, StorageError
+from hived.errors import InvariantError, NeverFitsError, NotFoundError, RequestError, StorageError
 from hived.policies import Policy, YarnCS
 from hived.spec.compiled import ClusterSpec
 
@@ -37,8 +38,9 @@ from .jobs import Job
 from .machine import Machine
 from .model import Event, JobSpec, JobState
 from .store import Store
-from .tasks import SCARCE, Ending, Stand, Task, Work
+from .tasks import Ending, Task, Work
 from .turns import Instruction, StartTasks, StopTasks, WakeAt
+from .watching import Key, Watching
 
 #: how many of the latest events are kept at hand, for whoever follows
 RECENT = 10_000
@@ -80,13 +82,12 @@ class Engine:
         self._planned = False
         #: to be remembered with the events of the next turn
         self._values: dict[str, str] = {}
-        self._watched: dict[tuple[int, int, int], int] = {}
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._watching = Watching(self._ended, self._task_mark)
         self._timers: set[asyncio.TimerHandle] = set()
         self._health: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: set when the engine cannot go on, with the reason
-        self.failed: asyncio.Future[StorageError] | None = None
+        self.failed: asyncio.Future[StorageError | InvariantError] | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -98,16 +99,21 @@ class Engine:
     async def start(self) -> None:
         """Take over what an earlier engine has left, and begin."""
         self._loop = asyncio.get_running_loop()
+        self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()
         self.machine.note("engine_started", at, {"pid": os.getpid(), "devices": self.devices.what})
         drained = json.loads(self.store.value("drained") or "[]")
         self.machine.health.set_drained([(node, device) for node, device in drained], True)
         self.machine.health.apply()
-        self._look_at_devices()
+        self._take_in(self.devices.health(self.cluster.spec))
         self.machine.recover(self.store.active(), at)
         self._advance_or_raise()
         self._health = self._loop.create_task(self._look_after())
+
+    def let_go(self) -> None:
+        """Hear of no more ended tasks: the first thing to do when the machine may be going down with them."""
+        self._watching.close()
 
     async def stop(self) -> None:
         """End the engine, not the jobs: the next one finds them."""
@@ -117,10 +123,7 @@ class Engine:
                 await self._health
         for timer in self._timers:
             timer.cancel()
-        for fd in self._watched.values():
-            self._loop and self._loop.remove_reader(fd)
-            os.close(fd)
-        self._watched.clear()
+        self.let_go()
         self.devices.close()
         with contextlib.suppress(StorageError):
             self._refuse_if_failed()  # there would be a gap before this event
@@ -142,7 +145,9 @@ class Engine:
             raise NeverFitsError("; ".join(_without_name(str(answer))))
         if self._planned:
             self._advance_or_raise()  # so that what is kept below is this submission alone
-        job = self.machine.submit(self._next_job, spec, self.clock())
+        with self._failing():
+            job = self.machine.submit(self._next_job, spec, self.clock())
+        self._refuse_if_failed()
         turn = self.machine.turn()
         try:
             self.store.keep(turn.events, turn.jobs)
@@ -166,7 +171,8 @@ class Engine:
     def cancel(self, ref: str, who: str = "") -> Job:
         """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""
         job = self.find(ref)
-        self.machine.cancel(job, self.clock(), who)
+        with self._failing():
+            self.machine.cancel(job, self.clock(), who)
         self._advance_or_raise()
         return job
 
@@ -195,7 +201,8 @@ class Engine:
     def reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
         """Go on under a new spec (work-preserving). Raises what the spec is refused for."""
         self.devices.check(spec)
-        report = self.machine.reconfigure(spec, self.clock())
+        with self._failing():
+            report = self.machine.reconfigure(spec, self.clock())
         self._advance_or_raise()
         return report
 
@@ -248,15 +255,22 @@ class Engine:
         self._planned = False
         if self.failed is None or self.failed.done():
             return
-        self.machine.dispatch(self.clock())
+        with self._failing():
+            self.machine.dispatch(self.clock())
+            # if this fails, memory is ahead of the disk: whatever was done next would be done without a record
+            for instruction in self._keep():
+                self._carry_out(instruction)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What nothing can be done about ends the engine: whoever runs it is told by :attr:`failed`."""
         try:
-            instructions = self._keep()
-        except StorageError as error:
-            # memory is ahead of the disk now: whatever is done next would be done without a record
-            self.failed.set_result(error)
-            return
-        for instruction in instructions:
-            self._carry_out(instruction)
+            yield
+        except (StorageError, InvariantError) as error:
+            if self.failed is None:
+                raise
+            if not self.failed.done():
+                self.failed.set_result(error)
 
     def _advance_or_raise(self) -> None:
         self._advance()
@@ -311,57 +325,18 @@ class Engine:
     def _ensure(self, job: Job, rank: int) -> None:
         """Whatever was done before: the task is running and watched, or its end is a fact."""
         key = (job.id, job.attempt, rank)
-        task = self.task(job, rank)
-        if key in self._watched:
-            return
-        try:
-            if task.stand() is not Stand.UNCLAIMED:
-                self._look(key, task)
-                return
+
+        def work() -> Work:
             shared = self._job_folder(job.id) / "shared"
             shared.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if (job.started_at or 0) < self.started_at:  # by an engine before us, and its folder may have been deleted
-                task.clear(self._task_mark(key))
             environment = task_environment(job, rank, shared, self._task_mark(key))
-            task.write(Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s))
-            child = task.spawn()
-            fd = os.pidfd_open(child.pid)
-        except OSError as error:
-            if error.errno in SCARCE:
-                return  # the next look tries again
-            self._ended(key, Ending(127, error=f"{error.filename or task.folder}: {error.strerror}"))
-            return
-        self._children[fd] = child
-        self._watch(key, task, fd)
+            return Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s)
 
-    def _watch(self, key: tuple[int, int, int], task: Task, fd: int) -> None:
-        assert self._loop is not None
-        self._watched[key] = fd
-        self._loop.add_reader(fd, self._supervisor_gone, key, task, fd)
+        self._watching.ensure(key, self.task(job, rank), work, (job.started_at or 0) < self.started_at)
 
-    def _supervisor_gone(self, key: tuple[int, int, int], task: Task, fd: int) -> None:
-        assert self._loop is not None
-        self._loop.remove_reader(fd)
-        os.close(fd)
-        del self._watched[key]
-        if (child := self._children.pop(fd, None)) is not None:
-            child.wait()  # reaped: it has ended
-        self._look(key, task)
-
-    def _look(self, key: tuple[int, int, int], task: Task) -> None:
-        """The supervisor that we knew of is not there, or we knew of none: see how the task stands."""
-        stand = task.stand()
-        if stand is Stand.ALIVE:  # another one has it, of an engine before us
-            if (fd := task.watch()) is not None:
-                self._watch(key, task, fd)
-                return
-            stand = task.stand()
-        if stand is not Stand.ENDED:
-            task.clear(self._task_mark(key))
-        self._ended(key, task.never_started() if stand is Stand.UNCLAIMED else task.ending())
-
-    def _ended(self, key: tuple[int, int, int], ending: Ending) -> None:
-        self.machine.task_ended(*key, asdict(ending), self.clock())
+    def _ended(self, key: Key, ending: Ending) -> None:
+        with self._failing():
+            self.machine.task_ended(*key, asdict(ending), self.clock())
         self._soon()
 
     def _stop_task(self, job: Job, attempt: int, rank: int) -> None:
@@ -369,7 +344,7 @@ class Engine:
         with contextlib.suppress(OSError):  # it was never written, and will end as unstartable; or it is told again
             task.stop()
 
-    def _task_mark(self, key: tuple[int, int, int]) -> str:
+    def _task_mark(self, key: Key) -> str:
         """Names a task among all tasks of all engines."""
         return f"{self._mark}/{key[0]}.{key[1]}.{key[2]}"
 
@@ -379,19 +354,21 @@ class Engine:
         while True:
             await asyncio.sleep(HEALTH_EVERY_S)
             try:
-                self._look_at_devices()
+                # in a thread, since a driver can hang
+                news = await asyncio.to_thread(self.devices.health, self.cluster.spec)
+                self._take_in(news)
                 self._advance_or_raise()
                 for job in [job for job in self.machine.jobs.values() if job.state.holds]:
                     self._carry_out(StartTasks(job.id, job.attempt))  # who is not watched is looked at
                     if job.state is JobState.STOPPING:  # it may have frozen its supervisor
                         self._carry_out(StopTasks(job.id, job.attempt))
-            except StorageError:
+            except (StorageError, InvariantError):
                 return
             except Exception as error:  # one look that fails is not the end of looking
                 asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})
 
-    def _look_at_devices(self) -> None:
-        for place, why in self.devices.health(self.cluster.spec).items():
+    def _take_in(self, news: Mapping[tuple[str, int], str | None]) -> None:
+        for place, why in news.items():
             self.machine.set_health([place], why, self.clock())
 
 
