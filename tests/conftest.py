@@ -1,8 +1,13 @@
-"""What all tests share: hypothesis draws the same examples on every run, and never fails by the clock."""
+"""What all tests share: hypothesis draws the same examples on every run, and never fails by the clock; Ctrl-C works."""
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, Phase, settings
+
+# a shell ignores SIGINT for what it starts with `&`, and programs inherit that: those under test must not
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "hived",

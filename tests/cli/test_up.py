@@ -104,7 +104,7 @@ def test_jobs_outlive_the_engine_and_the_next_one_has_them(tmp_path: Path) -> No
         (["up", "--devices", "4", "--vc", "a"], ["--vc a", "vision=4"]),
         (["up", "--devices", "4", "--vc", "a=0"], ["a=0", "at least 1"]),
         (["up", "--devices", "4", "--vc", "a=1", "--vc", "a=1"], ["given twice"]),
-        (["up", "--devices", "4", "--vc", "a=3", "--vc", "b=2"], ["the shares (--vc)", "do not fit"]),
+        (["up", "--devices", "4", "--vc", "a=3", "--vc", "b=2"], ["5 GPUs are shared out", "there are 4"]),
         (["up", "--devices", "4", "--listen", "8080"], ["--listen 8080", "127.0.0.1:8080"]),
         (["up", "--devices", "4", "--listen", "no.such.host.invalid:1"], ["no.such.host.invalid"]),
         (["up", "--devices", "4", "--group", "no-such-group"], ["no-such-group"]),

@@ -91,7 +91,7 @@ class Driver:
         until = self.now + seconds
         while self.wakes and self.wakes[0][0] <= until:
             self.now, number = heappop(self.wakes)
-            self.machine.retry_due(number, self.now)
+            self.machine.due(number, self.now)
             self.settle()
         self.now = until
 

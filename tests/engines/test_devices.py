@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hived import Cluster, InfeasibleError
+from hived import Cluster
 from hived.engines.local import devices
 from hived.engines.local.devices import Nvml, Simulated, find_gpus, spec_for
 from hived.errors import InputError
@@ -271,8 +271,8 @@ def test_whatever_number_of_devices_can_be_had_whole_and_shared_in_two(count: in
 
 
 def test_more_than_there_is_does_not_fit() -> None:
-    with pytest.raises(InfeasibleError):
-        Cluster(spec_for("node", 8, "GPU", [("a", 8), ("b", 1)]))
+    with pytest.raises(InputError, match=r"9 GPUs are shared out .*, and there are 8"):
+        spec_for("node", 8, "GPU", [("a", 8), ("b", 1)])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -385,13 +386,16 @@ def test_draining_what_is_not_there_is_refused(lives: Lives) -> None:
 
 
 def test_a_new_spec_comes_under_running_jobs(lives: Lives) -> None:
+    whole = other_spec(("vision", 8))
+    twice = replace(whole, virtual_clusters=(*whole.virtual_clusters, replace(whole.virtual_clusters[0], name="again")))
+
     async def story(engine: Engine) -> tuple[Job, Job]:
         job = engine.submit(shell("vision", STAYS, 4))
         other = engine.submit(shell("speech", "true", 4, priority=-1))
         await printed(engine, job, "here")
         await ended(engine, other)
         with pytest.raises(InfeasibleError):
-            engine.reconfigure(other_spec(("vision", 9)))
+            engine.reconfigure(twice)
         assert engine.find("1").guaranteed
         report = engine.reconfigure(other_spec(("vision", 2), ("speech", 6)))
         assert [name for name, _ in report.downgraded] == [job.name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -114,6 +114,10 @@ def ps(
         note(f"{len(answer.jobs):,} of {answer.total:,} jobs; all of them: -n 0")
 
 
+#: states in which a job has GPUs
+_HOLDING = ("running", "stopping")
+
+
 def _states(asked: list[str], every: bool, folder: Path | None) -> tuple[str, ...]:
     known = (*ACTIVE, *ENDED)
     if folder is not None and str(folder) in known:
@@ -127,24 +131,35 @@ def _states(asked: list[str], every: bool, folder: Path | None) -> tuple[str, ..
 
 
 def _listed(there: Engine, states: tuple[str, ...], vc: str | None, number: int) -> Jobs:
-    """The jobs, page by page: the latest ``number``, in the order in which they are shown."""
+    """At most ``number`` jobs (0: all), in the order in which they are shown: those with GPUs are cut off last."""
+    jobs: list[Job] = []
+    total = 0
+    for kind in (_HOLDING, WAITING, ENDED):
+        some = tuple(state for state in states if state in kind)
+        if some:
+            found, matching = _pages(there, some, vc, number - len(jobs) if number else 0, number != 0)
+            jobs += found
+            total += matching
+    return Jobs(jobs=sorted(jobs, key=_order), total=max(total, len(jobs)))
+
+
+def _pages(there: Engine, states: tuple[str, ...], vc: str | None, most: int, limited: bool) -> tuple[list[Job], int]:
+    """The latest jobs in these states, page by page, and how many there are in all."""
     jobs: list[Job] = []
     total, before = 0, None
-    query: dict[str, Any] = {} if set(states) == {*ACTIVE, *ENDED} else {"state": states}
     while True:
-        limit = min(_PAGE, number - len(jobs)) if number else _PAGE
-        page = there.understood(Jobs, there.get("/v1/jobs", **query, vc=vc, limit=limit, before=before))
+        limit = min(_PAGE, most - len(jobs)) if limited else _PAGE
+        page = there.understood(Jobs, there.get("/v1/jobs", state=states, vc=vc, limit=max(1, limit), before=before))
         total = total or page.total
-        jobs += page.jobs
-        if len(page.jobs) < limit or (number and len(jobs) >= number):
-            break
+        jobs += page.jobs[: max(0, limit)]
+        if len(page.jobs) < limit or (limited and len(jobs) >= most):
+            return jobs, total
         before = page.jobs[-1].id
-    return Jobs(jobs=sorted(jobs, key=_order), total=max(total, len(jobs)))
 
 
 def _order(job: Job) -> tuple[int, int]:
     """Those with GPUs first, then those that wait, then those that ended; each by age."""
-    return (0 if job.state in ("running", "stopping") else 1 if job.state in WAITING else 2), job.id
+    return (0 if job.state in _HOLDING else 1 if job.state in WAITING else 2), job.id
 
 
 def job_rows(jobs: list[Job]) -> list[tuple[str | Cell, ...]]:

@@ -38,6 +38,7 @@ StateOption = Annotated[
     typer.Option(
         "--state",
         metavar="DIR",
+        readable=False,  # who is let in to the socket need not be able to list the folder
         help="The engine's folder; or set HIVED_STATE. Its socket is the engine's address.",
         show_default="~/.local/state/hived",
         rich_help_panel=_PANEL,

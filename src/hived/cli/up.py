@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import secrets
@@ -33,10 +34,12 @@ from hived.server.serving import Server
 from hived.spec import ClusterSpec, load_spec
 
 from .addresses import ANY, address, link
-from .console import messages, output
+from .console import counted, messages, output
 from .formats import clean
 from .options import state_folder
 
+#: addresses that only this machine reaches
+_HERE = ("127.0.0.1", "::1", "localhost")
 #: open files that the engine may have, where the system allows that many
 _MOST_FILES = 65_536
 #: where the demo's dashboard is, if that port is free
@@ -146,6 +149,7 @@ def _cluster(
     if spec is not None and simulated:
         loaded = load_spec(spec)
         return loaded, Simulated(f"simulated devices of {spec}")
+    wanted = load_spec(spec) if spec is not None else None  # what is wrong with it is said on any machine
     gpus = find_gpus()
     if gpus is None:
         what = f"{spec} cannot run here" if spec is not None else "nothing to run on"
@@ -153,10 +157,9 @@ def _cluster(
             f"no GPUs found through NVML, so {what}; "
             "give --devices 8 or --simulated for simulated ones, or see hived up --demo"
         )
-    if spec is not None:
-        loaded = load_spec(spec)
-        gpus.check(loaded)
-        return loaded, gpus
+    if wanted is not None:
+        gpus.check(wanted)
+        return wanted, gpus
     count = len(gpus.names)
     return spec_for(this_node(), count, _gpu_type(gpus.names[0]), _shares(vcs, count)), gpus
 
@@ -194,6 +197,7 @@ class _Up:
 
     async def run(self) -> int:
         """The exit code."""
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is answered, not logged
         loop = asyncio.get_running_loop()
         told: asyncio.Future[int] = loop.create_future()
 
@@ -266,6 +270,11 @@ class _Up:
             say(f"dashboard  [bold]{link(*server.address, token)}[/bold]", soft_wrap=True)
         else:
             say("dashboard  start with --listen 127.0.0.1:8080", style="dim")
+        if server.address is not None and server.address[0] not in _HERE:
+            warning = (
+                "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
+            )
+            messages().print(f"hived: {warning}", style="yellow")
         state = "" if self._folder == state_folder(None) else f" --state {self._folder}"
         vc = self._spec.virtual_clusters[0].name if self._spec.virtual_clusters else "VC"
         say(escape(f"try        hived ps{state}"), style="dim", soft_wrap=True)
@@ -322,7 +331,7 @@ class _Up:
         if self._demo or not engine.machine.jobs:
             self._console.print("hived is down")
             return
-        left = f"{running} running jobs go on, {waiting} waiting ones keep their place"
+        left = f"{counted(running, 'running job')} left to run, {counted(waiting, 'waiting job')} in place"
         self._console.print(f"hived is down: {left}; hived up takes them over")
 
     def _fatal(self, error: HivedError, engine: Engine) -> HivedError:
@@ -331,7 +340,7 @@ class _Up:
         running = sum(job.state.holds for job in engine.machine.jobs.values())
         return StorageError(
             f"{error}\n  the engine ends, since nothing may happen without a record; {running} jobs run on,"
-            " and hived up takes them over once there is space"
+            " and hived up takes them over once it can write"
         )
 
 

@@ -29,19 +29,24 @@ class Connection(H11Protocol):
         super().__init__(*args, **more)
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        #: since when it has been open without a whole request; 0: it has sent one
+        self._silent_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._silent_since = self.loop.time()
         user = _peer(transport)
         if user is not None:
             self.app_state = {**self.app_state, "user": user}
-        if len(self.connections) > CONNECTIONS:
+        if len(self.connections) > CONNECTIONS and not self._make_room():
             self._refuse("unavailable", f"{CONNECTIONS} connections are open, and no more can be")
             return
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.cycle is not None:
+            self._silent_since = 0.0
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -71,6 +76,16 @@ class Connection(H11Protocol):
         head += f"Content-Length: {len(response.body)}\r\nConnection: close\r\n\r\n"
         self.transport.write(head.encode() + bytes(response.body))
         self.transport.close()
+
+    def _make_room(self) -> bool:
+        """Drop a connection that has never sent a whole request, the oldest first; whether there was one."""
+        silent = [other for other in self.connections if isinstance(other, Connection) and other._silent_since]
+        if not silent or len(silent) == 1:  # this one itself
+            return False
+        oldest = min((other for other in silent if other is not self), key=lambda other: other._silent_since)
+        oldest._silent_since = 0.0
+        oldest.transport.abort()
+        return True
 
     def _watch_head(self) -> None:
         """Close a connection whose request has begun and does not come; an idle one is closed by uvicorn, sooner."""

@@ -12,7 +12,6 @@ from hived.engines.local import telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.jobs import Job
-from hived.engines.local.line import Line
 from hived.engines.local.model import Event, JobState
 from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec
@@ -192,9 +191,12 @@ class LiveSource:
         machine = self._engine.machine
         shown = list(machine.reserved.values())
         shown += [job for job in machine.backing_off() if len(shown) < _SHOWN]
-        for lines in (machine.lines, machine.borrowers):
-            for vc in sorted(lines):
-                shown += _first(lines[vc], _SHOWN - len(shown))
+        # the first of every line, then the second ones, and so on: no tenant's queue hides another's
+        lines = [group[vc] for group in (machine.lines, machine.borrowers) for vc in sorted(group)]
+        rank = 0
+        while len(shown) < _SHOWN and (lines := [line for line in lines if rank < len(line)]):
+            shown += [line[rank] for line in lines]
+            rank += 1
         return [
             pictures.Waiting(
                 id=str(job.id),
@@ -334,10 +336,6 @@ def _after(recent: Iterable[Event], seq: int) -> list[Event]:
             break
         found.append(event)
     return found[::-1]
-
-
-def _first(line: Line, most: int) -> list[Job]:
-    return [line[rank] for rank in range(min(len(line), max(0, most)))]
 
 
 def _runs(leaves: list[int]) -> list[tuple[int, int]]:

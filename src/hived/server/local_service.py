@@ -14,7 +14,7 @@ from hived.cluster.decisions import Placement
 from hived.cluster.reasons import BehindOthers, Reason
 from hived.engines.local import telling
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import explain, reasons, shortly
+from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly
 from hived.engines.local.health import places
 from hived.engines.local.jobs import Job as EngineJob
 from hived.engines.local.model import Event, JobSpec, JobState
@@ -56,16 +56,19 @@ class LocalService:
         lines = self._engine.machine.borrowers if spec.opportunistic else self._engine.machine.lines
         line = lines.get(spec.vc)
         ahead = line.before(spec.priority) if line is not None and answer.outcome != "never" else []
-        if not ahead:
-            why = [_reason(reason) for reason in answer.reasons]
-            return schema.Plan(
-                outcome=answer.outcome, text=str(answer), placement=_places(placement), victims=victims, reasons=why
-            )
-        behind = BehindOthers(len(ahead), tuple(job.name for job in ahead[:8]))
-        others = [*(reason for reason in answer.reasons if not isinstance(reason, BehindOthers)), behind]
-        text = "\n".join(["it would wait:", *(f"- {telling.reason_text(reason)}" for reason in others)])
+        if answer.outcome == "now" and not ahead:
+            text = by_rank(str(answer), spec.tasks).replace("'(this job)'", "it").replace("(this job)", "it")
+            return schema.Plan(outcome="now", text=text, placement=_places(placement), victims=victims, reasons=[])
+        found: list[Reason] = [reason for reason in answer.reasons if not isinstance(reason, BehindOthers)]
+        if ahead:
+            found.append(BehindOthers(len(ahead), tuple(job.name for job in ahead[:8])))
+        head = "it can never start:" if answer.outcome == "never" else "it would wait:"
         return schema.Plan(
-            outcome="waits", text=text, placement=[], victims=[], reasons=[_reason(reason) for reason in others]
+            outcome="never" if answer.outcome == "never" else "waits",
+            text="\n".join([head, *(f"- {line}" for line in in_words(self._engine.machine, found))]),
+            placement=[],
+            victims=[],
+            reasons=[_reason(reason) for reason in found],
         )
 
     def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> schema.Jobs:

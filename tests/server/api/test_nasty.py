@@ -261,6 +261,9 @@ def test_connections_over_the_limit_are_told_so_and_the_rest_go_on(
     async def scene() -> None:
         async with serving(service) as server:
             idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(5)]
+            for reader, writer in idle:  # who has been answered once is no stranger, and keeps its place
+                writer.write(GET)
+                assert (await answer(reader)).status == 200
             refused = await exchange(server, [GET])
             assert refused.status == 503
             assert json.loads(refused.body)["error"]["code"] == "unavailable"
@@ -273,6 +276,23 @@ def test_connections_over_the_limit_are_told_so_and_the_rest_go_on(
             async with asyncio.timeout(60):
                 while (await exchange(server, [GET])).status != 200:
                     await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+
+
+def test_who_opens_connections_and_says_nothing_does_not_keep_others_out(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "CONNECTIONS", 5)
+
+    async def scene() -> None:
+        async with serving(service) as server:
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(12)]
+            silent[-1][1].write(b"GET / HTTP/1.1\r\nHost: x")  # half a request is none
+            for _ in range(3):
+                assert (await exchange(server, [GET])).status == 200
+            for _, writer in silent:
+                writer.close()
 
     asyncio.run(scene())
 

@@ -211,6 +211,8 @@ def spec_for(node: str, devices: int, gpu: str, shares: Sequence[tuple[str, int]
     types["NODE"]["isNodeLevel"] = True
     paths = {size: ".".join(name for name, _ in reversed(levels[number:])) for number, (_, size) in enumerate(levels)}
     virtual: dict[str, object] = {}
+    if (asked := sum(share for _, share in shares)) > devices:
+        raise InputError(f"{asked} GPUs are shared out (--vc), and there are {devices}; give some VC fewer")
     for vc, share in shares:
         if share < 1:
             raise InputError(f"--vc {vc}={share}: must be at least 1 GPU")

@@ -44,7 +44,7 @@ def outcome(job: Job) -> Outcome:
     if first["rebooted"]:
         return Outcome(JobEvent.PREEMPTED, None, first["error"])
     which = f"task {first['rank']}" if job.spec.tasks > 1 else "it"
-    if first["limit"]:
+    if first["limit"] or job.stopping_for == "time_limit":
         return Outcome(
             JobEvent.FAILED, first["code"], f"{which} ran into its time limit of {job.spec.time_limit_s:g} s"
         )

@@ -179,8 +179,8 @@ class Engine:
     def drain(self, node: str | None, device: int | None, undo: bool, now: bool) -> list[tuple[str, int]]:
         """Keep jobs off devices (None: of all nodes, all of the node), or let them come again; survives a restart."""
         chosen = self.chosen(node, device)
-        what = "the machine" if node is None and device is None else f"{node or 'every node'}"
-        what += "" if device is None else f" device {device}"
+        where = node or ("the machine" if device is None else "every node")
+        what = where if device is None else f"device {device} of {where}"
         self.machine.drain(chosen, undo, now, what, self.clock())
         self._values["drained"] = json.dumps([list(place) for place in self.machine.health.drained])
         self._advance_or_raise()
@@ -310,15 +310,16 @@ class Engine:
                         self._stop_task(job, attempt, rank)
             case WakeAt(at=at):
                 assert self._loop is not None
-                delay = min(max(0.0, at - self.clock()), MOST_BACKOFF_S)  # a clock may have been set back
-                timer = self._loop.call_later(delay, self._retry, job.id)
+                delay = max(0.0, at - self.clock())
+                if job.state is JobState.BACKOFF:
+                    delay = min(delay, MOST_BACKOFF_S)  # a clock may have been set back
+                timer = self._loop.call_later(delay, self._due, job.id, at)
                 self._timers = {other for other in self._timers if other.when() > self._loop.time()} | {timer}
 
-    def _retry(self, number: int) -> None:
-        job = self.machine.jobs.get(number)
-        if job is not None and job.retry_at is not None:
-            self.machine.retry_due(number, max(self.clock(), job.retry_at))
-            self._advance()
+    def _due(self, number: int, at: float) -> None:
+        with self._failing():
+            self.machine.due(number, max(self.clock(), at))  # a clock may have been set back meanwhile
+        self._advance()
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
@@ -336,7 +337,10 @@ class Engine:
 
     def _ended(self, key: Key, ending: Ending) -> None:
         with self._failing():
-            self.machine.task_ended(*key, asdict(ending), self.clock())
+            now = self.clock()
+            # of one that ended while no engine was there to see it, the time is known all the same
+            at = now if ending.ended is None else min(now, max(ending.ended, ending.started or 0.0))
+            self.machine.task_ended(*key, asdict(ending), at)
         self._soon()
 
     def _stop_task(self, job: Job, attempt: int, rank: int) -> None:

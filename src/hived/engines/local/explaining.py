@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from hived.cluster.explaining import MAX_NAMED, say
-from hived.cluster.reasons import BehindOthers, PreemptedBy, Reason, WaitingForPreemption
+from hived.cluster.reasons import BadHardware, BehindOthers, PreemptedBy, Reason, WaitingForPreemption
 
 from .jobs import Job
 from .machine import Machine
@@ -41,7 +44,21 @@ def shortly(machine: Machine, job: Job) -> list[str]:
     if position:
         return [say(BehindOthers(position, tuple(other.name for other in ahead)))]
     answered = machine.cluster.plan(job.request()).reasons
-    return [say(reason) for reason in answered if not isinstance(reason, BehindOthers)] or ["its turn is about to come"]
+    found = [reason for reason in answered if not isinstance(reason, BehindOthers)]
+    return in_words(machine, found) or ["its turn is about to come"]
+
+
+def in_words(machine: Machine, found: Sequence[Reason]) -> list[str]:
+    """Reasons as sentences. What is drained is called so, though to the core it is bad hardware like any other."""
+    drained, bad = machine.health.drained, machine.health.bad
+    kept = [reason for reason in found if bad or not drained or not isinstance(reason, BadHardware)]
+    lines = [say(reason) for reason in kept]
+    if drained:
+        are = "GPUs are" if len(drained) != 1 else "GPU is"
+        lines.append(
+            f"{len(drained):,} {are} drained by the machine's owner; hived drain --undo lets jobs come there again"
+        )
+    return lines
 
 
 def explain(machine: Machine, job: Job, at: float) -> str:
@@ -50,24 +67,26 @@ def explain(machine: Machine, job: Job, at: float) -> str:
         case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELLED:
             return ended_text(job)
         case JobState.RUNNING | JobState.STOPPING:
-            lines = [_shown(machine.cluster.explain(job.name), job)]
+            lines = [by_rank(machine.cluster.explain(job.name), job.spec.tasks)]
             if job.state is JobState.STOPPING:
                 lines.append(f"- it is being stopped ({job.reason}); it has {job.spec.grace_s:g} s for that")
             if job.resumes:
-                lines.append(f"- it was preempted {job.resumes} times before")
+                times = "once" if job.resumes == 1 else f"{job.resumes} times"
+                lines.append(f"- it was preempted {times} before")
             return "\n".join(lines)
         case JobState.BACKOFF:
             left = max(0.0, (job.retry_at or at) - at)
             tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
             return f"{job.name} failed: {job.reason}\n- it is queued again in {duration(left)} ({tried})"
     lines = [f"{job.name} waits, for {duration(at - job.since)} now:"]
-    lines += [f"- {say(reason)}" for reason in reasons(machine, job)] or ["- its turn is about to come"]
+    lines += [f"- {line}" for line in in_words(machine, reasons(machine, job))] or ["- its turn is about to come"]
     if job.reason and job.state is JobState.QUEUED and job.preempted_by is None:
         lines.append(f"- {job.reason}")
-    if machine.health.drained:
-        lines.append("- devices are drained by the machine's owner: hived drain --undo lets jobs come again")
     return "\n".join(lines)
 
 
-def _shown(text: str, job: Job) -> str:
-    return text.replace("pod ", "task ") if job.spec.tasks > 1 else text
+def by_rank(text: str, tasks: int) -> str:
+    """The core's text with its pods as tasks by their ranks; the only one needs no number."""
+    if tasks == 1:
+        return text.replace("\n- pod 1: ", "\n- on ")
+    return re.sub(r"\n- pod (\d+): ", lambda match: f"\n- task {int(match[1]) - 1}: ", text)

@@ -80,6 +80,12 @@ class Job:
         """GPUs of all tasks."""
         return self.spec.gpus * self.spec.tasks
 
+    @property
+    def limit_at(self) -> float | None:
+        """When this attempt has run for as long as it may. Its supervisors see to it, a moment before."""
+        limit = self.spec.time_limit_s
+        return None if limit is None or self.started_at is None else self.started_at + limit + 0.5
+
     def request(self) -> Request:
         """What it asks of the core."""
         spec = self.spec

@@ -102,12 +102,16 @@ class Machine:
         elif job.state is JobState.RUNNING and (ending["code"] or ending["stopped"]):
             self._stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
 
-    def retry_due(self, number: int, at: float) -> None:
-        """The pause after a failure may be over."""
+    def due(self, number: int, at: float) -> None:
+        """It is when a job wanted to be looked at: the pause after a failure may be over, or its time."""
         job = self.jobs.get(number)
-        if job is not None and job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
+        if job is None:
+            return
+        if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
             self._happens(job, JobEvent.QUEUED, at, {})
             self._waits(job)
+        elif job.state is JobState.RUNNING and (limit := job.limit_at) is not None and at >= limit:
+            self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
 
     def set_health(self, places: Collection[tuple[str, int]], why: str | None, at: float) -> None:
         """Devices were found bad, for this reason, or (None) healthy."""
@@ -161,7 +165,7 @@ class Machine:
                 self._pausing[job.id] = job
                 self._instructions.append(WakeAt(job.id, job.retry_at))
             elif job.state is JobState.RUNNING:
-                self._instructions.append(StartTasks(job.id, job.attempt))
+                self._started(job)
             elif job.state is JobState.STOPPING:
                 self._instructions += [StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt)]
         return report
@@ -238,7 +242,7 @@ class Machine:
             data: dict[str, object] = {"placement": placement_data(decision.placement)}
             data |= {"attempt": job.attempt + 1, "port": self._free_port() if job.spec.tasks > 1 else 0}
             self._happens(job, JobEvent.STARTED, at, data)
-            self._instructions.append(StartTasks(job.id, job.attempt))
+            self._started(job)
             return decision
         victims = [self.by_group[name] for name in decision.victims]
         placement = placement_data(decision.placement)
@@ -267,6 +271,11 @@ class Machine:
             self._instructions.append(WakeAt(job.id, at + result.delay_s))
         else:
             self._end(job)
+
+    def _started(self, job: Job) -> None:
+        self._instructions.append(StartTasks(job.id, job.attempt))
+        if job.limit_at is not None:
+            self._instructions.append(WakeAt(job.id, job.limit_at))
 
     def _stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
         data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt}

@@ -10,6 +10,7 @@ One engine at a time: who opens it holds a lock on the folder.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -260,7 +261,9 @@ def _storage(folder: Path, error: Exception) -> StorageError:
     what = getattr(error, "strerror", None) or str(error)
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _damaged(folder, what)
-    return StorageError(f"{folder}: cannot be written ({what}); free some space, or give another --state")
+    full = getattr(error, "errno", 0) == errno.ENOSPC or "full" in what
+    way_out = "free some space, or give another --state" if full else "give another --state"
+    return StorageError(f"{folder}: cannot be written ({what}); {way_out}")
 
 
 def _damaged(folder: Path, what: str) -> StorageError:

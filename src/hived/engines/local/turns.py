@@ -26,7 +26,7 @@ class StopTasks:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Say so (``Machine.retry_due``) when it is ``at``, in seconds since the epoch."""
+    """Say so (``Machine.due``) when it is ``at``, in seconds since the epoch."""
 
     job: int
     at: float

@@ -1,0 +1,1 @@
+"""Jobs as processes on this machine: docs/engine.md has the map."""
