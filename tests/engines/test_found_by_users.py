@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hived.engines.local.model import JobState
 from hived.server.live import LiveSource
 
 from .driver import STOPPED, WELL, Driver, job, stands
-from .living import Lives, ended, shell
+from .living import Lives, ended, printed, shell
 
 
 @pytest.fixture
@@ -129,3 +130,21 @@ def test_one_tenants_queue_does_not_hide_anothers(tmp_path: Path) -> None:
     assert len(shown) == 200
     assert {*shown} == {"research+0", "speech+0", "vision+0", "vision-1"}
     assert min(shown.count(vc) for vc in ("research+0", "speech+0", "vision+0")) >= 66
+
+
+def test_a_job_whose_folder_was_deleted_can_still_be_stopped(tmp_path: Path) -> None:
+    lives = Lives(tmp_path / "state")
+
+    async def story(engine: Engine) -> Job:
+        found = engine.submit(shell("vision", "echo here; exec sleep 600", grace_s=0.2))
+        await printed(engine, found, "here")
+        shutil.rmtree(engine.task(found, 0).folder)
+        engine.cancel("1")
+        (found,) = await ended(engine, found)
+        return found
+
+    try:
+        assert lives.live(story).state is JobState.CANCELLED
+        assert not lives.marked()
+    finally:
+        lives.end()

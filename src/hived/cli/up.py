@@ -271,9 +271,7 @@ class _Up:
         else:
             say("dashboard  start with --listen 127.0.0.1:8080", style="dim")
         if server.address is not None and server.address[0] not in _HERE:
-            warning = (
-                "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
-            )
+            warning = "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
             messages().print(f"hived: {warning}", style="yellow")
         state = "" if self._folder == state_folder(None) else f" --state {self._folder}"
         vc = self._spec.virtual_clusters[0].name if self._spec.virtual_clusters else "VC"

@@ -344,9 +344,7 @@ class Engine:
         self._soon()
 
     def _stop_task(self, job: Job, attempt: int, rank: int) -> None:
-        task = self.task(job, rank, attempt)
-        with contextlib.suppress(OSError):  # it was never written, and will end as unstartable; or it is told again
-            task.stop()
+        self._watching.stop((job.id, attempt, rank), self.task(job, rank, attempt))
 
     def _task_mark(self, key: Key) -> str:
         """Names a task among all tasks of all engines."""

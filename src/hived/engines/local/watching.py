@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 
@@ -60,6 +61,17 @@ class Watching:
             return
         self._children[fd] = child
         self._watch(key, task, fd)
+
+    def stop(self, key: Key, task: Task) -> None:
+        """Tell a task to end; a second time does nothing more."""
+        try:
+            task.stop()
+        except OSError:  # its folder is gone: then its supervisor is told directly, if it is one that we watch
+            fd = self._watched.get(key)
+            if fd is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fd, signal.SIGTERM)
+                    signal.pidfd_send_signal(fd, signal.SIGCONT)  # it may have been frozen
 
     def _watch(self, key: Key, task: Task, fd: int) -> None:
         assert self._loop is not None
