@@ -65,7 +65,7 @@ def test_a_task_knows_its_devices_its_job_and_nothing_of_the_engines(
     found = lives.live(story)
     job_folder = lives.folder / "jobs" / "1" / "shared"
     placed = next(event.data["placement"] for event in lives.events() if event.kind == "started")
-    devices = ",".join(map(str, placed["pods"][0][1]))  # type: ignore[index]
+    devices = ",".join(map(str, placed["pods"][0][1]))
     assert len(devices) == 3
     assert {name: value for name, value in found.items() if name.startswith(("HIVED_", "CUDA_"))} == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices, "HIVED_DEVICES": devices,
@@ -161,7 +161,7 @@ def test_a_job_that_fails_is_tried_again_after_a_pause_that_doubles(lives: Lives
     assert (job.state, job.attempt, job.retries) == (JobState.SUCCEEDED, 3, 2)
     events = lives.events()
     pauses = [
-        (float(event.data["at"]) - event.at, following.at >= float(event.data["at"]))  # type: ignore[arg-type]
+        (float(event.data["at"]) - event.at, following.at >= float(event.data["at"]))
         for event, following in pairwise(event for event in events if event.kind in ("retrying", "queued"))
         if event.kind == "retrying"
     ]

@@ -109,7 +109,7 @@ class Job:
                 self.placement = placement_from(data["placement"])
                 self.guaranteed = self.placement.guaranteed
                 self.attempt += 1
-                self.port = int(data["port"])  # type: ignore[call-overload]
+                self.port = int(data["port"])
                 self.started_at, self.reason, self.stopping_for = event.at, "", ""
                 self.exit_code, self.endings = None, {}
             case JobEvent.STOPPING:
@@ -118,7 +118,7 @@ class Job:
                 if isinstance(by, list | tuple):
                     self.preempted_by = (by[0], by[1], by[2])
             case JobEvent.TASK_ENDED:
-                self.endings[int(data["rank"])] = dict(data)  # type: ignore[call-overload]
+                self.endings[int(data["rank"])] = dict(data)
             case JobEvent.DOWNGRADED | JobEvent.RESTORED | JobEvent.REBOUND:
                 self.placement = placement_from(data["placement"])
                 self.guaranteed = self.placement.guaranteed
@@ -130,7 +130,7 @@ class Job:
             case JobEvent.RETRYING:
                 self._holds_nothing()
                 self.retries += 1
-                self.retry_at = float(data["at"])  # type: ignore[arg-type]
+                self.retry_at = float(data["at"])
                 self.exit_code, self.reason = _code(data), str(data["why"])
             case JobEvent.QUEUED:
                 self.retry_at = None

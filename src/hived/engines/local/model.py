@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from hived.cluster.requests import OPPORTUNISTIC
 
@@ -64,4 +65,4 @@ class Event:
     at: float  #: seconds since the epoch
     kind: str
     job: int | None = None
-    data: dict[str, object] = field(default_factory=dict)  #: what the kind says it has; plain JSON
+    data: dict[str, Any] = field(default_factory=dict)  #: what the kind says it has; plain JSON
