@@ -11,6 +11,7 @@ from itertools import islice
 
 from hived import __version__
 from hived.cluster.decisions import Placement
+from hived.cluster.explaining import MAX_NAMED
 from hived.cluster.reasons import BehindOthers, Reason
 from hived.engines.local import telling
 from hived.engines.local.engine import Engine
@@ -55,13 +56,15 @@ class LocalService:
         victims = list(getattr(answer.decision, "victims", ()))
         lines = self._engine.machine.borrowers if spec.opportunistic else self._engine.machine.lines
         line = lines.get(spec.vc)
-        ahead = line.before(spec.priority) if line is not None and answer.outcome != "never" else []
-        if answer.outcome == "now" and not ahead:
+        position, ahead = 0, []  # type: int, list[EngineJob]
+        if line is not None and answer.outcome != "never":
+            position, ahead = line.before(spec.priority, MAX_NAMED)
+        if answer.outcome == "now" and not position:
             text = by_rank(str(answer), spec.tasks).replace("'(this job)'", "it").replace("(this job)", "it")
             return schema.Plan(outcome="now", text=text, placement=_places(placement), victims=victims, reasons=[])
         found: list[Reason] = [reason for reason in answer.reasons if not isinstance(reason, BehindOthers)]
-        if ahead:
-            found.append(BehindOthers(len(ahead), tuple(job.name for job in ahead[:8])))
+        if position:
+            found.append(BehindOthers(position, tuple(job.name for job in ahead)))
         head = "it can never start:" if answer.outcome == "never" else "it would wait:"
         return schema.Plan(
             outcome="never" if answer.outcome == "never" else "waits",

@@ -66,7 +66,7 @@ class Job:
         self.exit_code: int | None = None
         #: why it is where it is, in words
         self.reason = ""
-        #: why it is being stopped: preempted, cancelled, drained or task_failed
+        #: why it is being stopped: preempted, cancelled, drained, time_limit or task_failed
         self.stopping_for = ""
         #: group, VC and priority of who preempted it last
         self.preempted_by: tuple[str, str, int] | None = None

@@ -41,13 +41,14 @@ class Line:
 
     def ahead(self, job: Job, most: int) -> tuple[int, list[Job]]:
         """How many are before ``job``, and the first ``most`` of them."""
-        rank = bisect_left(self._places, self.place(job))
-        return rank, [self._jobs[place[-1]] for place in self._places[: min(rank, most)]]
+        return self._first(self._rank(job), most)
 
-    def before(self, priority: int) -> list[Job]:
-        """Who would be before a new job of this priority, in order."""
-        rank = bisect_left(self._places, (-priority + 1,))
-        return [self._jobs[place[-1]] for place in self._places[:rank]]
+    def before(self, priority: int, most: int) -> tuple[int, list[Job]]:
+        """The same of a new job with this priority."""
+        return self._first(bisect_left(self._places, (-priority + 1,)), most)
+
+    def _first(self, rank: int, most: int) -> tuple[int, list[Job]]:
+        return rank, [self._jobs[place[-1]] for place in self._places[: min(rank, most)]]
 
     def _rank(self, job: Job) -> int:
         return bisect_left(self._places, self.place(job))

@@ -41,10 +41,10 @@ _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def world() -> str:
     """Which boot of the machine this is, and of the container, if it is one: processes do not outlive it."""
     # not pathlib, here and below: it would be paid for at the start of every task
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     try:
-        with open("/proc/1/stat", "rb") as file:  # noqa: PTH123
+        with open("/proc/1/stat", "rb") as file:
             first = file.read().rpartition(b")")[2].split()[19].decode()  # when process 1 was started
     except (OSError, IndexError):
         first = ""
@@ -74,7 +74,7 @@ def _claim() -> int | None:
     except FileExistsError:
         return None
     finally:
-        os.unlink(draft)  # noqa: PTH108
+        os.unlink(draft)
     return lock
 
 
@@ -111,7 +111,7 @@ class _Supervisor:
         started = time.time()
         error = None
         code, by_signal = 128 + signal.SIGTERM, None
-        if os.path.exists("stop"):  # noqa: PTH110
+        if os.path.exists("stop"):
             self._stopped = True
         else:
             error = self._start()
@@ -129,7 +129,7 @@ class _Supervisor:
         }
         os.pwrite(room, json.dumps(ending)[: _ROOM - 1].ljust(_ROOM - 1).encode() + b"\n", 0)
         os.fsync(room)
-        os.rename(f".exit.{os.getpid()}", "exit")  # noqa: PTH104
+        os.rename(f".exit.{os.getpid()}", "exit")
         _sync_folder()
 
     def _start(self) -> str | None:
@@ -258,7 +258,7 @@ def _complain(writer: int, text: str) -> None:
 def _children() -> list[int]:
     """Our children now; those of the task that lost their parent are among them."""
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:  # noqa: PTH123
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return [int(word) for word in file.read().split()]
     except OSError:
         return []
@@ -276,14 +276,14 @@ def _shell_code(status: int | None) -> tuple[int, int | None]:
 def main(folder: str) -> None:
     """Run the task of ``folder``, unless another supervisor does or has done."""
     os.chdir(folder)
-    with open("task.json", encoding="utf-8") as file:  # noqa: PTH123
+    with open("task.json", encoding="utf-8") as file:
         task = json.load(file)
     room = _room()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on we may be told to stop
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, how the task ended would be lost
     lock = _claim()
     if lock is None:
-        os.unlink(f".exit.{os.getpid()}")  # noqa: PTH108
+        os.unlink(f".exit.{os.getpid()}")
         return
     _Supervisor(**task).run(room)
     os.close(lock)  # after everything else: who finds it unlocked reads how it ended
