@@ -25,7 +25,7 @@ def test_the_demo_shows_who_runs_where_who_was_preempted_and_why_somebody_waits(
         context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-GB", timezone_id="UTC")
         shown = Shown(context.new_page(), Served(small_cluster()))
         shown.server.stop()  # the engine's own server is looked at
-        shown.page.goto(link)
+        shown.page.goto(link, wait_until="commit")  # what has to be there is waited for below
         assert "token" not in shown.page.url
         shown.until("window.__hived?.app && performance.getEntriesByName('hived:first-picture').length > 0")
         shown.until_text("#status", "live")
@@ -35,8 +35,7 @@ def test_the_demo_shows_who_runs_where_who_was_preempted_and_why_somebody_waits(
         assert "vision's SOCKET" in tip
         shown.until_text("#queue", "VC vision has 2 of the 4 GPUs it needs")
         shown.keep("real-demo")
-        shown.page.goto(shown.page.url.partition("#")[0] + "#job=3")
-        shown.page.reload()
+        shown.page.evaluate("__hived.app.select('3')")
         shown.until("document.body.textContent.includes('preempted by resnet-4 of vision')")
         shown.keep("real-demo-story")
         assert shown.problems == []
