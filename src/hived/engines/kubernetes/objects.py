@@ -1,0 +1,134 @@
+"""Kubernetes objects, as far as HiveD reads them. msgspec skips the rest of them, which is most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Owner(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Who controls an object."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What every object has."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None  #: RFC 3339, UTC, whole seconds
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """What a container asks for."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class Container(msgspec.Struct, frozen=True):
+    """A container of a pod."""
+
+    name: str = ""
+    resources: Resources | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What a pod is to be."""
+
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    priority: int | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+
+
+class Condition(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Of a pod or a node."""
+
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+
+
+class PodStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What a pod is."""
+
+    phase: str | None = None
+    conditions: list[Condition] | None = None
+    nominated_node_name: str | None = None
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod."""
+
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it holds nothing any more."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    def annotation(self, key: str) -> str | None:
+        """One annotation; None: it has none of that name."""
+        return (self.metadata.annotations or {}).get(key)
+
+    def label(self, key: str) -> str | None:
+        """One label; None: it has none of that name."""
+        return (self.metadata.labels or {}).get(key)
+
+
+class NodeSpec(msgspec.Struct, frozen=True):
+    """What a node is to be."""
+
+    unschedulable: bool | None = None
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """What a node is."""
+
+    conditions: list[Condition] | None = None
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node."""
+
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def ready(self) -> bool:
+        """Whether its kubelet says so."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
+
+
+class ConfigMap(msgspec.Struct, frozen=True, kw_only=True):
+    """A ConfigMap."""
+
+    metadata: Metadata
+    data: dict[str, str] | None = None
+
+
+#: any other object
+Object = dict[str, Any]
