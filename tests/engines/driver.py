@@ -145,7 +145,7 @@ class Driver:
             assert (found.id in machine.jobs) is not found.state.ended
             counted.add(found)
             waits = found.state is JobState.QUEUED
-            assert (not found.state.ended and found in machine.line_of(found)) is waits
+            assert (not found.state.ended and found in machine.lines.of(found)) is waits
             assert (found.id in machine.reserved) is (found.state is JobState.RESERVED)
             runs = {key for key in self.alive if key[0] == found.id}
             assert found.state.holds or not runs, f"{found.name} is {found.state} and runs"

@@ -77,7 +77,7 @@ def test_who_is_behind_a_borrower_that_is_withdrawn_has_its_turn(engine: Driver)
 def test_a_new_job_comes_after_those_of_its_own_priority(engine: Driver) -> None:
     engine.submit(job("vision", 4, priority=5))
     waiting = [engine.submit(job("vision", 4, priority=priority)) for priority in (5, 3, 3, 0)]
-    line = engine.machine.lines["vision"]
+    line = engine.machine.lines.own["vision"]
     assert line.before(9, 10) == (0, [])
     assert line.before(3, 10) == (3, waiting[:3])
     assert line.before(0, 10) == (len(waiting), waiting)

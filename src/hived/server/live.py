@@ -192,7 +192,7 @@ class LiveSource:
         shown = list(machine.reserved.values())
         shown += [job for job in machine.backing_off() if len(shown) < _SHOWN]
         # the first of every line, then the second ones, and so on: no tenant's queue hides another's
-        lines = [group[vc] for group in (machine.lines, machine.borrowers) for vc in sorted(group)]
+        lines = [group[vc] for group in (machine.lines.own, machine.lines.borrowers) for vc in sorted(group)]
         rank = 0
         while len(shown) < _SHOWN and (lines := [line for line in lines if rank < len(line)]):
             shown += [line[rank] for line in lines]

@@ -54,7 +54,7 @@ class LocalService:
         answer = self._engine.plan(spec)
         placement = getattr(answer.decision, "placement", None)
         victims = list(getattr(answer.decision, "victims", ()))
-        lines = self._engine.machine.borrowers if spec.opportunistic else self._engine.machine.lines
+        lines = self._engine.machine.lines.borrowers if spec.opportunistic else self._engine.machine.lines.own
         line = lines.get(spec.vc)
         position, ahead = 0, []  # type: int, list[EngineJob]
         if line is not None and answer.outcome != "never":

@@ -25,7 +25,7 @@ def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
         return ()
     answered = machine.cluster.plan(job.request()).reasons
     found: list[Reason] = [reason for reason in answered if not isinstance(reason, BehindOthers)]
-    position, ahead = machine.line_of(job).ahead(job, MAX_NAMED)
+    position, ahead = machine.lines.of(job).ahead(job, MAX_NAMED)
     if position:
         found.append(BehindOthers(position, tuple(other.name for other in ahead)))
     if job.preempted_by is not None:
@@ -40,7 +40,7 @@ def shortly(machine: Machine, job: Job) -> list[str]:
         return [job.reason]
     if job.state is JobState.RESERVED:
         return [say(WaitingForPreemption(machine.cluster.group(job.name).victims))]
-    position, ahead = machine.line_of(job).ahead(job, 3)
+    position, ahead = machine.lines.of(job).ahead(job, 3)
     if position:
         return [say(BehindOthers(position, tuple(other.name for other in ahead)))]
     answered = machine.cluster.plan(job.request()).reasons

@@ -76,6 +76,16 @@ class Job:
         self.endings: dict[int, dict[str, Any]] = {}
 
     @property
+    def vc(self) -> str:
+        """Its virtual cluster."""
+        return self.spec.vc
+
+    @property
+    def priority(self) -> int:
+        """As asked for; -1: opportunistic."""
+        return self.spec.priority
+
+    @property
     def gpus(self) -> int:
         """GPUs of all tasks."""
         return self.spec.gpus * self.spec.tasks

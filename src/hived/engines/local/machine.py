@@ -15,9 +15,9 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Preempt, Wait
-from hived.cluster.reasons import BadHardware, NeverFits
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.states import GroupState
+from hived.engines.lines import Lines
 from hived.errors import ConflictError, RequestError
 from hived.policies import Policy
 from hived.spec.compiled import ClusterSpec
@@ -26,13 +26,9 @@ from .ending import Outcome, outcome
 from .health import Health
 from .jobs import Job, placement_data
 from .lifecycle import JobEvent
-from .line import Line
 from .model import Event, JobSpec, JobState
 from .occupancy import Occupancy
 from .turns import Instruction, StartTasks, StopTasks, Turn, WakeAt
-
-#: what a waiting job can be waiting for without holding back who is behind it: it may never come
-_HOLDS_NOBODY_BACK = (NeverFits, BadHardware)
 
 
 class Machine:
@@ -40,22 +36,16 @@ class Machine:
 
     def __init__(self, cluster: Cluster, policy: Policy, free_port: Callable[[], int], last_event: int = 0) -> None:
         self.cluster = cluster
-        self._policy = policy
         self._free_port = free_port
         self._seq = last_event
         #: every job that has not ended
         self.jobs: dict[int, Job] = {}
         self.by_group: dict[str, Job] = {}
         self.health = Health(cluster)
-        #: per virtual cluster: who waits for its own GPUs, and who waits for idle ones
-        self.lines: dict[str, Line] = {}
-        self.borrowers: dict[str, Line] = {}
+        self.lines: Lines[Job] = Lines(policy)
         self.reserved: dict[int, Job] = {}
-        #: virtual clusters whose next may be able to start
-        self._stirred: set[str] = set()
         self.occupancy = Occupancy()
         self._pausing: dict[int, Job] = {}
-        self._idle_stirred = False
         self._events: list[Event] = []
         self._touched: dict[int, Job] = {}
         self._instructions: list[Instruction] = []
@@ -69,12 +59,12 @@ class Machine:
         self._note("submitted", at, number, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
         self._touched[number] = job
         self.occupancy.add(job)
-        self._waits(job)
+        self.lines.add(job)
         return job
 
     def unsubmit(self, job: Job) -> None:
         """The last call was :meth:`submit`, and it cannot be kept: as if it had never been."""
-        self._line(job).remove(job)
+        self.lines.of(job).remove(job)
         self.occupancy.remove(job)
         self._end(job)
         self._seq -= 1
@@ -109,7 +99,7 @@ class Machine:
             return
         if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
             self._happens(job, JobEvent.QUEUED, at, {})
-            self._waits(job)
+            self.lines.add(job)
         elif job.state is JobState.RUNNING and (limit := job.limit_at) is not None and at >= limit:
             self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
 
@@ -141,8 +131,7 @@ class Machine:
         self._note("reconfigured", at, None, {"kept": len(report.kept), **data})
         self._standing_changed(report, at)
         self._lost_reservations("the cluster was reconfigured", at)
-        self._stirred.update(self.lines)
-        self._idle_stirred = True
+        self.lines.stir()
         return report
 
     def recover(self, jobs: Iterable[Job], at: float) -> Reconfiguration:
@@ -160,7 +149,7 @@ class Machine:
             if job.state is JobState.RESERVED:
                 self._happens(job, JobEvent.UNRESERVED, at, {"why": "the engine was started again"})
             if job.state is JobState.QUEUED:
-                self._waits(job)
+                self.lines.add(job)
             elif job.state is JobState.BACKOFF and job.retry_at is not None:
                 self._pausing[job.id] = job
                 self._instructions.append(WakeAt(job.id, job.retry_at))
@@ -181,36 +170,7 @@ class Machine:
         for job in list(self.reserved.values()):
             if not self.cluster.group(job.name).victims:
                 self._ask(job, at)
-        while self._stirred:
-            vc = min(self._stirred)
-            self._stirred.discard(vc)
-            line = self.lines.get(vc)
-            rank: int | None = 0
-            while line is not None and rank is not None and rank < len(line):
-                rank = self._next(line, rank, at)
-        if self._idle_stirred:
-            self._idle_stirred = False
-            self._lend(at)
-
-    def _lend(self, at: float) -> None:
-        """Ask for the first of each VC's borrowers, that of the VC with the smallest share on loan first."""
-        ranks = {vc: 0 for vc, line in self.borrowers.items() if len(line)}
-        while ranks:
-            vc = min(ranks, key=lambda name: (self._share(name), name))
-            rank = self._next(self.borrowers[vc], ranks[vc], at)
-            if rank is None or rank >= len(self.borrowers[vc]):
-                del ranks[vc]
-            else:
-                ranks[vc] = rank
-
-    def _next(self, line: Line, rank: int, at: float) -> int | None:
-        """Ask for who is ``rank``-th in a line; whose turn it is after that, ``None`` if nobody's."""
-        answer = self._ask(line[rank], at)
-        if answer is None:
-            return rank + 1
-        if isinstance(answer, Wait):
-            return rank + 1 if isinstance(answer.reasons[0], _HOLDS_NOBODY_BACK) else None
-        return rank  # it has left the line
+        self.lines.dispatch(lambda job: self._ask(job, at), self._share)
 
     def turn(self) -> Turn:
         """What has come of the facts since the last call."""
@@ -236,7 +196,7 @@ class Machine:
         for name in decision.downgraded:
             self._stands(self.by_group[name], f"made room for {job.name}", at)
         if job.state is JobState.QUEUED:
-            self._line(job).remove(job)
+            self.lines.of(job).remove(job)
         if isinstance(decision, Bind):
             self.reserved.pop(job.id, None)
             data: dict[str, object] = {"placement": placement_data(decision.placement)}
@@ -263,10 +223,10 @@ class Machine:
     def _all_gone(self, job: Job, result: Outcome, at: float) -> None:
         """The last task of an attempt has ended: its GPUs are free."""
         self.cluster.release(job.name)
-        self._gave_back(job)
+        self.lines.freed(job.vc)
         self._happens(job, result.event, at, result.data(at))
         if result.event is JobEvent.PREEMPTED:
-            self._waits(job)
+            self.lines.add(job)
         elif result.event is JobEvent.RETRYING:
             self._instructions.append(WakeAt(job.id, at + result.delay_s))
         else:
@@ -284,24 +244,6 @@ class Machine:
         self._happens(job, JobEvent.STOPPING, at, data)
         self._instructions.append(StopTasks(job.id, job.attempt))
 
-    def _waits(self, job: Job) -> None:
-        self._line(job).add(job)
-        if job.spec.opportunistic:
-            self._idle_stirred = True
-        else:
-            self._stirred.add(job.spec.vc)
-
-    def _line(self, job: Job) -> Line:
-        lines = self.borrowers if job.spec.opportunistic else self.lines
-        line = lines.get(job.spec.vc)
-        if line is None:
-            line = lines[job.spec.vc] = Line(self._policy)
-        return line
-
-    def line_of(self, job: Job) -> Line:
-        """The line that a waiting job stands in."""
-        return self._line(job)
-
     def backing_off(self) -> list[Job]:
         """Jobs between two tries."""
         return list(self._pausing.values())
@@ -309,11 +251,9 @@ class Machine:
     def _forget_group(self, job: Job, at: float) -> None:
         """A job that holds nothing leaves the line, its reservation, and the core's memory."""
         if job.state is JobState.QUEUED:
-            self._line(job).remove(job)
-            self._stirred.add(job.spec.vc)  # who was behind it may be next
-            self._idle_stirred = True
+            self.lines.left(job)
         if self.reserved.pop(job.id, None) is not None:
-            self._gave_back(job)
+            self.lines.freed(job.vc)
         try:
             self.cluster.group(job.name)
         except RequestError:
@@ -321,18 +261,13 @@ class Machine:
         self.cluster.cancel(job.name)
         self._restored(at)
 
-    def _gave_back(self, job: Job) -> None:
-        """GPUs of ``job`` are free. A VC's own can serve that VC alone, so no other has to be asked."""
-        self._stirred.add(job.spec.vc)
-        self._idle_stirred = True
-
     def _end(self, job: Job) -> None:
         del self.jobs[job.id], self.by_group[job.name]
 
     def _unreserve(self, job: Job, why: str, at: float) -> None:
         self.reserved.pop(job.id, None)
         self._happens(job, JobEvent.UNRESERVED, at, {"why": f"it had GPUs reserved: {why}"})
-        self._waits(job)
+        self.lines.add(job)
         self._restored(at)
 
     def _lost_reservations(self, why: str, at: float) -> None:
@@ -343,8 +278,7 @@ class Machine:
     def _hardware_changed(self, at: float) -> None:
         if self.health.apply():
             self._lost_reservations("hardware under them turned bad", at)
-            self._stirred.update(self.lines)
-            self._idle_stirred = True
+            self.lines.stir()
 
     def _standing_changed(self, report: Reconfiguration, at: float) -> None:
         """The core has put all running groups where they are once more: under other cells, perhaps, or none."""
