@@ -1,0 +1,177 @@
+"""Taking bound pods in: who runs, runs, and the core learns where. Nobody is given what they may be using."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+
+from hived.cluster.decisions import Placement
+from hived.cluster.recovery import Record
+from hived.errors import InvariantError, RequestError
+
+from .adopting import Found, Unknown, gather, without
+from .asking import AskError
+from .gangs import Gang, GangState, PodEntry
+from .standing import created_at, standing_slots
+from .state import MindState
+from .turns import Tell
+
+#: node and device index
+Place = tuple[str, int]
+
+
+def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:
+    """``entries`` are bound, and new. O(their pods, and what the core charges for as many groups)."""
+    found, unknown = gather(entries)
+    taken: dict[Place, str] = {}
+    ready: list[tuple[Found, Placement, list[PodEntry | None]]] = []
+    again: list[PodEntry] = []
+    for one in found:
+        gang = mind.gangs.get(one.ask.group)
+        if gang is not None and gang.holds:
+            unknown += _into(mind, gang, one, at)
+            continue
+        if gang is not None:  # others of it wait: they find it again below
+            again += list(gang.pods.values())
+            for entry in list(gang.pods.values()):
+                mind.leave(entry, at)
+        placement, kept, lost = _without_conflicts(mind, one, taken, at)
+        unknown += lost
+        if any(kept):
+            ready.append((one, placement, kept))
+            taken |= {(pod.node, device): one.ask.group for pod in placement.pods for device in pod.leaf_cells}
+    unknown += _recover(mind, ready, at)
+    for person in unknown:
+        _hold(mind, person)
+    for entry in again:
+        mind.join(entry, entry.members, at)
+    mind.nodes_applied(at)
+
+
+def _into(mind: MindState, gang: Gang, found: Found, at: float) -> list[Unknown]:
+    """Pods of a gang that has its GPUs already; those that are not where it is are unknown."""
+    assert gang.placement is not None
+    unknown = []
+    for entry in found.entries.values():
+        place = found.info.pods[next(slot for slot, other in found.entries.items() if other is entry)]
+        slot = gang.placement.pods.index(place) if place in gang.placement.pods else -1
+        why = gang.ask.disagrees(found.ask)
+        if slot < 0 or why is not None:
+            error = AskError("conflict", f"its group {gang.name} is elsewhere, or asks for something else ({why})")
+            unknown.append(Unknown(entry, error, place.leaf_cells))
+            continue
+        other = mind.pods.get(gang.slots[slot] or "")
+        if other is not None and other is not entry and other.holds:
+            error = AskError("conflict", f"{other.key} has its GPUs on {place.node}; delete one of the two")
+            unknown.append(Unknown(entry, error, place.leaf_cells))
+            continue
+        if other is not None:
+            other.slot = None
+        gang.pods[entry.uid] = entry
+        gang.slots[slot] = entry.uid
+        entry.gang, entry.slot, entry.ask, entry.bound, entry.binding = gang, slot, found.ask, True, False
+        mind.is_on_its_node(entry, at)
+        if other is not None:
+            mind.give_slot(other, gang, at)
+    return unknown
+
+
+def _without_conflicts(
+    mind: MindState, found: Found, taken: dict[Place, str], at: float
+) -> tuple[Placement, list[PodEntry | None], list[Unknown]]:
+    """The placement, without pods whose devices somebody else has; who is on each place; and who is left out."""
+    placement = found.info.placement(mind.cluster.spec)
+    if found.ask.priority < 0:
+        placement = Placement(placement.chain, placement.pods)
+    bad: dict[int, str] = {}
+    for slot, pod in enumerate(placement.pods):
+        for device in pod.leaf_cells:
+            place = pod.node, device
+            other = mind.books.at.get(place)
+            if other is not None and not other.on_nodes:  # what is true wins over what was meant
+                mind.unplace(other, at, f"{found.ask.group} was put on its GPUs by somebody else")
+                mind.line_up(other)
+            elif other is not None or place in taken:
+                bad[slot] = other.name if other is not None else taken[place]
+    wanted = {(pod.node, device) for pod in placement.pods for device in pod.leaf_cells}
+    for gang in list(mind.reserved.values()):
+        if gang.placement is not None and any((p.node, d) in wanted for p in gang.placement.pods for d in p.leaf_cells):
+            mind.withdraw(gang, at)
+            mind.line_up(gang)
+    lost = []
+    for slot, name in bad.items():
+        entry = found.entries.get(slot)
+        if entry is not None:
+            pod = placement.pods[slot]
+            error = AskError("conflict", f"group {name} has its GPUs on {pod.node}; delete one of the two")
+            lost.append(Unknown(entry, error, pod.leaf_cells))
+    kept = [found.entries.get(slot) for slot in range(len(placement.pods)) if slot not in bad]
+    return without(placement, set(bad)), kept, lost
+
+
+def _recover(mind: MindState, ready: list[tuple[Found, Placement, list[PodEntry | None]]], at: float) -> list[Unknown]:
+    """The core takes all of them at once; those that it cannot have are unknown."""
+    unknown = []
+    records: list[Record] = [(one.ask.group, one.ask.request(), placement) for one, placement, _ in ready]
+    while records:
+        try:
+            mind.cluster.recover(records)
+        except RequestError as error:
+            number = _blamed(error, records)
+            one, placement, kept = ready.pop(number)
+            del records[number]
+            for pod, entry in zip(placement.pods, kept, strict=True):
+                if entry is not None:
+                    unknown.append(Unknown(entry, AskError("unrecoverable", error.message), pod.leaf_cells))
+        else:
+            break
+    for one, placement, kept in ready:
+        _founded(mind, one, placement, kept, at)
+    return unknown
+
+
+def _blamed(error: RequestError, records: Sequence[Record]) -> int:
+    """Which record an error is about: ``records['name']`` or ``records[3]``."""
+    text = error.field.partition("[")[2]
+    try:
+        key = ast.literal_eval(text[: text.rindex("]")])
+    except (ValueError, SyntaxError):
+        key = None
+    for number, (name, _, _) in enumerate(records):
+        if key in (name, number):
+            return number
+    raise InvariantError(f"what could not be recovered has no name: {error}") from error
+
+
+def _founded(mind: MindState, found: Found, placement: Placement, kept: list[PodEntry | None], at: float) -> None:
+    """A gang that runs is known from now on."""
+    first = min((entry for entry in kept if entry is not None), key=lambda entry: (created_at(entry.pod), entry.key))
+    gang = mind.new_gang(found.ask, created_at(first.pod), at)
+    gang.asked = True
+    core = mind.cluster.group(gang.name).placement
+    assert core is not None
+    for entry in kept:
+        if entry is not None:
+            entry.gang, entry.ask, entry.bound, entry.binding = gang, found.ask, True, False
+            gang.pods[entry.uid] = entry
+    kind = "guaranteed" if core.guaranteed else "opportunistic"
+    mind.becomes(gang, GangState.PLACED, core, at, "placed", f"{kind}; it runs already")
+    gang.slots = standing_slots(placement, [None if entry is None else entry.uid for entry in kept], core)
+    places = {uid: slot for slot, uid in enumerate(gang.slots)}
+    for entry in gang.pods.values():
+        entry.slot = places.get(entry.uid)
+    if core.pods == found.info.pods and core != found.info.placement(mind.cluster.spec):
+        mind.annotate(gang)
+
+
+def _hold(mind: MindState, unknown: Unknown) -> None:
+    """Nobody gets what a pod may be using that is no gang's."""
+    entry, error = unknown.entry, unknown.error
+    entry.refused, entry.bound, entry.binding = error, True, False
+    mind.refused[entry.uid] = entry
+    if error.kind == "conflict":
+        mind.conflicts[entry.uid] = str(error)
+    if unknown.devices != ():
+        why = f"pod {entry.key} may be using it: {error}"
+        mind.nodes.hold(entry.uid, entry.pod.spec.node_name or "", unknown.devices, why)
+    mind.instruct(Tell(entry.uid, entry.key, "HivedConflict", str(error), True))

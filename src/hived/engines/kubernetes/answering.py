@@ -1,0 +1,149 @@
+"""What kube-scheduler is answered: one node, or why not, node by node; and which pods have to go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from .explaining import explain_pod, shortly
+from .gangs import GangState, PodEntry
+from .objects import Pod
+from .state import MindState
+from .turns import Bind, Tell
+
+_LONGEST = 140  #: characters of a reason that is repeated for every node
+_LONGEST_EVENT = 1000
+
+
+class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """kube-scheduler's question, with Go's names."""
+
+    Pod: Pod
+    NodeNames: list[str] | None = None
+    Nodes: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to filter."""
+
+    NodeNames: list[str] | None = None
+    FailedNodes: dict[str, str] | None = None
+    FailedAndUnresolvableNodes: dict[str, str] | None = None
+    Error: str = ""
+
+
+class MetaPod(msgspec.Struct, frozen=True):
+    """A victim."""
+
+    UID: str
+
+
+class MetaVictims(msgspec.Struct, frozen=True):
+    """Victims on one node."""
+
+    Pods: list[MetaPod] | None = None
+    NumPDBViolations: int = 0
+
+
+class PreemptArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """kube-scheduler's question; the nodes are those where its own preemption would help."""
+
+    Pod: Pod
+    NodeNameToMetaVictims: dict[str, MetaVictims | None] | None = None
+
+
+class Victims(msgspec.Struct, frozen=True):
+    """The answer to preempt."""
+
+    NodeNameToMetaVictims: dict[str, MetaVictims]
+
+
+class BindArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """kube-scheduler's wish."""
+
+    PodName: str
+    PodNamespace: str
+    PodUID: str
+    Node: str
+
+
+class BindAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to bind."""
+
+    Error: str = ""
+
+
+def answer(mind: MindState, entry: PodEntry, offered: Collection[str], tells_unresolvable: bool) -> tuple[str, Answer]:
+    """What filter is answered about a pod that was :meth:`~.mind.Mind.asked` for, and that in one word. O(nodes).
+
+    ``tells_unresolvable``: kube-scheduler understands ``FailedAndUnresolvableNodes`` (from 1.21 on).
+    """
+    gang = entry.gang
+    if gang is None:
+        return "refused", _failed(str(entry.refused), offered, tells_unresolvable)
+    if gang.state is GangState.PLACED and gang.placement is not None and entry.slot is not None:
+        node = gang.placement.pods[entry.slot].node
+        if node in offered:
+            entry.waited = False
+            return "node", Answer(NodeNames=[node])
+        entry.waited = True
+        if gang.ask.anywhere and not entry.holds:
+            mind.instruct(Bind(entry.uid, entry.key))
+            why = f"bound to {node} whatever kube-scheduler makes of it"
+            return "forced", _failed(why, offered, tells_unresolvable)
+        text = f"its place is on {node}, which kube-scheduler does not take for it"
+        tell(mind, entry, text)
+        return "not offered", _failed(text, offered, False)
+    entry.waited = True
+    if gang.state is GangState.RESERVED:
+        why = shortly(mind, gang)[0]
+        tell(mind, entry, explain_pod(mind, entry, None))
+        waiting = {node for node, _ in victims(mind, entry)}
+        failed = {node: f"hived: {why}"[:_LONGEST] for node in offered if node in waiting}
+        rest = {node: "hived: its cells are elsewhere" for node in offered if node not in waiting}
+        return "preempting", Answer(
+            NodeNames=[],
+            FailedNodes=failed if tells_unresolvable else failed | rest,
+            FailedAndUnresolvableNodes=rest if tells_unresolvable else None,
+        )
+    why = next(iter(shortly(mind, gang)), f"other pods have all {gang.ask.size} places of its group")
+    tell(mind, entry, explain_pod(mind, entry, None))
+    # nodes that kube-scheduler would take only after preempting may be what it needs
+    narrowed = bool(gang.excluded) and gang.state is GangState.WAITING
+    return "wait", _failed(why, offered, tells_unresolvable and not narrowed)
+
+
+def tell(mind: MindState, entry: PodEntry, text: str) -> None:
+    """An Event of a pod, where that is news."""
+    gist = text.partition("\n")[2] or text
+    if entry.told != gist:
+        entry.told = gist
+        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", text[:_LONGEST_EVENT]))
+
+
+def _failed(why: str, offered: Collection[str], unresolvable: bool) -> Answer:
+    """The same reason for all nodes."""
+    nodes = dict.fromkeys(offered, f"hived: {' '.join(why.split())}"[:_LONGEST])
+    if unresolvable:
+        return Answer(NodeNames=[], FailedAndUnresolvableNodes=nodes)
+    return Answer(NodeNames=[], FailedNodes=nodes)
+
+
+def victims(mind: MindState, entry: PodEntry) -> Iterable[tuple[str, list[PodEntry]]]:
+    """Per node: the pods that have to go before ``entry`` can come. O(pods of the victims)."""
+    gang = entry.gang
+    if gang is None or gang.state is not GangState.RESERVED:
+        return ()
+    nodes: dict[str, list[PodEntry]] = {}
+    for name in mind.cluster.group(gang.name).victims:
+        for pod in mind.gangs[name].pods.values():
+            if pod.bound and pod.pod.spec.node_name:
+                nodes.setdefault(pod.pod.spec.node_name, []).append(pod)
+    return nodes.items()
+
+
+def preemption(mind: MindState, entry: PodEntry) -> Victims:
+    """What preempt is answered: victims by node, of which kube-scheduler takes one node; the mind sees to the rest."""
+    found = {node: MetaVictims([MetaPod(pod.uid) for pod in pods]) for node, pods in victims(mind, entry)}
+    return Victims(found)

@@ -1,0 +1,383 @@
+"""What a pod asks for: from upstream's annotation or, for everyone else, labels, its GPU request and its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from hived.cluster.requests import HIGHEST, OPPORTUNISTIC, Member, Request
+from hived.errors import InputError
+
+from . import keys
+from .objects import Container, Owner, Pod
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: pods of a gang: where all of them are is written on each
+MOST_PODS = 1000
+_LONGEST = 32_768  #: characters of the annotation
+#: kinds of owners whose size makes a gang, by the group of their API
+GANG_OWNERS = {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("kubeflow.org", "PyTorchJob")}
+#: annotation keys that had another name before
+_FORMER = {"gpuType": "leafCellType", "gpuNumber": "leafCellNumber"}
+_YES = {"true": True, "false": False}
+
+
+class AskError(InputError):
+    """What a pod says cannot be understood, or cannot be. ``kind`` is a word for metrics."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one pod asks for, and the group that it belongs to. Equal, but for ``leaf_cells``, among pods of a group."""
+
+    group: str  #: name of the group, unique in the cluster
+    namespace: str
+    vc: str
+    priority: int
+    members: tuple[Member, ...]
+    leaf_cells: int  #: of this pod
+    leaf_cell_type: str | None = None
+    pinned_cell_id: str | None = None
+    lazy_preemption: bool = False
+    within: str | None = None
+    owner: str = ""  #: uid of the object that makes these pods a gang
+    anywhere: bool = False  #: its cells decide alone, whatever nodes kube-scheduler would take
+    whole: bool = False  #: placed only once all of its pods exist
+
+    @property
+    def size(self) -> int:
+        """Pods of the group."""
+        return sum(member.pods for member in self.members)
+
+    def request(self) -> Request:
+        """What the group asks of the core."""
+        return Request(
+            self.group,
+            self.vc,
+            self.priority,
+            self.members,
+            self.leaf_cell_type,
+            self.pinned_cell_id,
+            self.lazy_preemption,
+            self.within,
+        )
+
+    def disagrees(self, other: Ask) -> str | None:
+        """In what two pods that name one group differ, in words; None: they are of one group."""
+        if self.namespace != other.namespace:
+            return f"namespace: {self.namespace} here, {other.namespace} there"
+        for name in ("vc", "priority", "leaf_cell_type", "pinned_cell_id", "lazy_preemption", "within"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                return f"{name.replace('_', ' ')}: {_word(mine)} here, {_word(theirs)} there"
+        if self.members != other.members:
+            return f"members: {_members(self.members)} here, {_members(other.members)} there"
+        return None
+
+
+def concerns(pod: Pod) -> bool:
+    """Whether HiveD decides about ``pod``: a container asks for devices or says so, or it names a VC."""
+    return (
+        pod.label(keys.VC) is not None
+        or pod.annotation(keys.POD_SPEC) is not None
+        or any(_positive(value) for _, value in _limits(pod, (keys.ENABLE, keys.GPU)))
+    )
+
+
+def gang_owner(pod: Pod) -> Owner | None:
+    """The object whose size has to be known before :func:`ask` can say what ``pod`` asks for; None: none."""
+    if pod.annotation(keys.POD_SPEC) is not None or pod.label(keys.VC) is None:
+        return None
+    if pod.label(keys.GANG) == "false" or pod.label(keys.GROUP) is not None:
+        return None
+    for owner in pod.metadata.owner_references or ():
+        if owner.controller and (owner.api_version.partition("/")[0], owner.kind) in GANG_OWNERS:
+            return owner
+    return None
+
+
+def ask(pod: Pod, members: tuple[Member, ...] | None = None) -> Ask:
+    """What ``pod`` asks for. ``members``: the gang, as its owner has it. Raises :class:`AskError`."""
+    text = pod.annotation(keys.POD_SPEC)
+    if text is not None:
+        return _from_annotation(pod, text)
+    vc = pod.label(keys.VC)
+    if vc is None:
+        what = f"label {keys.VC} or annotation {keys.POD_SPEC}"
+        raise AskError("vc", f"it asks for GPUs and names no virtual cluster; give it the {what}")
+    return _from_labels(pod, vc, members)
+
+
+# -- upstream's annotation --------------------------------------------------------------------------------------------
+
+
+def _from_annotation(pod: Pod, text: str) -> Ask:
+    said = _parsed(text)
+    where = f"annotation {keys.POD_SPEC}"
+    cells = said.leaf_cells
+    single = said.group is None
+    members = (Member(1, cells),) if said.members is None else said.members
+    if all(member.leaf_cells != cells for member in members):
+        sizes = ", ".join(str(member.leaf_cells) for member in members)
+        raise AskError("members", f"{where}: no member of the group has this pod's leafCellNumber {cells} ({sizes})")
+    return Ask(
+        pod.key if single else str(said.group),
+        pod.metadata.namespace,
+        said.vc,
+        said.priority,
+        members,
+        cells,
+        said.leaf_cell_type,
+        said.pinned_cell_id,
+        said.lazy_preemption,
+        anywhere=said.anywhere,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    vc: str
+    priority: int
+    leaf_cells: int
+    leaf_cell_type: str | None
+    pinned_cell_id: str | None
+    lazy_preemption: bool
+    anywhere: bool
+    group: str | None
+    members: tuple[Member, ...] | None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> _Said:
+    """The annotation; the pods of a gang all have the same."""
+    where = f"annotation {keys.POD_SPEC}"
+    if len(text) > _LONGEST:
+        raise AskError("annotation", f"{where}: {len(text):,} characters; at most {_LONGEST:,}")
+    try:
+        value = yaml.load(text, Loader=_Loader)  # a safe one
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark is not None else ""
+        raise AskError("annotation", f"{where}:{line} no YAML: {getattr(error, 'problem', None) or error}") from None
+    except (RecursionError, ValueError) as error:
+        raise AskError("annotation", f"{where}: no YAML that can be read: {error}") from None
+    if not isinstance(value, dict):
+        raise AskError("annotation", f"{where}: expected keys such as virtualCluster, not {_word(value)}")
+    fields = _Fields(where, {_FORMER.get(key, key): value for key, value in value.items() if isinstance(key, str)})
+    if fields.values.get("version") not in (None, "v1"):
+        raise AskError("annotation", f"{where}: version {_word(fields.values['version'])} is not known, v1 is")
+    group, members = None, None
+    affinity = fields.values.get("affinityGroup")
+    if affinity is not None:
+        inner = fields.inside("affinityGroup", affinity)
+        group = inner.text("name")
+        if not group:
+            raise AskError("members", f"{inner.where}.name: a group needs a name")
+        members = inner.members()
+    vc = fields.text("virtualCluster")
+    if not vc:
+        raise AskError("vc", f"{where}: virtualCluster: it names none")
+    return _Said(
+        vc,
+        fields.number("priority", 0, OPPORTUNISTIC, HIGHEST),
+        fields.number("leafCellNumber", None, 1, 1_048_576),
+        fields.text("leafCellType"),
+        fields.text("pinnedCellId"),
+        fields.flag("lazyPreemptionEnable", False),
+        fields.flag("ignoreK8sSuggestedNodes", True),
+        group,
+        members,
+    )
+
+
+class _Fields:
+    """Values of one mapping, each of the type that it has to have."""
+
+    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+        self.where = where
+        self.values = values
+
+    def inside(self, key: str, value: object) -> _Fields:
+        """A mapping in it."""
+        where = f"{self.where}: {key}"
+        if not isinstance(value, dict):
+            raise AskError("annotation", f"{where}: expected keys, not {_word(value)}")
+        return _Fields(where, {_FORMER.get(k, k): v for k, v in value.items() if isinstance(k, str)})
+
+    def text(self, key: str) -> str | None:
+        """A word; None where there is none. A number is taken as the word that it looks like."""
+        value = self.values.get(key)
+        if value is None or value == "":
+            return None
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise AskError("annotation", f"{self.where}: {key}: a name, not {_word(value)}")
+        return str(value)
+
+    def number(self, key: str, default: int | None, least: int, most: int) -> int:
+        """A whole number within limits."""
+        value = self.values.get(key)
+        value = default if value is None else value
+        if type(value) is not int or not least <= value <= most:
+            raise AskError("annotation", f"{self.where}: {key}: a number from {least} to {most:,}, not {_word(value)}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if type(value) is not bool:
+            raise AskError("annotation", f"{self.where}: {key}: true or false, not {_word(value)}")
+        return value
+
+    def members(self) -> tuple[Member, ...]:
+        """The members of a group."""
+        value = self.values.get("members")
+        if not isinstance(value, list) or not value or len(value) > MOST_PODS:
+            raise AskError(
+                "members", f"{self.where}.members: a list of podNumber and leafCellNumber, not {_word(value)}"
+            )
+        found = []
+        for position, one in enumerate(value):
+            inner = self.inside(f"members[{position}]", one)
+            pods = inner.number("podNumber", None, 1, MOST_PODS)
+            found.append(Member(pods, inner.number("leafCellNumber", None, 1, 1_048_576)))
+        return _checked(tuple(found), self.where)
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> Ask:
+    cells = _gpus(pod)
+    if cells is None:
+        wanted = ", ".join(keys.GPU_RESOURCES)
+        raise AskError("gpus", f"it asks for no GPUs; put a number under resources.limits of a container ({wanted})")
+    alone = pod.label(keys.GANG) == "false"
+    group, size = pod.label(keys.GROUP), pod.label(keys.GROUP_SIZE)
+    owner = gang_owner(pod)
+    name, uid = pod.key, ""
+    if alone or (group is None and (owner is None or members is None) and size is None):
+        members = (Member(1, cells),)
+    elif group is not None or size is not None:
+        if size is None:
+            raise AskError("members", f"label {keys.GROUP} needs {keys.GROUP_SIZE} beside it: how many pods there are")
+        if group is None and owner is None:
+            raise AskError("members", f"label {keys.GROUP_SIZE} needs {keys.GROUP} beside it: which pods go together")
+        members = (Member(_within(keys.GROUP_SIZE, size, 1, MOST_PODS), cells),)
+        name = f"{pod.metadata.namespace}/{group if group is not None or owner is None else owner.name}"
+        uid = owner.uid if group is None and owner is not None else ""
+    elif owner is not None and members is not None:
+        name, uid = f"{pod.metadata.namespace}/{owner.name}", owner.uid
+        members = _checked(members, f"{owner.kind} {owner.name}")
+    assert members is not None
+    if all(member.leaf_cells != cells for member in members):
+        raise AskError("members", f"its {cells} GPUs are not those of any pod of its group: {_members(members)}")
+    priority = pod.label(keys.PRIORITY) or "0"
+    return Ask(
+        name,
+        pod.metadata.namespace,
+        vc,
+        OPPORTUNISTIC if priority == "opportunistic" else _within(keys.PRIORITY, priority, OPPORTUNISTIC, HIGHEST),
+        members,
+        cells,
+        pod.label(keys.LEAF_CELL_TYPE),
+        pod.label(keys.PINNED_CELL),
+        _flag(pod, keys.LAZY_PREEMPTION),
+        pod.label(keys.WITHIN),
+        uid,
+        whole=True,
+    )
+
+
+def _within(key: str, text: str, least: int, most: int) -> int:
+    try:
+        value = int(text) if len(text) < 12 else most + 1
+    except ValueError:
+        value = most + 1
+    if not least <= value <= most:
+        raise AskError("labels", f"label {key}: a number from {least} to {most:,}, not {_word(text)}")
+    return value
+
+
+def _flag(pod: Pod, key: str) -> bool:
+    text = pod.label(key)
+    if text is None:
+        return False
+    if text not in _YES:
+        raise AskError("labels", f"label {key}: true or false, not {_word(text)}")
+    return _YES[text]
+
+
+def _gpus(pod: Pod) -> int | None:
+    """Devices that a pod asks for: of all containers, or of its largest init container."""
+    return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())
+
+
+def gpus_of(containers: object, init_containers: object = ()) -> int | None:
+    """The same of the containers of a template; None: they ask for none."""
+    for resource in keys.GPU_RESOURCES:
+        running = [_count(c, resource) for c in containers]  # type: ignore[attr-defined]  # iterables of Container
+        first = [_count(c, resource) for c in init_containers]  # type: ignore[attr-defined]
+        if most := max(sum(running), max(first, default=0)):
+            return most
+    return None
+
+
+def _count(container: Container, resource: str) -> int:
+    value = (container.resources.limits or {}).get(resource) if container.resources is not None else None
+    if value is None:
+        return 0
+    number = _whole(value)
+    if number is None or not 0 <= number <= 1_048_576:
+        raise AskError("gpus", f"container {container.name}: {resource}: a whole number of GPUs, not {_word(value)}")
+    return number
+
+
+def _whole(value: object) -> int | None:
+    """A quantity of Kubernetes, where it is a whole number."""
+    text = str(value).strip()
+    scale = {"k": 1000, "m": 0.001}.get(text[-1:], 0)
+    try:
+        number = float(text[:-1]) * scale if scale else float(text)
+    except ValueError:
+        return None
+    return int(number) if number == number // 1 and abs(number) < 2**53 else None
+
+
+def _limits(pod: Pod, resources: tuple[str, ...]) -> list[tuple[str, object]]:
+    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+    limits = [c.resources.limits or {} for c in containers if c.resources is not None]
+    return [(name, of[name]) for of in limits for name in resources if name in of]
+
+
+def _positive(value: object) -> bool:
+    number = _whole(value)
+    return number is None or number > 0
+
+
+def _checked(members: tuple[Member, ...], where: str) -> tuple[Member, ...]:
+    pods = sum(member.pods for member in members)
+    if pods > MOST_PODS:
+        raise AskError(
+            "members", f"{where}: {pods:,} pods are too many for one group, at most {MOST_PODS:,} go together"
+        )
+    return members
+
+
+def _members(members: tuple[Member, ...]) -> str:
+    return " + ".join(f"{member.pods} x {member.leaf_cells}" for member in members[:10])
+
+
+def _word(value: object) -> str:
+    """A value as it was given, cut where it is long."""
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,152 @@
+"""Why a gang is where it is: reasons as data, and the sentences that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hived.cluster.explaining import MAX_NAMED, say
+from hived.cluster.reasons import (
+    BadHardware,
+    BehindOthers,
+    NotSuggested,
+    PreemptedBy,
+    Reason,
+    ReasonKind,
+    WaitingForPreemption,
+)
+
+from . import keys
+from .gangs import Gang, GangState, PodEntry
+from .state import MindState
+
+
+@dataclass(frozen=True, slots=True)
+class PodsMissing:
+    """A gang is placed once all of its pods exist, and some do not."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
+    there: int
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotAsked:
+    """kube-scheduler has not asked for it yet."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
+    scheduler: str  #: that its pods name
+
+
+WhyNot = Reason | PodsMissing | NotAsked
+
+
+def reasons(mind: MindState, gang: Gang) -> tuple[WhyNot, ...]:
+    """Why a gang waits, the most decisive first; () for one that does not. O(log gangs)."""
+    if gang.state is GangState.RESERVED:
+        return (WaitingForPreemption(mind.cluster.group(gang.name).victims),)
+    if gang.state is not GangState.WAITING:
+        return ()
+    found: list[WhyNot] = []
+    if not gang.complete:
+        found.append(PodsMissing(len(gang.pods), gang.ask.size))
+    elif not gang.asked:
+        first = next(iter(gang.pods.values()))
+        found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler"))
+    position, ahead = mind.lines.of(gang).ahead(gang, MAX_NAMED) if gang.in_line else (0, [])
+    known = [reason for reason in gang.reasons if not isinstance(reason, BehindOthers)]
+    behind = [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
+    # who was never asked for has the line as its reason, who was keeps what the core said
+    found += [*known, *behind] if known else behind
+    if gang.displaced_by is not None:
+        group, vc, priority = gang.displaced_by
+        found.append(PreemptedBy(group, vc, priority, gang.priority, True))
+    return tuple(found)
+
+
+def shortly(mind: MindState, gang: Gang) -> list[str]:
+    """The same in words, for lists."""
+    if gang.state is GangState.PREEMPTED:
+        by = gang.preempted_by
+        return [f"it has to go for {by.name} of {by.vc}" if by is not None else "it has to go"]
+    return in_words(mind, reasons(mind, gang)) or (
+        ["its turn is about to come"] if gang.state is GangState.WAITING else []
+    )
+
+
+def in_words(mind: MindState, found: Sequence[WhyNot]) -> list[str]:
+    """Reasons as sentences, in the words of Kubernetes where they are about nodes."""
+    lines = []
+    for reason in found:
+        match reason:
+            case PodsMissing():
+                lines.append(f"{reason.there} of its {reason.pods} pods exist; it is placed once all do")
+            case NotAsked():
+                lines.append(f"its scheduler, {reason.scheduler}, has not asked for it yet")
+            case NotSuggested():
+                lines.append(
+                    f"kube-scheduler takes {reason.suggested:,} of the cluster's nodes for it (taints, selectors, CPU, "
+                    "memory), and it does not fit on those alone"
+                )
+            case BadHardware():
+                nodes = ", ".join(f"{name} ({_why_bad(mind, name)})" for name in reason.nodes[:MAX_NAMED])
+                more = f" and {reason.more:,} more nodes" if reason.more else ""
+                lines.append(f"it would fit if {reason.leaf_cells:,} GPUs were healthy, on {nodes}{more}")
+            case _:
+                lines.append(say(reason))
+    return lines
+
+
+def _why_bad(mind: MindState, node: str) -> str:
+    why = mind.nodes.bad_nodes.get(node)
+    return why.removeprefix("it is ") if why is not None else "some of its GPUs"
+
+
+def explain(mind: MindState, gang: Gang, at: float | None) -> str:
+    """A gang's situation, as lines for people; ``at``: now (None: nothing is said about how long)."""
+    if gang.state in (GangState.PLACED, GangState.PREEMPTED):
+        lines = [mind.cluster.explain(gang.name)]
+        waiting = [entry for entry in gang.pods.values() if not entry.bound]
+        if waiting:
+            lines.append(f"- {len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
+        if len(gang.pods) < gang.ask.size:
+            lines.append(f"- {gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
+        if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
+            left = gang.evict_at - (gang.evict_at if at is None else at)
+            lines.append("- its pods are being deleted" if left <= 0 else f"- its pods are told to go in {left:.1f} s")
+        return "\n".join(lines)
+    since = "" if at is None else f", for {_duration(at - gang.since)} now"
+    lines = [f"{gang.name} of {gang.vc} waits for {gang.gpus} GPUs{since}:"]
+    return "\n".join([*lines, *(f"- {line}" for line in shortly(mind, gang))])
+
+
+def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> str:
+    """A pod's situation."""
+    gang = entry.gang
+    if gang is None:
+        return f"{entry.key} cannot be scheduled:\n- {entry.refused or 'it is not known what it asks for'}"
+    lines = [explain(mind, gang, at)]
+    if gang.placement is not None and entry.slot is not None:
+        place = gang.placement.pods[entry.slot]
+        gpus = ", ".join(map(str, place.leaf_cells))
+        state = "is" if entry.bound else "is to be"
+        lines.append(f"- {entry.key} {state} on {place.node}, with GPU{'s' * (len(place.leaf_cells) > 1)} {gpus}")
+    elif gang.state is GangState.PLACED:
+        lines.append(
+            f"- {entry.key} waits: other pods have all {gang.ask.size} places of its group ({keys.GROUP_SIZE})"
+        )
+    return "\n".join(lines)
+
+
+def _some(entries: Sequence[PodEntry]) -> str:
+    names = ", ".join(entry.key for entry in entries[:MAX_NAMED])
+    return names + (f" and {len(entries) - MAX_NAMED} more" if len(entries) > MAX_NAMED else "")
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, int(seconds))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if whole >= size:
+            return f"{whole // size} {unit}"
+    return f"{whole} s"

@@ -1,0 +1,168 @@
+"""Gangs and their pods, as the mind knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from hived.cluster.decisions import Placement
+from hived.cluster.reasons import Reason
+from hived.cluster.requests import Member
+
+from .asking import Ask, AskError
+from .objects import Pod
+
+_REMEMBERED = 200  #: changes of one gang
+
+
+class GangState(StrEnum):
+    """Where a gang is in its life."""
+
+    WAITING = "waiting"  #: holds nothing
+    RESERVED = "reserved"  #: has a placement kept for it, and waits for others to go
+    PLACED = "placed"  #: its GPUs are its own; its pods are bound there, or will be
+    PREEMPTED = "preempted"  #: placed, and has to go: no more of its pods are bound
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened: for people who look, and for the dashboard's updates."""
+
+    seq: int
+    at: float  #: seconds since the epoch
+    kind: (
+        str  #: waiting, reserved, unreserved, placed, preempted, downgraded, restored, rebound, bound, ..., node, spec
+    )
+    gang: str  #: "" where it is about none
+    text: str  #: in words
+
+
+class PodEntry:
+    """A pod that lives, and concerns HiveD."""
+
+    __slots__ = (
+        "ask", "binding", "bound", "evicted", "gang", "key", "members", "pod", "refused", "slot", "told", "uid",
+        "waited",
+    )  # fmt: skip
+
+    def __init__(self, pod: Pod) -> None:
+        self.uid = pod.metadata.uid
+        #: ``namespace/name``
+        self.key = pod.key
+        self.pod = pod
+        #: what it asks for; None: that cannot be understood
+        self.ask: Ask | None = None
+        #: the gang that its owner makes of it, where that was read
+        self.members: tuple[Member, ...] | None = None
+        #: the gang that it belongs to; None: none, as ``refused`` says
+        self.gang: Gang | None = None
+        #: its place among those of the gang's placement; None: has none
+        self.slot: int | None = None
+        #: whether Kubernetes has it on its node
+        self.bound = False
+        #: whether a Binding is on its way, or may be
+        self.binding = False
+        #: why it cannot be scheduled as it is
+        self.refused: AskError | None = None
+        #: whether kube-scheduler was told to wait with it, and so has to be told when it can go
+        self.waited = False
+        #: what its latest Event said
+        self.told = ""
+        #: whether it was told to go
+        self.evicted = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is on its node, or may be."""
+        return self.bound or self.binding
+
+    @property
+    def terminating(self) -> bool:
+        """Whether it is being deleted."""
+        return self.pod.metadata.deletion_timestamp is not None
+
+
+class Gang:
+    """An affinity group: pods placed all or none. Stands in the lines of :class:`~hived.engines.lines.Lines`."""
+
+    def __init__(self, number: int, ask: Ask, submitted_at: float, since: float) -> None:
+        self.id = number
+        self.name = ask.group
+        #: of its first pod; the others agree, but for their number of leaf cells
+        self.ask = ask
+        self.request = ask.request()
+        #: when its first pod was created, seconds since the epoch
+        self.submitted_at = submitted_at
+        #: when it came to its state
+        self.since = since
+        self.state = GangState.WAITING
+        #: its living pods, by uid
+        self.pods: dict[str, PodEntry] = {}
+        #: whether kube-scheduler has asked for it
+        self.asked = False
+        #: whether it stands in its line
+        self.in_line = False
+        #: where it is, or what is reserved for it
+        self.placement: Placement | None = None
+        #: per pod of the placement: uid of the pod that has it
+        self.slots: list[str | None] = []
+        #: nodes that kube-scheduler did not offer, the last time
+        self.excluded: frozenset[str] = frozenset()
+        #: why it waits, as the core said last
+        self.reasons: tuple[Reason, ...] = ()
+        #: what is wrong with its request, in this cluster
+        self.wrong: str = ""
+        #: while preempted: for whom, and when its pods are told to go
+        self.preempted_by: Gang | None = None
+        self.evict_at = 0.0
+        #: who preempted it last: group, VC, priority
+        self.displaced_by: tuple[str, str, int] | None = None
+        #: the part of the annotations that its pods share; "" where it has to be made
+        self.shared = ""
+        #: what happened to it, latest last
+        self.history: list[Change] = []
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs of all its pods."""
+        return sum(member.pods * member.leaf_cells for member in self.ask.members)
+
+    @property
+    def vc(self) -> str:
+        """Its virtual cluster."""
+        return self.ask.vc
+
+    @property
+    def priority(self) -> int:
+        """As asked for; -1: opportunistic."""
+        return self.ask.priority
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether its placement stands in cells of its VC."""
+        return self.placement is not None and self.placement.guaranteed
+
+    @property
+    def holds(self) -> bool:
+        """Whether GPUs are its own."""
+        return self.state in (GangState.PLACED, GangState.PREEMPTED)
+
+    @property
+    def on_nodes(self) -> bool:
+        """Whether a pod of it is on its node, or may be."""
+        return any(entry.holds for entry in self.pods.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether all pods that have to exist before it is placed do."""
+        return not self.ask.whole or len(self.pods) >= self.ask.size
+
+    def remember(self, change: Change) -> None:
+        """``change`` happened to it."""
+        self.history.append(change)
+        if len(self.history) > _REMEMBERED:
+            del self.history[: _REMEMBERED // 2]
+
+    def __repr__(self) -> str:
+        return f"Gang({self.name!r}, {self.state.value})"

@@ -1,0 +1,198 @@
+"""Which nodes and devices are kept from jobs, and why: not ready, cordoned, missing, marked, or in unknown hands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hived.cluster.cluster import Cluster
+from hived.errors import RequestError
+from hived.spec.compiled import ClusterSpec
+
+from . import keys
+from .objects import Node
+
+#: node and device index
+Place = tuple[str, int]
+
+
+class _Known(NamedTuple):
+    """What Kubernetes says of a node."""
+
+    ready: bool
+    cordoned: bool
+    marked: frozenset[int]  #: devices that its annotation names
+
+
+class Nodes:
+    """Health of nodes as the core is told it, kept equal to what Kubernetes says. A change costs O(the node)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[str, _Known] = {}
+        #: devices of every node of the spec
+        self.devices: dict[str, tuple[int, ...]] = {}
+        self._reserved: dict[str, int] = {}
+        #: nodes of the spec that no job may come to: why
+        self.bad_nodes: dict[str, str] = {}
+        #: single devices that none may come to: why
+        self.bad_devices: dict[Place, str] = {}
+        #: nodes of the spec that jobs may come to
+        self.healthy: set[str] = set()
+        #: per pod of which nobody knows what it uses: where it is, and its devices (None: any of them)
+        self._held: dict[str, tuple[str, tuple[int, ...] | None, str]] = {}
+        self._changed: set[str] = set()
+        self._told_bad: set[str] = set()
+        self._told: set[Place] = set()
+        self.again(cluster.spec)
+
+    # -- facts ----------------------------------------------------------------------------------------------------
+
+    def replace(self, nodes: Iterable[Node]) -> None:
+        """All nodes that there are."""
+        there = {node.metadata.name: _read(node) for node in nodes}
+        self._changed.update(self._known.keys() ^ there.keys())
+        self._changed.update(name for name, known in there.items() if self._known.get(name) != known)
+        self._known = there
+
+    def changed(self, node: Node) -> None:
+        """A node is there, like this."""
+        name, known = node.metadata.name, _read(node)
+        if self._known.get(name) != known:
+            self._known[name] = known
+            self._changed.add(name)
+
+    def gone(self, name: str) -> None:
+        """A node is not there any more."""
+        if self._known.pop(name, None) is not None:
+            self._changed.add(name)
+
+    def hold(self, uid: str, node: str, devices: tuple[int, ...] | None, why: str) -> None:
+        """A pod runs there and may use ``devices`` (None: any), though no group has them: nobody else gets them."""
+        self._held[uid] = node, devices, why
+        self._changed.add(node)
+
+    def free(self, uid: str) -> None:
+        """That pod is gone."""
+        held = self._held.pop(uid, None)
+        if held is not None:
+            self._changed.add(held[0])
+
+    def again(self, spec: ClusterSpec) -> None:
+        """The spec has changed: the core is told of all that is bad once more."""
+        devices: dict[str, list[int]] = {}
+        for chain in spec.chains:
+            for number, name in enumerate(chain.node_names):
+                found = devices.setdefault(name, [])
+                found += [chain.device_index(number, leaf) for leaf in range(chain.gpus_per_node)]
+        self.devices = {name: tuple(found) for name, found in devices.items()}
+        self._reserved = _reserved(spec)
+        self.bad_nodes.clear()
+        self.bad_devices.clear()
+        self.healthy = set(self.devices)
+        self._told_bad.clear()
+        self._told.clear()
+        self._changed = set(self.devices)
+
+    # -- telling the core -----------------------------------------------------------------------------------------
+
+    def apply(self) -> list[str]:
+        """Tell the core what is new; the nodes that changed, by name."""
+        news = [name for name in sorted(self._changed) if name in self.devices and self._apply(name)]
+        self._changed.clear()
+        return news
+
+    def _apply(self, name: str) -> bool:
+        why, devices = self._wanted(name)
+        before = self.bad_nodes.get(name), {d: w for d in self.devices[name] if (w := self.bad_devices.get((name, d)))}
+        if before == (why, devices):
+            return False
+        for device in before[1]:
+            del self.bad_devices[name, device]
+        self.bad_devices.update(((name, device), words) for device, words in devices.items())
+        if why is None:
+            self.bad_nodes.pop(name, None)
+            self.healthy.add(name)
+        else:
+            self.bad_nodes[name] = why
+            self.healthy.discard(name)
+        if (why is not None) is not (name in self._told_bad):
+            self._cluster.set_node_health(name, healthy=why is None)
+            self._told_bad ^= {name}
+            self._told -= {(name, device) for device in self.devices[name]}
+        if why is None:
+            for device in self.devices[name]:
+                if (device in devices) is not ((name, device) in self._told):
+                    self._cluster.set_device_health(name, device, healthy=device not in devices)
+                    self._told ^= {(name, device)}
+        return True
+
+    def _wanted(self, name: str) -> tuple[str | None, dict[int, str]]:
+        """Why a node is bad (None: it is not), and else which of its devices are."""
+        known = self._known.get(name)
+        if known is None:
+            return "there is no node of that name in Kubernetes", {}
+        if not known.ready:
+            return "it is not ready", {}
+        if known.cordoned:
+            return "it is cordoned", {}
+        there = self.devices[name]
+        devices = {device: f"marked by its annotation {keys.BAD_DEVICES}" for device in there if device in known.marked}
+        for node, held, why in self._held.values() if self._held else ():
+            if node == name and held is None:
+                return why, {}
+            if node == name and held is not None:
+                devices.update((device, why) for device in held if device in there)
+        return None, devices
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def missing(self) -> list[str]:
+        """Nodes of the spec that Kubernetes lacks. O(nodes)."""
+        return sorted(self.devices.keys() - self._known.keys())
+
+    @property
+    def unmanaged(self) -> int:
+        """How many nodes Kubernetes has that the spec lacks. O(nodes)."""
+        return len(self._known.keys() - self.devices.keys())
+
+    @property
+    def drained(self) -> set[str]:
+        """Nodes of the spec that are cordoned. O(nodes)."""
+        return {name for name, known in self._known.items() if known.cordoned and name in self.devices}
+
+    def is_cordoned(self, name: str) -> bool:
+        """Whether a node is kept from new pods by its owner."""
+        known = self._known.get(name)
+        return known is not None and known.cordoned
+
+    def exists(self, name: str) -> bool:
+        """Whether Kubernetes has a node of this name."""
+        return name in self._known
+
+    def reserved_gpus(self, vc: str) -> int:
+        """GPUs that a VC reserved; 0 for none of the spec."""
+        return self._reserved.get(vc, 0)
+
+    def knows(self, node: str, device: int) -> bool:
+        """Whether the spec has this device."""
+        try:
+            self._cluster.leaf_state(node, device)
+        except RequestError:
+            return False
+        return True
+
+
+def _read(node: Node) -> _Known:
+    text = (node.metadata.annotations or {}).get(keys.BAD_DEVICES, "")
+    marked = frozenset(int(word) for word in text.replace(",", " ").split() if word.isdecimal() and len(word) < 8)
+    return _Known(node.ready, bool(node.spec.unschedulable), marked)
+
+
+def _reserved(spec: ClusterSpec) -> dict[str, int]:
+    found = {}
+    for vc in spec.virtual_clusters:
+        cells = sum(c.number * spec.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
+        found[vc.name] = cells + sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
+    return found

@@ -1,0 +1,51 @@
+"""Small questions about pods and their places."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+
+from hived.cluster.decisions import Placement
+
+from .gangs import PodEntry
+from .objects import Pod
+
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_NUMBERS = re.compile(r"(\d{1,18})")
+
+
+def created_at(pod: Pod) -> float:
+    """When a pod was created, in seconds since the epoch; 0 where it does not say."""
+    try:
+        return datetime.fromisoformat(pod.metadata.creation_timestamp or "").timestamp()
+    except ValueError:
+        return 0.0
+
+
+def in_rank_order(entries: Iterable[PodEntry]) -> list[PodEntry]:
+    """Pods as their ranks are, so that neighbours are close: by completion index, else by name, numbers as numbers."""
+    return sorted(entries, key=lambda entry: (_index(entry.pod), _natural(entry.key), entry.uid))
+
+
+def _index(pod: Pod) -> int:
+    text = pod.annotation(_INDEX) or ""
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    parts = _NUMBERS.split(name)
+    return tuple((int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts))
+
+
+def standing_slots(before: Placement, slots: list[str | None], now: Placement) -> list[str | None]:
+    """Who has each place of ``now``, where a new spec has taken pods or devices of ``before`` away."""
+    if before.pods == now.pods:
+        return slots
+    there = {
+        (pod.node, device): uid
+        for pod, uid in zip(before.pods, slots, strict=True)
+        if uid is not None
+        for device in pod.leaf_cells
+    }
+    return [next((u for d in pod.leaf_cells if (u := there.get((pod.node, d)))), None) for pod in now.pods]

@@ -1,0 +1,304 @@
+"""All that the mind knows, and the steps that change it: each keeps gangs, lines, books and the core in step."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Placement
+from hived.cluster.requests import Member
+from hived.cluster.states import GroupState
+from hived.engines.lines import Lines
+from hived.errors import RequestError
+
+from . import asking, bindinfo
+from .asking import AskError
+from .books import Books
+from .gangs import Change, Gang, GangState, PodEntry
+from .nodes import Nodes
+from .standing import created_at, standing_slots
+from .turns import Annotate, Instruction, Tell, Wake
+
+_RECENT = 20_000  #: changes
+_ENDED = 1_000  #: gangs that are gone, for people who look
+
+
+class MindState:
+    """The state of :class:`~.mind.Mind`."""
+
+    def __init__(self, cluster: Cluster, lines: Lines[Gang], evict_after: float, first_seq: int) -> None:
+        self.cluster = cluster
+        #: who waits and was asked for by kube-scheduler
+        self.lines = lines
+        self.evict_after = evict_after
+        self.gangs: dict[str, Gang] = {}
+        #: pods that live and concern HiveD, by uid
+        self.pods: dict[str, PodEntry] = {}
+        #: those that cannot be scheduled as they are, or run where nobody has put them
+        self.refused: dict[str, PodEntry] = {}
+        #: bound pods whose GPUs somebody else has, by uid: in words
+        self.conflicts: dict[str, str] = {}
+        #: pods that are refused for the sake of a group's name: which
+        self.outside: dict[str, str] = {}
+        #: gangs that have reserved, in the order in which they did
+        self.reserved: dict[str, Gang] = {}
+        #: gangs that have to go, while pods of them are on nodes
+        self.evicting: dict[str, Gang] = {}
+        #: gangs with pods that can be bound and are not: since when, or last reminded
+        self.to_bind: dict[str, float] = {}
+        #: gangs that are gone, the latest last
+        self.ended: OrderedDict[str, Gang] = OrderedDict()
+        #: how many gangs were preempted, by virtual cluster and that of whom it was for
+        self.preempted: Counter[tuple[str, str]] = Counter()
+        self.books = Books()
+        self.nodes = Nodes(cluster)
+        #: number of the latest change
+        self.seq = first_seq
+        self.recent: deque[Change] = deque(maxlen=_RECENT)
+        self._number = 0
+        self._instructions: list[Instruction] = []
+
+    # -- what is told ---------------------------------------------------------------------------------------------
+
+    def note(self, kind: str, gang: str, at: float, text: str) -> Change:
+        """Something happened."""
+        self.seq += 1
+        change = Change(self.seq, at, kind, gang, text)
+        self.recent.append(change)
+        return change
+
+    def instruct(self, instruction: Instruction) -> None:
+        """Have something done."""
+        self._instructions.append(instruction)
+
+    def turn(self) -> list[Instruction]:
+        """What is to be done of what came since the last call."""
+        found, self._instructions = self._instructions, []
+        return found
+
+    # -- pods come and go -----------------------------------------------------------------------------------------
+
+    def join(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
+        """A pod that waits belongs to a gang from now on, if what it asks for can be understood."""
+        entry.members, entry.ask, entry.refused = members, None, None
+        self.refused.pop(entry.uid, None)
+        self.outside.pop(entry.uid, None)
+        try:
+            ask = asking.ask(entry.pod, members)
+        except AskError as error:
+            self.refuse(entry, error)
+            return
+        gang = self.gangs.get(ask.group)
+        if gang is None:
+            gang = self.new_gang(ask, created_at(entry.pod), at)
+        elif gang.ask.owner != ask.owner:
+            why = f"pods of a former {ask.group} are still there; it waits for them to end"
+            self._keep_outside(entry, ask.group, AskError("name-taken", why))
+            return
+        elif (difference := ask.disagrees(gang.ask)) is not None:
+            why = f"other pods of its group {ask.group} ask for something else: {difference}"
+            self._keep_outside(entry, ask.group, AskError("disagrees", why))
+            return
+        entry.ask, entry.gang = ask, gang
+        gang.pods[entry.uid] = entry
+        if gang.state is GangState.PLACED:
+            self.give_slot(entry, gang, at)
+        else:
+            self.line_up(gang)
+
+    def new_gang(self, ask: asking.Ask, submitted_at: float, at: float) -> Gang:
+        """The first pod of a gang is there."""
+        self._number += 1
+        gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, at)
+        self.books.add(gang)
+        gang.remember(self.note("waiting", gang.name, at, f"{gang.gpus} GPUs in {ask.size} pods of {ask.vc}"))
+        return gang
+
+    def refuse(self, entry: PodEntry, error: AskError) -> None:
+        """A pod cannot be scheduled as it is."""
+        entry.refused = error
+        self.refused[entry.uid] = entry
+        self.instruct(Tell(entry.uid, entry.key, "HivedRefused", str(error), True))
+
+    def _keep_outside(self, entry: PodEntry, group: str, error: AskError) -> None:
+        """A pod cannot be of the group that it names, while that has others."""
+        self.refuse(entry, error)
+        self.outside[entry.uid] = group
+
+    def give_slot(self, entry: PodEntry, gang: Gang, at: float) -> None:
+        """The first place of the gang that nobody has and that is of the size ``entry`` asked for; or none."""
+        assert gang.placement is not None
+        assert entry.ask is not None
+        for slot, pod in enumerate(gang.placement.pods):
+            if gang.slots[slot] is None and len(pod.leaf_cells) == entry.ask.leaf_cells:
+                gang.slots[slot], entry.slot = entry.uid, slot
+                self.to_bind.setdefault(gang.name, at)
+                if entry.waited:
+                    entry.waited = False
+                    self.instruct(Wake(entry.uid, entry.key))
+                return
+
+    def is_on_its_node(self, entry: PodEntry, at: float) -> None:
+        """Kubernetes has bound a pod where it was to be."""
+        gang = entry.gang
+        assert gang is not None
+        gang.remember(self.note("bound", gang.name, at, f"{entry.key} is on {entry.pod.spec.node_name or 'its node'}"))
+        if all(other.slot is None or other.bound for other in gang.pods.values()):
+            self.to_bind.pop(gang.name, None)
+
+    def leave(self, entry: PodEntry, at: float) -> None:
+        """A pod does not belong to its gang any more."""
+        gang, slot = entry.gang, entry.slot
+        entry.gang = entry.slot = None
+        if gang is None:
+            return
+        del gang.pods[entry.uid]
+        if not gang.pods:
+            self.end(gang, at)
+            return
+        if slot is not None:
+            gang.slots[slot] = None
+        if gang.state is GangState.PREEMPTED and not gang.on_nodes:
+            self.unplace(gang, at, "its pods are gone")
+            self.line_up(gang)
+        elif gang.state is GangState.PLACED and slot is not None:
+            for other in list(gang.pods.values()):  # one that came before there was room
+                if other.slot is None:
+                    self.give_slot(other, gang, at)
+        elif gang.in_line and not gang.complete:
+            gang.in_line = False
+            self.lines.left(gang)
+
+    # -- gangs change ---------------------------------------------------------------------------------------------
+
+    def becomes(
+        self, gang: Gang, state: GangState, placement: Placement | None, at: float, kind: str, text: str
+    ) -> None:
+        """The one place where a gang changes, and what is counted with it."""
+        self.books.remove(gang)
+        held = gang.holds
+        if state is not gang.state:
+            gang.state, gang.since = state, at
+        if placement != gang.placement:
+            gang.placement, gang.shared = placement, ""
+        if not (held and gang.holds):
+            gang.slots = [None] * (len(placement.pods) if placement is not None and gang.holds else 0)
+            for entry in gang.pods.values():
+                entry.slot = None
+        for state_, index in ((GangState.RESERVED, self.reserved), (GangState.PREEMPTED, self.evicting)):
+            if gang.state is state_:
+                index[gang.name] = gang
+            else:
+                index.pop(gang.name, None)
+        if gang.state is not GangState.PREEMPTED:
+            gang.preempted_by = None
+        if gang.state is not GangState.PLACED:
+            self.to_bind.pop(gang.name, None)
+        self.books.add(gang)
+        gang.remember(self.note(kind, gang.name, at, text))
+
+    def line_up(self, gang: Gang) -> None:
+        """It waits for its turn, once kube-scheduler has asked for it and all its pods are there."""
+        if gang.state is GangState.WAITING and gang.asked and gang.complete and not gang.in_line:
+            gang.in_line = True
+            self.lines.add(gang)
+
+    def unplace(self, gang: Gang, at: float, why: str) -> None:
+        """No pod of it is on a node, and it gives its GPUs back. It does not line up by itself."""
+        self.cluster.release(gang.name)
+        self.becomes(gang, GangState.WAITING, None, at, "released", why)
+        for entry in gang.pods.values():
+            entry.waited = True  # kube-scheduler may have been told a node that is not its own any more
+        self.lines.freed(gang.vc)
+
+    def unreserve(self, gang: Gang, why: str, at: float) -> None:
+        """The core has taken its reservation away; it waits again."""
+        self.becomes(gang, GangState.WAITING, None, at, "unreserved", f"it had GPUs reserved: {why}")
+        self.line_up(gang)
+        self.others_are_spared(at)
+
+    def withdraw(self, gang: Gang, at: float) -> None:
+        """It gives up its reservation, or its place in line."""
+        if gang.in_line:
+            gang.in_line = False
+            self.lines.left(gang)
+        try:
+            self.cluster.group(gang.name)
+        except RequestError:
+            return  # the core was never asked for it
+        self.cluster.cancel(gang.name)
+        if gang.state is GangState.RESERVED:
+            self.lines.freed(gang.vc)
+            self.becomes(gang, GangState.WAITING, None, at, "unreserved", "it gave up what was reserved for it")
+            self.others_are_spared(at)
+
+    def end(self, gang: Gang, at: float) -> None:
+        """The last pod of a gang is gone: what it held is free."""
+        if gang.holds:
+            self.cluster.release(gang.name)
+            self.lines.freed(gang.vc)
+        else:
+            self.withdraw(gang, at)
+        self.books.remove(gang)
+        del self.gangs[gang.name]
+        self.reserved.pop(gang.name, None)
+        self.evicting.pop(gang.name, None)
+        self.to_bind.pop(gang.name, None)
+        gang.remember(self.note("ended", gang.name, at, "its last pod is gone"))
+        self.ended[gang.name] = gang
+        self.ended.move_to_end(gang.name)
+        if len(self.ended) > _ENDED:
+            self.ended.popitem(last=False)
+        for uid in [uid for uid, name in self.outside.items() if name == gang.name]:
+            self.join(self.pods[uid], self.pods[uid].members, at)
+
+    def stands(self, gang: Gang, why: str, at: float) -> None:
+        """Take over how the core has it now, where that is news; its pods are told by their annotations."""
+        core = self.cluster.group(gang.name) if gang.holds else None
+        before = gang.placement
+        if core is None or core.placement is None or before is None or core.placement == before:
+            return
+        kind = "downgraded" if not core.guaranteed else "rebound" if gang.guaranteed else "restored"
+        gang.slots = standing_slots(before, gang.slots, core.placement)
+        places = {uid: slot for slot, uid in enumerate(gang.slots)}
+        for entry in gang.pods.values():
+            entry.slot = places.get(entry.uid)
+        self.becomes(gang, gang.state, core.placement, at, kind, why)
+        if len(core.placement.pods) == len(before.pods):
+            self.annotate(gang)
+
+    def annotate(self, gang: Gang) -> None:
+        """Pods that are on their nodes say where their gang stands now."""
+        assert gang.placement is not None
+        gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
+        for entry in gang.pods.values():
+            if entry.holds and entry.slot is not None:
+                notes = bindinfo.notes(gang.placement.pods[entry.slot], gang.shared)
+                self.instruct(Annotate(entry.uid, entry.key, tuple(notes.items())))
+
+    def others_are_spared(self, at: float) -> None:
+        """A reservation has ended: who had to go for it alone stays, who made room may be guaranteed again."""
+        for gang in list(self.evicting.values()):
+            if not self.cluster.group(gang.name).preempted_by:
+                self.becomes(gang, GangState.PLACED, gang.placement, at, "spared", "nobody wants its GPUs any more")
+                for entry in gang.pods.values():
+                    if entry.slot is None:
+                        self.give_slot(entry, gang, at)
+        for gang in list(self.books.displaced.values()):
+            if self.cluster.group(gang.name).guaranteed:
+                self.stands(gang, "its VC's cells are its own again", at)
+
+    def lost_reservations(self, why: str, at: float) -> None:
+        """The core may have ended reservations by itself."""
+        for gang in list(self.reserved.values()):
+            if self.cluster.group(gang.name).state is GroupState.PENDING:
+                self.unreserve(gang, why, at)
+
+    def nodes_applied(self, at: float) -> None:
+        """Tell the core what is new of nodes; what that changes may let others go."""
+        news = self.nodes.apply()
+        if news:
+            shown = ", ".join(news[:8]) + (f" and {len(news) - 8} more" if len(news) > 8 else "")
+            self.note("node", "", at, f"health has changed: {shown}")
+            self.lost_reservations("hardware under it turned bad", at)
+            self.lines.stir()
