@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hived.errors import InputError
 
+#: where the engine on Kubernetes listens unless told otherwise, as one reaches it from its own machine
+SCHEDULER_URL = "http://127.0.0.1:9096"
 #: all addresses of this machine, and one that a browser here can open
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 

@@ -1,8 +1,8 @@
 """The ``hived`` command: its verbs, and what becomes of errors.
 
-Exit codes: 0 done; 2 what was given is wrong or does not fit; 3 it never fits; 4 no such job; 69 no engine answers;
-70 a bug of ours; 73 what has to be kept cannot be written; 77 not permitted; 124 out of time; 130 interrupted;
-143 terminated. ``submit --follow`` and ``wait`` exit as the job did.
+Exit codes: 0 done; 2 what was given is wrong or does not fit; 3 it never fits; 4 no such thing; 69 no engine answers,
+or it is not ready; 70 a bug of ours; 73 what has to be kept cannot be written; 77 not permitted; 124 out of time;
+130 interrupted; 143 terminated. ``submit --follow`` and ``wait`` exit as the job did.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .verbs import Verbs
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _EPILOG = (
-    "Exit codes: 0 done; 2 wrong input, infeasible, or would wait; 3 never fits; 4 no such job; 69 no engine answers; "
-    "70 a bug; 73 cannot be written; 77 not permitted; 124 out of time; 130 interrupted; 143 terminated. "
-    "submit --follow and wait: the job's own."
+    "Exit codes: 0 done; 2 wrong input, infeasible, or would wait; 3 never fits; 4 no such job, group or node; "
+    "69 no engine answers, or it is not ready; 70 a bug; 73 cannot be written; 77 not permitted; 124 out of time; "
+    "130 interrupted; 143 terminated. submit --follow and wait: the job's own."
 )
 
 app = typer.Typer(

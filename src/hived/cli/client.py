@@ -6,9 +6,10 @@ import json
 import os
 import re
 import socket
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -27,6 +28,7 @@ from hived.errors import (
     StorageError,
     UnavailableError,
 )
+from hived.server.schema import EngineKind, Health
 
 from .console import patience
 from .formats import clean
@@ -36,6 +38,7 @@ from .sse import server_events
 _TIMEOUT_S = 60.0
 _STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, if only to say that it is there
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LONGEST_REF = 1_024
 _KINDS: tuple[type[HivedError], ...] = (
     InputError, NeverFitsError, NotFoundError, ConflictError, UnavailableError, StorageError, ForbiddenError,
     InvariantError,
@@ -54,9 +57,18 @@ _OPTIONS = {
     "retries": "--retries",
     "time_limit_s": "--time-limit",
     "grace_s": "--grace",
-    "node": "--node",
+    "node": "NODE",
     "device": "--device",
 }
+#: what follows the address of each kind of engine in messages
+_KIND_WORDS: dict[EngineKind, str] = {
+    "local": "is the engine of one machine",
+    "kubernetes": "decides for a Kubernetes cluster",
+    "results": "shows the results of a simulation",
+}
+_HEALTH = "/healthz"
+_UP = "start one with: hived up"
+_NOTHING: Mapping[EngineKind, str] = MappingProxyType({})
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -66,16 +78,26 @@ class EngineGoneError(UnavailableError):
 
 @contextmanager
 def connect(
-    url: str | None, state: Path | None, token_file: Path | None, timeout_s: float = _TIMEOUT_S
+    url: str | None,
+    state: Path | None,
+    token_file: Path | None,
+    timeout_s: float = _TIMEOUT_S,
+    *,
+    default: str | None = None,
+    instead: Mapping[EngineKind, str] = _NOTHING,
+    start: str = _UP,
 ) -> Iterator[Engine]:
-    """The engine at ``url``, or of the folder ``state``, or of the environment, or of this user. Asks nothing yet.
+    """The engine at ``url``, or of the folder ``state``, or of the environment, or ``default``, or of this user.
 
-    Raises :class:`~hived.errors.InputError` for a URL or a token file that cannot be used.
+    Asks nothing yet. ``instead``: kinds of engine that do not have what is asked for, and the command that does;
+    ``start``: what helps where nobody answers. Raises :class:`~hived.errors.InputError` for a URL or a token file that
+    cannot be used.
     """
     if url is not None and state is not None:
         raise InputError("--engine and --state both say where the engine is; give one of them")
-    url = url or (os.environ.get("HIVED_ENGINE") if state is None else None)
+    url = url or ((os.environ.get("HIVED_ENGINE") or default) if state is None else None)
     engine = Engine(_url(url), _token(token_file), None, timeout_s) if url else _local(state_folder(state), timeout_s)
+    engine.instead, engine.start = instead, start
     with engine:
         yield engine
 
@@ -118,6 +140,9 @@ class Engine:
     def __init__(self, url: str, token: str | None, socket_path: Path | None, timeout_s: float) -> None:
         self.address = str(socket_path) if socket_path is not None else url  #: in messages
         self.local = socket_path is not None  #: whether it sees the same files and variables as we do
+        self.instead: Mapping[EngineKind, str] = _NOTHING  #: see :func:`connect`
+        self.start = _UP  #: likewise
+        self._kind: EngineKind | None = "local" if self.local else None
         self._socket = socket_path
         self._answered = False
         self._timeout_s = timeout_s
@@ -134,6 +159,17 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
+
+    @property
+    def kind(self) -> EngineKind:
+        """What answers there. It is asked once; on a socket it can only be the engine of this machine."""
+        if self._kind is None:
+            self._kind = self.understood(Health, self.get(_HEALTH)).engine
+        return self._kind
+
+    def wrong(self, way_out: str) -> InputError:
+        """It is of a kind that cannot do what was asked."""
+        return InputError(f"{self.address} {_KIND_WORDS[self.kind]}; {way_out}")
 
     def get(self, path: str, **query: Any) -> Any:
         """What the engine answers; a parameter that is None is left out."""
@@ -184,13 +220,14 @@ class Engine:
             except (httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout) as error:
                 if method == "GET":
                     raise
+                shows = "kubectl get nodes" if self._kind == "kubernetes" else "hived ps"
                 raise EngineGoneError(
                     f"{self.address}: the engine went away before it answered ({_words(error)}); "
-                    "whether it has done what was asked, hived ps shows"
+                    f"whether it has done what was asked, {shows} shows"
                 ) from None
         value = self._json(answer)
         if not answer.is_success:
-            raise self._error(answer.status_code, value)
+            raise self._error(answer.status_code, value, path)
         return value
 
     @contextmanager
@@ -199,7 +236,7 @@ class Engine:
         with self._failures(), self._http.stream("GET", path, params=_given(query), timeout=timeout) as answer:
             if not answer.is_success:
                 answer.read()
-                raise self._error(answer.status_code, self._json(answer))
+                raise self._error(answer.status_code, self._json(answer), path)
             yield answer
 
     @contextmanager
@@ -239,7 +276,7 @@ class Engine:
 
     def _nobody(self) -> EngineGoneError:
         self._answered = False
-        return EngineGoneError(f"no engine answers on {self.address}; start one with: hived up")
+        return EngineGoneError(f"no engine answers on {self.address}; {self.start}")
 
     def _json(self, answer: httpx.Response) -> Any:
         try:
@@ -254,8 +291,10 @@ class Engine:
         except ValueError:
             raise UnavailableError(self._stranger("an event that is no JSON")) from None
 
-    def _error(self, status: int, value: object) -> HivedError:
+    def _error(self, status: int, value: object, path: str = "") -> HivedError:
         """The error that the engine had, as if we had had it."""
+        if status == 404 and path != _HEALTH and (wrong := self._wrong_kind()) is not None:
+            return wrong
         told = value.get("error") if isinstance(value, dict) else None
         code = _code(value)
         if not isinstance(told, dict) or not isinstance(message := told.get("message"), str):
@@ -267,6 +306,15 @@ class Engine:
         default: type[HivedError] = InputError if status < 500 else UnavailableError
         kind = _ERRORS.get(code, default)
         return EngineGoneError(message) if status in _LATER else kind(message)
+
+    def _wrong_kind(self) -> InputError | None:
+        """Why it has no such path, if that is because of its kind."""
+        with suppress(HivedError):
+            if self.kind == "results":
+                return self.wrong("name an engine with --engine")
+            if self.kind in self.instead:
+                return self.wrong(f"there use: {self.instead[self.kind]}")
+        return None
 
     def _stranger(self, what: str) -> str:
         return (
@@ -280,6 +328,13 @@ def job_path(ref: str, rest: str = "") -> str:
     if not _NAME.fullmatch(ref):
         raise NotFoundError(f"no job {ref!r}: a job is its id (12) or its name (train-12); hived ps --all lists them")
     return f"/v1/jobs/{quote(ref, safe='')}{rest}"
+
+
+def group_path(what: str, ref: str) -> str:
+    """The path that says ``what`` (explain, vcs) of what is called ``ref`` on Kubernetes, whatever signs that has."""
+    if not 0 < len(ref) <= _LONGEST_REF:
+        raise NotFoundError(f"no name has {len(ref):,} characters; hived groups lists the groups")
+    return f"/v1/{what}/{quote(ref, safe='') if ref.strip('.') else ref.replace('.', '%2E')}"
 
 
 def _code(value: object) -> str:

@@ -10,6 +10,8 @@ import typer
 
 from hived.errors import HivedError
 
+from .addresses import SCHEDULER_URL
+
 if TYPE_CHECKING:
     from .client import Engine
 
@@ -18,9 +20,13 @@ _MOST = "100"
 
 
 def complete_job(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Names of jobs that have not ended; where the first letters are digits, their ids."""
+    """Names of jobs that have not ended; where the first letters are digits, their ids. On Kubernetes: of groups."""
 
     def ask(engine: Engine) -> Iterator[tuple[str, str]]:
+        if engine.kind == "kubernetes":
+            for group in engine.get("/v1/groups", limit=_MOST)["groups"]:
+                yield group["name"], f"{group['state']}, {group['vc']}"
+            return
         active = ("running", "stopping", "reserved", "queued", "backoff")
         ended = () if context.info_name in ("cancel", "wait") else ("succeeded", "failed", "cancelled")
         for states in (active, ended):
@@ -33,13 +39,27 @@ def complete_job(context: typer.Context, incomplete: str) -> list[tuple[str, str
 
 def complete_vc(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Names of the virtual clusters."""
-    return _completed(context, incomplete, lambda engine: ((vc, "") for vc in engine.get("/v1/about")["vcs"]))
+    return _completed(context, incomplete, _vcs)
+
+
+def complete_vc_on_kubernetes(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The same for verbs that only Kubernetes has."""
+    return _completed(context, incomplete, _vcs, SCHEDULER_URL)
+
+
+def _vcs(engine: Engine) -> Iterator[tuple[str, str]]:
+    if engine.kind == "kubernetes":
+        return ((vc["name"], f"{vc['reserved']} GPUs") for vc in engine.get("/v1/vcs"))
+    return ((vc, "") for vc in engine.get("/v1/about")["vcs"])
 
 
 def complete_node(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Names of the nodes."""
 
     def ask(engine: Engine) -> Iterator[tuple[str, str]]:
+        if engine.kind == "kubernetes":
+            chains = engine.get("/v1/dashboard/layout")["views"][0]["chains"]
+            return ((node, "") for chain in chains for node in chain["nodes"])
         nodes = dict.fromkeys(device["node"] for device in engine.get("/v1/devices"))
         return ((node, "") for node in nodes)
 
@@ -47,15 +67,20 @@ def complete_node(context: typer.Context, incomplete: str) -> list[tuple[str, st
 
 
 def _completed(
-    context: typer.Context, incomplete: str, ask: Callable[[Engine], Iterator[tuple[str, str]]]
+    context: typer.Context,
+    incomplete: str,
+    ask: Callable[[Engine], Iterator[tuple[str, str]]],
+    default: str | None = None,
 ) -> list[tuple[str, str]]:
     from .client import connect  # not before somebody asks: it takes a while
 
     found: list[tuple[str, str]] = []
     given = context.params
     with (
-        contextlib.suppress(HivedError, OSError, KeyError, TypeError, AttributeError),
-        connect(given.get("engine"), given.get("state"), given.get("token_file"), _PATIENCE_S) as engine,
+        contextlib.suppress(HivedError, OSError, LookupError, TypeError, AttributeError),
+        connect(
+            given.get("engine"), given.get("state"), given.get("token_file"), _PATIENCE_S, default=default
+        ) as engine,
     ):
         for name, words in ask(engine):
             if name.startswith(incomplete) and name.isprintable() and " " not in name:

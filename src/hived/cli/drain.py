@@ -1,4 +1,4 @@
-"""``hived drain``: keeping new jobs off devices."""
+"""``hived drain``: keeping new jobs off devices, and new pods off nodes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from typing import Annotated
 
 import typer
 
+from hived.engines.kubernetes.keys import BAD_DEVICES
+from hived.errors import InputError
+from hived.server.kubernetes.schema import Drained
 from hived.server.schema import Device
 
-from .client import connect
+from .client import Engine, connect
 from .console import counted
-from .formats import Cell, Column, Form, clean, gpu_list, print_json, print_table
-from .options import EngineOption, FormOption, NodeOption, StateOption, TokenOption
+from .formats import Cell, Column, Form, clean, gpu_list, print_answer, print_table
+from .options import EngineOption, FormOption, NodeArgument, StateOption, TokenOption
 
 _COLUMNS = (Column("NODE"), Column("GPUS"), Column("STATE"), Column("JOBS"))
+_NAMED = 10  #: jobs or groups in a sentence
 
 
 def drain(
-    node: NodeOption = None,
+    node: NodeArgument = None,
     device: Annotated[
         int | None, typer.Option("--device", "-d", metavar="N", help="Number of a device.", min=0, show_default="all")
     ] = None,
@@ -32,24 +36,55 @@ def drain(
 ) -> None:
     """Keep new jobs off a device, a node, or all of the machine; jobs that run there may end.
 
+    On Kubernetes: cordon a node. Whoever runs there runs on.
+
     \bExamples:
-      hived drain --node node-0 --device 3
+      hived drain node-0 --device 3
       hived drain --now
       hived drain --undo
+      hived drain gpu-17 --engine http://127.0.0.1:9096
     """
     with connect(engine, state, token_file) as there:
-        answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
-        devices = there.each(Device, answer)
-    if form is Form.JSON:
-        print_json(answer)
+        if there.kind == "kubernetes":
+            _drain_kubernetes(there, node, device, now, undo, form)
+        else:
+            _drain_machine(there, node, device, now, undo, form)
+
+
+def _drain_kubernetes(there: Engine, node: str | None, device: int | None, now: bool, undo: bool, form: Form) -> None:
+    if node is None:
+        raise there.wrong("there say which node: hived drain NODE")
+    if device is not None:
+        raise InputError(
+            f"--device {device}: on Kubernetes nodes are drained whole; to keep single devices from jobs: "
+            f"kubectl annotate node {node} {BAD_DEVICES}={device}"
+        )
+    if now:
+        raise InputError(f"--now: on Kubernetes who runs there runs on; to send pods away: kubectl drain {node}")
+    answer = there.post("/v1/drain", {"node": node, "undo": undo})
+    told = there.understood(Drained, answer)
+    if form is not Form.TABLE:
+        print_answer(answer, form)
+        return
+    what = f"{clean(told.node)} ({counted(told.gpus, 'GPU')})"
+    if told.drained:
+        typer.echo(f"{what}: no new pods{_still_there(told.groups, 'group')}")
+    else:
+        typer.echo(f"{what}: pods may come again")
+
+
+def _drain_machine(there: Engine, node: str | None, device: int | None, now: bool, undo: bool, form: Form) -> None:
+    answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
+    devices = there.each(Device, answer)
+    if form is not Form.TABLE:
+        print_answer(answer, form)
         return
     what = counted(len(devices), "GPU")
-    jobs = sorted({one.job for one in devices if one.job is not None})
     if undo:
         typer.echo(f"{what}: jobs may come again")
     else:
-        left = f"; {counted(len(jobs), 'job')} still there: {', '.join(map(str, jobs[:10]))}" if jobs else ""
-        typer.echo(f"{what}: no new jobs{left}{', ...' if len(jobs) > 10 else ''}")
+        jobs = sorted({one.job for one in devices if one.job is not None})
+        typer.echo(f"{what}: no new jobs{_still_there([str(job) for job in jobs], 'job')}")
     groups: dict[tuple[str, str, str], list[Device]] = {}
     for one in devices:
         groups.setdefault((one.node, _state(one), "" if one.job is None else str(one.job)), []).append(one)
@@ -60,6 +95,13 @@ def drain(
             for (name, words, job), group in groups.items()
         ),
     )
+
+
+def _still_there(names: list[str], word: str) -> str:
+    if not names:
+        return ""
+    shown = ", ".join(map(clean, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+    return f"; {counted(len(names), word)} still there: {shown}"
 
 
 def _state(device: Device) -> str:

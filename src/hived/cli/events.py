@@ -17,7 +17,7 @@ from hived.server.schema import Events, Job, JobEvent
 from .client import Engine, EngineGoneError, connect, job_path
 from .completion import complete_job
 from .console import note, output, patience
-from .formats import Form, clean, clock, print_json, timestamp
+from .formats import Form, clean, clock, print_answer, timestamp
 from .options import EngineOption, FormOption, StateOption, TokenOption
 from .retrying import Retrying
 
@@ -56,7 +56,7 @@ def events(
       hived events -f -o json | jq .text
       hived events --export decisions.jsonl
     """  # fmt: skip
-    with connect(engine, state, token_file) as there:
+    with connect(engine, state, token_file, instead={"kubernetes": "kubectl get events"}) as there:
         if export is not None:
             if follow or job is not None:
                 raise InputError("--export is of all that happened until now; leave --follow and --job away")
@@ -64,8 +64,8 @@ def events(
             return
         ref = None if job is None else str(there.understood(Job, there.get(job_path(job))).id)
         first = _latest(there, ref, number)
-        if form is Form.JSON and not follow:
-            print_json(first.model_dump())
+        if form is not Form.TABLE and not follow:
+            print_answer(first.model_dump(), form)
             return
         for event in first.events:
             _show(event, form)
@@ -99,8 +99,8 @@ def _events(there: Engine, ref: str | None, after: int, limit: int) -> Events:
 
 
 def _show(event: JobEvent, form: Form) -> None:
-    if form is Form.JSON:
-        print_json(event.model_dump(), indent=None)
+    if form is not Form.TABLE:
+        print_answer(event.model_dump(), form, one_of_many=True)
         return
     job = "-" if event.job is None else str(event.job)
     kind, text = clean(event.kind), clean(event.text)

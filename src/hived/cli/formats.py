@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +25,7 @@ from rich.text import Text
 from .console import output
 
 if TYPE_CHECKING:
-    from hived.server.schema import Job, TaskPlace
+    from hived.server.schema import Job
 
 #: control characters, those that turn the direction of text around, line separators, halves of pairs
 _HARMFUL = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -40,6 +40,7 @@ class Form(StrEnum):
 
     TABLE = "table"  #: for people
     JSON = "json"  #: for programs: the engine's answer
+    YAML = "yaml"  #: the same as YAML
 
 
 # -- text -------------------------------------------------------------------------------------------------------------
@@ -63,12 +64,23 @@ def _written_out(match: re.Match[str]) -> str:
 def json_text(value: object, indent: int | None = 2) -> str:
     """JSON that is harmless on a terminal too; ``indent`` None: on one line."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
+    """Lines of JSON or YAML in which whatever is harmful, all of it inside quotes, is ``\\u202e``."""
     return _HARMFUL_IN_LINES.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
-def print_json(value: object, indent: int | None = 2) -> None:
-    """On standard output, at once."""
-    sys.stdout.write(json_text(value, indent) + "\n")
+def print_answer(value: object, form: Form, *, one_of_many: bool = False) -> None:
+    """For programs, on standard output, at once. One of many: a line of JSON, or a document of YAML."""
+    if form is Form.YAML:
+        from .yaml_form import yaml_text  # not before somebody asks: it takes a while
+
+        text = ("---\n" if one_of_many else "") + yaml_text(value)
+    else:
+        text = json_text(value, None if one_of_many else 2) + "\n"
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 
@@ -156,7 +168,16 @@ def gpu_list(devices: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-def by_node(placement: Iterable[TaskPlace]) -> dict[str, list[int]]:
+class Place(Protocol):
+    """Devices of a node that belong to one job or pod."""
+
+    @property
+    def node(self) -> str: ...
+    @property
+    def devices(self) -> list[int]: ...
+
+
+def by_node(placement: Iterable[Place]) -> dict[str, list[int]]:
     """Devices per node, in order of the ranks."""
     nodes: dict[str, list[int]] = {}
     for task in placement:
@@ -164,12 +185,12 @@ def by_node(placement: Iterable[TaskPlace]) -> dict[str, list[int]]:
     return nodes
 
 
-def where(placement: Iterable[TaskPlace]) -> str:
+def where(placement: Iterable[Place]) -> str:
     """``node-0:0-3 node-1:0-3``."""
     return " ".join(f"{node}:{gpu_list(devices)}" for node, devices in by_node(placement).items())
 
 
-def where_in_words(placement: Iterable[TaskPlace], most: int = 4) -> str:
+def where_in_words(placement: Iterable[Place], most: int = 4) -> str:
     """``node-0 (GPUs 0-3) and node-1 (GPUs 0-3)``, the first few of many."""
     nodes = by_node(placement)
     words = [

@@ -12,9 +12,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hived.errors import ConflictError, HivedError, InputError
+from hived.server.kubernetes.schema import GroupExplanation
 from hived.server.schema import Explanation, Job, Jobs
 
-from .client import Engine, connect, job_path
+from .client import Engine, connect, group_path, job_path
 from .completion import complete_vc
 from .console import counted, messages, note
 from .formats import (
@@ -30,14 +31,14 @@ from .formats import (
     clean_lines,
     clock,
     exit_code,
-    print_json,
+    print_answer,
     print_table,
     priority,
     rich_table,
     runtime,
     where,
 )
-from .options import EngineOption, FormOption, JobArgument, JobsArgument, StateOption, TokenOption, seconds
+from .options import EngineOption, FormOption, JobOrGroupArgument, JobsArgument, StateOption, TokenOption, seconds
 from .retrying import Retrying
 from .screen import full_screen, has_screen
 from .wish import standing
@@ -95,14 +96,14 @@ def ps(
       hived ps -o json | jq '.jobs[].name'
     """
     states = _states(status or [], every, state)
-    with connect(engine, state, token_file) as there:
+    with connect(engine, state, token_file, instead={"kubernetes": "hived groups"}) as there:
         if watch and form is Form.TABLE and has_screen():
             retry = Retrying()
             full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, states, vc, number)), height))
             return
         answer = _listed(there, states, vc, number)
-        if form is Form.JSON:
-            print_json(answer.model_dump())
+        if form is not Form.TABLE:
+            print_answer(answer.model_dump(), form)
             return
     if not answer.jobs:
         note(
@@ -197,23 +198,29 @@ def _picture(answer: Jobs, height: int) -> RenderableType:
 
 
 def explain(
-    job: JobArgument,
+    job: JobOrGroupArgument,
     form: FormOption = Form.TABLE,
     engine: EngineOption = None,
     state: StateOption = None,
     token_file: TokenOption = None,
 ) -> None:
-    """Say why a job waits and what would help, where it runs, or how it ended.
+    """Say why a job waits and what would help, where it runs, or how it ended; the same of a group on Kubernetes.
 
     \bExamples:
       hived explain train
       hived explain 12 -o json
+      hived explain team-a/worker-0 --engine http://127.0.0.1:9096
     """
     with connect(engine, state, token_file) as there:
-        answer = there.get(job_path(job, "/explain"))
-        told = there.understood(Explanation, answer)
-    if form is Form.JSON:
-        print_json(answer)
+        told: Explanation | GroupExplanation
+        if there.kind == "kubernetes":
+            answer = there.get(group_path("explain", job))
+            told = there.understood(GroupExplanation, answer)
+        else:
+            answer = there.get(job_path(job, "/explain"))
+            told = there.understood(Explanation, answer)
+    if form is not Form.TABLE:
+        print_answer(answer, form)
     else:
         typer.echo(clean_lines(told.text.rstrip("\n")))
 
@@ -235,7 +242,7 @@ def cancel(
       hived cancel $(hived submit -q --vc vision -- sleep 60)
     """
     failed: HivedError | None = None
-    with connect(engine, state, token_file) as there:
+    with connect(engine, state, token_file, instead={"kubernetes": "kubectl delete"}) as there:
         for ref in jobs:
             try:
                 answer = there.post(job_path(ref, "/cancel"))
@@ -245,8 +252,8 @@ def cancel(
                 messages().print(f"hived: {clean(str(error))}", markup=False)
                 failed = failed or error
                 continue
-            if form is Form.JSON:
-                print_json(answer, indent=None)
+            if form is not Form.TABLE:
+                print_answer(answer, form, one_of_many=True)
             else:
                 job = there.understood(Job, answer)
                 words = "is cancelled" if job.state == "cancelled" else "is being stopped"
@@ -276,7 +283,7 @@ def wait(
     """
     until = None if timeout is None else time.monotonic() + timeout
     retry = Retrying()
-    with connect(engine, state, token_file) as there:
+    with connect(engine, state, token_file, instead={"kubernetes": "kubectl wait"}) as there:
         open_jobs = {ref: there.understood(Job, there.get(job_path(ref))) for ref in jobs}
         ids = {ref: str(job.id) for ref, job in open_jobs.items()}  # a name could mean a later job in a while
         ended: dict[str, Job] = {}
@@ -284,8 +291,8 @@ def wait(
         while True:
             for ref in [ref for ref, job in open_jobs.items() if job.state in ENDED]:
                 ended[ref] = open_jobs.pop(ref)
-                if form is Form.JSON:
-                    print_json(ended[ref].model_dump(), indent=None)
+                if form is not Form.TABLE:
+                    print_answer(ended[ref].model_dump(), form, one_of_many=True)
                 else:
                     typer.echo(standing(ended[ref]))
             if not open_jobs:

@@ -16,7 +16,7 @@ from hived.server.schema import Job, LogPage
 
 from .client import Engine, EngineGoneError, connect, job_path
 from .console import note
-from .formats import ENDED, WAITING, Form, clean, print_json
+from .formats import ENDED, WAITING, Form, clean, print_answer
 from .options import EngineOption, FormOption, JobArgument, StateOption, TokenOption
 from .retrying import Retrying
 
@@ -56,7 +56,7 @@ def logs(
       hived logs --tail 20 --rank 3 12
       hived logs --attempt 1 12 > first.log
     """
-    with connect(engine, state, token_file) as there:
+    with connect(engine, state, token_file, instead={"kubernetes": "kubectl logs POD"}) as there:
         one = there.understood(Job, there.get(job_path(job)))
         out = Output(form)
         if rank >= one.tasks:
@@ -84,8 +84,8 @@ class Output:
 
     def page(self, page: LogPage) -> None:
         """One stretch more."""
-        if self._form is Form.JSON:
-            print_json(page.model_dump(), indent=None)
+        if self._form is not Form.TABLE:
+            print_answer(page.model_dump(), self._form, one_of_many=True)
             return
         self.text(page.text)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .addresses import SCHEDULER_URL
 from .completion import complete_job, complete_node, complete_vc
 from .formats import Form, read_duration
 
@@ -64,6 +65,16 @@ TokenOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="URL",
+        help="Where hived serve kubernetes listens; or set HIVED_ENGINE.",
+        show_default=SCHEDULER_URL,
+        rich_help_panel=_PANEL,
+    ),
+]
 FormOption = Annotated[Form, typer.Option("-o", "--output", help="For people, or for programs as the engine says it.")]
 VcOption = Annotated[
     str,
@@ -71,15 +82,29 @@ VcOption = Annotated[
         "--vc", metavar="VC", help="The virtual cluster (tenant).", show_default=False, autocompletion=complete_vc
     ),
 ]
-NodeOption = Annotated[
+NodeArgument = Annotated[
     str | None,
-    typer.Option("--node", metavar="NODE", help="Name of a node.", show_default="all", autocompletion=complete_node),
+    typer.Argument(
+        metavar="[NODE]",
+        help="Name of a node; on Kubernetes there has to be one.",
+        show_default="all",
+        autocompletion=complete_node,
+    ),
 ]
 JobArgument = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
         help="Id (12), name (train-12), or the name you gave (train: the latest of them).",
+        show_default=False,
+        autocompletion=complete_job,
+    ),
+]
+JobOrGroupArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB|GROUP|POD",
+        help="A job, as in hived ps; on Kubernetes a group, as in hived groups, or a pod, NAMESPACE/NAME.",
         show_default=False,
         autocompletion=complete_job,
     ),

@@ -2,51 +2,142 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
 import typer
 
+from hived.errors import InputError
+from hived.server.kubernetes.schema import PlanAnswer, PlannedGroup
 from hived.server.schema import Plan
 
-from .client import connect
-from .formats import Form, clean, clean_lines, print_json, where_in_words
-from .options import EngineOption, FormOption, StateOption, TokenOption, VcOption
+from .addresses import SCHEDULER_URL
+from .client import Engine, connect
+from .completion import complete_vc
+from .console import counted, note
+from .formats import Form, Place, clean, clean_lines, print_answer, where_in_words
+from .manifests import Manifest, read_manifests
+from .options import EngineOption, FormOption, StateOption, TokenOption
 from .wish import GpusOption, NodesOption, OpportunisticOption, PriorityOption, asked, wish
 
 _CODES = {"now": 0, "waits": 2, "never": 3}
+_MOST = 1_000  #: objects that are planned at once
+_OBJECT = re.compile(r"objects[.\[](\d+)\]?[.:]? ?")  #: how the engine calls one of those that it was sent
 
 
 def plan(
-    vc: VcOption,
+    vc: Annotated[
+        str | None,
+        typer.Option(
+            "--vc",
+            metavar="VC",
+            help="The virtual cluster (tenant); with -f the manifests say it.",
+            show_default=False,
+            autocompletion=complete_vc,
+        ),
+    ] = None,
     gpus: GpusOption = 1,
     nodes: NodesOption = 1,
     priority: PriorityOption = 0,
     opportunistic: OpportunisticOption = False,
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="On Kubernetes: manifests, - for standard input; again for more.",
+            show_default=False,
+        ),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", metavar="NS", help="With -f: of manifests that name none.")
+    ] = "default",
     form: FormOption = Form.TABLE,
     engine: EngineOption = None,
     state: StateOption = None,
     token_file: TokenOption = None,
 ) -> None:
-    """Say what would become of a job now, without submitting it.
+    """Say what would become of a job now, without submitting it; on Kubernetes, of manifests.
 
-    Exit code 0: it would start now; 2: it would wait; 3: it never fits.
+    Exit code 0: it would start now; 2: it would wait; 3: it never fits. Of several, the worst.
 
     \bExamples:
       hived plan --vc vision --gpus 4
       hived plan --vc vision --gpus 8 --nodes 2 --priority 10
       hived plan --vc vision --gpus 4 && hived submit --vc vision --gpus 4 -- python train.py
+      hived plan -f job.yaml --engine http://127.0.0.1:9096 && kubectl apply -f job.yaml
     """
-    with connect(engine, state, token_file) as there:
-        answer = there.post("/v1/plan", wish(vc, gpus, nodes, priority, opportunistic) | {"command": ["true"]})
-        told = there.understood(Plan, answer)
-    if form is Form.JSON:
-        print_json(answer)
+    if files:
+        if vc is not None or (gpus, nodes, priority, opportunistic) != (1, 1, 0, False):
+            raise InputError("-f and --vc, --gpus, ...: the manifests say all of that; give one or the other")
+        manifests = read_manifests(files)
+        with connect(engine, state, token_file) as there:
+            code = _plan_manifests(there, manifests, namespace, form)
     else:
-        what = f"{asked(gpus, nodes)} of {clean(vc)}"
-        if told.outcome == "now":
-            place = clean(where_in_words(told.placement))
-            first = f", once {', '.join(map(clean, told.victims))} has gone" if told.victims else ""
-            typer.echo(f"{what}: now{first}" + (f", on {place}" if place else ""))
-        else:
-            typer.echo(f"{what}: " + ("would wait" if told.outcome == "waits" else "never fits"))
+        if vc is None:
+            raise InputError("--vc is missing: whose job would it be? On Kubernetes give manifests, -f job.yaml")
+        with connect(engine, state, token_file) as there:
+            if there.kind == "kubernetes":
+                raise there.wrong("there give manifests: hived plan -f job.yaml")
+            code = _plan_job(there, vc, asked(gpus, nodes), wish(vc, gpus, nodes, priority, opportunistic), form)
+    raise typer.Exit(code)
+
+
+def _plan_job(there: Engine, vc: str, what: str, wanted: dict[str, object], form: Form) -> int:
+    answer = there.post("/v1/plan", wanted | {"command": ["true"]})
+    told = there.understood(Plan, answer)
+    if form is not Form.TABLE:
+        print_answer(answer, form)
+    else:
+        typer.echo(f"{what} of {clean(vc)}: {_outcome(told.outcome, told.victims, told.placement)}")
         if told.text:
             typer.echo(clean_lines(told.text.rstrip("\n")))
-    raise typer.Exit(_CODES[told.outcome])
+    return _CODES[told.outcome]
+
+
+def _plan_manifests(there: Engine, manifests: Sequence[Manifest], namespace: str, form: Form) -> int:
+    if len(manifests) > _MOST:
+        raise InputError(f"-f: {len(manifests):,} objects, and at most {_MOST:,} are planned at once; give fewer")
+    if there.kind == "local":
+        raise there.wrong(
+            "manifests (-f) are for Kubernetes: say with --engine or HIVED_ENGINE where that listens "
+            f"({SCHEDULER_URL}), or here what a job would ask for: hived plan --vc VC --gpus N"
+        )
+    try:
+        answer = there.post("/v1/plan", {"objects": [one.value for one in manifests], "namespace": namespace})
+    except InputError as error:
+        raise _placed(error, manifests) from None
+    told = there.understood(PlanAnswer, answer)
+    if form is not Form.TABLE:
+        print_answer(answer, form)
+    else:
+        for group in told.groups:
+            _print(group)
+        if not told.groups:
+            note("nothing here is for HiveD: no pod names a virtual cluster")
+    return max((_CODES[group.outcome] for group in told.groups), default=0)
+
+
+def _print(group: PlannedGroup) -> None:
+    who = f"{clean(group.group)} ({counted(group.gpus, 'GPU')} of {clean(group.vc)})"
+    typer.echo(f"{who}: {_outcome(group.outcome, group.victims, group.placement)}")
+    for line in clean_lines(group.text).splitlines():
+        typer.echo(f"  {line}")
+
+
+def _outcome(outcome: str, victims: Sequence[str], placement: Sequence[Place]) -> str:
+    if outcome != "now":
+        return "would wait" if outcome == "waits" else "never fits"
+    place = clean(where_in_words(placement))
+    first = f", once {', '.join(map(clean, victims))} {'has' if len(victims) == 1 else 'have'} gone" if victims else ""
+    return f"now{first}" + (f", on {place}" if place else "")
+
+
+def _placed(error: InputError, manifests: Sequence[Manifest]) -> InputError:
+    """The same error, with the file and line of the object that it is about."""
+    found = _OBJECT.match(str(error))
+    if found is None or int(found[1]) >= len(manifests):
+        return error
+    return type(error)(f"{manifests[int(found[1])].where}: {str(error)[found.end() :]}")

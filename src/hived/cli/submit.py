@@ -15,7 +15,7 @@ from hived.server.schema import Job
 
 from .client import Engine, connect, job_path
 from .console import note
-from .formats import WAITING, Form, clean, exit_code, print_json
+from .formats import WAITING, Form, clean, exit_code, print_answer
 from .logs import Output, follow_job
 from .options import EngineOption, FormOption, StateOption, TokenOption, VcOption, seconds
 from .wish import GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
@@ -105,7 +105,7 @@ def submit(
         submission["time_limit_s"] = time_limit
     if grace is not None:
         submission["grace_s"] = grace
-    with connect(engine, state, token_file) as there:
+    with connect(engine, state, token_file, instead={"kubernetes": "kubectl apply -f FILE"}) as there:
         if there.local and not Path(str(submission["cwd"])).is_dir():
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
         submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
@@ -113,8 +113,8 @@ def submit(
         job = there.understood(Job, answer)
         if follow:
             _follow(there, job, answer, form, quiet)
-        elif form is Form.JSON:
-            print_json(answer)
+        elif form is not Form.TABLE:
+            print_answer(answer, form)
         elif quiet:
             typer.echo(job.id)
         else:
@@ -186,8 +186,8 @@ def _follow(there: Engine, job: Job, answer: object, form: Form, quiet: bool) ->
         if not quiet:
             note(text)
 
-    if form is Form.JSON:
-        print_json(answer, indent=None)
+    if form is not Form.TABLE:
+        print_answer(answer, form, one_of_many=True)
     try:
         job = _settled(there, job)
         say(standing(job))
@@ -195,7 +195,7 @@ def _follow(there: Engine, job: Job, answer: object, form: Form, quiet: bool) ->
     except KeyboardInterrupt:
         note(f"\n{clean(job.name)} goes on; to stop it: hived cancel {clean(job.name)}")
         raise
-    if form is Form.JSON:
-        print_json(job.model_dump(), indent=None)
+    if form is not Form.TABLE:
+        print_answer(job.model_dump(), form, one_of_many=True)
     say(standing(job))
     raise typer.Exit(exit_code(job))

@@ -12,7 +12,7 @@ from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Waiti
 
 from .client import Engine, EngineGoneError, connect
 from .console import counted, output
-from .formats import Cell, Column, Form, age, clean, clock, duration, gpu_list, print_json, priority, rich_table
+from .formats import Cell, Column, Form, age, clean, clock, duration, gpu_list, print_answer, priority, rich_table
 from .options import EngineOption, FormOption, StateOption, TokenOption
 from .screen import full_screen, has_screen
 
@@ -47,8 +47,8 @@ def top(
       hived top -o json | jq .totals
     """
     with connect(engine, state, token_file) as there:
-        if form is Form.JSON:
-            print_json(there.get("/v1/dashboard/picture"))
+        if form is not Form.TABLE:
+            print_answer(there.get("/v1/dashboard/picture"), form)
             return
         if has_screen():
             full_screen(_Live(there).draw)

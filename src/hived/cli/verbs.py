@@ -38,21 +38,26 @@ class Verb:
         return typer.main.get_command(one)
 
 
-_JOBS, _MACHINE, _STUDY = "Jobs", "The engine and its machine", "Specs, traces and simulation"
+_JOBS, _MACHINE = "Jobs", "The engine and its machine"
+_KUBERNETES, _STUDY = "The cluster on Kubernetes", "Specs, traces and simulation"
 _WITH_A_COMMAND = {"allow_interspersed_args": False}  #: what follows the first word belongs to the job
 
 VERBS = (
     Verb(_MACHINE, "up", "Run jobs of several tenants on this machine", "up"),
-    Verb(_MACHINE, "drain", "Keep new jobs off devices, or let them come again", "drain"),
+    Verb(_MACHINE, "drain", "Keep new jobs off devices or nodes, or let them come again", "drain"),
     Verb(_MACHINE, "events", "What happened, and what happens now", "events"),
     Verb(_MACHINE, "top", "The cluster, live, on the whole screen", "top"),
     Verb(_JOBS, "submit", "Run a command on GPUs of a virtual cluster", "submit", settings=_WITH_A_COMMAND),
     Verb(_JOBS, "ps", "Jobs that run and wait", "jobs"),
     Verb(_JOBS, "logs", "What a job prints", "logs"),
-    Verb(_JOBS, "explain", "Why a job waits, where it runs, how it ended", "jobs"),
-    Verb(_JOBS, "plan", "What would become of a job, without submitting it", "plan"),
+    Verb(_JOBS, "explain", "Why a job or group waits, where it runs, how it ended", "jobs"),
+    Verb(_JOBS, "plan", "What would become of a job or manifests, without submitting", "plan"),
     Verb(_JOBS, "wait", "Wait until jobs have ended", "jobs"),
     Verb(_JOBS, "cancel", "Withdraw or stop jobs", "jobs"),
+    Verb(_KUBERNETES, "serve", "Decide for a Kubernetes cluster", "serve", "serve_app"),
+    Verb(_KUBERNETES, "status", "Who decides, the spec, nodes, GPUs, virtual clusters", "status"),
+    Verb(_KUBERNETES, "vc", "Virtual clusters: their cells, who runs and waits in them", "vc", "vc_app"),
+    Verb(_KUBERNETES, "groups", "Affinity groups: where they are, or why they wait", "groups"),
     # -- a verb that works on files goes here
     Verb(_STUDY, "simulate", "A trace under the sharing schemes: tables and figures", "simulate"),
     Verb(_STUDY, "view", "The dashboard over the results of a simulation", "view"),

@@ -23,12 +23,13 @@ from .decisions import Bind, Decision, Preempt, Wait
 from .dooming import see_bad
 from .groups import Group
 from .health import leaf_state, set_health
+from .inspecting import Inspection
 from .looking import GroupStatus, PlanAnswer
 from .names import Names
 from .obstacles import reasons
 from .offers import Offers
 from .plans import Plan
-from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason
+from .reasons import PreemptedBy, Reason
 from .reconfiguring import reconfigured
 from .recovery import Reconfiguration, Record
 from .requests import Request
@@ -144,25 +145,8 @@ class Cluster:
 
         A request that is wrong "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
         """
-        state = self._state
-        state.step_back()
-        try:
-            demand = state.demands.of(request)
-            group = state.groups.get(request.group)
-            if group is not None:
-                refuse_another(group, request)
-                return PlanAnswer("now", again(state, group), ())
-            suggested = self._suggested(suggested_nodes)
-        except RequestError as error:
-            why: tuple[Reason, ...] = (Misconfigured(error.field, error.message),)
-            return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
-        plan = plan_for(state, request, demand, suggested)
-        if plan is not None:
-            decision = offer(state, plan)
-            state.step_back()
-            return PlanAnswer("now", decision, ())
-        why = reasons(state, request, demand, suggested)
-        return PlanAnswer("never" if isinstance(why[0], NeverFits) else "waits", Wait(request.group, why), why)
+        self._state.step_back()
+        return looking.plan(self._state, request, lambda: self._suggested(suggested_nodes))
 
     # -- carrying out -------------------------------------------------------------------------------------------------
 
@@ -351,6 +335,14 @@ class Cluster:
         """The reserved cells that are *doomed bad*: VC, chain, cell type, and the first node of where they stand."""
         self._settle()
         return looking.doomed(self._state)
+
+    def inspect(self, vc: str | None = None) -> Inspection:
+        """All physical and virtual cells as they are now; with ``vc``, the virtual ones of that VC alone.
+
+        Raises :class:`RequestError` when there is no such VC. O(nodes + groups); see :class:`Inspection` for its parts.
+        """
+        self._settle()
+        return Inspection(self._state, vc)
 
     def check_safety(self) -> tuple[LevelSafety, ...]:
         """Sharing safety, as numbers: per chain and level reserved, allocated, free, obtainable, and the margin.

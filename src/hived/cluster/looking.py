@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from hived.errors import RequestError
 
-from .answers import again
+from .answers import again, offer, plan_for, refuse_another
 from .decisions import Bind, Decision, Placement, Preempt, Wait
 from .explaining import explain_bind, explain_preempt, explain_running, explain_wait, say
-from .reasons import PreemptedBy, Reason, WaitingForPreemption
+from .obstacles import reasons
+from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, WaitingForPreemption
 from .recovery import Record
+from .requests import Request
 from .state import State
 from .states import GroupState
+from .suggested import Suggested
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,27 @@ class PlanAnswer:
 
     def __str__(self) -> str:
         return explained(self.decision)
+
+
+def plan(state: State, request: Request, suggested: Callable[[], Suggested | None]) -> PlanAnswer:
+    """What a request would come to now; nothing is left bound or remembered. ``suggested`` may refuse it."""
+    try:
+        demand = state.demands.of(request)
+        group = state.groups.get(request.group)
+        if group is not None:
+            refuse_another(group, request)
+            return PlanAnswer("now", again(state, group), ())
+        nodes = suggested()
+    except RequestError as error:
+        why: tuple[Reason, ...] = (Misconfigured(error.field, error.message),)
+        return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
+    found = plan_for(state, request, demand, nodes)
+    if found is not None:
+        decision = offer(state, found)
+        state.step_back()
+        return PlanAnswer("now", decision, ())
+    why = reasons(state, request, demand, nodes)
+    return PlanAnswer("never" if isinstance(why[0], NeverFits) else "waits", Wait(request.group, why), why)
 
 
 def explained(decision: Decision) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
@@ -17,7 +17,7 @@ from .failures import Unexpected, answer_failures, declared
 from .guard import COOKIE, Guard
 from .job_routes import job_routes
 from .limits import Limits
-from .schema import Model
+from .schema import EngineKind, Health
 from .service import Service
 from .sources import Source
 
@@ -34,12 +34,6 @@ _TAGS = [
     {"name": "engine", "description": "The engine, its devices, its spec."},
     {"name": "dashboard", "description": "What the dashboard is drawn from."},
 ]
-
-
-class Health(Model):
-    """The server answers."""
-
-    status: Literal["ok"] = "ok"
 
 
 def make_app(
@@ -60,17 +54,17 @@ def make_app(
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # they would redirect to whatever the Host header says
-        generate_unique_id_function=_operation,
+        generate_unique_id_function=operation,
     )
     answer_failures(app)
-    app.include_router(_health(), responses=declared(403))
+    app.include_router(health_routes("results" if service is None else "local"), responses=declared(403))
     private = declared() if local or token is None else declared(401)
     if service is not None:
         app.include_router(job_routes(service), responses=private)
         app.include_router(engine_routes(service), responses=private)
     app.include_router(dashboard_routes(source), responses={**private, **declared(403, 404, 409, 422, 429, 503)})
     if not local and token is not None:
-        _declare_token(app)
+        declare_token(app)
     # the last that is added is the first that sees a request
     app.add_middleware(Limits)
     app.add_middleware(Guard, token=token, hosts=hosts, local=local)
@@ -78,23 +72,25 @@ def make_app(
     return app
 
 
-def _operation(route: APIRoute) -> str:
+def operation(route: APIRoute) -> str:
+    """What an API document calls a route."""
     return route.name
 
 
-def _health() -> APIRouter:
+def health_routes(engine: EngineKind) -> APIRouter:
+    """``/healthz`` of an application that is this kind of engine."""
     router = APIRouter(tags=["engine"])
 
     @router.get("/healthz")
     async def check_health() -> Health:
-        """Whether the server answers; needs no token."""
-        return Health()
+        """Whether the server answers, and what it is; needs no token."""
+        return Health(engine=engine)
 
     return router
 
 
-def _declare_token(app: FastAPI) -> None:
-    """Say in the OpenAPI document how the token is shown."""
+def declare_token(app: FastAPI, open_paths: Collection[str] = ("/healthz",)) -> None:
+    """Say in the OpenAPI document how the token is shown, and where it need not be."""
     plain = app.openapi
 
     def with_token() -> dict[str, Any]:
@@ -105,7 +101,8 @@ def _declare_token(app: FastAPI) -> None:
                 "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
             }
             document["security"] = [{"token": []}, {"cookie": []}]
-            document["paths"]["/healthz"]["get"]["security"] = []
+            for path in open_paths:
+                document["paths"][path]["get"]["security"] = []
             app.openapi_schema = document
         return app.openapi_schema
 

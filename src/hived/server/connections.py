@@ -22,7 +22,8 @@ _CREDENTIALS = struct.Struct("3i")  #: of Linux: process, user, group
 class Connection(H11Protocol):
     """uvicorn's protocol inside limits.
 
-    Over a Unix socket ``scope["state"]["user"]`` is who is at the other end, as the kernel says.
+    Over a Unix socket ``scope["state"]["user"]`` is who is at the other end, as the kernel says; over TLS
+    ``scope["state"]["certificate"]`` says that a client has shown a good one.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -38,6 +39,8 @@ class Connection(H11Protocol):
         user = _peer(transport)
         if user is not None:
             self.app_state = {**self.app_state, "user": user}
+        if transport.get_extra_info("peercert"):
+            self.app_state = {**self.app_state, "certificate": True}
         if len(self.connections) > CONNECTIONS and not self._make_room():
             self._refuse("unavailable", f"{CONNECTIONS} connections are open, and no more can be")
             return

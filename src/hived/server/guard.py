@@ -53,8 +53,18 @@ class Guard:
     lead here, but an address cannot be made to mean another.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str | None, hosts: Collection[str], local: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        hosts: Collection[str],
+        local: bool,
+        open_to_all: re.Pattern[str] | None = None,
+    ) -> None:
+        """``open_to_all``: paths for programs, which come by any name and without a token, but never from a page."""
         self._app = app
+        self._open_to_all = open_to_all
         self._token = token
         self._hosts = {place(host) for host in hosts}
         self._local = local
@@ -81,6 +91,10 @@ class Guard:
         """What a request is answered that the application must not see."""
         named = request.headers.get("host")
         host = place(named or "")
+        if self._open_to_all is not None and self._open_to_all.fullmatch(request.scope["path"]):
+            if "origin" in request.headers:
+                return answer("forbidden", "a page may not ask for this")
+            return None
         if not self._is_ours(host, request) and not (self._local and named is None):
             return answer(
                 "forbidden",

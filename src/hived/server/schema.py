@@ -23,6 +23,7 @@ Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=r"^[^\x0
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
 Value = Annotated[str, StringConstraints(max_length=131_071, pattern=r"^[^\x00]*$")]
 JobStateName = Literal["queued", "reserved", "running", "stopping", "backoff", "succeeded", "failed", "cancelled"]
+EngineKind = Literal["local", "kubernetes", "results"]
 
 
 class Error(Model):
@@ -38,6 +39,14 @@ class Error(Model):
 
 class ErrorAnswer(Model):
     error: Error
+
+
+class Health(Model):
+    """The server answers."""
+
+    status: Literal["ok"] = "ok"
+    engine: EngineKind
+    """What answers: the engine of one machine, that of a Kubernetes cluster, or none: results of a simulation."""
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket as sockets
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,10 +51,11 @@ class Server:
         socket_app: ASGIApp | None = None,
         socket: Path | None = None,
         group: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Listen, and return once requests are answered; on an error nothing listens.
 
-        ``group``: the members of this group of the machine may use the socket too. Raises as
+        ``group``: the members of this group of the machine may use the socket too; ``tls``: of the address. Raises as
         :func:`~.listening.unix_socket` and :func:`~.listening.tcp_socket`.
         """
         ensure(socket is None or socket_app is not None, "what listens has something to serve")
@@ -66,7 +68,7 @@ class Server:
             if listen is not None and app is not None:
                 made = tcp_socket(*listen)
                 self._address = made.getsockname()[:2]
-                self._serve(app, made)
+                self._serve(app, made, tls)
             for server, task in self._servers:
                 while not server.started:
                     ensure(not task.done(), "an HTTP server does not end before it is told to")
@@ -93,7 +95,7 @@ class Server:
                     path.unlink()
         self._address = None
 
-    def _serve(self, app: ASGIApp, made: sockets.socket) -> None:
+    def _serve(self, app: ASGIApp, made: sockets.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
             _Ending(app, self._stopping),
             http=Connection,
@@ -106,6 +108,9 @@ class Server:
             server_header=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
+        if tls is not None:
+            config.load()
+            config.ssl = tls
         server = _Uvicorn(config)
         self._servers.append((server, asyncio.get_running_loop().create_task(server.serve(sockets=[made]))))
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
-
-import yaml
 
 from hived.cluster.requests import HIGHEST, OPPORTUNISTIC, Member, Request
 from hived.errors import InputError
 
 from . import keys
 from .objects import Container, Owner, Pod
+from .reading import read_yaml
+from .reading import word as _word
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: pods of a gang: where all of them are is written on each
 MOST_PODS = 1000
 _LONGEST = 32_768  #: characters of the annotation
@@ -84,10 +82,14 @@ class Ask:
 
 
 def concerns(pod: Pod) -> bool:
-    """Whether HiveD decides about ``pod``: a container asks for devices or says so, or it names a VC."""
+    """Whether HiveD decides about ``pod``: a container asks for devices or says so, it names a VC, or has a place.
+
+    Of those that ran, labels may be gone by now; what they use is not.
+    """
     return (
         pod.label(keys.VC) is not None
         or pod.annotation(keys.POD_SPEC) is not None
+        or (bool(pod.spec.node_name) and pod.annotation(keys.BIND_INFO) is not None)
         or any(_positive(value) for _, value in _limits(pod, (keys.ENABLE, keys.GPU)))
     )
 
@@ -162,13 +164,9 @@ def _parsed(text: str) -> _Said:
     if len(text) > _LONGEST:
         raise AskError("annotation", f"{where}: {len(text):,} characters; at most {_LONGEST:,}")
     try:
-        value = yaml.load(text, Loader=_Loader)  # a safe one
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark is not None else ""
-        raise AskError("annotation", f"{where}:{line} no YAML: {getattr(error, 'problem', None) or error}") from None
-    except (RecursionError, ValueError) as error:
-        raise AskError("annotation", f"{where}: no YAML that can be read: {error}") from None
+        value = read_yaml(text)
+    except ValueError as error:
+        raise AskError("annotation", f"{where}: {error}") from None
     if not isinstance(value, dict):
         raise AskError("annotation", f"{where}: expected keys such as virtualCluster, not {_word(value)}")
     fields = _Fields(where, {_FORMER.get(key, key): value for key, value in value.items() if isinstance(key, str)})
@@ -217,7 +215,7 @@ class _Fields:
         value = self.values.get(key)
         if value is None or value == "":
             return None
-        if isinstance(value, bool) or not isinstance(value, (str, int)):
+        if isinstance(value, bool) or not (isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)):
             raise AskError("annotation", f"{self.where}: {key}: a name, not {_word(value)}")
         return str(value)
 
@@ -375,9 +373,3 @@ def _checked(members: tuple[Member, ...], where: str) -> tuple[Member, ...]:
 
 def _members(members: tuple[Member, ...]) -> str:
     return " + ".join(f"{member.pods} x {member.leaf_cells}" for member in members[:10])
-
-
-def _word(value: object) -> str:
-    """A value as it was given, cut where it is long."""
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

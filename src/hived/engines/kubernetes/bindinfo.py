@@ -20,8 +20,8 @@ from hived.spec.compiled import ClusterSpec
 from . import keys
 from .asking import MOST_PODS, AskError
 from .objects import Pod
+from .reading import read_yaml
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _FORMER = {"gpuIsolation": "leafCellIsolation", "physicalGpuIndices": "physicalLeafCellIndices"}
 
@@ -89,32 +89,57 @@ def bind_info(pod: Pod) -> BindInfo | None:
     return None if text is None or not text.strip() else _parsed(text)
 
 
-@lru_cache(maxsize=1024)
 def _parsed(text: str) -> BindInfo:
     where = f"annotation {keys.BIND_INFO}"
     try:
-        value = _renamed(yaml.load(text, Loader=_Loader))  # a safe one
+        value, pods, types, members = _whole(text)
         pod = PodPlacement(_name(value["node"]), _devices(value["leafCellIsolation"]))
-        pods: list[PodPlacement] = []
-        types: list[str] = []
-        members: list[Member] = []
-        for info in value["affinityGroupBindInfo"]:
-            placed = [_renamed(one) for one in _renamed(info)["podPlacements"]]
-            if not placed:
-                continue
-            for one in placed:
-                devices = _devices(one["physicalLeafCellIndices"])
-                pods.append(PodPlacement(_name(one["physicalNode"]), devices))
-                kinds = one.get("preassignedCellTypes") or [""]
-                types.append(kinds[0] if isinstance(kinds[0], str) else "")
-            members.append(Member(len(placed), len(pods[-1].leaf_cells)))
         chain = str(value.get("cellChain") or "")
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise AskError("bind-info", f"{where} cannot be understood: {what}") from None
     if pod not in pods or len(pods) > MOST_PODS:
         raise AskError("bind-info", f"{where}: its own place is not one of the {len(pods)} of its group")
-    return BindInfo(pod, chain, tuple(pods), tuple(types), tuple(members))
+    return BindInfo(pod, chain, pods, types, members)
+
+
+#: the pods of a group, the types of their cells, and its members
+_Shared = tuple[tuple[PodPlacement, ...], tuple[str, ...], tuple[Member, ...]]
+
+
+def _whole(text: str) -> tuple[dict[str, Any], *_Shared]:
+    """All of it. What the pods of a group share comes last, as upstream has it, and is read once: O(own part) then."""
+    head, found, tail = text.partition("\ncellChain:")
+    if found:
+        try:
+            own, (chain, shared) = _renamed(read_yaml(head)), _tail(found + tail)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            pass  # in another order, or wrong: which of them, the whole says
+        else:
+            return {**own, "cellChain": chain}, *shared
+    value = _renamed(read_yaml(text))
+    return value, *_of_group(value)
+
+
+@lru_cache(maxsize=1024)
+def _tail(text: str) -> tuple[object, _Shared]:
+    value = _renamed(read_yaml(text))
+    return value["cellChain"], _of_group(value)
+
+
+def _of_group(value: dict[str, Any]) -> _Shared:
+    pods: list[PodPlacement] = []
+    types: list[str] = []
+    members: list[Member] = []
+    for info in value["affinityGroupBindInfo"]:
+        placed = [_renamed(one) for one in _renamed(info)["podPlacements"]]
+        for one in placed:
+            pods.append(PodPlacement(_name(one["physicalNode"]), _devices(one["physicalLeafCellIndices"])))
+            kinds = one.get("preassignedCellTypes") or [""]
+            types.append(kinds[0] if isinstance(kinds[0], str) else "")
+        if placed:
+            members.append(Member(len(placed), len(pods[-1].leaf_cells)))
+    return tuple(pods), tuple(types), tuple(members)
 
 
 def _renamed(value: Any) -> dict[str, Any]:

@@ -230,6 +230,15 @@ class Mind(MindState):
             self.dispatch(at)
         return entry
 
+    def asked_to_preempt(
+        self, pod: Pod, members: tuple[Member, ...] | None, offered: Collection[str], at: float
+    ) -> PodEntry:
+        """The same, about nodes that would do if pods of lower priority went: beside those of the last question."""
+        entry = self.pods.get(pod.metadata.uid)
+        if entry is not None and entry.gang is not None and entry.gang.asked:
+            offered = self.nodes.healthy.difference(entry.gang.excluded).union(offered)
+        return self.asked(pod, members, offered, at)
+
     def _cannot_stay(self, gang: Gang, entry: PodEntry) -> bool:
         """Whether a gang has a place where a pod of it cannot go, and can still be put elsewhere."""
         if gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None or gang.on_nodes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
-from hived.errors import RequestError
+from hived.errors import RequestError, ensure
 from hived.spec.compiled import ClusterSpec
 
 from . import keys
@@ -144,6 +144,20 @@ class Nodes:
             if node == name and held is not None:
                 devices.update((device, why) for device in held if device in there)
         return None, devices
+
+    def validate(self) -> None:
+        """Raise :class:`~hived.errors.InvariantError` unless the core was told what is true. O(devices)."""
+        ensure(not self._changed & self.devices.keys(), f"nodes that the core has to hear of: {self._changed}")
+        for name, there in self.devices.items():
+            why, devices = self._wanted(name)
+            ensure(self.bad_nodes.get(name) == why, f"{name} is bad, or not")
+            ensure((name in self.healthy) == (why is None), f"{name} is healthy, or not")
+            ensure((name in self._told_bad) == (why is not None), f"the core was told of {name}")
+            ensure({d: w for d in there if (w := self.bad_devices.get((name, d)))} == devices, f"bad devices of {name}")
+            told = {device for device in there if (name, device) in self._told}
+            ensure(told == (set(devices) if why is None else set()), f"the core was told of the devices of {name}")
+        ensure(all(d in self.devices.get(name, ()) for name, d in self.bad_devices), "bad devices are of the spec")
+        ensure(self.bad_nodes.keys() <= self.devices.keys(), "bad nodes are of the spec")
 
     # -- looking --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,184 @@
+"""``hived serve kubernetes``: the service that decides for a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hived.errors import InputError
+
+from .addresses import address
+
+serve_app = typer.Typer(no_args_is_help=True, help="Decide for a cluster that something else runs.")
+#: what a plain install lacks
+_EXTRA = ("kubernetes_asyncio", "aiohttp", "msgspec", "prometheus_client")
+_SPEC = "The spec"
+_LISTENER = "The listener"
+_REPLICAS = "Several replicas"
+
+
+class LogFormat(StrEnum):
+    """How the log is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@serve_app.callback()
+def serve() -> None:
+    """Decide for a cluster that something else runs."""
+
+
+@serve_app.command()
+def kubernetes(
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            help="The cluster spec, a file; a new content is used without a restart.",
+            show_default=False,
+            rich_help_panel=_SPEC,
+        ),
+    ] = None,
+    spec_configmap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NS/NAME",
+            help="The cluster spec, a ConfigMap with the key spec.yaml, watched.",
+            show_default=False,
+            rich_help_panel=_SPEC,
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            help="How to reach Kubernetes.", show_default="KUBECONFIG, the pod's own account, or ~/.kube/config"
+        ),
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Of the kubeconfig.", show_default="its current one")] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to answer.", rich_help_panel=_LISTENER)
+    ] = "127.0.0.1:9096",
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name that browsers may call it by, beside localhost and its address; again for more.",
+            show_default=False,
+            rich_help_panel=_LISTENER,
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Holds the token for dashboard and API; without, they are open and nothing can be changed by them.",
+            show_default=False,
+            rich_help_panel=_LISTENER,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Answer over TLS, with this chain (PEM).", rich_help_panel=_LISTENER)
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", rich_help_panel=_LISTENER)] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(help="kube-scheduler has to show a certificate of this authority.", rich_help_panel=_LISTENER),
+    ] = None,
+    leader_elect: Annotated[
+        bool, typer.Option("--leader-elect", help="One of several replicas decides.", rich_help_panel=_REPLICAS)
+    ] = False,
+    lease: Annotated[
+        str, typer.Option(metavar="NS/NAME", help="The Lease that they agree by.", rich_help_panel=_REPLICAS)
+    ] = "hived/hived",
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            help="What this replica is called.", show_default="POD_NAME, or the host's", rich_help_panel=_REPLICAS
+        ),
+    ] = None,
+    evict_after: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long kube-scheduler has for deleting victims before it is done here.",
+            min=0.0,
+            max=3600.0,
+        ),
+    ] = 2.0,
+    log_format: Annotated[LogFormat, typer.Option(help="The log, on standard error.")] = LogFormat.TEXT,
+) -> None:
+    """Answer kube-scheduler: where pods go, who waits and why, who has to go.
+
+    Nothing is stored: where everybody is, is read from the annotations of bound pods, at every start.
+
+    \b
+    Examples:
+      hived serve kubernetes --spec spec.yaml
+      hived serve kubernetes --spec-configmap hived/hived-spec --leader-elect --log-format json
+    """
+    where = address(listen)
+    if (spec is None) is (spec_configmap is None):
+        raise InputError("give the spec: either --spec FILE or --spec-configmap NAMESPACE/NAME")
+    config_map = _pair("--spec-configmap", spec_configmap) if spec_configmap is not None else None
+    lease_name = _pair("--lease", lease)
+    token = _token(token_file) if token_file is not None else None
+    tls = _tls(tls_cert, tls_key, tls_client_ca)
+    try:
+        from hived.engines.kubernetes.logs import set_up_logs
+
+        from .serving import Serving  # what it needs comes with the extra, and takes a while to load
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise InputError(f"{error.name} is not installed: pip install 'hived[kubernetes]'") from None
+    set_up_logs(log_format.value)
+    name = identity or os.environ.get("POD_NAME") or socket.gethostname()
+    run = Serving(spec, config_map, kubeconfig, context, where, host or [], token, tls, name, evict_after)
+    code = asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
+    if code:
+        raise typer.Exit(code)
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not slash or not namespace or not name or "/" in name:
+        raise InputError(f"{option} {text}: give namespace and name, for example hived/hived-spec")
+    return namespace, name
+
+
+def _token(file: Path) -> str:
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "is not ASCII text"
+        raise InputError(f"--token-file {file}: cannot be read ({words})") from None
+    if len(token) < 16 or not token.isprintable() or " " in token:
+        raise InputError(
+            f"--token-file {file}: one word of at least 16 characters, for example of `openssl rand -hex 32`"
+        )
+    return token
+
+
+def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
+    if cert is None:
+        if key is not None or client_ca is not None:
+            raise InputError("--tls-key and --tls-client-ca go with --tls-cert")
+        return None
+    if key is None:
+        raise InputError("--tls-cert needs its --tls-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL  # probes have none; kube-scheduler must
+    except (OSError, ssl.SSLError) as error:
+        raise InputError(f"--tls-cert {cert}, --tls-key {key}: cannot be used: {error}") from None
+    return context

@@ -1,0 +1,351 @@
+"""The API server's REST API, raw: bytes of JSON out and in, lists in pages, watches line by line.
+
+The generated client's models cost milliseconds per pod, and refuse some answers of real servers; its configuration, its
+TLS and its session are what is used of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
+
+import aiohttp
+import msgspec
+from kubernetes_asyncio.client import Configuration
+from kubernetes_asyncio.client.rest import RESTClientObject
+
+from hived.errors import InputError, UnavailableError
+
+from .credentials import Credentials
+from .paths import resource_of
+
+T = TypeVar("T")
+Params = Mapping[str, str]
+#: verb as RBAC names it, resource, HTTP status (0: no answer)
+OnError = Callable[[str, str, int], None]
+Listed: TypeAlias = tuple[list[T], str]
+
+TIMEOUT_S = 15.0
+PAGE = 500
+_JSON = "application/json"
+_PATCHES = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+#: what helps with it, by HTTP status
+_WAYS_OUT = {
+    0: "is it up, and is its address right? `kubectl version` asks the same",
+    401: "it does not know who this is: check the token or certificate of the kubeconfig, or the pod's account",
+    403: "grant it by RBAC, as deploy/ has it",
+    429: "it has too much to do, or a disruption budget forbids it: try again later",
+}
+_RENEW_S = 10.0  #: credentials that were refused are loaded again, at most this often
+
+
+class ApiError(UnavailableError):
+    """The API server does not answer, or says no."""
+
+    def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status  #: of HTTP; 0: no answer
+        self.reason = reason  #: Kubernetes' word: ``NotFound``, ``Conflict``, ``AlreadyExists``
+
+
+class GoneError(ApiError):
+    """410: what was seen before is forgotten, a list has to be asked for anew."""
+
+
+class _Status(msgspec.Struct):
+    """What the API server says of a failure."""
+
+    message: str | None = None
+    reason: str | None = None
+    code: int | None = None
+
+
+class _ListMeta(msgspec.Struct, rename={"version": "resourceVersion", "more": "continue"}):
+    version: str = ""
+    more: str | None = None
+
+
+class _Page(msgspec.Struct, Generic[T]):
+    metadata: _ListMeta
+    items: list[T] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Version(msgspec.Struct):
+    major: str
+    minor: str
+
+
+async def connect(
+    kubeconfig: Path | None, context: str | None = None, on_error: OnError | None = None, timeout_s: float = TIMEOUT_S
+) -> KubeApi:
+    """A client by a kubeconfig; without one: ``KUBECONFIG``'s, else the pod's own account, else ``~/.kube/config``.
+
+    Asks nothing of the server yet. Raises :class:`~hived.errors.InputError`.
+    """
+    credentials = Credentials(kubeconfig, context)
+    return KubeApi(credentials, await credentials.load(), on_error, timeout_s)
+
+
+class KubeApi:
+    """One API server. Every failure is an :class:`ApiError`; nothing is tried twice, but for renewed credentials."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        configuration: Configuration,
+        on_error: OnError | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """``timeout_s``: for a whole request, and for a watch to begin."""
+        self.server = str(configuration.host).rstrip("/")
+        self._credentials = credentials
+        self._on_error = on_error
+        self._timeout_s = timeout_s
+        self._configuration = configuration
+        self._http = RESTClientObject(configuration)
+        #: sessions with former client certificates, which requests may still be using
+        self._former: list[RESTClientObject] = []
+        self._renewing = asyncio.Lock()
+        self._renewed_at = float("-inf")
+
+    async def close(self) -> None:
+        """End every connection. Again does nothing."""
+        for http in (*self._former, self._http):
+            await http.close()
+
+    # --- one request, one answer
+
+    async def get(self, path: str, params: Params | None = None) -> bytes:
+        """Read an object, or anything else that the server has."""
+        return await self._request("GET", path, params=params)
+
+    async def post(self, path: str, body: object) -> bytes:
+        """Create."""
+        return await self._request("POST", path, body=body)
+
+    async def put(self, path: str, body: object) -> bytes:
+        """Replace: 409 unless ``resourceVersion`` is that of the object."""
+        return await self._request("PUT", path, body=body)
+
+    async def patch(self, path: str, body: object, kind: Literal["merge", "strategic"] = "merge") -> bytes:
+        """Change what the body has."""
+        return await self._request("PATCH", path, body=body, content_type=_PATCHES[kind])
+
+    async def delete(self, path: str, body: object = None) -> bytes:
+        """Delete; ``body``: DeleteOptions."""
+        return await self._request("DELETE", path, body=body)
+
+    async def version(self) -> tuple[int, int]:
+        """Major and minor."""
+        path = "/version"
+        said = self._decode(await self.get(path), _Version, "get", path)
+        major, minor = ("".join(filter(str.isdigit, part)) or "0" for part in (said.major, said.minor))
+        return int(major), int(minor)
+
+    # --- collections
+
+    async def list(self, path: str, of: type[T], params: Params | None = None) -> Listed[T]:
+        """All objects as of one moment, and that moment's resourceVersion. O(objects), in pages of 500."""
+        try:
+            return await self._pages(path, of, {**(params or {}), "limit": str(PAGE)})
+        except GoneError:  # it forgot the moment of the first page: once more, at one go
+            return await self._pages(path, of, dict(params or {}))
+
+    async def _pages(self, path: str, of: type[T], params: dict[str, str]) -> Listed[T]:
+        items: list[T] = []
+        while True:
+            answer = await self._request("GET", path, params=params, verb="list")
+            page: _Page[T] = self._decode(answer, _Page[of], "list", path)  # type: ignore[valid-type]  # made at run time
+            items += page.items or ()
+            if not page.metadata.more:
+                return items, page.metadata.version
+            params["continue"] = page.metadata.more
+
+    async def watch(
+        self, path: str, of: type[T], resource_version: str, params: Params | None = None, timeout_s: int = 300
+    ) -> AsyncGenerator[tuple[str, T], None]:
+        """What happens after ``resource_version``, until ``timeout_s`` is over: ADDED, MODIFIED, DELETED or BOOKMARK,
+        and the object. To be closed (``contextlib.aclosing``) when not read to its end.
+
+        Raises :class:`GoneError`, and :class:`ApiError` of status 0 where the connection breaks.
+        """
+        query = {
+            **(params or {}),
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(timeout_s),
+        }
+        patience = aiohttp.ClientTimeout(total=timeout_s + self._timeout_s, sock_connect=self._timeout_s)
+        with self._failures("watch", path):
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await stack.enter_async_context(self._answer("GET", path, "watch", query, patience))
+                _keep_alive(answer)
+                async for line in _lines(answer.content):
+                    event = self._decode(line, _Event, "watch", path)
+                    if event.type == "ERROR":
+                        raise self._refusal("watch", path, 0, bytes(event.object))
+                    yield event.type, self._decode(bytes(event.object), of, "watch", path)
+
+    # --- the ways there and back
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        body: object = None,
+        content_type: str = _JSON,
+        verb: str = "",
+    ) -> bytes:
+        verb = verb or _VERBS.get(method, "get")
+        patience = aiohttp.ClientTimeout(total=self._timeout_s)
+        with self._failures(verb, path):
+            async with self._answer(method, path, verb, params, patience, body, content_type) as answer:
+                return await answer.read()
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        verb: str,
+        params: Params | None,
+        patience: aiohttp.ClientTimeout,
+        body: object = None,
+        content_type: str = _JSON,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A good answer; once more with new credentials where the old ones are not good any more."""
+        data = None if body is None else msgspec.json.encode(body)
+        for renewed in (False, True):
+            token = await self._token()
+            # uncompressed: it is not far away, and has better things to do
+            headers = {"Content-Type": content_type, "Accept": _JSON, "Accept-Encoding": "identity"}
+            if token:
+                headers["Authorization"] = token
+            async with self._http.pool_manager.request(
+                method,
+                self.server + path,
+                params=params,
+                data=data,
+                headers=headers,
+                timeout=patience,
+                allow_redirects=False,
+                proxy=self._http.proxy,
+                server_hostname=self._http.server_hostname,
+            ) as answer:
+                if answer.ok:
+                    yield answer
+                    return
+                said = await answer.read()
+                if answer.status != 401 or renewed or not await self._renew(token):
+                    raise self._refusal(verb, path, answer.status, said)
+
+    async def _token(self) -> str | None:
+        """What says who we are; read again once a minute where it is a pod's."""
+        token: str | None = await self._configuration.get_api_key_with_prefix("BearerToken")
+        return token.strip() if token else None
+
+    async def _renew(self, refused: str | None) -> bool:
+        """Load the credentials again, as files change and programs give new ones; whether there is hope in them."""
+        async with self._renewing:
+            if await self._token() != refused:
+                return True  # another request has done it
+            now = asyncio.get_running_loop().time()
+            if now - self._renewed_at < _RENEW_S:
+                return False
+            self._renewed_at = now
+            async with asyncio.timeout(self._timeout_s):
+                fresh, old = await self._credentials.load(), self._configuration
+            self._configuration = fresh
+            if (fresh.cert_file, fresh.key_file) != (old.cert_file, old.key_file):
+                self._former.append(self._http)
+                self._http = RESTClientObject(fresh)
+                return True
+            return await self._token() != refused
+
+    # --- failures
+
+    @contextlib.contextmanager
+    def _failures(self, verb: str, path: str) -> Iterator[None]:
+        """Whatever goes wrong on the way is an :class:`ApiError`, and is counted."""
+        try:
+            yield
+        except ApiError as error:
+            failure = error
+        except InputError as error:  # the credentials, when they were loaded again
+            failure = self._failure(verb, path, 401, "Unauthorized", str(error))
+        except TimeoutError:
+            failure = self._failure(verb, path, 0, "Timeout", "no answer in time")
+        except (aiohttp.ClientError, OSError) as error:
+            failure = self._failure(verb, path, 0, "NoAnswer", str(error) or type(error).__name__)
+        else:
+            return
+        if self._on_error is not None:
+            self._on_error(verb, resource_of(path), failure.status)
+        raise failure from None
+
+    def _refusal(self, verb: str, path: str, status: int, said: bytes) -> ApiError:
+        """What the server's words come to. Something else may answer at its address, which speaks no JSON."""
+        try:
+            words = msgspec.json.decode(said, type=_Status)
+        except msgspec.DecodeError:
+            words = _Status(" ".join(said[:200].decode(errors="replace").split()))
+        return self._failure(verb, path, status or words.code or 500, words.reason or "", words.message or "")
+
+    def _failure(self, verb: str, path: str, status: int, reason: str, said: str) -> ApiError:
+        what = f"{status} {reason}".strip() if status else reason
+        message = f"{verb} {path} at {self.server}: {what}: {said}".rstrip(": ")
+        if way_out := _WAYS_OUT.get(status):
+            message += f": {way_out}"
+        return (GoneError if status == 410 else ApiError)(message, status, reason)
+
+    def _decode(self, data: bytes, of: type[T], verb: str, path: str) -> T:
+        try:
+            found: T = _decoder(cast(Any, of)).decode(data)
+        except msgspec.DecodeError as error:
+            what = f"an answer that is not of Kubernetes ({error}): is this the address of an API server?"
+            raise ApiError(f"{verb} {path} at {self.server}: {what}", 0, "Unreadable") from None
+        return found
+
+
+@lru_cache(maxsize=64)
+def _decoder(of: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(of)
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines, of any length. What a broken connection leaves unfinished is dropped. O(bytes)."""
+    parts: list[bytes] = []
+    async for chunk in stream.iter_any():
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            line = b"".join((*parts, end))
+            parts.clear()
+            if line.strip():
+                yield line
+        if rest:
+            parts.append(rest)
+
+
+def _keep_alive(answer: aiohttp.ClientResponse) -> None:
+    """A watch is silent for minutes, so the kernel has to notice when the other side is not there any more: in 30 s."""
+    transport = answer.connection.transport if answer.connection is not None else None
+    at = transport.get_extra_info("socket") if transport is not None else None
+    if at is not None:
+        at.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):  # not everywhere
+                at.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,144 @@
+"""Everything that the mind keeps, re-derived: for tests after every event, and for a service that is doubted."""
+
+from __future__ import annotations
+
+from hived.cluster.states import GroupState
+from hived.errors import RequestError, ensure
+
+from .books import Books, Place
+from .gangs import Gang, GangState
+from .state import MindState
+
+#: how the core has a gang; None: it may not know it
+_IN_CORE = {
+    GangState.WAITING: (GroupState.PENDING, None),
+    GangState.RESERVED: (GroupState.PREEMPTING,),
+    GangState.PLACED: (GroupState.ALLOCATED,),
+    GangState.PREEMPTED: (GroupState.BEING_PREEMPTED,),
+}
+
+
+def validate(mind: MindState) -> None:
+    """Raise :class:`~hived.errors.InvariantError` where an index, the books or the core says something else. O(all)."""
+    mind.cluster.validate()
+    mind.cluster.check_safety()
+    mind.nodes.validate()
+    for name, gang in mind.gangs.items():
+        ensure(name == gang.name, f"{gang} has its name")
+        _check_pods(mind, gang)
+        _check_place(gang)
+        _check_core(mind, gang)
+    _check_entries(mind)
+    _check_lines(mind)
+    _check_indexes(mind)
+    _check_books(mind)
+    unknown = [name for name in mind.cluster.groups() if name not in mind.gangs]
+    ensure(not unknown, f"the core has groups that are no gangs: {unknown}")
+
+
+def _check_pods(mind: MindState, gang: Gang) -> None:
+    ensure(bool(gang.pods), f"{gang} has pods")
+    for uid, entry in gang.pods.items():
+        ensure(uid == entry.uid and mind.pods.get(uid) is entry, f"{entry.key} of {gang} lives")
+        ensure(entry.gang is gang, f"{entry.key} is of {gang}")
+        ensure(entry.ask is not None and entry.ask.group == gang.name, f"{entry.key} asks for {gang}")
+        ensure(entry.refused is None, f"{entry.key} of {gang} is not refused")
+        ensure(not (entry.bound and entry.binding), f"{entry.key} is bound or being bound, not both")
+        ensure(gang.holds or not entry.holds, f"{entry.key} is on a node, and {gang} holds nothing")
+
+
+def _check_place(gang: Gang) -> None:
+    waits = gang.state is GangState.WAITING
+    ensure((gang.placement is None) == waits, f"{gang} has a placement or waits")
+    places = len(gang.placement.pods) if gang.holds and gang.placement is not None else 0
+    ensure(len(gang.slots) == places, f"{gang}: {places} places, and {len(gang.slots)} slots")
+    for slot, uid in enumerate(gang.slots):
+        ensure(uid is None or (uid in gang.pods and gang.pods[uid].slot == slot), f"{gang}: who has place {slot}")
+    for entry in gang.pods.values():
+        ensure(entry.slot is None or gang.slots[entry.slot] == entry.uid, f"{entry.key} has place {entry.slot}")
+    ensure(gang.state is not GangState.PREEMPTED or gang.on_nodes, f"{gang} has to go, and is on no node")
+    ensure((gang.preempted_by is not None) == (gang.state is GangState.PREEMPTED), f"{gang}: for whom it goes")
+    ensure(gang.in_line == (waits and gang.asked and gang.complete), f"{gang}: in line, or not")
+    if gang.state is GangState.PLACED:
+        _check_no_place_is_idle(gang)
+
+
+def _check_no_place_is_idle(gang: Gang) -> None:
+    """A pod waits beside a place of its size only where nobody can have it."""
+    assert gang.placement is not None
+    free = {len(pod.leaf_cells) for pod, uid in zip(gang.placement.pods, gang.slots, strict=True) if uid is None}
+    for entry in gang.pods.values():
+        idle = entry.slot is None and not entry.holds and entry.ask is not None and entry.ask.leaf_cells in free
+        ensure(not idle, f"{entry.key} of {gang} waits beside a free place")
+
+
+def _check_core(mind: MindState, gang: Gang) -> None:
+    try:
+        core = mind.cluster.group(gang.name)
+    except RequestError:
+        ensure(None in _IN_CORE[gang.state], f"the core does not know {gang}")
+        return
+    ensure(core.state in _IN_CORE[gang.state], f"{gang} is {core.state.value} to the core")
+    ensure(core.placement == gang.placement, f"{gang}: its placement is {core.placement} to the core")
+    ensure(core.guaranteed == gang.guaranteed, f"{gang}: guaranteed or not")
+    if gang.preempted_by is not None:
+        ensure(gang.preempted_by.name in core.preempted_by, f"{gang} goes for {core.preempted_by}")
+
+
+def _check_entries(mind: MindState) -> None:
+    for uid, entry in mind.pods.items():
+        ensure(uid == entry.uid and uid == entry.pod.metadata.uid, f"{entry.key} by its uid")
+        ensure((entry.gang is None) == (entry.refused is not None), f"{entry.key} is of a gang, or refused")
+        ensure(entry.gang is None or uid in entry.gang.pods, f"{entry.key} is one of the pods of {entry.gang}")
+        ensure(entry.gang is None or mind.gangs.get(entry.gang.name) is entry.gang, f"{entry.gang} of {entry.key} is")
+        ensure(entry.gang is not None or entry.slot is None, f"{entry.key} has a place of no gang")
+        ensure(not entry.pod.spec.node_name or entry.bound, f"{entry.key} is on a node, and not bound")
+    refused = {uid for uid, entry in mind.pods.items() if entry.refused is not None}
+    ensure(mind.refused.keys() == refused, "who is refused")
+    for uid in mind.conflicts:
+        entry = mind.pods[uid]
+        kind = entry.refused.kind if entry.refused is not None else None
+        ensure(entry.bound and kind == "conflict", f"{entry.key} is in conflict")
+    for uid, name in mind.outside.items():
+        ensure(uid in refused and not mind.pods[uid].bound, f"{mind.pods[uid].key} is kept outside")
+        ensure(name in mind.gangs, f"{mind.pods[uid].key} is kept outside of {name}, which is no more")
+
+
+def _check_lines(mind: MindState) -> None:
+    number = 0
+    for gang in mind.gangs.values():
+        if gang.in_line:
+            number += 1
+            ensure(gang in mind.lines.of(gang), f"{gang} stands in its line")
+    lines = [*mind.lines.own.values(), *mind.lines.borrowers.values()]
+    ensure(sum(map(len, lines)) == number, "who stands in a line")
+
+
+def _check_indexes(mind: MindState) -> None:
+    gangs = mind.gangs.values()
+    for state, index in ((GangState.RESERVED, mind.reserved), (GangState.PREEMPTED, mind.evicting)):
+        ensure(index == {gang.name: gang for gang in gangs if gang.state is state}, f"who is {state.value}")
+    to_bind = {
+        gang.name
+        for gang in gangs
+        if gang.state is GangState.PLACED
+        and any(entry.slot is not None and not entry.bound for entry in gang.pods.values())
+    }
+    ensure(mind.to_bind.keys() == to_bind, f"who can be bound: {sorted(mind.to_bind.keys() ^ to_bind)}")
+
+
+def _check_books(mind: MindState) -> None:
+    books = Books()
+    held: dict[Place, Gang] = {}
+    kept: dict[Place, Gang] = {}
+    for gang in mind.gangs.values():
+        books.add(gang)
+        of = held if gang.holds else kept
+        for pod in gang.placement.pods if gang.placement is not None else ():
+            for device in pod.leaf_cells:
+                other = of.setdefault((pod.node, device), gang)
+                ensure(other is gang, f"device {device} of {pod.node}: {gang} and {other}")
+    for name in ("used", "lent", "waiting", "states", "nodes", "displaced", "at"):
+        ours = {key: value for key, value in getattr(books, name).items() if value}
+        theirs = {key: value for key, value in getattr(mind.books, name).items() if value}
+        ensure(ours == theirs, f"books: {name}: {ours} and {theirs}")

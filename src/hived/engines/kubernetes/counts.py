@@ -1,0 +1,23 @@
+"""What the engine counts; :mod:`hived.server.kubernetes.metrics` shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class Counts:
+    """Plain numbers since the start."""
+
+    def __init__(self) -> None:
+        #: by result: ok, conflict, refused, unknown
+        self.bindings: Counter[str] = Counter()
+        #: by result: ok, refused
+        self.spec_reloads: Counter[str] = Counter()
+        #: by resource and reason
+        self.watch_restarts: Counter[tuple[str, str]] = Counter()
+        #: by verb, resource and HTTP status (0: no answer)
+        self.api_errors: Counter[tuple[str, str, int]] = Counter()
+        self.events_dropped = 0
+        #: by result: ok, gone, failed
+        self.evictions: Counter[str] = Counter()
+        self.safety_violations = 0

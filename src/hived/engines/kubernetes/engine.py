@@ -1,0 +1,347 @@
+"""The engine on Kubernetes: the shell around the mind, which does all that is not deciding.
+
+    watches of pods and nodes  ->  facts        ->  mind  ->  instructions  ->  the API server
+    kube-scheduler's questions ->  facts, answers
+
+One event loop. A replica that does not lead knows nothing and decides nothing; who comes to lead lists all there is
+first, so that it begins with what is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from hived.cluster.cluster import Cluster
+from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
+from hived.policies import YarnCS
+from hived.spec.compiled import ClusterSpec
+
+from . import keys
+from .answering import Answer, answer, preemption
+from .answering import Victims as VictimsAnswer
+from .api import ApiError, KubeApi
+from .asking import AskError
+from .binding import PodBinder
+from .counts import Counts
+from .feeding import Feed, Sized
+from .gangs import Change
+from .leading import Leader
+from .mind import Mind
+from .objects import Node, Pod
+from .owners import Owners
+from .paths import node_path, pod_path
+from .reflecting import Reflector
+from .specs import SpecSource, understood
+from .turns import Bind
+from .writing import Writer
+
+_log = logging.getLogger("hived.kubernetes")
+_TICK_S = 0.25
+_COMPONENT = "hived"
+
+
+class Engine:
+    """From its start to its end. ``elect``: makes the candidate for leadership; None: there is nobody else."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        source: SpecSource,
+        *,
+        identity: str,
+        evict_after: float = 2.0,
+        elect: Callable[[Callable[[bool], None]], Leader] | None = None,
+        own_pod: tuple[str, str] | None = None,
+        counts: Counts | None = None,
+    ) -> None:
+        self._api = api
+        self._source = source
+        self._evict_after = evict_after
+        self._own_pod = own_pod
+        self.identity = identity
+        self.counts = counts or Counts()
+        #: None until it leads and knows all there is
+        self.mind: Mind | None = None
+        self.spec: ClusterSpec
+        self.spec_source = source.name
+        self.spec_loaded_at = 0.0
+        self.spec_problem = ""
+        self.clock: Callable[[], float] = time.time
+        self.started_at = self.clock()
+        #: why it cannot go on
+        self.failed: asyncio.Future[HivedError] | None = None
+        self._leader = elect(self._leads) if elect is not None else None
+        self._owners = Owners(api)
+        self._writer = Writer(api, self.counts, self._evict_failed, _COMPONENT)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._binder = PodBinder(api, self.counts, self.clock, self._spawn)
+        #: those of nodes and pods, once it leads
+        self._feeds: tuple[Reflector[Any], ...] = ()
+        self._tells_unresolvable = False
+        self._turn_is_due = False
+        self._changed = asyncio.Event()
+        self._logged = 0
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin; returns once the spec is known and Kubernetes answers. Raises what is wrong with either."""
+        loop = asyncio.get_running_loop()
+        self.failed = loop.create_future()
+        self.spec = understood(await self._source.read(), self._source.name)
+        self.spec_loaded_at = self.clock()
+        self._tells_unresolvable = await self._api.version() >= (1, 21)
+        self._spawn(self._source.follow(self._new_spec))
+        if self._leader is None:
+            self._lead()
+        else:
+            await self._say_role("standby")
+            self._spawn(self._leader.run())
+
+    async def stop(self) -> None:
+        """Answer nothing more, let what has begun end, hand leadership over."""
+        self.mind = None
+        self._wake_watchers()
+        await self._writer.stop(2.0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._api.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Something that runs for as long as the engine does: its failure is the engine's."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.remove(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            _log.error("the engine cannot go on", exc_info=error)
+            self._fail(error if isinstance(error, HivedError) else InvariantError(f"a bug of hived: {error!r}"))
+
+    def _fail(self, error: HivedError) -> None:
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_result(error)
+
+    def _leads(self, leads: bool) -> None:
+        if leads:
+            _log.info("%s leads", self.identity)
+            self._lead()
+        else:
+            self.mind = None
+            self._fail(UnavailableError("leadership was lost; another replica decides now"))
+
+    def _lead(self) -> None:
+        feed = Feed(self._api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon)
+        self._feeds = (feed.nodes, feed.pods)
+        feed.start()
+        self._spawn(self._ticking())
+
+    def _begin(self, nodes: list[Node], pods: list[Sized]) -> Mind:
+        """All there is, is known: from now on it is decided."""
+        mind = Mind(Cluster.from_spec(self.spec), YarnCS(), self._evict_after)
+        mind.start(nodes, pods, self.clock())
+        self.mind = mind
+        _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))
+        self._spawn(self._say_role("leader"))
+        return mind
+
+    @property
+    def leader(self) -> bool:
+        """Whether this replica decides."""
+        return self._leader is None or self._leader.is_leader
+
+    @property
+    def holder(self) -> str:
+        """Who leads; "" where there is no election."""
+        return "" if self._leader is None else self._leader.holder
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can do its part: it leads and knows all there is, or stands by."""
+        if self._leader is not None and not self._leader.is_leader:
+            return self._leader.problem is None and bool(self._leader.holder)
+        return self.mind is not None
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds since the quieter of the watches was heard of; infinite where there is none yet."""
+        return max((time.monotonic() - feed.last_heard for feed in self._feeds), default=float("inf"))
+
+    def decides(self) -> Mind:
+        """The mind. Raises :class:`UnavailableError` while it does not decide."""
+        if not self.leader:
+            raise UnavailableError(f"this replica stands by; {self.holder or 'nobody yet'} leads")
+        if self.mind is None:
+            raise UnavailableError("pods and nodes are being listed; ask again in a moment")
+        return self.mind
+
+    @property
+    def cluster(self) -> Cluster:
+        """The core. Raises :class:`UnavailableError` while it does not decide."""
+        return self.decides().cluster
+
+    async def changed(self, seq: int) -> None:
+        """Return once there is a change after number ``seq``, or another mind."""
+        mind = self.mind
+        while self.mind is mind and (mind is None or mind.seq <= seq):
+            await self._changed.wait()
+
+    # -- facts ----------------------------------------------------------------------------------------------------
+
+    def _new_spec(self, text: str) -> None:
+        """There is another spec: it is used, or refused."""
+        try:
+            spec = understood(text, self._source.name)
+            if self.mind is not None:
+                report = self.mind.reconfigure(spec, self.clock())
+                _log.info("a new spec: %d groups as before, %d not", len(report.kept), len(report.downgraded))
+        except InputError as error:
+            self.spec_problem = str(error)
+            self.counts.spec_reloads["refused"] += 1
+            _log.error("the new spec is refused, the old one stays: %s", error)
+            return
+        self.spec, self.spec_loaded_at, self.spec_problem = spec, self.clock(), ""
+        self.counts.spec_reloads["ok"] += 1
+        self._turn_soon()
+
+    async def _ticking(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            if self.mind is not None:
+                self.mind.due(self.clock())
+                self._turn()
+
+    # -- kube-scheduler asks --------------------------------------------------------------------------------------
+
+    async def filter(self, pod: Pod, offered: Iterable[str]) -> tuple[str, Answer]:
+        """Where ``pod`` goes, of the nodes ``offered``, or why not; and the same in one word."""
+        self.decides()
+        nodes = offered if isinstance(offered, list) else list(offered)
+        try:
+            members = await self._owners.members(pod)
+        except AskError as error:
+            return "refused", Answer(NodeNames=[], FailedNodes=dict.fromkeys(nodes, f"hived: {error}"))
+        mind = self.decides()
+        try:
+            entry = mind.asked(pod, members, set(nodes), self.clock())
+        except NotFoundError as error:
+            return "gone", Answer(Error=str(error))
+        found = answer(mind, entry, nodes, self._tells_unresolvable)
+        self._turn_soon()
+        return found
+
+    async def preempt(self, pod: Pod, offered: Iterable[str]) -> tuple[str, VictimsAnswer]:
+        """Which pods have to go before ``pod`` can come; ``offered``: nodes that would do if some went."""
+        self.decides()
+        try:
+            members = await self._owners.members(pod)
+            mind = self.decides()
+            entry = mind.asked_to_preempt(pod, members, set(offered), self.clock())
+        except (AskError, NotFoundError):
+            return "refused", VictimsAnswer({})
+        found = preemption(mind, entry)
+        self._turn_soon()
+        return "victims" if found.NodeNameToMetaVictims else "none", found
+
+    async def bind(self, uid: str, node: str) -> None:
+        """Bind a pod, with its annotations, in one call.
+
+        Raises :class:`ConflictError`, :class:`NotFoundError`, or :class:`UnavailableError` where it is not known.
+        """
+        mind = self.decides()
+        await self._binder.bind(mind, mind.binding(uid, node))
+        self._turn_soon()
+
+    async def cordon(self, node: str, unschedulable: bool) -> None:
+        """Keep pods off a node, or let them come again. Raises :class:`NotFoundError`, :class:`UnavailableError`."""
+        try:
+            await self._api.patch(node_path(node), {"spec": {"unschedulable": unschedulable or None}})
+        except ApiError as error:
+            if error.status == 404:
+                raise NotFoundError(f"Kubernetes has no node {node!r}") from None
+            raise
+
+    # -- what comes of it -----------------------------------------------------------------------------------------
+
+    def _turn_soon(self) -> None:
+        """Once the facts of this moment are all here."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        mind = self.mind
+        if mind is None:
+            return
+        mind.dispatch(self.clock())
+        for instruction in mind.turn():
+            if isinstance(instruction, Bind):
+                self._spawn(self._force(mind, instruction))
+            else:
+                self._writer.carry_out(instruction)
+        if mind.seq != self._logged:
+            self._check(mind)
+            for change in _after(mind, self._logged):
+                _log.info("%s", change.text, extra={"fields": {"kind": change.kind, "group": change.gang}})
+            self._logged = mind.seq
+            self._wake_watchers()
+
+    def _check(self, mind: Mind) -> None:
+        """Sharing safety holds, or the world hears of it. O(levels)."""
+        try:
+            mind.cluster.check_safety()
+        except InvariantError as error:
+            self.counts.safety_violations += 1
+            _log.critical("%s", error)
+
+    def _wake_watchers(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _force(self, mind: Mind, instruction: Bind) -> None:
+        """Bind a pod that goes where kube-scheduler would not have it."""
+        entry = mind.pods.get(instruction.uid)
+        gang = entry.gang if entry is not None else None
+        if entry is None or gang is None or gang.placement is None or entry.slot is None or entry.holds:
+            return
+        try:
+            await self.bind(instruction.uid, gang.placement.pods[entry.slot].node)
+        except HivedError as error:
+            _log.warning("pod %s was not bound: %s", instruction.key, error)
+
+    def _evict_failed(self, uid: str) -> None:
+        if self.mind is not None:
+            self.mind.evict_failed(uid, self.clock())
+
+    async def _say_role(self, role: str) -> None:
+        """Label the own pod, so that the Service leads to who decides."""
+        if self._own_pod is None:
+            return
+        while True:
+            try:
+                await self._api.patch(pod_path(*self._own_pod), {"metadata": {"labels": {keys.ROLE: role}}})
+            except ApiError as error:
+                _log.warning("the own pod cannot be labelled: %s", error)
+                await asyncio.sleep(1.0)
+            else:
+                return
+
+
+def _after(mind: Mind, seq: int) -> list[Change]:
+    """Changes after number ``seq``. O(how many)."""
+    found: list[Change] = []
+    for change in reversed(mind.recent):
+        if change.seq <= seq:
+            break
+        found.append(change)
+    return found[::-1]

@@ -1,0 +1,191 @@
+"""What Kubernetes says, to the mind: all there is first, then every change, each pod with the size of its gang."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from hived.cluster.requests import Member
+
+from .api import KubeApi
+from .asking import AskError
+from .counts import Counts
+from .mind import Mind
+from .objects import Node, Pod
+from .owners import Owners
+from .paths import nodes_path, pods_path
+from .reflecting import Reflector
+
+_log = logging.getLogger("hived.kubernetes")
+#: those that hold nothing are none of our business
+_LIVING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_AT_ONCE = 16
+
+#: a pod, and the gang that its owner makes of it
+Sized = tuple[Pod, tuple[Member, ...] | None]
+
+
+class Feed:
+    """Watches pods and nodes. ``begin`` is called once, with all there is; after that the mind it returns is fed."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        owners: Owners,
+        counts: Counts,
+        clock: Callable[[], float],
+        spawn: Callable[[Coroutine[Any, Any, Any]], None],
+        begin: Callable[[list[Node], list[Sized]], Mind],
+        fed: Callable[[], None],
+    ) -> None:
+        self._owners, self._counts, self._clock, self._spawn = owners, counts, clock, spawn
+        self._begin, self._fed = begin, fed
+        self._mind: Mind | None = None
+        self._starting = False
+        #: what was heard before there is a mind
+        self._pods: dict[str, Pod] | None = None
+        self._nodes: dict[str, Node] | None = None
+        #: pods whose owners are being read: the latest of each
+        self._resolving: dict[str, Pod] = {}
+        self.pods = self._reflector(api, pods_path(), Pod, self._pods_are, self._pod_changed, _LIVING)
+        self.nodes = self._reflector(api, nodes_path(), Node, self._nodes_are, self._node_changed)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._spawn(self.nodes.run())
+        self._spawn(self.pods.run())
+
+    def _reflector(
+        self,
+        api: KubeApi,
+        path: str,
+        of: Any,
+        replace: Callable[[list[Any]], None],
+        changed: Callable[[str, Any], None],
+        params: dict[str, str] | None = None,
+    ) -> Reflector[Any]:
+        name = path.rpartition("/")[2]
+
+        def restarted(reason: str) -> None:
+            self._counts.watch_restarts[name, reason] += 1
+            _log.warning("watching %s: %s", name, reason)
+
+        return Reflector(
+            api, path, of, replace=replace, changed=changed, restarted=restarted, dice=random.Random(), params=params
+        )
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def _nodes_are(self, nodes: list[Node]) -> None:
+        if self._mind is None:
+            self._nodes = {node.metadata.name: node for node in nodes}
+            self._start_soon()
+        else:
+            self._mind.nodes_replaced(nodes, self._clock())
+            self._fed()
+
+    def _node_changed(self, kind: str, node: Node) -> None:
+        name = node.metadata.name
+        if self._mind is None:
+            assert self._nodes is not None
+            if kind == "DELETED":
+                self._nodes.pop(name, None)
+            else:
+                self._nodes[name] = node
+        elif kind == "DELETED":
+            self._mind.node_gone(name, self._clock())
+        else:
+            self._mind.node_changed(node, self._clock())
+        self._fed()
+
+    # -- pods -----------------------------------------------------------------------------------------------------
+
+    def _pods_are(self, pods: list[Pod]) -> None:
+        there = {pod.metadata.uid: pod for pod in pods}
+        if self._mind is None:
+            self._pods = there
+            self._start_soon()
+            return
+        for uid in [uid for uid in (*self._mind.pods, *self._resolving) if uid not in there]:
+            self._pod_gone(uid)
+        for pod in pods:
+            self._pod_is(self._mind, pod)
+        self._fed()
+
+    def _pod_changed(self, kind: str, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if self._mind is None:
+            assert self._pods is not None
+            if kind == "DELETED":
+                self._pods.pop(uid, None)
+            else:
+                self._pods[uid] = pod
+        elif kind == "DELETED":
+            self._pod_gone(uid)
+        else:
+            self._pod_is(self._mind, pod)
+        self._fed()
+
+    def _pod_gone(self, uid: str) -> None:
+        self._resolving.pop(uid, None)
+        if self._mind is not None:
+            self._mind.pod_gone(uid, self._clock())
+
+    def _pod_is(self, mind: Mind, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        # bound pods say themselves how large their gang is
+        known, members = (True, None) if pod.spec.node_name else self._owners.known(pod)
+        if known:
+            self._resolving.pop(uid, None)
+            mind.pod_changed(pod, members, self._clock())
+            return
+        first = uid not in self._resolving
+        self._resolving[uid] = pod
+        if first:
+            self._spawn(self._resolve(mind, pod))
+
+    async def _resolve(self, mind: Mind, pod: Pod) -> None:
+        """Read the pod's owner; then the mind may know it."""
+        try:
+            members = await self._owners.members(pod)
+        except AskError:
+            self._resolving.pop(pod.metadata.uid, None)  # kube-scheduler will ask for it, and hear why not
+            return
+        latest = self._resolving.pop(pod.metadata.uid, None)
+        if latest is not None:
+            mind.pod_changed(latest, members, self._clock())
+            self._fed()
+
+    # -- the beginning --------------------------------------------------------------------------------------------
+
+    def _start_soon(self) -> None:
+        if self._nodes is not None and self._pods is not None and not self._starting:
+            self._starting = True
+            self._spawn(self._start())
+
+    async def _start(self) -> None:
+        """Read the owners of pods that wait, then begin; what changes meanwhile changes in what was heard."""
+        assert self._pods is not None
+        sizes: dict[str, tuple[Member, ...] | None] = {}
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def size(pod: Pod) -> None:
+            async with gate:
+                try:
+                    sizes[pod.metadata.uid] = await self._owners.members(pod)
+                except AskError as error:
+                    _log.warning("pod %s: %s", pod.key, error)
+
+        await asyncio.gather(*(size(pod) for pod in self._pods.values() if not pod.spec.node_name))
+        assert self._nodes is not None
+        known = [pod for pod in self._pods.values() if pod.spec.node_name or pod.metadata.uid in sizes]
+        sized = [(pod, sizes.get(pod.metadata.uid)) for pod in known]
+        late = [pod for uid, pod in self._pods.items() if not pod.spec.node_name and uid not in sizes]
+        mind = self._begin(list(self._nodes.values()), sized)
+        self._mind, self._pods, self._nodes = mind, None, None
+        for pod in late:
+            self._pod_is(mind, pod)
+        self._fed()

@@ -1,0 +1,125 @@
+"""How many pods a Job, a JobSet or a PyTorchJob makes: the gang of those that do not say it themselves."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from hived.cluster.requests import Member
+
+from .api import ApiError, KubeApi
+from .asking import GANG_OWNERS, AskError, gang_owner, gpus_of
+from .objects import Container, Object, Owner, Pod
+
+_KEPT = 10_000
+_PLURALS = {"Job": "jobs", "JobSet": "jobsets", "PyTorchJob": "pytorchjobs"}
+_JobOwner = ("jobset.x-k8s.io", "JobSet")
+
+
+class Owners:
+    """Sizes of gangs by the uid of their owners, read once."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        self._known: OrderedDict[str, tuple[Member, ...]] = OrderedDict()
+
+    def known(self, pod: Pod) -> tuple[bool, tuple[Member, ...] | None]:
+        """Whether :meth:`members` would have to ask, and else what it would say."""
+        owner = gang_owner(pod)
+        if owner is None:
+            return True, None
+        found = self._known.get(owner.uid)
+        return found is not None, found
+
+    async def members(self, pod: Pod) -> tuple[Member, ...] | None:
+        """The gang of ``pod`` as its owner has it; None: it has no such owner. Raises :class:`AskError`."""
+        owner = gang_owner(pod)
+        if owner is None:
+            return None
+        found = self._known.get(owner.uid)
+        if found is None:
+            found = await self._read(pod.metadata.namespace, owner)
+            self._known[owner.uid] = found
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    async def _read(self, namespace: str, owner: Owner) -> tuple[Member, ...]:
+        what = f"{owner.kind} {namespace}/{owner.name}"
+        thing = await self._get(namespace, owner, what)
+        for above in (thing.get("metadata") or {}).get("ownerReferences") or ():
+            if (str(above.get("apiVersion")).partition("/")[0], above.get("kind")) == _JobOwner:
+                of = Owner(api_version=above["apiVersion"], kind=above["kind"], name=above["name"], uid=above["uid"])
+                what = f"{of.kind} {namespace}/{of.name}"
+                return members_of(await self._get(namespace, of, what), what)
+        return members_of(thing, what)
+
+    async def _get(self, namespace: str, owner: Owner, what: str) -> Object:
+        path = f"/apis/{owner.api_version}/namespaces/{namespace}/{_PLURALS[owner.kind]}/{owner.name}"
+        try:
+            found: Object = msgspec.json.decode(await self._api.get(path))
+        except ApiError as error:
+            way_out = "give its pods the labels hived.io/group and hived.io/group-size"
+            raise AskError("owner", f"{what}, its owner, cannot be read ({error.reason}); {way_out}") from None
+        return found
+
+
+def members_of(thing: Object, what: str) -> tuple[Member, ...]:
+    """The pods with GPUs that an object makes at a time. Raises :class:`AskError`."""
+    try:
+        return _members(thing, what)
+    except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+        raise AskError("owner", f"{what} has a form that is not known: {error}") from None
+
+
+def is_gang(thing: Object) -> bool:
+    """Whether it is an object of which pods are made together."""
+    return (str(thing.get("apiVersion")).partition("/")[0], thing.get("kind")) in GANG_OWNERS
+
+
+def _members(thing: Object, what: str) -> tuple[Member, ...]:
+    spec = thing["spec"]
+    found: list[tuple[int, Object]] = []
+    if thing.get("kind") == "JobSet":
+        for job in spec["replicatedJobs"]:
+            inner = job["template"]["spec"]
+            found.append((_count(job.get("replicas")) * _at_once(inner), inner["template"]))
+    elif thing.get("kind") == "PyTorchJob":
+        # the master first, as rank 0
+        roles = sorted(spec["pytorchReplicaSpecs"].items(), key=lambda role: (role[0] != "Master", role[0]))
+        found += [(_count(role.get("replicas")), role["template"]) for _, role in roles]
+    else:
+        found.append((_at_once(spec), spec["template"]))
+    members = []
+    for pods, template in found:
+        gpus = template_gpus(template)
+        if pods and gpus:
+            members.append(Member(pods, gpus))
+    if not members:
+        raise AskError("owner", f"{what} makes no pods with GPUs at the moment")
+    return tuple(members)
+
+
+def template_gpus(template: Object) -> int | None:
+    """GPUs of one pod of a template."""
+    spec = template["spec"]
+    containers = msgspec.convert(spec.get("containers") or [], list[Container])
+    return gpus_of(containers, msgspec.convert(spec.get("initContainers") or [], list[Container]))
+
+
+def _at_once(spec: Object) -> int:
+    """How many pods a Job runs at a time."""
+    parallelism = _count(spec.get("parallelism"))
+    completions = spec.get("completions")
+    return parallelism if completions is None else min(parallelism, _count(completions))
+
+
+def _count(value: Any) -> int:
+    """A number of replicas; 1 where none is said."""
+    if value is None:
+        return 1
+    if type(value) is not int or value < 0:
+        raise ValueError(f"a number of pods, not {value!r}")
+    return value

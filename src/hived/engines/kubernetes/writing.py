@@ -1,0 +1,145 @@
+"""Carrying out what the mind wants: a few requests at a time, tried again, and Events no faster than they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from . import keys
+from .api import ApiError, KubeApi
+from .counts import Counts
+from .paths import events_path, pod_path
+from .turns import Annotate, Evict, Tell, Wake
+
+_log = logging.getLogger("hived.kubernetes")
+_AT_ONCE = 16
+_TRIES = 5
+_PAUSE_S = 0.5  #: after the first failure; doubled
+_EVENTS_PER_S, _EVENTS_AT_ONCE = 50.0, 300.0
+#: what has come to nothing by itself
+_GONE = (404, 409, 422)
+
+
+class Writer:
+    """Writes pods and Events. Nothing here has to succeed: what matters is asked for again."""
+
+    def __init__(self, api: KubeApi, counts: Counts, evict_failed: Callable[[str], None], component: str) -> None:
+        self._api = api
+        self._counts = counts
+        self._evict_failed = evict_failed
+        self._component = component
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tokens, self._filled_at = _EVENTS_AT_ONCE, time.monotonic()
+
+    def carry_out(self, instruction: Evict | Wake | Annotate | Tell) -> None:
+        """See to it, in the background."""
+        match instruction:
+            case Evict():
+                self._start(self._evict(instruction))
+            case Wake():
+                self._start(self._wake(instruction))
+            case Annotate():
+                notes = dict(instruction.notes)
+                self._start(self._patch(instruction.uid, instruction.key, {"annotations": notes}))
+            case Tell():
+                if self._may_tell():
+                    self._start(self._tell(instruction))
+                else:
+                    self._counts.events_dropped += 1
+
+    async def stop(self, within_s: float) -> None:
+        """What has begun may end, within that time."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("something could not be written, which is a bug of hived", exc_info=error)
+
+    async def _evict(self, evict: Evict) -> None:
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": evict.uid}}
+        namespace, _, name = evict.key.partition("/")
+        _log.info("deleting pod %s: %s", evict.key, evict.why)
+        status = await self._tried(lambda: self._api.delete(pod_path(namespace, name), options), evict.key)
+        self._counts.evictions["ok" if status == 200 else "gone" if status in _GONE else "failed"] += 1
+        if status not in (200, *_GONE):
+            self._evict_failed(evict.uid)
+
+    async def _wake(self, wake: Wake) -> None:
+        await self._patch(wake.uid, wake.key, {"labels": {keys.TURN: str(time.time_ns() // 1_000_000)}})
+
+    async def _patch(self, uid: str, key: str, metadata: dict[str, object]) -> None:
+        namespace, _, name = key.partition("/")
+        body = {"metadata": {"uid": uid, **metadata}}  # of another uid: refused
+        await self._tried(lambda: self._api.patch(pod_path(namespace, name), body), key)
+
+    async def _tell(self, tell: Tell) -> None:
+        namespace, _, name = tell.key.partition("/")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": namespace,
+                "name": name,
+                "uid": tell.uid,
+            },
+            "reason": tell.reason,
+            "message": tell.message[:1024],
+            "type": "Warning" if tell.warning else "Normal",
+            "source": {"component": self._component},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        async with self._gate:
+            try:
+                await self._api.post(events_path(namespace), body)
+            except ApiError as error:
+                self._counts.events_dropped += 1
+                _log.debug("no Event for pod %s: %s", tell.key, error)
+
+    def _may_tell(self) -> bool:
+        now = time.monotonic()
+        self._tokens = min(_EVENTS_AT_ONCE, self._tokens + (now - self._filled_at) * _EVENTS_PER_S)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    async def _tried(self, request: Callable[[], Coroutine[Any, Any, bytes]], key: str) -> int:
+        """The HTTP status in the end: 200, or that of the last failure."""
+        async with self._gate:
+            for number in range(_TRIES):
+                try:
+                    await request()
+                except ApiError as error:
+                    status = error.status
+                    if status in _GONE or status in (400, 401, 403):
+                        if status not in _GONE:
+                            _log.warning("pod %s: %s", key, error)
+                        return status
+                    if number + 1 == _TRIES:
+                        _log.warning("pod %s: given up: %s", key, error)
+                        return status
+                    await asyncio.sleep(_PAUSE_S * 2**number)
+                else:
+                    return 200
+        return 200

@@ -1,0 +1,87 @@
+"""The HTTP application of the service on Kubernetes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from fastapi import APIRouter, FastAPI, Response
+
+from hived import __version__
+from hived.engines.kubernetes.engine import Engine
+from hived.server.app import declare_token, health_routes, operation
+from hived.server.dashboard import dashboard_routes
+from hived.server.failures import Unexpected, answer_failures, declared
+from hived.server.guard import Guard
+from hived.server.limits import Limits
+
+from .engine_service import EngineService
+from .extender import extender_routes
+from .inspection import inspection_routes
+from .metrics import Metrics, metrics_routes
+from .routes import api_routes
+from .source import KubernetesSource
+
+#: without the token: what Kubernetes and Prometheus ask for, and upstream's inspection, which has never had one
+_OPEN = re.compile(r"/v1/(extender|inspect)/.*|/readyz|/metrics", re.DOTALL)
+_DESCRIPTION = """\
+HiveD as kube-scheduler's extender, and what it knows of its cluster.
+
+Every error has the shape of `ErrorAnswer`, but for those under `/v1/extender` and `/v1/inspect`, which have upstream's.
+"""
+
+
+def make_kubernetes_app(
+    engine: Engine,
+    source: KubernetesSource,
+    metrics: Metrics,
+    *,
+    token: str | None,
+    hosts: Collection[str],
+    needs_certificate: bool = False,
+) -> FastAPI:
+    """Everything that is served. Without a ``token`` all can be looked at and nothing changed.
+
+    ``hosts``: names that it goes by, see :class:`~hived.server.guard.Guard`.
+    """
+    service = EngineService(engine, may_change=token is not None)
+    app = FastAPI(
+        title="HiveD on Kubernetes",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,  # they would redirect to whatever the Host header says
+        generate_unique_id_function=operation,
+    )
+    answer_failures(app)
+    private = declared() if token is None else declared(401)
+    app.include_router(health_routes("kubernetes"), responses=declared(403))
+    app.include_router(_readiness(engine), responses=declared(503))
+    app.include_router(extender_routes(engine, metrics, needs_certificate=needs_certificate))
+    app.include_router(inspection_routes(service))
+    app.include_router(metrics_routes(metrics))
+    app.include_router(api_routes(service), responses=private)
+    app.include_router(dashboard_routes(source), responses={**private, **declared(403, 404, 409, 422, 429, 503)})
+    if token is not None:
+        declare_token(app, open_paths=("/healthz", "/readyz", "/metrics"))
+    # the last that is added is the first that sees a request
+    app.add_middleware(Limits)
+    app.add_middleware(Guard, token=token, hosts=hosts, local=False, open_to_all=_OPEN)
+    app.add_middleware(Unexpected)
+    return app
+
+
+def _readiness(engine: Engine) -> APIRouter:
+    router = APIRouter(tags=["engine"])
+
+    @router.get("/readyz", response_class=Response)
+    async def check_readiness() -> Response:
+        """200 once this replica can do its part: it decides and knows all there is, or it stands by."""
+        if not engine.ready:
+            why = "pods and nodes are being listed" if engine.leader else "the lease cannot be read"
+            return Response(f"not ready: {why}\n", 503, media_type="text/plain")
+        role = "decides" if engine.leader else f"stands by; {engine.holder} leads"
+        return Response(f"ready: {engine.identity} {role}\n", media_type="text/plain")
+
+    return router

@@ -1,0 +1,275 @@
+"""The engine on Kubernetes behind the API of the command line and upstream's inspection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from hived import __version__
+from hived.cluster.cluster import Cluster
+from hived.cluster.states import LeafState
+from hived.engines.kubernetes.engine import Engine
+from hived.engines.kubernetes.explaining import WhyNot, explain, explain_pod, reasons, shortly
+from hived.engines.kubernetes.gangs import Gang, GangState, PodEntry
+from hived.engines.kubernetes.mind import Mind
+from hived.errors import ForbiddenError, NotFoundError
+from hived.server.mapping import virtual_clusters
+
+from . import schema
+from .inspection import GroupPods
+from .planning import plan
+from .reading import waiting
+
+_SHOWN = 100
+
+
+class EngineService:
+    """Implements :class:`~.service.KubernetesService` and :class:`~.inspection.InspectionSource`."""
+
+    def __init__(self, engine: Engine, *, may_change: bool) -> None:
+        """``may_change``: whether those who reach it may do more than look."""
+        self._engine = engine
+        self._may_change = may_change
+
+    # -- the command line -----------------------------------------------------------------------------------------
+
+    def status(self) -> schema.Status:
+        """The service and its cluster. O(nodes + gangs that have reserved)."""
+        engine, mind = self._engine, self._engine.mind
+        spec = engine.spec
+        nodes = {name for chain in spec.chains for name in chain.node_names}
+        common: dict[str, Any] = {
+            "version": __version__,
+            "started_at": engine.started_at,
+            "identity": engine.identity,
+            "leader": engine.leader,
+            "holder": engine.holder,
+            "ready": engine.ready,
+            "spec": schema.SpecStatus(
+                source=engine.spec_source, loaded_at=engine.spec_loaded_at, problem=engine.spec_problem
+            ),
+            "gpus": sum(chain.gpus for chain in spec.chains),
+        }
+        if mind is None:
+            counts = schema.NodeCounts(total=len(nodes), healthy=0, bad=0, missing=[], unmanaged=0)
+            none = {state.value: 0 for state in GangState}
+            return schema.Status(
+                **common,
+                nodes=counts,
+                guaranteed=0,
+                opportunistic=0,
+                reserved=0,
+                bad=0,
+                groups=none,
+                vcs=[],
+                safety_margin=None,
+            )
+        missing = mind.nodes.missing
+        bad = sum(len(mind.nodes.devices[name]) for name in mind.nodes.bad_nodes)
+        rows = [row.margin for row in mind.cluster.check_safety()]
+        return schema.Status(
+            **common,
+            nodes=schema.NodeCounts(
+                total=len(nodes),
+                healthy=len(mind.nodes.healthy),
+                bad=len(mind.nodes.bad_nodes),
+                missing=missing[:20],
+                unmanaged=mind.nodes.unmanaged,
+            ),
+            guaranteed=sum(mind.books.used.values()),
+            opportunistic=sum(mind.books.lent.values()),
+            reserved=self._kept(mind),
+            bad=bad + sum(node not in mind.nodes.bad_nodes for node, _ in mind.nodes.bad_devices),
+            groups=mind.books.per_state(),
+            vcs=[self._summary(mind, vc.name) for vc in spec.virtual_clusters],
+            safety_margin=min(rows) if rows else None,
+        )
+
+    def vc(self, name: str) -> schema.VcDetail:
+        """One virtual cluster. O(gangs)."""
+        mind = self._engine.decides()
+        found = next((vc for vc in virtual_clusters(mind.cluster.spec) if vc.name == name), None)
+        if found is None:
+            names = ", ".join(vc.name for vc in mind.cluster.spec.virtual_clusters[:10])
+            raise NotFoundError(f"there is no virtual cluster {name!r}; there are {names}")
+        of = [gang for gang in mind.gangs.values() if gang.vc == name]
+        line = [gang for gang in waiting(mind, len(mind.gangs)) if gang.vc == name]
+        return schema.VcDetail(
+            summary=self._summary(mind, name),
+            cells=[
+                schema.ReservedCells(cell_type=c.cell_type, gpus=c.gpus, number=c.number, pinned=c.pinned)
+                for c in found.reserved
+            ],
+            doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in mind.cluster.doomed() if vc == name],
+            running=[self._info(mind, gang) for gang in of if gang.holds][:_SHOWN],
+            waiting=[self._info(mind, gang) for gang in line[:_SHOWN]],
+        )
+
+    def groups(self, vc: str | None, state: str | None, limit: int, offset: int) -> schema.Groups:
+        """Groups by name. O(gangs)."""
+        mind = self._engine.decides()
+        names = sorted(
+            gang.name
+            for gang in mind.gangs.values()
+            if (vc is None or gang.vc == vc) and (state is None or gang.state.value == state)
+        )
+        shown = [self._info(mind, mind.gangs[name]) for name in names[offset : offset + limit]]
+        return schema.Groups(groups=shown, total=len(names))
+
+    def group(self, ref: str) -> schema.GroupInfo:
+        """One group."""
+        mind = self._engine.decides()
+        gang = mind.gangs.get(ref)
+        if gang is None:
+            entry = _pod(mind, ref)
+            gang = entry.gang if entry is not None else None
+        if gang is None:
+            raise _unknown(ref)
+        return self._info(mind, gang)
+
+    def explain(self, ref: str) -> schema.GroupExplanation:
+        """Why it waits, where it is. A pod is looked for first where both have the name: it is the closer question."""
+        mind = self._engine.decides()
+        at = self._engine.clock()
+        entry = _pod(mind, ref)
+        gang = mind.gangs.get(ref)
+        if entry is not None and (gang is None or entry.gang is gang):
+            gang = entry.gang
+            found = [] if gang is None else [_data(reason) for reason in reasons(mind, gang)]
+            if entry.refused is not None:
+                found = [{"kind": "misconfigured", "field": entry.refused.kind, "message": str(entry.refused)}]
+            name = "" if gang is None else gang.name
+            return schema.GroupExplanation(group=name, pod=entry.key, text=explain_pod(mind, entry, at), reasons=found)
+        if gang is None:
+            ended = mind.ended.get(ref)
+            if ended is None:
+                raise _unknown(ref)
+            lines = [f"{ref} has ended:", *(f"- {change.text}" for change in ended.history[-5:])]
+            return schema.GroupExplanation(group=ref, pod="", text="\n".join(lines), reasons=[])
+        return schema.GroupExplanation(
+            group=gang.name,
+            pod="",
+            text=explain(mind, gang, at),
+            reasons=[_data(reason) for reason in reasons(mind, gang)],
+        )
+
+    def plan(self, request: schema.PlanRequest) -> schema.PlanAnswer:
+        """What manifests would come to now."""
+        return schema.PlanAnswer(groups=plan(self._engine.decides(), request.objects, request.namespace))
+
+    async def drain(self, request: schema.DrainRequest) -> schema.Drained:
+        """Cordon a node, or take that back."""
+        if not self._may_change:
+            raise ForbiddenError("this service was started without --token-file, so it can only be looked at")
+        mind = self._engine.decides()
+        if request.node not in mind.nodes.devices:
+            raise NotFoundError(f"the spec has no node {request.node!r}; hived status shows what it has")
+        await self._engine.cordon(request.node, not request.undo)
+        there = {
+            gang.name: None
+            for device in mind.nodes.devices[request.node]
+            if (gang := mind.books.at.get((request.node, device))) is not None
+        }
+        gpus = len(mind.nodes.devices[request.node])
+        return schema.Drained(node=request.node, drained=not request.undo, gpus=gpus, groups=list(there))
+
+    # -- inspection -----------------------------------------------------------------------------------------------
+
+    @property
+    def cluster(self) -> Cluster:
+        """The core."""
+        return self._engine.cluster
+
+    def pods_of(self, group: str) -> GroupPods:
+        """The pods of a group, as their UIDs."""
+        gang = self._engine.decides().gangs.get(group)
+        if gang is None:
+            return GroupPods()
+        if gang.state is GangState.RESERVED:
+            return GroupPods(preempting=list(gang.pods))
+        return GroupPods(allocated=[uid for uid, entry in gang.pods.items() if entry.holds])
+
+    def lazy_preemption(self, group: str) -> tuple[str, str] | None:
+        """Who made a group opportunistic by a lazy preemption, and when: RFC 3339."""
+        gang = self._engine.decides().gangs.get(group)
+        for change in reversed(gang.history) if gang is not None else ():
+            if change.kind == "restored":
+                return None
+            if change.kind == "downgraded" and change.text.startswith("made room for "):
+                when = datetime.fromtimestamp(change.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                return change.text.removeprefix("made room for "), when
+        return None
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    def _summary(self, mind: Mind, name: str) -> schema.VcSummary:
+        return schema.VcSummary(
+            name=name,
+            reserved=mind.nodes.reserved_gpus(name),
+            used=mind.books.used[name],
+            borrowed=mind.books.lent[name],
+            waiting=mind.books.waiting[name],
+        )
+
+    def _kept(self, mind: Mind) -> int:
+        return sum(
+            mind.cluster.leaf_state(pod.node, device) is LeafState.RESERVED
+            for gang in mind.reserved.values()
+            if gang.placement is not None
+            for pod in gang.placement.pods
+            for device in pod.leaf_cells
+        )
+
+    def _info(self, mind: Mind, gang: Gang) -> schema.GroupInfo:
+        victims = mind.cluster.group(gang.name).victims if gang.state is GangState.RESERVED else ()
+        return schema.GroupInfo(
+            name=gang.name,
+            vc=gang.vc,
+            priority=gang.priority,
+            state=gang.state.value,
+            kind=None if not gang.holds else "guaranteed" if gang.guaranteed else "opportunistic",
+            gpus=gang.gpus,
+            size=gang.ask.size,
+            pods=[_pod_info(gang, entry) for entry in gang.pods.values()],
+            since=gang.since,
+            victims=list(victims),
+            why=shortly(mind, gang),
+        )
+
+
+def _pod_info(gang: Gang, entry: PodEntry) -> schema.GroupPod:
+    namespace, _, name = entry.key.partition("/")
+    place = gang.placement.pods[entry.slot] if gang.placement is not None and entry.slot is not None else None
+    return schema.GroupPod(
+        namespace=namespace,
+        name=name,
+        uid=entry.uid,
+        state="terminating"
+        if entry.terminating
+        else "bound"
+        if entry.bound
+        else "binding"
+        if entry.binding
+        else "waiting",
+        node="" if place is None else place.node,
+        devices=[] if place is None else list(place.leaf_cells),
+    )
+
+
+def _pod(mind: Mind, ref: str) -> PodEntry | None:
+    """A pod by ``namespace/name``, or by its name in ``default``; the latest, where one is being replaced. O(pods)."""
+    keys = (ref, f"default/{ref}") if "/" not in ref else (ref,)
+    found: Iterable[PodEntry] = (entry for entry in mind.pods.values() if entry.key in keys)
+    return max(found, key=lambda entry: entry.pod.metadata.creation_timestamp or "", default=None)
+
+
+def _unknown(ref: str) -> NotFoundError:
+    return NotFoundError(
+        f"no group and no pod {ref!r} that HiveD decides about; write namespace/name, hived groups lists them"
+    )
+
+
+def _data(reason: WhyNot) -> dict[str, object]:
+    return {"kind": reason.kind.value, **asdict(reason)}

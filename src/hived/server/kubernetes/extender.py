@@ -1,0 +1,110 @@
+"""kube-scheduler's extender protocol: filter, bind, preempt. Go's names on the wire, errors where Go looks for them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from hived.engines.kubernetes.answering import (
+    Answer,
+    BindAnswer,
+    BindArgs,
+    FilterArgs,
+    PreemptArgs,
+    Victims,
+)
+from hived.engines.kubernetes.engine import Engine
+from hived.errors import ForbiddenError, HivedError, UnavailableError
+from hived.server.failures import answer as failure
+
+from .metrics import Metrics
+
+_log = logging.getLogger("hived.kubernetes")
+_filter_args = msgspec.json.Decoder(FilterArgs)
+_preempt_args = msgspec.json.Decoder(PreemptArgs)
+_bind_args = msgspec.json.Decoder(BindArgs)
+_encoder = msgspec.json.Encoder()
+
+#: what became of a question, in one word, and what is answered
+_Answered = tuple[str, Answer | BindAnswer | Victims | Response]
+
+
+class _NodeName(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _NodeItem(msgspec.Struct, frozen=True):
+    metadata: _NodeName
+
+
+class _NodeList(msgspec.Struct, frozen=True):
+    items: list[_NodeItem] | None = None
+
+
+def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool) -> APIRouter:
+    """``/v1/extender/*``. ``needs_certificate``: only whoever has shown one may ask."""
+    router = APIRouter(prefix="/v1/extender", include_in_schema=False)
+
+    async def answered(
+        verb: str,
+        request: Request,
+        ask: Callable[[bytes], Awaitable[_Answered]],
+        wrong: Callable[[str], Answer | BindAnswer | Response],
+    ) -> Response:
+        """Time it, and give whatever goes wrong the shape that kube-scheduler reads."""
+        began = time.perf_counter()
+        found: Answer | BindAnswer | Victims | Response
+        try:
+            if needs_certificate and not getattr(request.state, "certificate", False):
+                raise ForbiddenError("kube-scheduler has to show a client certificate of the given authority")
+            result, found = await ask(await request.body())
+        except msgspec.DecodeError as error:
+            result, found = "malformed", wrong(f"this is no question of kube-scheduler's: {error}")
+        except UnavailableError as error:
+            result, found = "unavailable", wrong(str(error))
+        except HivedError as error:
+            result, found = error.code, wrong(str(error))
+        if result in ("malformed", "bug", "forbidden"):
+            _log.warning("%s: %s", verb, found)
+        metrics.observe(verb, result, time.perf_counter() - began)
+        return found if isinstance(found, Response) else Response(_encoder.encode(found), media_type="application/json")
+
+    async def ask_filter(body: bytes) -> _Answered:
+        args = _filter_args.decode(body)
+        return await engine.filter(args.Pod, _names(args))
+
+    async def ask_preempt(body: bytes) -> _Answered:
+        args = _preempt_args.decode(body)
+        return await engine.preempt(args.Pod, args.NodeNameToMetaVictims or {})
+
+    async def ask_bind(body: bytes) -> _Answered:
+        args = _bind_args.decode(body)
+        await engine.bind(args.PodUID, args.Node)
+        return "ok", BindAnswer()
+
+    @router.post("/filter")
+    async def filter_nodes(request: Request) -> Response:
+        return await answered("filter", request, ask_filter, lambda why: Answer(Error=why))
+
+    @router.post("/preempt")
+    async def preempt_pods(request: Request) -> Response:
+        # its answer has no place for an error
+        return await answered("preempt", request, ask_preempt, lambda why: failure("malformed", why))
+
+    @router.post("/bind")
+    async def bind_pod(request: Request) -> Response:
+        return await answered("bind", request, ask_bind, lambda why: BindAnswer(Error=why))
+
+    return router
+
+
+def _names(args: FilterArgs) -> list[str]:
+    """Nodes by name, also of a kube-scheduler that sends them whole (``nodeCacheCapable: false``)."""
+    if args.NodeNames is not None:
+        return args.NodeNames
+    nodes = msgspec.json.decode(args.Nodes, type=_NodeList | None)
+    return [node.metadata.name for node in (nodes.items if nodes is not None else None) or ()]

@@ -1,0 +1,306 @@
+"""``/v1/inspect``: groups and cells, as the deployed scheduler shows them (microsoft/hivedscheduler, pkg/api/types.go).
+
+Differences that a program may see: lists have an order, and an empty one is ``[]``, never ``null``; a virtual cell has
+the state and the priority of its VC's own groups (see :mod:`hived.cluster.inspecting`), wherever it is shown; cells
+above nodes are called by number, whatever the spec calls them.
+
+All cells of an answer are of one moment, that of the request, even if it takes seconds to send them. Of the list of
+groups that is true of where they stand in their VC; each is otherwise as it is when its turn comes, and one that has
+ended by then is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
+
+from hived import Cluster, LeafState
+from hived.cluster.inspected import Cell
+from hived.cluster.inspecting import Inspection
+from hived.cluster.looking import GroupStatus
+from hived.cluster.states import GroupState
+from hived.errors import RequestError
+from hived.server.failures import declared
+
+#: cells, and groups, that are written before others have their turn: about a millisecond's work
+AT_ONCE = 256
+GROUPS_AT_ONCE = 32
+
+_STATES = {
+    LeafState.FREE: "Free",
+    LeafState.USED: "Used",
+    LeafState.RESERVING: "Reserving",
+    LeafState.RESERVED: "Reserved",
+}
+_GROUP_STATES = {
+    GroupState.ALLOCATED: "Allocated",
+    GroupState.PREEMPTING: "Preempting",
+    GroupState.BEING_PREEMPTED: "BeingPreempted",
+}
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    400: {"description": "There is none of that name.", "content": {"application/json": {"schema": {"type": "string"}}}}
+}
+_encoder = msgspec.json.Encoder()
+
+
+class GroupPods(NamedTuple):
+    """The pods of a group, as their UIDs."""
+
+    allocated: Sequence[str] = ()  #: bound, or being bound
+    preempting: Sequence[str] = ()  #: waiting for the group's victims to be gone
+
+
+class InspectionSource(Protocol):
+    """Who is inspected. Asked in the thread of the event loop; may raise what :mod:`hived.errors` has."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The core."""
+
+    def pods_of(self, group: str) -> GroupPods:
+        """The pods of a group that has or has reserved cells."""
+
+    def lazy_preemption(self, group: str) -> tuple[str, str] | None:
+        """The group for which this one was made opportunistic, and when (RFC 3339); None where it was not."""
+
+
+class _CellStatus(msgspec.Struct, rename="camel", omit_defaults=True):
+    cell_type: str
+    cell_address: str
+    cell_state: str
+    cell_healthiness: str
+    cell_priority: int
+    leaf_cell_type: str = ""
+    is_node_level: bool = False
+
+
+class _PhysicalCell(_CellStatus, rename="camel", omit_defaults=True):
+    vc: str = ""
+    virtual_cell: _CellStatus | None = None
+
+
+class _VirtualCell(_CellStatus, rename="camel", omit_defaults=True):
+    physical_cell: _PhysicalCell | None = None
+
+
+class _Name(msgspec.Struct):
+    name: str
+
+
+class _LazyPreemption(msgspec.Struct, rename="camel"):
+    preemptor: str
+    preemption_time: str
+
+
+class _GroupStatus(msgspec.Struct, rename="camel", omit_defaults=True):
+    vc: str
+    priority: int
+    state: str
+    physical_placement: dict[str, list[int]] | None = None
+    virtual_placement: dict[str, list[str]] | None = None
+    allocated_pods: Sequence[str] | None = None
+    preempting_pods: Sequence[str] | None = None
+    lazy_preemption_status: _LazyPreemption | None = None
+
+
+class _Group(msgspec.Struct):
+    metadata: _Name
+    status: _GroupStatus
+
+
+def inspection_routes(source: InspectionSource) -> APIRouter:
+    """Groups and cells of ``source``; each path with a slash at its end, and without."""
+    router = APIRouter(prefix="/v1/inspect", tags=["inspect"], responses=declared(403, 503))
+
+    @router.get("/affinitygroups", response_class=StreamingResponse, include_in_schema=False)
+    @router.get("/affinitygroups/", response_class=StreamingResponse)
+    async def inspect_groups() -> Response:
+        """The affinity groups that have cells, or have reserved some. Those that wait are not among them."""
+        return _streamed(_groups(source, source.cluster.inspect()))
+
+    @router.get("/affinitygroups/{name:path}", responses=_REFUSED)
+    async def inspect_group(name: str) -> Response:
+        """One affinity group."""
+        try:
+            status = source.cluster.group(name)
+        except RequestError:
+            return _refused(f"there is no affinity group {name!r}; it has ended, or none of its pods has come")
+        if status.placement is None:
+            return _refused(f"affinity group {name!r} waits; it is shown once it has cells, or has reserved some")
+        return _json(_encoder.encode(_group(source, status, source.cluster.inspect(status.vc))))
+
+    @router.get("/clusterstatus/", response_class=StreamingResponse, include_in_schema=False)
+    @router.get("/clusterstatus", response_class=StreamingResponse)
+    async def inspect_cluster() -> Response:
+        """All physical cells, and all virtual cells by VC."""
+        return _streamed(_whole(source.cluster.inspect()))
+
+    @router.get("/clusterstatus/physicalcluster/", response_class=StreamingResponse, include_in_schema=False)
+    @router.get("/clusterstatus/physicalcluster", response_class=StreamingResponse)
+    async def inspect_physical_cluster() -> Response:
+        """All physical cells."""
+        return _streamed(_physical(source.cluster.inspect()))
+
+    @router.get("/clusterstatus/virtualclusters", response_class=StreamingResponse, include_in_schema=False)
+    @router.get("/clusterstatus/virtualclusters/", response_class=StreamingResponse)
+    async def inspect_virtual_clusters() -> Response:
+        """All virtual cells by VC, and the leaf cells that are lent to each."""
+        return _streamed(_by_vc(source.cluster.inspect()))
+
+    @router.get("/clusterstatus/virtualclusters/{vc:path}", response_class=StreamingResponse, responses=_REFUSED)
+    async def inspect_virtual_cluster(vc: str) -> Response:
+        """The virtual cells of one VC, and the leaf cells that are lent to it."""
+        try:
+            inspection = source.cluster.inspect(vc)
+        except RequestError as error:
+            return _refused(error.message)
+        return _streamed(_virtual(inspection, vc))
+
+    return router
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+def _refused(why: str) -> Response:
+    """An error as clients of the deployed scheduler know it: a string as JSON."""
+    return _json(_encoder.encode(why), 400)
+
+
+def _streamed(pieces: Iterator[bytes]) -> Response:
+    async def taking_turns() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+            await asyncio.sleep(0)
+
+    return StreamingResponse(taking_turns(), media_type="application/json")
+
+
+# -- cells ------------------------------------------------------------------------------------------------------------
+
+
+def _whole(inspection: Inspection) -> Iterator[bytes]:
+    yield b'{"physicalCluster":'
+    yield from _physical(inspection)
+    yield b',"virtualClusters":'
+    yield from _by_vc(inspection)
+    yield b"}"
+
+
+def _by_vc(inspection: Inspection) -> Iterator[bytes]:
+    separator = b"{"
+    for vc in inspection.vcs:
+        yield separator + _encoder.encode(vc) + b":"
+        yield from _virtual(inspection, vc)
+        separator = b","
+    yield b"}" if inspection.vcs else b"{}"
+
+
+def _physical(inspection: Inspection) -> Iterator[bytes]:
+    return _nested((cell, _physical_cell(cell)) for cell in inspection.physical())
+
+
+def _virtual(inspection: Inspection, vc: str) -> Iterator[bytes]:
+    return _nested((cell, _virtual_cell(cell)) for cell in inspection.virtual(vc))
+
+
+def _nested(cells: Iterable[tuple[Cell, _CellStatus]]) -> Iterator[bytes]:
+    """Cells as a list of trees, each written without its children, which are put in before its closing brace."""
+    piece = bytearray(b"[")
+    inside, first = 0, True  # of how many cells we are writing the children; whether nothing stands before the next
+    for written, (cell, status) in enumerate(cells):
+        if written % AT_ONCE == AT_ONCE - 1:
+            yield bytes(piece)
+            piece.clear()
+        if inside > cell.depth:
+            piece += b"]}" * (inside - cell.depth)
+            inside = cell.depth
+        if not first:
+            piece += b","
+        _encoder.encode_into(status, piece, -1)
+        first = cell.level > 1
+        if first:
+            piece[-1:] = b',"cellChildren":['
+            inside += 1
+    yield bytes(piece) + b"]}" * inside + b"]"
+
+
+def _physical_cell(cell: Cell) -> _PhysicalCell:
+    return _PhysicalCell(
+        cell.cell_type,
+        cell.address,
+        _STATES[cell.state],
+        "Healthy" if cell.healthy else "Bad",
+        cell.priority,
+        "" if cell.depth else cell.leaf_type,
+        cell.is_node,
+        cell.vc or "",
+        None if cell.other is None else _virtual_cell(cell.other),
+    )
+
+
+def _virtual_cell(cell: Cell) -> _VirtualCell:
+    return _VirtualCell(
+        cell.cell_type,
+        cell.address,
+        _STATES[cell.state],
+        "Healthy" if cell.healthy else "Bad",
+        cell.priority,
+        "" if cell.depth or cell.lent else cell.leaf_type,
+        cell.is_node,
+        None if cell.other is None else _physical_cell(cell.other),
+    )
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def _groups(source: InspectionSource, inspection: Inspection) -> Iterator[bytes]:
+    names = iter(sorted(source.cluster.groups()))
+    separator = b'{"items":['
+    while batch := list(islice(names, GROUPS_AT_ONCE)):
+        statuses = [status for name in batch if (status := _holding(source.cluster, name))]
+        if statuses:
+            yield separator + b",".join([_encoder.encode(_group(source, status, inspection)) for status in statuses])
+            separator = b","
+    yield b"]}" if separator == b"," else b'{"items":[]}'
+
+
+def _holding(cluster: Cluster, name: str) -> GroupStatus | None:
+    """A group that has or has reserved cells; None where there is none of that name by now."""
+    try:
+        status = cluster.group(name)
+    except RequestError:
+        return None
+    return None if status.placement is None else status
+
+
+def _group(source: InspectionSource, status: GroupStatus, inspection: Inspection) -> _Group:
+    physical: dict[str, list[int]] = {}
+    for node, devices in status.placement.pods if status.placement is not None else ():
+        physical.setdefault(node, []).extend(devices)
+    virtual: dict[str, list[str]] = {}
+    for reserved, leaf in inspection.leaves(status.name):
+        virtual.setdefault(reserved, []).append(leaf)
+    pods = source.pods_of(status.name)
+    lazy = source.lazy_preemption(status.name)
+    return _Group(
+        _Name(status.name),
+        _GroupStatus(
+            status.vc,
+            status.priority,
+            _GROUP_STATES[status.state],
+            physical,
+            virtual or None,
+            pods.allocated or None,
+            pods.preempting or None,
+            None if lazy is None else _LazyPreemption(*lazy),
+        ),
+    )

@@ -1,0 +1,245 @@
+"""``/metrics``: what Prometheus is told. Read in the mind when it asks; only the extender's requests are kept here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import prometheus_client
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from hived import __version__
+from hived.engines.kubernetes.engine import Engine
+from hived.engines.kubernetes.gangs import GangState
+from hived.engines.kubernetes.state import MindState
+from hived.errors import InvariantError
+from hived.server.mapping import Map, kept_idle
+
+from .reading import waiting, why
+
+#: what kube-scheduler asks for
+VERBS = ("filter", "bind", "preempt")
+#: seconds; from a quarter of a millisecond on, which is what the core takes for a gang
+_BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+#: values of the labels, and the number; codes of answers may be numbers too
+Row = tuple[tuple[str | int, ...], float]
+
+# else each series has a second one, of when it was made
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
+
+
+class Metrics:
+    """All that is told of ``engine``, in a registry of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_OfEngine(engine))
+        self._requests = prometheus_client.Counter(
+            "hived_requests_total",
+            "Requests of kube-scheduler, by how they were answered.",
+            ("verb", "result"),
+            registry=self.registry,
+        )
+        self._seconds = prometheus_client.Histogram(
+            "hived_request_duration_seconds",
+            "How long a request of kube-scheduler took to answer.",
+            ("verb",),
+            registry=self.registry,
+            buckets=_BUCKETS,
+        )
+        for verb in VERBS:
+            self._seconds.labels(verb)
+
+    def observe(self, verb: str, result: str, seconds: float) -> None:
+        """A request of kube-scheduler was answered: ``verb`` of :data:`VERBS`, ``result`` one of a few words."""
+        self._requests.labels(verb, result).inc()
+        self._seconds.labels(verb).observe(seconds)
+
+    def render(self) -> tuple[bytes, str]:
+        """The text, and its content type. O(VCs + levels + waiting gangs + what is bad or reserved)."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+def metrics_routes(metrics: Metrics) -> APIRouter:
+    """``GET /metrics``, answered in the event loop's thread, which is the one that changes what is read."""
+    router = APIRouter(tags=["metrics"])
+
+    @router.get("/metrics", response_class=Response)
+    async def get_metrics() -> Response:
+        """The service and its cluster, for Prometheus."""
+        text, kind = metrics.render()
+        return Response(text, headers={"Content-Type": kind, "Cache-Control": "no-store"})
+
+    return router
+
+
+class _OfEngine(Collector):
+    """Reads the engine when it is asked. A replica that does not decide says so, and nothing of the cluster."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._map: Map | None = None
+        #: scrapes that found sharing safety broken
+        self._unsafe = 0
+
+    def collect(self) -> Iterator[Metric]:
+        """All of it."""
+        engine, mind = self._engine, self._engine.mind
+        yield _gauge("build_info", "The version that runs.", ("version",), [((__version__,), 1)])
+        yield _gauge("ready", "Whether this replica is in step with Kubernetes.", (), [((), engine.ready)])
+        yield _gauge("leader", "Whether this replica decides.", (), [((), engine.leader)])
+        for name, what, labels, read in self._of_cluster():
+            yield _gauge(name, what, labels, () if mind is None else read(mind))
+        yield _counter(
+            "preemptions",
+            "Affinity groups that had to go, by their VC and that of whom it was for.",
+            ("vc", "by_vc"),
+            () if mind is None else mind.preempted.items(),
+        )
+        for name, what, labels, rows in self._of_counts():
+            yield _counter(name, what, labels, rows)
+
+    def _of_cluster(self) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[MindState], Iterable[Row]]]]:
+        """Gauges: name, help, labels, and who reads them."""
+        yield (
+            "safety_margin_cells",
+            "Cells to spare at a level of a chain, however its VCs claim what they reserved; never below 0.",
+            ("chain", "level"),
+            self._margins,
+        )
+        yield (
+            "gpus",
+            "GPUs by what they are for now, each counted once. reserved: idle, kept for a group that waits for others "
+            "to go; bad: kept from jobs, and used by none.",
+            ("state",),
+            self._gpus,
+        )
+        yield (
+            "vc_gpus",
+            "GPUs that a VC has reserved, uses as its own, and has borrowed of others.",
+            ("vc", "kind"),
+            self._vc_gpus,
+        )
+        yield "groups", "Affinity groups by state.", ("vc", "state"), self._groups
+        yield "waiting_groups", "Affinity groups that wait, by the decisive reason.", ("vc", "reason"), _waiting
+        yield (
+            "nodes",
+            "Nodes of the spec: healthy, drained (cordoned), missing in Kubernetes, or bad for another reason; and "
+            "unmanaged ones, which the spec lacks.",
+            ("state",),
+            _nodes,
+        )
+        yield "refused_pods", "Pods that cannot be scheduled as they are.", ("reason",), _refused
+        yield "conflicts", "Bound pods whose GPUs another group has.", (), lambda mind: [((), len(mind.conflicts))]
+
+    def _of_counts(self) -> Iterator[tuple[str, str, tuple[str, ...], Iterable[Row]]]:
+        """Counters that the engine keeps: name, help, labels, values."""
+        counts = self._engine.counts
+        unsafe = counts.safety_violations + self._unsafe
+        yield "safety_violations", "How often sharing safety was found broken; once is a bug.", (), [((), unsafe)]
+        yield (
+            "bindings",
+            "Pods to be bound to nodes.",
+            ("result",),
+            _results(counts.bindings, "conflict", "refused", "unknown"),
+        )
+        yield "spec_reloads", "New cluster specs.", ("result",), _results(counts.spec_reloads, "refused")
+        restarts = counts.watch_restarts.items()
+        yield "watch_restarts", "Watches that were begun again.", ("resource", "reason"), restarts
+        errors = counts.api_errors.items()
+        yield "api_errors", "Requests that Kubernetes refused or did not answer.", ("verb", "resource", "code"), errors
+        yield "events_dropped", "Events that were not written.", (), [((), counts.events_dropped)]
+        yield "evictions", "Pods that were told to go.", ("result",), _results(counts.evictions, "gone", "failed")
+
+    # -- who reads the cluster ------------------------------------------------------------------------------------
+
+    def _margins(self, mind: MindState) -> Iterable[Row]:
+        try:
+            return [((row.chain, str(row.level)), row.margin) for row in mind.cluster.check_safety()]
+        except InvariantError:  # the metrics have to be there then more than ever
+            self._unsafe += 1
+            return []
+
+    def _gpus(self, mind: MindState) -> Iterator[Row]:
+        """O(bad GPUs + reserved GPUs + VCs)."""
+        nodes, books = mind.nodes, mind.books
+        bad = sum((node, device) not in books.at for node in nodes.bad_nodes for device in nodes.devices[node])
+        bad += sum(place not in books.at for place in nodes.bad_devices if place[0] not in nodes.bad_nodes)
+        found = {
+            "guaranteed": sum(books.used.values()),
+            "opportunistic": sum(books.lent.values()),
+            "reserved": kept_idle(mind.cluster, (gang.placement for gang in mind.reserved.values())),
+            "bad": bad,
+        }
+        yield ("free",), self._mapped(mind).gpus - sum(found.values())
+        for state, number in found.items():
+            yield (state,), number
+
+    def _vc_gpus(self, mind: MindState) -> Iterator[Row]:
+        for vc in self._vcs(mind):
+            yield (vc, "reserved"), mind.nodes.reserved_gpus(vc)
+            yield (vc, "used"), mind.books.used[vc]
+            yield (vc, "borrowed"), mind.books.lent[vc]
+
+    def _groups(self, mind: MindState) -> Iterator[Row]:
+        for vc in self._vcs(mind):
+            for state in GangState:
+                yield (vc, state.value), mind.books.states[vc, state.value]
+
+    def _vcs(self, mind: MindState) -> list[str]:
+        """Those of the spec, and those that are no more and still have groups."""
+        others = {vc for (vc, _), groups in mind.books.states.items() if groups}
+        return list(dict.fromkeys([*self._mapped(mind).reserved, *sorted(others)]))
+
+    def _mapped(self, mind: MindState) -> Map:
+        if self._map is None or self._map.spec is not mind.cluster.spec:
+            self._map = Map(mind.cluster.spec)
+        return self._map
+
+
+def _waiting(mind: MindState) -> Iterable[Row]:
+    """O(waiting gangs), and O(gangs) while one of them is in no line."""
+    found = Counter((gang.vc, why(gang).value.replace(" ", "_")) for gang in waiting(mind, len(mind.gangs)))
+    return found.items()
+
+
+def _nodes(mind: MindState) -> Iterator[Row]:
+    """O(bad nodes), and the names in Kubernetes against those of the spec once."""
+    nodes = mind.nodes
+    found = Counter({"healthy": len(nodes.devices) - len(nodes.bad_nodes), "bad": 0, "drained": 0, "missing": 0})
+    for name in nodes.bad_nodes:
+        found["missing" if not nodes.exists(name) else "drained" if nodes.is_cordoned(name) else "bad"] += 1
+    found["unmanaged"] = nodes.unmanaged
+    yield from _by(found)
+
+
+def _refused(mind: MindState) -> Iterable[Row]:
+    return _by(Counter(entry.refused.kind for entry in mind.refused.values() if entry.refused is not None))
+
+
+def _by(counted: Counter[str]) -> Iterator[Row]:
+    for word, number in counted.items():
+        yield (word,), number
+
+
+def _results(counted: Counter[str], *others: str) -> Iterator[Row]:
+    """With the words that are to come: a rate needs a zero to begin from."""
+    yield from _by(Counter({"ok": 0, **dict.fromkeys(others, 0), **counted}))
+
+
+def _gauge(name: str, what: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
+    family = GaugeMetricFamily(f"hived_{name}", what, labels=labels)
+    for key, value in rows:
+        family.add_metric([str(word) for word in key], value)
+    return family
+
+
+def _counter(name: str, what: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
+    family = CounterMetricFamily(f"hived_{name}", what, labels=labels)
+    for key, value in rows:
+        family.add_metric([str(word) for word in key], value)
+    return family

@@ -1,0 +1,129 @@
+"""What manifests would come to now: the pods that they stand for, asked of the core as questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import msgspec
+
+from hived.cluster.decisions import Bind, Preempt
+from hived.cluster.reasons import BehindOthers
+from hived.engines.kubernetes import asking
+from hived.engines.kubernetes.asking import Ask
+from hived.engines.kubernetes.explaining import in_words
+from hived.engines.kubernetes.mind import Mind
+from hived.engines.kubernetes.objects import Object, Owner, Pod
+from hived.engines.kubernetes.owners import is_gang, members_of
+from hived.errors import InputError
+
+from .schema import PlannedGroup, PodPlace
+
+#: where the template of the pods is, by kind
+_TEMPLATES = {
+    "Pod": (),
+    "Job": ("spec", "template"),
+    "Deployment": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "ReplicaSet": ("spec", "template"),
+}
+
+
+def plan(mind: Mind, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
+    """Each group alone. Raises :class:`InputError` for objects that are wrong. The core's price per group."""
+    asks: dict[str, Ask] = {}
+    lists = [
+        thing["items"] for thing in objects if thing.get("kind") == "List" and isinstance(thing.get("items"), list)
+    ]
+    inside = [thing for items in lists for thing in items if isinstance(thing, dict)]
+    for number, thing in enumerate([*objects, *inside], 1):
+        kind = thing.get("kind")
+        where = f"object {number}, {kind or 'without a kind'}"
+        for pod in _pods(thing, namespace, where):
+            try:
+                if not asking.concerns(pod):
+                    continue
+                members = members_of(thing, where) if asking.gang_owner(pod) is not None and is_gang(thing) else None
+                ask = asking.ask(pod, members)
+            except InputError as error:
+                raise InputError(f"{where} {pod.metadata.name}: {error}") from None
+            asks.setdefault(ask.group, ask)
+    return [_planned(mind, ask) for ask in asks.values()]
+
+
+def _pods(thing: Object, namespace: str, where: str) -> list[Pod]:
+    """A pod of each kind that an object makes."""
+    try:
+        metadata = thing.get("metadata") or {}
+        name = str(metadata.get("name") or metadata.get("generateName") or "unnamed").rstrip("-")
+        home = str(metadata.get("namespace") or namespace)
+        kind = thing.get("kind")
+        if kind == "JobSet":
+            templates = [job["template"]["spec"]["template"] for job in thing["spec"]["replicatedJobs"]]
+        elif kind == "PyTorchJob":
+            templates = [role["template"] for role in thing["spec"]["pytorchReplicaSpecs"].values()]
+        elif kind in _TEMPLATES:
+            template: Any = thing
+            for key in _TEMPLATES[kind]:
+                template = template[key]
+            templates = [template]
+        else:
+            return []
+        owner = Owner(
+            api_version=str(thing.get("apiVersion")), kind=str(kind), name=name, uid="planned", controller=True
+        )
+        owners = () if kind == "Pod" else (owner,)
+        return [_pod(template, home, name, owners) for template in templates]
+    except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{where}: it has not the form that Kubernetes wants: {what}") from None
+
+
+def _pod(template: Object, namespace: str, name: str, owners: Sequence[Owner]) -> Pod:
+    metadata = {
+        **(template.get("metadata") or {}),
+        "namespace": namespace,
+        "name": name,
+        "uid": "planned",
+        "ownerReferences": [msgspec.to_builtins(owner) for owner in owners],
+    }
+    return msgspec.convert({"metadata": metadata, "spec": template.get("spec") or {}}, Pod)
+
+
+def _planned(mind: Mind, ask: Ask) -> PlannedGroup:
+    """One group: the same question that will decide, and who is in line before it."""
+    request = ask.request()
+    if ask.group in mind.gangs:  # one of that name is there: the question is about another like it
+        request = replace(request, group=f"{ask.group} (planned)")
+    answer = mind.cluster.plan(request)
+    lines = mind.lines.borrowers if ask.priority < 0 else mind.lines.own
+    line = lines.get(ask.vc)
+    position, ahead = line.before(ask.priority, 8) if line is not None and answer.outcome != "never" else (0, [])
+    gpus = sum(member.pods * member.leaf_cells for member in ask.members)
+    decision = answer.decision
+    if answer.outcome == "now" and not position and isinstance(decision, (Bind, Preempt)):
+        return PlannedGroup(
+            group=ask.group,
+            vc=ask.vc,
+            gpus=gpus,
+            outcome="now",
+            text=str(answer).replace(" (planned)", ""),
+            placement=[PodPlace(node=pod.node, devices=list(pod.leaf_cells)) for pod in decision.placement.pods],
+            victims=list(decision.victims) if isinstance(decision, Preempt) else [],
+            reasons=[],
+        )
+    found = [reason for reason in answer.reasons if not isinstance(reason, BehindOthers)]
+    behind = [BehindOthers(position, tuple(gang.name for gang in ahead))] if position else []
+    never = answer.outcome == "never"
+    words = in_words(mind, [*found, *behind])
+    return PlannedGroup(
+        group=ask.group,
+        vc=ask.vc,
+        gpus=gpus,
+        outcome="never" if never else "waits",
+        text="\n".join(["it can never start:" if never else "it would wait:", *(f"- {line}" for line in words)]),
+        placement=[],
+        victims=[],
+        reasons=[{"kind": reason.kind.value, **asdict(reason)} for reason in [*found, *behind]],
+    )

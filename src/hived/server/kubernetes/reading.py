@@ -1,0 +1,43 @@
+"""What the dashboard and the metrics both read in the mind: who waits, and for what."""
+
+from __future__ import annotations
+
+from hived.cluster.reasons import BehindOthers, ReasonKind
+from hived.engines.kubernetes.gangs import Gang, GangState
+from hived.engines.kubernetes.state import MindState
+from hived.server.mapping import in_turn
+
+
+def waiting(mind: MindState, most: int) -> list[Gang]:
+    """Who holds no GPUs: with a reservation, then in turn, then those that are in no line. At most ``most``.
+
+    O(most + VCs), and O(gangs) while somebody is in no line.
+    """
+    found = [*mind.reserved.values()][:most]
+    found += in_turn(mind.lines, most - len(found))
+    return found + _in_no_line(mind, most - len(found))
+
+
+def _in_no_line(mind: MindState, most: int) -> list[Gang]:
+    """Who waits for pods of its own that do not exist yet, or for kube-scheduler to ask. O(VCs) where there is none."""
+    lines = [*mind.lines.own.values(), *mind.lines.borrowers.values()]
+    left = min(most, sum(mind.books.waiting.values()) - len(mind.reserved) - sum(len(line) for line in lines))
+    found: list[Gang] = []
+    if left > 0:
+        for gang in mind.gangs.values():
+            if gang.state is GangState.WAITING and not gang.in_line:
+                found.append(gang)
+                if len(found) == left:
+                    break
+    return found
+
+
+def why(gang: Gang) -> ReasonKind:
+    """The decisive reason of a gang that waits, as far as that can be said of it alone. O(its reasons)."""
+    if gang.state is GangState.RESERVED:
+        return ReasonKind.WAITING_FOR_PREEMPTION
+    if not gang.complete or not gang.asked:
+        return ReasonKind.WAITING_FOR_GANG
+    # the core is asked for who is first in line, so of the others it has said nothing
+    said = (reason.kind for reason in gang.reasons if not isinstance(reason, BehindOthers))
+    return next(said, ReasonKind.BEHIND_OTHERS)

@@ -1,0 +1,245 @@
+"""The engine on Kubernetes as the dashboard sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from hived.cluster.decisions import PodPlacement
+from hived.engines.kubernetes.engine import Engine
+from hived.engines.kubernetes.explaining import explain, shortly
+from hived.engines.kubernetes.gangs import Gang, GangState
+from hived.engines.kubernetes.state import MindState
+from hived.errors import NotFoundError
+from hived.server import pictures
+from hived.server.curves import LiveCurves
+from hived.server.mapping import Map, after, chains, kept_idle, usage, virtual_clusters
+from hived.spec.compiled import ClusterSpec
+
+from .reading import waiting
+from .stays import stays
+
+VIEW = "live"
+#: how much of the queue is shown
+_SHOWN = 200
+#: changes after which nothing of an earlier picture can be relied on
+_ANEW = frozenset({"spec", "recovered"})
+
+
+class KubernetesSource:
+    """Implements :class:`~hived.server.sources.Source`. A picture costs O(gangs that hold GPUs), an update O(changes).
+
+    A replica that does not decide has no mind, and shows an empty cluster. Whoever comes to decide has a new one; what
+    changes in it is numbered on here, so that no update leads from the picture of one mind to that of another.
+    """
+
+    live = True
+
+    def __init__(self, engine: Engine, label: str) -> None:
+        """``engine`` has started, so that its spec is known; ``label``: the cluster's name."""
+        self._engine = engine
+        self._label = label
+        self._map = Map(self._spec)
+        self._curves = LiveCurves()
+        self._mind = engine.mind
+        #: what is added to the number of a change: all numbers given out before ``_mind`` are below it
+        self._first = 0
+
+    def layout(self) -> pictures.Layout:
+        """What does not change from moment to moment."""
+        spec = self._spec
+        return pictures.Layout(
+            title=self._label,
+            clock="unix",
+            synthetic=False,
+            start=self._engine.started_at,
+            end=None,
+            vcs=virtual_clusters(spec),
+            views=[pictures.View(key=VIEW, label=self._label, chains=chains(spec))],
+        )
+
+    def picture(self, view: str, at: float | None = None) -> pictures.Picture:
+        """Now."""
+        mind = self._now(view)
+        gangs = () if mind is None else mind.gangs.values()
+        return pictures.Picture(
+            seq=self._first + (0 if mind is None else mind.seq),
+            at=self._engine.clock(),
+            holders=[self._holder(gang) for gang in gangs if gang.placement is not None],
+            bad=self._bad(mind),
+            queue=self._queue(mind),
+            queue_total=self._waiting(mind),
+            usage=self._usage(mind),
+            totals=self._totals(mind),
+        )
+
+    def update(self, view: str, seq: int) -> pictures.Update | None:
+        """What changed since; from the latest changes alone."""
+        mind = self._now(view)
+        if mind is None or not mind.recent:
+            return None
+        since = seq - self._first
+        if since > mind.recent[-1].seq or since + 1 < mind.recent[0].seq:
+            return None
+        new = after(mind.recent, since)
+        if any(change.kind in _ANEW for change in new):
+            return None
+        touched = {change.gang: mind.gangs.get(change.gang) for change in new if change.gang}
+        totals, queued = self._totals(mind), self._waiting(mind)
+        at = self._engine.clock()
+        return pictures.Update(
+            seq=self._first + mind.recent[-1].seq,
+            at=at,
+            gone=[name for name, gang in touched.items() if gang is None or gang.placement is None],
+            holders=[
+                self._holder(gang) for gang in touched.values() if gang is not None and gang.placement is not None
+            ],
+            bad=self._bad(mind) if any(change.kind == "node" for change in new) else None,
+            queue=self._queue(mind),
+            queue_total=queued,
+            usage=self._usage(mind),
+            totals=totals,
+            sample=self._curves.add(at, totals, queued),
+        )
+
+    async def changed(self, seq: int) -> None:
+        """Return once something is newer."""
+        self._follow()
+        if seq >= self._first:
+            await self._engine.changed(seq - self._first)
+
+    def curves(self, view: str) -> pictures.Curves:
+        """Since this replica began to decide."""
+        self._sample(self._now(view))
+        return self._curves.shown()
+
+    async def sample(self) -> None:
+        """Take samples while things change, whether or not somebody looks. Until cancelled."""
+        while True:
+            mind = self._now(VIEW)
+            self._sample(mind)
+            last = self._first + (0 if mind is None else mind.seq)
+            await asyncio.sleep(1.0)
+            await self.changed(last)
+
+    def story(self, view: str, job: str) -> pictures.Story:
+        """A gang's life, from what is remembered of it."""
+        mind = self._now(view)
+        gang = None if mind is None else mind.gangs.get(job) or mind.ended.get(job)
+        if mind is None or gang is None:
+            raise NotFoundError(f"no group {job!r} waits or runs, nor is one remembered that has ended")
+        ended = mind.gangs.get(job) is not gang
+        at = self._engine.clock()
+        return pictures.Story(
+            id=gang.name,
+            name=gang.name,
+            vc=gang.vc,
+            gpus=gang.gpus,
+            priority=gang.priority,
+            state="ended" if ended else gang.state.value,
+            command="",
+            explanation=gang.history[-1].text if ended and gang.history else "" if ended else explain(mind, gang, at),
+            stays=stays(gang, ended),
+            moments=[pictures.Moment(at=change.at, text=change.text) for change in gang.history],
+        )
+
+    def comparison(self) -> pictures.Comparison | None:
+        """There is one view."""
+        return None
+
+    # -- parts of a picture ---------------------------------------------------------------------------------------
+
+    @property
+    def _spec(self) -> ClusterSpec:
+        mind = self._engine.mind
+        return self._engine.spec if mind is None else mind.cluster.spec
+
+    def _now(self, view: str) -> MindState | None:
+        """The mind of now, after ``view`` was found right."""
+        if view != VIEW:
+            raise NotFoundError(f"no view {view!r}; there is {VIEW}")
+        self._follow()
+        return self._mind
+
+    def _follow(self) -> None:
+        """See whether the mind, or the spec, is another one."""
+        if self._mind is not self._engine.mind:
+            self._first += 1 if self._mind is None else self._mind.seq + 1
+            self._mind = self._engine.mind
+        if self._map.spec is not self._spec:
+            self._map = Map(self._spec)
+
+    def _holder(self, gang: Gang) -> pictures.Holder:
+        assert gang.placement is not None
+        parts, binding = self._map.parts(gang.placement, gang.vc)
+        kind = "guaranteed" if gang.guaranteed else "opportunistic"
+        return pictures.Holder(
+            id=gang.name,
+            name=gang.name,
+            vc=gang.vc,
+            kind="reserved" if gang.state is GangState.RESERVED else kind,  # type: ignore[arg-type]  # one of the words
+            gpus=gang.gpus,
+            since=gang.since,
+            stopping=gang.state is GangState.PREEMPTED,
+            priority=gang.priority,
+            parts=parts,
+            binding=binding,
+        )
+
+    def _bad(self, mind: MindState | None) -> list[pictures.Stretch]:
+        """O(bad nodes + bad devices)."""
+        if mind is None:
+            return []
+        single: dict[str, list[int]] = {}
+        for node, device in mind.nodes.bad_devices:
+            if node not in mind.nodes.bad_nodes:
+                single.setdefault(node, []).append(device)
+        found = [stretch for node in mind.nodes.bad_nodes for stretch in self._map.whole(node)]
+        for node, devices in single.items():
+            found += self._map.stretches("", PodPlacement(node, tuple(sorted(devices))))
+        return found
+
+    def _queue(self, mind: MindState | None) -> list[pictures.Waiting]:
+        if mind is None:
+            return []
+        return [
+            pictures.Waiting(
+                id=gang.name,
+                name=gang.name,
+                vc=gang.vc,
+                gpus=gang.gpus,
+                priority=gang.priority,
+                since=gang.since,
+                state="reserved" if gang.state is GangState.RESERVED else "queued",
+                why=shortly(mind, gang),
+            )
+            for gang in waiting(mind, _SHOWN)
+        ]
+
+    def _waiting(self, mind: MindState | None) -> int:
+        return 0 if mind is None else sum(mind.books.waiting.values())
+
+    def _usage(self, mind: MindState | None) -> list[pictures.Usage]:
+        if mind is None:
+            return usage(self._map.gpus, self._map.reserved, Counter(), Counter(), Counter())
+        return usage(self._map.gpus, self._map.reserved, mind.books.used, mind.books.lent, mind.books.waiting)
+
+    def _totals(self, mind: MindState | None) -> pictures.Totals:
+        if mind is None:
+            return pictures.Totals(
+                gpus=self._map.gpus, guaranteed=0, opportunistic=0, reserved=0, bad=0, fragmentation=0.0
+            )
+        books = mind.books
+        return pictures.Totals(
+            gpus=self._map.gpus,
+            guaranteed=sum(books.used.values()),
+            opportunistic=sum(books.lent.values()),
+            reserved=kept_idle(mind.cluster, (gang.placement for gang in mind.reserved.values())),
+            bad=sum(count for _, _, _, count in self._bad(mind)),
+            fragmentation=len(books.nodes) / self._map.nodes if self._map.nodes else 0.0,
+        )
+
+    def _sample(self, mind: MindState | None) -> None:
+        """A replica that does not decide has nothing to say about the cluster."""
+        if mind is not None:
+            self._curves.add(self._engine.clock(), self._totals(mind), self._waiting(mind))

@@ -1,0 +1,181 @@
+"""What pictures of any engine that runs are made of: a spec as numbers, lines, what is lent, what is new."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Reversible
+from itertools import groupby
+from typing import Protocol, TypeVar
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.states import LeafState
+from hived.engines.lines import InLine, Lines
+from hived.engines.local.telling import ranges
+from hived.spec.compiled import ClusterSpec
+
+from . import pictures
+
+
+class _HasNumber(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+
+Numbered = TypeVar("Numbered", bound=_HasNumber)
+Member = TypeVar("Member", bound=InLine)
+
+
+class Map:
+    """Nodes and devices of a spec as the numbers that pictures have. O(nodes) to make."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+        self.gpus = sum(chain.gpus for chain in spec.chains)
+        self._numbers: dict[str, list[tuple[int, int]]] = {}
+        for number, chain in enumerate(spec.chains):
+            for node, name in enumerate(chain.node_names):
+                self._numbers.setdefault(name, []).append((number, node))
+        self.nodes = len(self._numbers)
+        #: GPUs that each VC reserved, in the order of the spec
+        self.reserved = {vc.name: vc.gpus for vc in virtual_clusters(spec)}
+        self._chains = {chain.name: number for number, chain in enumerate(spec.chains)}
+
+    def stretches(self, chain: str, pod: PodPlacement) -> list[pictures.Stretch]:
+        """Where devices of a node are, in this chain before others."""
+        first = self._chains.get(chain, -1)
+        found: list[pictures.Stretch] = []
+        left = set(pod.leaf_cells)
+        for number, node in sorted(self._numbers.get(pod.node, ()), key=lambda place: (place[0] != first, place)):
+            spec = self.spec.chains[number]
+            indices = spec.device_indices.get(node) or range(spec.gpus_per_node)
+            leaves = [leaf for leaf, device in enumerate(indices) if device in left]
+            left -= {spec.device_index(node, leaf) for leaf in leaves}
+            found += [(number, node, start, count) for start, count in runs(leaves)]
+        return found
+
+    def whole(self, node: str) -> list[pictures.Stretch]:
+        """All of a node."""
+        return [(number, at, 0, self.spec.chains[number].gpus_per_node) for number, at in self._numbers.get(node, ())]
+
+    def parts(self, placement: Placement, vc: str) -> tuple[list[pictures.Stretch], list[str]]:
+        """Where a placement is, and per part in which cell of ``vc`` it stands: "" for an opportunistic one."""
+        parts: list[pictures.Stretch] = []
+        binding = []
+        levels = placement.reserved_levels or (0,) * len(placement.pods)
+        for pod, level in zip(placement.pods, levels, strict=True):
+            for part in self.stretches(placement.chain, pod):
+                parts.append(part)
+                binding.append(self.binding(part, level, vc) if level else "")
+        return parts, binding
+
+    def binding(self, part: pictures.Stretch, level: int, vc: str) -> str:
+        """The reserved cell that a guaranteed part stands in."""
+        chain, node, first, _ = part
+        spec = self.spec.chains[chain]
+        size = spec.levels[level - 1].gpus
+        leaf = node * spec.gpus_per_node + first
+        cell = leaf // size
+        what = f"{vc}'s {spec.levels[level - 1].cell_type}"
+        if level > spec.node_level:
+            return f"in {what}, bound to number {cell} of {spec.cells_at(level)}"
+        start = cell * size - node * spec.gpus_per_node
+        devices = [spec.device_index(node, leaf) for leaf in range(start, start + size)]
+        whole = "GPU" if size == 1 else "GPUs"
+        return f"in {what}, bound to {spec.node_names[node]} {whole} {ranges(devices)}"
+
+
+def chains(spec: ClusterSpec) -> list[pictures.Chain]:
+    """The chains of a spec, for a layout."""
+    return [
+        pictures.Chain(
+            name=chain.name,
+            levels=[pictures.Level(cell_type=level.cell_type, gpus=level.gpus) for level in chain.levels],
+            node_level=chain.node_level,
+            nodes=list(chain.node_names),
+            devices={node: list(devices) for node, devices in chain.device_indices.items()},
+        )
+        for chain in spec.chains
+    ]
+
+
+def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
+    """The virtual clusters of a spec, for a layout."""
+    found = []
+    for vc in spec.virtual_clusters:
+        rows = [(cells.chain, cells.level, cells.number, None) for cells in vc.cells]
+        rows += [(pin.chain, pin.level, 1, pin.pinned_cell_id) for pin in vc.pinned]  # type: ignore[misc]
+        reserved = [
+            pictures.Reserved(
+                cell_type=".".join(level.cell_type for level in reversed(spec.chain(chain).levels[level_number - 1 :])),
+                gpus=spec.chain(chain).levels[level_number - 1].gpus,
+                number=number,
+                pinned=pinned,
+            )
+            for chain, level_number, number, pinned in rows
+        ]
+        gpus = sum(cells.gpus * cells.number for cells in reserved)
+        found.append(pictures.VirtualCluster(name=vc.name, gpus=gpus, reserved=reserved))
+    return found
+
+
+def usage(
+    gpus: int, reserved: Mapping[str, int], used: Counter[str], lent: Counter[str], waiting: Counter[str]
+) -> list[pictures.Usage]:
+    """Each VC of ``reserved``, of a cluster of ``gpus``. O(VCs)."""
+    idle = {vc: max(0, size - used[vc]) for vc, size in reserved.items()}
+    # GPUs that nobody reserved are lent first; what is lent beyond them is idle in some VC
+    beyond = max(0, sum(lent.values()) - max(0, gpus - sum(reserved.values())))
+    share = min(1.0, beyond / total) if (total := sum(idle.values())) else 0.0
+    return [
+        pictures.Usage(
+            vc=vc,
+            reserved=size,
+            used=used[vc],
+            lent=round(idle[vc] * share, 2),
+            borrowed=lent[vc],
+            waiting=waiting[vc],
+        )
+        for vc, size in reserved.items()
+    ]
+
+
+def kept_idle(cluster: Cluster, reserved: Iterable[Placement | None]) -> int:
+    """GPUs of placements that are reserved, which nobody uses any more. O(GPUs reserved)."""
+    return sum(
+        cluster.leaf_state(pod.node, device) is LeafState.RESERVED
+        for placement in reserved
+        if placement is not None
+        for pod in placement.pods
+        for device in pod.leaf_cells
+    )
+
+
+def in_turn(lines: Lines[Member], most: int) -> list[Member]:
+    """The first of every line, then the second ones, and so on: no tenant's queue hides another's. At most ``most``."""
+    found: list[Member] = []
+    left = [group[vc] for group in (lines.own, lines.borrowers) for vc in sorted(group)]
+    rank = 0
+    while len(found) < most and (left := [line for line in left if rank < len(line)]):
+        found += [line[rank] for line in left]
+        rank += 1
+    return found[:most]
+
+
+def after(recent: Reversible[Numbered], seq: int) -> list[Numbered]:
+    """What came after number ``seq``, of what is numbered upward. O(how many)."""
+    found: list[Numbered] = []
+    for event in reversed(recent):
+        if event.seq <= seq:
+            break
+        found.append(event)
+    return found[::-1]
+
+
+def runs(leaves: list[int]) -> list[tuple[int, int]]:
+    """First and length of each run of ascending numbers."""
+    found = []
+    for _, run in groupby(enumerate(leaves), lambda pair: pair[1] - pair[0]):
+        members = [leaf for _, leaf in run]
+        found.append((members[0], len(members)))
+    return found

@@ -1,0 +1,284 @@
+"""What a test does to a real control plane, with all rights: nodes, pods, and kubelets that are not there."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import httpx
+
+from .control_plane import ControlPlane
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+PATIENCE_S = 30.0
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class RefusedError(Exception):
+    """The API server says no."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+
+
+class Api:
+    """Requests to the API server, one after another. An API server that is away for a moment is waited for."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._client = httpx.Client(
+            base_url=plane.url,
+            headers={"Authorization": f"Bearer {plane.admin_token}"},
+            verify=ssl.create_default_context(cafile=plane.ca),
+            timeout=PATIENCE_S,
+            trust_env=False,
+        )
+
+    def close(self) -> None:
+        """No more requests."""
+        self._client.close()
+
+    def __call__(self, verb: str, path: str, body: Any = None, kind: str = "application/json", **params: str) -> Json:
+        """Ask. Raises :class:`RefusedError`."""
+        give_up = time.monotonic() + PATIENCE_S
+        content = None if body is None else json.dumps(body)
+        while True:
+            try:
+                answer = self._client.request(
+                    verb, path, content=content, params=params, headers={"Content-Type": kind}
+                )
+                break
+            except httpx.TransportError:
+                # only what does no harm when it is done twice
+                if verb == "POST" or time.monotonic() > give_up:
+                    raise
+                time.sleep(0.1)
+        found: Json = answer.json()
+        if answer.is_error:
+            raise RefusedError(answer.status_code, str(found.get("reason")), str(found.get("message")))
+        return found
+
+
+class Cluster:
+    """One test's view of the cluster: its namespace, and the nodes that it makes."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane = plane
+        self.namespace = namespace
+        self.api = Api(plane)
+        self._nodes: list[str] = []
+        self._kubelet: FakeKubelet | None = None
+
+    def close(self) -> None:
+        """Take away what the test has made."""
+        self.plane.start_api_server()  # a test that failed may have left it stopped
+        if self._kubelet is not None:
+            self._kubelet.stop()
+        self.api("DELETE", self._path("pods"), gracePeriodSeconds="0")
+        for name in self._nodes:
+            self.delete_node(name)
+        self.api.close()
+
+    # --- nodes
+
+    def create_nodes(
+        self,
+        names: Iterable[str],
+        cpu: str = "64",
+        memory: str = "256Gi",
+        pods: int = 110,
+        resources: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Ready nodes, as a kubelet makes its own known. ``resources``: more that they advertise."""
+        for name in names:
+            capacity = {"cpu": cpu, "memory": memory, "pods": str(pods), **(resources or {})}
+            self.api(
+                "POST",
+                "/api/v1/nodes",
+                {
+                    "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+                    "status": {"capacity": capacity, "allocatable": capacity, "conditions": [_ready(True)]},
+                },
+            )
+            self._nodes.append(name)
+
+    def delete_node(self, name: str) -> None:
+        """Take a node away; one that is not there: nothing."""
+        try:
+            self.api("DELETE", f"/api/v1/nodes/{name}")
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+
+    def set_ready(self, node: str, ready: bool) -> None:
+        """What its kubelet says of it."""
+        self.api("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"conditions": [_ready(ready)]}}, STRATEGIC)
+
+    def cordon(self, node: str, cordoned: bool = True) -> None:
+        """As ``kubectl cordon`` and ``uncordon``."""
+        self.api("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": cordoned}}, STRATEGIC)
+
+    def annotate_node(self, node: str, **annotations: str | None) -> None:
+        """Set annotations of ours, ``bad_devices="0,3"`` for ``hived.io/bad-devices``; None takes one away."""
+        named = {f"hived.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        self.api("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"annotations": named}}, MERGE)
+
+    def node(self, name: str) -> Json:
+        """As it is now."""
+        return self.api("GET", f"/api/v1/nodes/{name}")
+
+    # --- pods
+
+    def create_pod(self, manifest: Mapping[str, Any]) -> Json:
+        """In the test's namespace, unless it names another; a container is added where there is none."""
+        metadata = {"namespace": self.namespace, **manifest.get("metadata", {})}
+        spec = {"containers": [{"name": "main", "image": "none"}], **manifest.get("spec", {})}
+        body = {**manifest, "metadata": metadata, "spec": spec}
+        return self.api("POST", f"/api/v1/namespaces/{metadata['namespace']}/pods", body)
+
+    def pods(self, namespace: str | None = None) -> dict[str, Json]:
+        """By name."""
+        found = self.api("GET", self._path("pods", namespace))["items"]
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    def pod(self, name: str) -> Json:
+        """As it is now. Raises :class:`RefusedError` (404) when it is not there."""
+        return self.api("GET", self._path(f"pods/{name}"))
+
+    def placed(self) -> dict[str, str]:
+        """The node of every pod that has one."""
+        return {name: pod["spec"]["nodeName"] for name, pod in self.pods().items() if pod["spec"].get("nodeName")}
+
+    def delete_pod(self, name: str, force: bool = False) -> None:
+        """As ``kubectl delete``; ``force``: without waiting for its kubelet."""
+        self.api("DELETE", self._path(f"pods/{name}"), **({"gracePeriodSeconds": "0"} if force else {}))
+
+    def set_phase(self, name: str, phase: str) -> None:
+        """What its kubelet says of it: ``Running``, ``Succeeded``, ``Failed``."""
+        self.api("PATCH", self._path(f"pods/{name}/status"), {"status": {"phase": phase}}, MERGE)
+
+    def create_priority_class(self, name: str, value: int) -> None:
+        """Of the cluster; one that is there already stays."""
+        body = {"metadata": {"name": name}, "value": value}
+        try:
+            self.api("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        except RefusedError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+    def events(self, namespace: str | None = None) -> list[Json]:
+        """All that are kept, in no order."""
+        found: list[Json] = self.api("GET", self._path("events", namespace))["items"]
+        return found
+
+    def finish_deletions(self) -> FakeKubelet:
+        """From now on bound pods run, and end when they are told to."""
+        if self._kubelet is None:
+            self._kubelet = FakeKubelet(self.plane)
+            self._kubelet.start()
+        return self._kubelet
+
+    # --- waiting
+
+    def wait_until(self, condition: Callable[[], T], what: str, timeout: float = PATIENCE_S) -> T:
+        """What ``condition`` says once that is true; else fails with the namespace as it is then."""
+        return wait_until(condition, what, timeout, self.picture)
+
+    def picture(self) -> str:
+        """The pods and the last events of the namespace, to be read after a failure."""
+        lines = []
+        for name, pod in self.pods().items():
+            status, metadata = pod["status"], pod["metadata"]
+            state = "Terminating" if "deletionTimestamp" in metadata else status.get("phase")
+            where = pod["spec"].get("nodeName") or f"no node (nominated: {status.get('nominatedNodeName')})"
+            why = "; ".join(c["message"] for c in status.get("conditions", ()) if c.get("message"))
+            lines.append(f"  pod {name}: {state}, {where}{': ' + why if why else ''}")
+        lines += [
+            f"  event {event['involvedObject'].get('name')}: {event.get('reason')}: {event.get('message')}"
+            for event in sorted(self.events(), key=_when)[-15:]
+        ]
+        return "\n".join(lines) or "  no pods and no events"
+
+    def _path(self, what: str, namespace: str | None = None) -> str:
+        return f"/api/v1/namespaces/{namespace or self.namespace}/{what}"
+
+
+def wait_until(
+    condition: Callable[[], T], what: str, timeout: float = PATIENCE_S, seen: Callable[[], object] | None = None
+) -> T:
+    """What ``condition`` says once that is true; else fails with its last word and with what is ``seen`` then."""
+    give_up = time.monotonic() + timeout
+    while True:
+        last = condition()
+        if last:
+            return last
+        if time.monotonic() > give_up:
+            more = f"\n{seen()}" if seen is not None else ""
+            raise AssertionError(f"not within {timeout:g} s: {what}; last seen: {last!r}{more}")
+        time.sleep(0.03)
+
+
+class FakeKubelet(threading.Thread):
+    """The kubelets of all nodes: bound pods run, and go when they are deleted."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        super().__init__(daemon=True)
+        self._api = Api(plane)
+        self._ending = threading.Event()
+        self.silent: set[str] = set()  #: nodes that have lost theirs
+        self.problems: list[str] = []  #: what no test expects
+
+    def stop(self) -> None:
+        """The nodes are alone again."""
+        self._ending.set()
+        self.join()
+        self._api.close()
+        assert self.problems == []
+
+    def run(self) -> None:
+        """Look at all pods, often enough to seem immediate."""
+        while not self._ending.wait(0.05):
+            try:
+                for pod in self._api("GET", "/api/v1/pods", fieldSelector="spec.nodeName!=")["items"]:
+                    if pod["spec"]["nodeName"] not in self.silent:
+                        self._care_for(pod)
+            except httpx.HTTPError:
+                pass  # the API server is away: a kubelet goes on
+            except RefusedError as error:
+                self.problems.append(str(error))
+
+    def _care_for(self, pod: Json) -> None:
+        metadata = pod["metadata"]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        only = {"uid": metadata["uid"]}
+        try:
+            if "deletionTimestamp" in metadata:
+                self._api("DELETE", path, {"preconditions": only, "gracePeriodSeconds": 0})
+            elif pod["status"].get("phase") == "Pending":
+                status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+                self._api("PATCH", f"{path}/status", {"metadata": only, "status": status}, STRATEGIC)
+        except RefusedError as error:
+            if error.status not in (404, 409):  # it has gone meanwhile, or another has its name
+                raise
+
+
+def _ready(ready: bool) -> Json:
+    """A node's condition."""
+    return {
+        "type": "Ready",
+        "status": "True" if ready else "False",
+        "reason": "KubeletReady" if ready else "KubeletDown",
+    }
+
+
+def _when(event: Json) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")

@@ -1,0 +1,59 @@
+"""A real control plane per worker, and in it a namespace per test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from . import binaries
+from .cluster import Api, Cluster, wait_until
+from .control_plane import ControlPlane
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """etcd and an API server; a test that wants more starts it, and stops it."""
+    try:
+        programs = binaries.find()
+    except binaries.NoBinariesError as error:
+        if os.environ.get("HIVED_CI") == "1":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    plane = ControlPlane(programs).start()
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture
+def controller_manager(control_plane: ControlPlane) -> Iterator[None]:
+    """Jobs get pods, and pods without their owner go."""
+    control_plane.start_controller_manager()
+    yield
+    control_plane.stop_controller_manager()
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest, control_plane: ControlPlane) -> str:
+    """A new one, with the test's name in it. It stays, as nobody runs who could delete it; its pods do not."""
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-") + f"-{next(_numbers)}"
+    api = Api(control_plane)
+    api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    wait_until(
+        lambda: api("GET", f"/api/v1/namespaces/{name}")["status"]["phase"] == "Active", "the namespace is there"
+    )
+    api.close()
+    return name
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane, namespace: str) -> Iterator[Cluster]:
+    """What the test may do to it; its nodes and pods are gone afterwards."""
+    cluster = Cluster(control_plane, namespace)
+    yield cluster
+    cluster.close()

@@ -1,0 +1,331 @@
+"""A real control plane on loopback, with no machine behind it: etcd, kube-apiserver, kube-scheduler, controllers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .binaries import Binaries
+
+PATIENCE_S = 60.0
+#: our name for each user, the user's own name there, and the user's groups
+USERS = {
+    "admin": ("admin", "system:masters"),
+    "scheduler": ("system:kube-scheduler", ""),
+    "kcm": ("system:kube-controller-manager", ""),
+    "hived": ("hived", ""),
+    "standby": ("hived-standby", ""),
+}
+MANAGED = ("hivedscheduler.microsoft.com/pod-scheduling-enable", "hived.io/gpu", "nvidia.com/gpu")
+#: not run: what would need kubelets, a cloud, or volumes; and who would taint nodes that no kubelet keeps alive
+CONTROLLERS = (
+    "*,-nodelifecycle,-nodeipam,-route,-service,-cloud-node-lifecycle,-attachdetach,"
+    "-persistentvolume-binder,-persistentvolume-expander,-ttl"
+)
+#: ends what is left once the tests' process is gone, however it ended: reads the processes' numbers until then
+GUARD = """
+while read -r pid; do pids="$pids $pid"; done
+for pid in $pids; do
+    case $(readlink "/proc/$pid/exe") in */etcd | */kube-*) kill -KILL "$pid" ;; esac
+done
+rm -rf "$1"
+"""
+
+
+class ControlPlane:
+    """Starts and stops the programs. Not started: nothing runs, and nothing is on the disk."""
+
+    def __init__(
+        self, binaries: Binaries, extender_url: str | None = None, controller_manager: bool = False, authz: str = "RBAC"
+    ) -> None:
+        """``extender_url``: starts a kube-scheduler that calls it; without: :meth:`start_scheduler` does, any time."""
+        self.binaries = binaries
+        self._extender_url = extender_url
+        self._controller_manager = controller_manager
+        self._authz = authz
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    # --- all of it
+
+    def start(self) -> ControlPlane:
+        """Start it, and return when it answers: 5 to 7 seconds."""
+        self.folder = Path(tempfile.mkdtemp(prefix="hived-control-plane-"))
+        self._guard = subprocess.Popen(
+            ["sh", "-c", GUARD, "guard", self.folder], stdin=subprocess.PIPE, start_new_session=True
+        )
+        self.port = _free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        try:
+            self._start_etcd()
+            key = self.folder / "service-accounts.key"
+            subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+            rows = (f'{_token(user)},{name},{user},"{groups}"\n' for user, (name, groups) in USERS.items())
+            (self.folder / "tokens.csv").write_text("".join(rows))
+            self.start_api_server()
+            if self._controller_manager:
+                self.start_controller_manager()
+            if self._extender_url is not None:
+                self.start_scheduler(self._extender_url)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop everything and leave nothing. Again does nothing."""
+        for name in reversed(list(self._running)):
+            self._stop(name)
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
+            self._guard.stdin.close()
+            self._guard.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kubeconfig(self, user: str = "admin") -> Path:
+        """``admin`` may do anything; ``scheduler``, ``kcm``; ``hived`` and ``standby`` may do what RBAC objects say."""
+        path = self.folder / f"{user}.kubeconfig"
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "tests", "cluster": {"server": self.url, "certificate-authority": str(self.ca)}}],
+            "users": [{"name": user, "user": {"token": _token(user)}}],
+            "contexts": [{"name": user, "context": {"cluster": "tests", "user": user}}],
+            "current-context": user,
+        }
+        path.write_text(json.dumps(config))
+        return path
+
+    @property
+    def ca(self) -> Path:
+        """What signs the API server's certificate."""
+        return self.folder / "api-server" / "apiserver.crt"
+
+    @property
+    def admin_token(self) -> str:
+        """Of the user who may do anything."""
+        return _token("admin")
+
+    def log(self, name: str) -> str:
+        """What a program has said: ``kube-scheduler`` (or ``kube-scheduler-NAME``), ``kube-apiserver``, ..."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    # --- the API server
+
+    def start_api_server(self) -> None:
+        """On the port and with the data that it had before. While it runs: does nothing."""
+        if "kube-apiserver" in self._running:
+            return
+        minor = self.binaries.version[1]
+        key = self.folder / "service-accounts.key"
+        issuer = "https://kubernetes.default.svc"
+        self._spawn(
+            "kube-apiserver",
+            f"--etcd-servers={self._etcd}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            *(["--insecure-port=0"] if minor < 24 else []),
+            "--advertise-address=10.254.254.254",  # loopback is refused; nobody asks there
+            "--endpoint-reconciler-type=none",
+            f"--cert-dir={self.ca.parent}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            f"--service-account-issuer={issuer}",
+            f"--api-audiences={issuer}",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            f"--authorization-mode={self._authz}",
+            # nobody gives accounts to namespaces unless controllers run, nor takes a new node's taint away
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--allow-privileged=true",
+            "--profiling=false",
+        )
+        self._wait("kube-apiserver", f"{self.url}/readyz", self.admin_token)
+
+    def stop_api_server(self) -> None:
+        """Nobody answers until :meth:`start_api_server`."""
+        self._stop("kube-apiserver")
+
+    def restart_api_server(self) -> None:
+        """Every watch breaks, and cannot be resumed from before (410)."""
+        self.stop_api_server()
+        self.start_api_server()
+
+    def compact(self) -> None:
+        """Forget history, as happens every 5 minutes: the pages of a list that was begun before are gone (410)."""
+        state = self._etcd_call("kv/range", {"key": base64.b64encode(b"/").decode()})
+        self._etcd_call("kv/compaction", {"revision": state["header"]["revision"], "physical": True})
+
+    # --- the others
+
+    def start_controller_manager(self) -> None:
+        """Jobs get pods, owners' pods are collected, namespaces can be deleted."""
+        port = _free_port()
+        key = self.folder / "service-accounts.key"
+        self._spawn(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig('kcm')}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            *self._no_plain_port(),
+            f"--cert-dir={self.folder / 'controllers'}",
+            "--leader-elect=false",
+            f"--service-account-private-key-file={key}",
+            "--use-service-account-credentials=true",
+            f"--controllers={CONTROLLERS}",
+            f"--root-ca-file={self.ca}",
+        )
+        self._wait("kube-controller-manager", f"https://127.0.0.1:{port}/healthz")
+
+    def stop_controller_manager(self) -> None:
+        """Stop it, if it runs."""
+        self._stop("kube-controller-manager")
+
+    def start_scheduler(
+        self, extender_url: str, scheduler_name: str = "hived", extender: Mapping[str, Any] | None = None
+    ) -> None:
+        """A kube-scheduler for pods of that ``schedulerName``, instead of the one that there was for them.
+
+        ``extender_url`` is what verbs are added to, ``http://127.0.0.1:1/v1/extender``; ``extender`` replaces fields
+        of the extender's part of the configuration.
+        """
+        self.stop_scheduler(scheduler_name)
+        config = self.folder / f"scheduler-{scheduler_name}.yaml"
+        config.write_text(json.dumps(self._scheduler_config(extender_url, scheduler_name, extender or {})))
+        port = _free_port()
+        kubeconfig = self.kubeconfig("scheduler")
+        name = _scheduler(scheduler_name)
+        self._spawn(
+            name,
+            f"--config={config}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            *self._no_plain_port(),
+            f"--cert-dir={self.folder / name}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--v=4",
+        )
+        self._wait(name, f"https://127.0.0.1:{port}/healthz")
+
+    def stop_scheduler(self, scheduler_name: str = "hived") -> None:
+        """Stop it, if it runs."""
+        self._stop(_scheduler(scheduler_name))
+
+    def _scheduler_config(self, url: str, name: str, extender: Mapping[str, Any]) -> dict[str, Any]:
+        minor = self.binaries.version[1]
+        version = "v1beta1" if minor < 23 else "v1beta3" if minor < 25 else "v1"
+        return {
+            "apiVersion": f"kubescheduler.config.k8s.io/{version}",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(self.kubeconfig("scheduler")), "qps": 1000, "burst": 1000},
+            "leaderElection": {"leaderElect": False},
+            "percentageOfNodesToScore": 100,
+            "podInitialBackoffSeconds": 1,
+            "podMaxBackoffSeconds": 2,
+            "profiles": [{"schedulerName": name}],
+            "extenders": [
+                {
+                    "urlPrefix": url,
+                    "filterVerb": "filter",
+                    "preemptVerb": "preempt",
+                    "bindVerb": "bind",
+                    "enableHTTPS": False,
+                    "httpTimeout": "30s",
+                    "nodeCacheCapable": True,
+                    "ignorable": False,
+                    "managedResources": [{"name": resource, "ignoredByScheduler": True} for resource in MANAGED],
+                    **extender,
+                }
+            ],
+        }
+
+    def _no_plain_port(self) -> list[str]:
+        return ["--port=0"] if self.binaries.version[1] < 24 else []
+
+    def _start_etcd(self) -> None:
+        self._etcd = f"http://127.0.0.1:{_free_port()}"
+        peers = f"http://127.0.0.1:{_free_port()}"
+        self._spawn(
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={self._etcd}",
+            f"--advertise-client-urls={self._etcd}",
+            f"--listen-peer-urls={peers}",
+            f"--initial-advertise-peer-urls={peers}",
+            f"--initial-cluster=default={peers}",
+            "--unsafe-no-fsync",
+        )
+        self._wait("etcd", f"{self._etcd}/health")
+
+    def _etcd_call(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(f"{self._etcd}/v3/{verb}", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    # --- processes
+
+    def _spawn(self, name: str, *arguments: str) -> None:
+        program = self.binaries.path("kube-scheduler" if name.startswith("kube-scheduler") else name)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen([program, *arguments], stdout=log, stderr=log, start_new_session=True)
+        self._running[name] = process
+        assert self._guard.stdin is not None
+        self._guard.stdin.write(f"{process.pid}\n".encode())
+        self._guard.stdin.flush()
+
+    def _stop(self, name: str) -> None:
+        process = self._running.pop(name, None)
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:  # it waits for its clients, who are ours
+            process.kill()
+            process.wait()
+
+    def _wait(self, name: str, url: str, token: str = "") -> None:
+        """Until it answers; raises with the end of its log when it ends or takes too long."""
+        give_up = time.monotonic() + PATIENCE_S
+        insecure = ssl.create_default_context()
+        insecure.check_hostname = False
+        insecure.verify_mode = ssl.CERT_NONE
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=5, context=insecure):
+                    return
+            except OSError as error:  # refused, or not ready yet
+                if isinstance(error, urllib.error.HTTPError):
+                    error.close()
+                ended = self._running[name].poll()
+                if ended is not None or time.monotonic() > give_up:
+                    state = "does not get ready" if ended is None else f"ended with {ended}"
+                    raise RuntimeError(f"{name} {state}: {error}\n{self.log(name)[-3000:]}") from None
+            time.sleep(0.05)
+
+
+def _token(user: str) -> str:
+    return f"token-of-{user}"
+
+
+def _scheduler(scheduler_name: str) -> str:
+    return "kube-scheduler" if scheduler_name == "hived" else f"kube-scheduler-{scheduler_name}"
+
+
+def _free_port() -> int:
+    with socket.socket() as at:
+        at.bind(("127.0.0.1", 0))
+        port: int = at.getsockname()[1]
+        return port

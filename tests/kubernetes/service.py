@@ -1,0 +1,159 @@
+"""``hived serve kubernetes`` as a process of its own, with no more rights than deploy/ gives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from .cluster import Api, RefusedError
+from .control_plane import ControlPlane
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+TOKEN = "a-token-for-the-tests-0123456789"
+
+
+def grant(api: Api, users: Iterable[str] = ("hived", "hived-standby")) -> None:
+    """Users of the tests may do what the manifests allow the service's account, and nothing else."""
+    subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user} for user in users]
+    for document in yaml.safe_load_all((ROOT / "deploy/kubernetes/rbac.yaml").read_text()):
+        kind, metadata = document["kind"], document["metadata"]
+        if metadata["name"] != "hived":
+            continue  # the rest is kube-scheduler's
+        if kind.endswith("Binding"):
+            document["subjects"] = subjects
+        home = f"namespaces/{metadata['namespace']}/" if "namespace" in metadata else ""
+        if home:
+            _make(api, "/api/v1/namespaces", {"metadata": {"name": metadata["namespace"]}})
+        plural = f"{kind.lower()}s"
+        _make(api, f"/apis/rbac.authorization.k8s.io/v1/{home}{plural}", document)
+
+
+def _make(api: Api, path: str, body: Any) -> None:
+    try:
+        api("POST", path, body)
+    except RefusedError as error:
+        if error.reason != "AlreadyExists":
+            raise
+
+
+class Service:
+    """The process. Its port stays the same from start to start, so that kube-scheduler finds it again."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, spec: dict[str, Any], user: str = "hived") -> None:
+        self.plane = plane
+        self.spec_file = folder / "spec.yaml"
+        self.write_spec(spec)
+        (folder / "token").write_text(TOKEN)
+        self._token_file = folder / "token"
+        self._log = folder / f"{user}.log"
+        self._user = user
+        with socket.socket() as at:
+            at.bind(("127.0.0.1", 0))
+            self.port: int = at.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.extender = f"{self.url}/v1/extender"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.http = httpx.Client(
+            base_url=self.url, trust_env=False, timeout=PATIENCE_S, headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+
+    def write_spec(self, spec: dict[str, Any] | str) -> None:
+        """Replace the spec at one go, as a mounted ConfigMap does."""
+        new = self.spec_file.with_suffix(".new")
+        new.write_text(spec if isinstance(spec, str) else yaml.safe_dump(spec))
+        new.rename(self.spec_file)
+
+    def start(self, *options: str, ready: bool = True, environment: dict[str, str] | None = None) -> Service:
+        """Start it; ``ready``: and return once it is ready."""
+        assert self.process is None
+        command = [sys.executable, "-m", "hived", "serve", "kubernetes", "--kubeconfig"]
+        command += [str(self.plane.kubeconfig(self._user)), "--listen", f"127.0.0.1:{self.port}"]
+        command += ["--token-file", str(self._token_file), "--log-format", "json"]
+        if not any(option.startswith("--spec") for option in options):
+            command += ["--spec", str(self.spec_file)]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *options], stdout=log, stderr=log, env={**os.environ, **(environment or {})}
+            )
+        if ready:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self) -> None:
+        """Until it says that it is."""
+        give_up = time.monotonic() + PATIENCE_S
+        while not self.is_ready():
+            assert self.process is not None
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                raise AssertionError(f"the service does not get ready:\n{self.log()[-3000:]}")
+            time.sleep(0.02)
+
+    def is_ready(self) -> bool:
+        """What a probe would find."""
+        try:
+            return self.http.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        """At once, without a word."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> int:
+        """As Kubernetes stops it; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(PATIENCE_S)
+        self.process = None
+        return code
+
+    def get(self, path: str, **query: Any) -> Any:
+        """What the API answers."""
+        answer = self.http.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def groups(self) -> dict[str, Any]:
+        """All groups by name."""
+        return {group["name"]: group for group in self.get("/v1/groups", limit=1000)["groups"]}
+
+    def metric(self, name: str) -> float:
+        """The sum over all labels."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
+    def log(self) -> str:
+        """What it has said."""
+        return self._log.read_text(errors="replace")
+
+    def bugs(self) -> list[str]:
+        """What of that was about itself."""
+        found = []
+        for line in self.log().splitlines():
+            try:
+                level = json.loads(line)["level"]
+            except (ValueError, KeyError):
+                level = "error" if line.strip() else ""
+            if level in ("error", "critical"):
+                found.append(line)
+        return found
+
+    def close(self) -> None:
+        """Leave nothing."""
+        self.kill()
+        self.http.close()
