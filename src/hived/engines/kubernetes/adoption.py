@@ -12,7 +12,7 @@ from hived.errors import InvariantError, RequestError
 from .adopting import Found, Unknown, gather, without
 from .asking import AskError
 from .gangs import Gang, GangState, PodEntry
-from .standing import created_at, standing_slots
+from .standing import created_at, gpus_of, standing_slots
 from .state import MindState
 from .turns import Tell
 
@@ -22,18 +22,25 @@ Place = tuple[str, int]
 
 def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:
     """``entries`` are bound, and new. O(their pods, and what the core charges for as many groups)."""
+    entries = list(entries)
+    for entry in entries:
+        _forget(mind, entry)
     found, unknown = gather(entries)
     taken: dict[Place, str] = {}
     ready: list[tuple[Found, Placement, list[PodEntry | None]]] = []
     again: list[PodEntry] = []
     for one in found:
         gang = mind.gangs.get(one.ask.group)
+        if gang is not None and gang.holds and not gang.on_nodes and not _is_there(gang, one):
+            mind.unplace(gang, at, "a pod of it was put elsewhere by somebody else")
         if gang is not None and gang.holds:
             unknown += _into(mind, gang, one, at)
             continue
-        if gang is not None:  # others of it wait: they find it again below
-            again += list(gang.pods.values())
+        # others of it wait, and find it again below; the last to leave may let in who was kept outside of it
+        while (gang := mind.gangs.get(one.ask.group)) is not None:
             for entry in list(gang.pods.values()):
+                entry.waited = entry.waited or gang.asked
+                again.append(entry)
                 mind.leave(entry, at)
         placement, kept, lost = _without_conflicts(mind, one, taken, at)
         unknown += lost
@@ -48,12 +55,26 @@ def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:
     mind.nodes_applied(at)
 
 
+def _forget(mind: MindState, entry: PodEntry) -> None:
+    """Why it was refused before it was bound does not matter any more."""
+    entry.refused = None
+    for index in (mind.refused, mind.conflicts, mind.outside):
+        index.pop(entry.uid, None)
+    mind.nodes.free(entry.uid)
+
+
+def _is_there(gang: Gang, found: Found) -> bool:
+    """Whether the pods that were found are of this gang, where it is meant to be."""
+    assert gang.placement is not None
+    return gang.placement.pods == found.info.pods and gang.ask.disagrees(found.ask) is None
+
+
 def _into(mind: MindState, gang: Gang, found: Found, at: float) -> list[Unknown]:
     """Pods of a gang that has its GPUs already; those that are not where it is are unknown."""
     assert gang.placement is not None
     unknown = []
-    for entry in found.entries.values():
-        place = found.info.pods[next(slot for slot, other in found.entries.items() if other is entry)]
+    for number, entry in found.entries.items():
+        place = found.info.pods[number]
         slot = gang.placement.pods.index(place) if place in gang.placement.pods else -1
         why = gang.ask.disagrees(found.ask)
         if slot < 0 or why is not None:
@@ -70,9 +91,10 @@ def _into(mind: MindState, gang: Gang, found: Found, at: float) -> list[Unknown]
         gang.pods[entry.uid] = entry
         gang.slots[slot] = entry.uid
         entry.gang, entry.slot, entry.ask, entry.bound, entry.binding = gang, slot, found.ask, True, False
-        mind.is_on_its_node(entry, at)
-        if other is not None:
+        entry.place = place
+        if other is not None and gang.state is GangState.PLACED:
             mind.give_slot(other, gang, at)
+        mind.is_on_its_node(entry, at)
     return unknown
 
 
@@ -150,13 +172,15 @@ def _founded(mind: MindState, found: Found, placement: Placement, kept: list[Pod
     gang.asked = True
     core = mind.cluster.group(gang.name).placement
     assert core is not None
-    for entry in kept:
+    for place, entry in zip(placement.pods, kept, strict=True):
         if entry is not None:
-            entry.gang, entry.ask, entry.bound, entry.binding = gang, found.ask, True, False
+            entry.gang, entry.ask, entry.bound, entry.binding, entry.place = gang, found.ask, True, False, place
             gang.pods[entry.uid] = entry
     kind = "guaranteed" if core.guaranteed else "opportunistic"
     mind.becomes(gang, GangState.PLACED, core, at, "placed", f"{kind}; it runs already")
-    gang.slots = standing_slots(placement, [None if entry is None else entry.uid for entry in kept], core)
+    gang.widest = gpus_of(placement)
+    uids = [None if entry is None else entry.uid for entry in kept]
+    gang.slots = standing_slots(zip(placement.pods, uids, strict=True), core)
     places = {uid: slot for slot, uid in enumerate(gang.slots)}
     for entry in gang.pods.values():
         entry.slot = places.get(entry.uid)

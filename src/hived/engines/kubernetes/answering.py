@@ -81,6 +81,7 @@ def answer(mind: MindState, entry: PodEntry, offered: Collection[str], tells_unr
     """
     gang = entry.gang
     if gang is None:
+        entry.waited = True
         return "refused", _failed(str(entry.refused), offered, tells_unresolvable)
     if gang.state is GangState.PLACED and gang.placement is not None and entry.slot is not None:
         node = gang.placement.pods[entry.slot].node

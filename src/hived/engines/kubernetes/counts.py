@@ -6,18 +6,18 @@ from collections import Counter
 
 
 class Counts:
-    """Plain numbers since the start."""
+    """Plain numbers since the start. Results that are known are there from 0, so that their first is seen as a rise."""
 
     def __init__(self) -> None:
         #: by result: ok, conflict, refused, unknown
-        self.bindings: Counter[str] = Counter()
+        self.bindings = Counter({"ok": 0, "conflict": 0, "refused": 0, "unknown": 0})
         #: by result: ok, refused
-        self.spec_reloads: Counter[str] = Counter()
+        self.spec_reloads = Counter({"ok": 0, "refused": 0})
         #: by resource and reason
         self.watch_restarts: Counter[tuple[str, str]] = Counter()
         #: by verb, resource and HTTP status (0: no answer)
         self.api_errors: Counter[tuple[str, str, int]] = Counter()
         self.events_dropped = 0
         #: by result: ok, gone, failed
-        self.evictions: Counter[str] = Counter()
+        self.evictions = Counter({"ok": 0, "gone": 0, "failed": 0})
         self.safety_violations = 0

@@ -10,6 +10,7 @@ first, so that it begins with what is true.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -33,7 +34,7 @@ from .leading import Leader
 from .mind import Mind
 from .objects import Node, Pod
 from .owners import Owners
-from .paths import node_path, pod_path
+from .paths import node_path, pod_path, pods_path
 from .reflecting import Reflector
 from .specs import SpecSource, understood
 from .turns import Bind
@@ -41,6 +42,7 @@ from .writing import Writer
 
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
+_TIDY_S = 600.0  #: between two searches for all garbage
 _COMPONENT = "hived"
 
 
@@ -150,6 +152,10 @@ class Engine:
         mind = Mind(Cluster.from_spec(self.spec), YarnCS(), self._evict_after)
         mind.start(nodes, pods, self.clock())
         self.mind = mind
+        # what is here now is here for long: looking through it for garbage would hold up a question now and then
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 1_000_000)
         _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))
         self._spawn(self._say_role("leader"))
         return mind
@@ -214,25 +220,29 @@ class Engine:
         self._turn_soon()
 
     async def _ticking(self) -> None:
+        tidied = time.monotonic()
         while True:
             await asyncio.sleep(_TICK_S)
             if self.mind is not None:
                 self.mind.due(self.clock())
                 self._turn()
+            if time.monotonic() - tidied >= _TIDY_S:
+                tidied = time.monotonic()
+                gc.collect()
 
     # -- kube-scheduler asks --------------------------------------------------------------------------------------
 
     async def filter(self, pod: Pod, offered: Iterable[str]) -> tuple[str, Answer]:
         """Where ``pod`` goes, of the nodes ``offered``, or why not; and the same in one word."""
         self.decides()
-        nodes = offered if isinstance(offered, list) else list(offered)
+        nodes = frozenset(offered)
         try:
             members = await self._owners.members(pod)
         except AskError as error:
             return "refused", Answer(NodeNames=[], FailedNodes=dict.fromkeys(nodes, f"hived: {error}"))
         mind = self.decides()
         try:
-            entry = mind.asked(pod, members, set(nodes), self.clock())
+            entry = mind.asked(pod, members, nodes, self.clock())
         except NotFoundError as error:
             return "gone", Answer(Error=str(error))
         found = answer(mind, entry, nodes, self._tells_unresolvable)
@@ -245,7 +255,7 @@ class Engine:
         try:
             members = await self._owners.members(pod)
             mind = self.decides()
-            entry = mind.asked_to_preempt(pod, members, set(offered), self.clock())
+            entry = mind.asked_to_preempt(pod, members, frozenset(offered), self.clock())
         except (AskError, NotFoundError):
             return "refused", VictimsAnswer({})
         found = preemption(mind, entry)
@@ -329,12 +339,24 @@ class Engine:
             return
         while True:
             try:
-                await self._api.patch(pod_path(*self._own_pod), {"metadata": {"labels": {keys.ROLE: role}}})
+                if role == "leader":
+                    await self._depose(*self._own_pod)
+                await self._label(*self._own_pod, role)
             except ApiError as error:
                 _log.warning("the own pod cannot be labelled: %s", error)
                 await asyncio.sleep(1.0)
             else:
                 return
+
+    async def _label(self, namespace: str, pod: str, role: str) -> None:
+        await self._api.patch(pod_path(namespace, pod), {"metadata": {"labels": {keys.ROLE: role}}})
+
+    async def _depose(self, namespace: str, own: str) -> None:
+        """Pods that led before us and could not say any more that they do not."""
+        former, _ = await self._api.list(pods_path(namespace), Pod, {"labelSelector": f"{keys.ROLE}=leader"})
+        for pod in former:
+            if pod.metadata.name != own:
+                await self._label(namespace, pod.metadata.name, "standby")
 
 
 def _after(mind: Mind, seq: int) -> list[Change]:

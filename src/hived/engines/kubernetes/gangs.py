@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from hived.cluster.decisions import Placement
+from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member
 
@@ -42,8 +42,8 @@ class PodEntry:
     """A pod that lives, and concerns HiveD."""
 
     __slots__ = (
-        "ask", "binding", "bound", "evicted", "gang", "key", "members", "pod", "refused", "slot", "told", "uid",
-        "waited",
+        "ask", "binding", "bound", "evicted", "gang", "key", "members", "place", "pod", "refused", "slot", "told",
+        "uid", "waited",
     )  # fmt: skip
 
     def __init__(self, pod: Pod) -> None:
@@ -59,6 +59,8 @@ class PodEntry:
         self.gang: Gang | None = None
         #: its place among those of the gang's placement; None: has none
         self.slot: int | None = None
+        #: where it is while it ``holds``, as its annotations say, whatever a new spec has left of that
+        self.place: PodPlacement | None = None
         #: whether Kubernetes has it on its node
         self.bound = False
         #: whether a Binding is on its way, or may be
@@ -105,6 +107,8 @@ class Gang:
         self.in_line = False
         #: where it is, or what is reserved for it
         self.placement: Placement | None = None
+        #: devices of it when it was placed: a new spec may have left it fewer
+        self.widest = 0
         #: per pod of the placement: uid of the pod that has it
         self.slots: list[str | None] = []
         #: nodes that kube-scheduler did not offer, the last time

@@ -73,8 +73,8 @@ class Leader:
         self._now = now
         self._told = False
         self._leads_until = _NEVER
-        #: what we wrote, or may have written, as acquireTime: by this the lease is known to be ours, since another
-        #: process may have the same identity
+        #: what we last wrote, or may have written, as acquireTime. By this a lease is known to be ours: an answer may
+        #: have been lost, and another process may have the same identity
         self._claim = ""
         self._seen: dict[str, Any] = {}  #: the lease's spec
         self._seen_at = _NEVER  #: when it became what it is
@@ -118,8 +118,6 @@ class Leader:
                 await self._write(lease, began)
             elif ours or self._is_free():
                 await self._take(lease, began)
-            else:
-                self._claim = ""
             self.problem = None
         except ApiError as error:
             self.problem = error
@@ -152,15 +150,9 @@ class Leader:
         return not self.holder or self._clock() >= self._seen_at + promised
 
     async def _take(self, lease: dict[str, Any], began: float) -> None:
-        # a claim that may have arrived without an answer is made again, to be recognised
-        self._claim = self._claim or self._stamp()
+        self._claim = self._stamp()
         transitions = int((lease.get("spec") or {}).get("leaseTransitions") or 0) + 1 if lease else 0
-        try:
-            await self._write(lease, began, acquireTime=self._claim, leaseTransitions=transitions)
-        except ApiError as error:
-            if 0 < error.status < 500:  # it has certainly not arrived
-                self._claim = ""
-            raise
+        await self._write(lease, began, acquireTime=self._claim, leaseTransitions=transitions)
 
     async def _write(self, lease: dict[str, Any], began: float, **more: Any) -> None:
         """Write that we lead, over exactly the lease that was read; from then on we do."""
@@ -188,7 +180,6 @@ class Leader:
         self._leads_until = _NEVER
         self._tell()
         await self._at_most(self._deadline_s / 2, self._hand_over())
-        self._claim = ""
 
     async def _hand_over(self) -> None:
         with contextlib.suppress(ApiError, msgspec.DecodeError):

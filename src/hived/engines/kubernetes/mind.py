@@ -67,9 +67,8 @@ class Mind(MindState):
                 waiting.append((entry, members))
         adoption.take(self, bound, at)
         for entry, members in sorted(waiting, key=lambda pair: (created_at(pair[0].pod), pair[0].key)):
+            entry.waited = _was_tried(entry.pod)
             self.join(entry, members, at)
-            if entry.gang is not None and _was_tried(entry.pod):
-                entry.waited = entry.gang.asked = True
         for gang in self.gangs.values():
             self.line_up(gang)
         self.note("recovered", "", at, f"{len(self.gangs)} groups, {len(bound)} bound pods")
@@ -91,7 +90,7 @@ class Mind(MindState):
         entry.pod = pod
         if pod.spec.node_name and not entry.bound:
             self._pod_bound(entry, at)
-        elif not pod.spec.node_name and not entry.binding and (changed or entry.refused is not None):
+        elif not pod.spec.node_name and not entry.holds and (changed or entry.refused is not None):
             self._asks_anew(entry, members, at)
 
     def _pod_came(self, pod: Pod, members: tuple[Member, ...] | None, at: float) -> PodEntry:
@@ -262,7 +261,7 @@ class Mind(MindState):
             raise ConflictError(f"pod {entry.key} has its place on {place.node}, not on {node}")
         if not gang.shared:
             gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
-        entry.binding = True
+        entry.binding, entry.place = True, place
         return Binding(uid, entry.key, node, bindinfo.notes(place, gang.shared))
 
     def bound(self, uid: str, at: float) -> None:
@@ -280,6 +279,7 @@ class Mind(MindState):
             if entry.gang is not None and entry.gang.state is GangState.PREEMPTED and not entry.gang.on_nodes:
                 self.unplace(entry.gang, at, "preempted")
                 self.line_up(entry.gang)
+            self._asks_anew(entry, entry.members, at)  # that may have changed meanwhile
 
     # -- deciding -------------------------------------------------------------------------------------------------
 

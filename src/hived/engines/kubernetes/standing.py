@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
-from hived.cluster.decisions import Placement
+from hived.cluster.decisions import Placement, PodPlacement
 
 from .gangs import PodEntry
 from .objects import Pod
@@ -38,14 +38,12 @@ def _natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts))
 
 
-def standing_slots(before: Placement, slots: list[str | None], now: Placement) -> list[str | None]:
-    """Who has each place of ``now``, where a new spec has taken pods or devices of ``before`` away."""
-    if before.pods == now.pods:
-        return slots
-    there = {
-        (pod.node, device): uid
-        for pod, uid in zip(before.pods, slots, strict=True)
-        if uid is not None
-        for device in pod.leaf_cells
-    }
+def gpus_of(placement: Placement) -> int:
+    """Devices of a placement."""
+    return sum(len(pod.leaf_cells) for pod in placement.pods)
+
+
+def standing_slots(before: Iterable[tuple[PodPlacement, str | None]], now: Placement) -> list[str | None]:
+    """Who has each place of ``now``, where a new spec has taken devices away, or given them back: who had them."""
+    there = {(pod.node, device): uid for pod, uid in before if uid is not None for device in pod.leaf_cells}
     return [next((u for d in pod.leaf_cells if (u := there.get((pod.node, d)))), None) for pod in now.pods]

@@ -16,7 +16,7 @@ from .asking import AskError
 from .books import Books
 from .gangs import Change, Gang, GangState, PodEntry
 from .nodes import Nodes
-from .standing import created_at, standing_slots
+from .standing import created_at, gpus_of, standing_slots
 from .turns import Annotate, Instruction, Tell, Wake
 
 _RECENT = 20_000  #: changes
@@ -101,6 +101,7 @@ class MindState:
             return
         entry.ask, entry.gang = ask, gang
         gang.pods[entry.uid] = entry
+        gang.asked = gang.asked or entry.waited  # nobody may ask for one that was told to wait again
         if gang.state is GangState.PLACED:
             self.give_slot(entry, gang, at)
         else:
@@ -132,19 +133,30 @@ class MindState:
         for slot, pod in enumerate(gang.placement.pods):
             if gang.slots[slot] is None and len(pod.leaf_cells) == entry.ask.leaf_cells:
                 gang.slots[slot], entry.slot = entry.uid, slot
-                self.to_bind.setdefault(gang.name, at)
-                if entry.waited:
-                    entry.waited = False
-                    self.instruct(Wake(entry.uid, entry.key))
+                self.can_go(entry, gang, at)
                 return
+
+    def can_go(self, entry: PodEntry, gang: Gang, at: float) -> None:
+        """It has a place; kube-scheduler hears of that, if it was told to wait."""
+        self.to_bind.setdefault(gang.name, at)
+        if entry.waited:
+            entry.waited = False
+            self.instruct(Wake(entry.uid, entry.key))
+
+    def _see_who_can_go(self, gang: Gang, at: float) -> None:
+        """Whether a pod of it has a place and is not there. O(its pods)."""
+        can = (entry.slot is not None and not entry.bound for entry in gang.pods.values())
+        if gang.state is GangState.PLACED and any(can):
+            self.to_bind.setdefault(gang.name, at)
+        else:
+            self.to_bind.pop(gang.name, None)
 
     def is_on_its_node(self, entry: PodEntry, at: float) -> None:
         """Kubernetes has bound a pod where it was to be."""
         gang = entry.gang
         assert gang is not None
         gang.remember(self.note("bound", gang.name, at, f"{entry.key} is on {entry.pod.spec.node_name or 'its node'}"))
-        if all(other.slot is None or other.bound for other in gang.pods.values()):
-            self.to_bind.pop(gang.name, None)
+        self._see_who_can_go(gang, at)
 
     def leave(self, entry: PodEntry, at: float) -> None:
         """A pod does not belong to its gang any more."""
@@ -161,10 +173,13 @@ class MindState:
         if gang.state is GangState.PREEMPTED and not gang.on_nodes:
             self.unplace(gang, at, "its pods are gone")
             self.line_up(gang)
-        elif gang.state is GangState.PLACED and slot is not None:
-            for other in list(gang.pods.values()):  # one that came before there was room
-                if other.slot is None:
+        elif gang.state is GangState.PLACED and slot is not None and gang.placement is not None:
+            size = len(gang.placement.pods[slot].leaf_cells)
+            for other in gang.pods.values():  # one that came before there was room
+                if other.slot is None and not other.holds and other.ask is not None and other.ask.leaf_cells == size:
                     self.give_slot(other, gang, at)
+                    break
+            self._see_who_can_go(gang, at)
         elif gang.in_line and not gang.complete:
             gang.in_line = False
             self.lines.left(gang)
@@ -183,6 +198,7 @@ class MindState:
             gang.placement, gang.shared = placement, ""
         if not (held and gang.holds):
             gang.slots = [None] * (len(placement.pods) if placement is not None and gang.holds else 0)
+            gang.widest = 0 if placement is None else gpus_of(placement)
             for entry in gang.pods.values():
                 entry.slot = None
         for state_, index in ((GangState.RESERVED, self.reserved), (GangState.PREEMPTED, self.evicting)):
@@ -192,8 +208,7 @@ class MindState:
                 index.pop(gang.name, None)
         if gang.state is not GangState.PREEMPTED:
             gang.preempted_by = None
-        if gang.state is not GangState.PLACED:
-            self.to_bind.pop(gang.name, None)
+        self._see_who_can_go(gang, at)
         self.books.add(gang)
         gang.remember(self.note(kind, gang.name, at, text))
 
@@ -259,12 +274,15 @@ class MindState:
         if core is None or core.placement is None or before is None or core.placement == before:
             return
         kind = "downgraded" if not core.guaranteed else "rebound" if gang.guaranteed else "restored"
-        gang.slots = standing_slots(before, gang.slots, core.placement)
-        places = {uid: slot for slot, uid in enumerate(gang.slots)}
-        for entry in gang.pods.values():
-            entry.slot = places.get(entry.uid)
+        if core.placement.pods != before.pods:
+            had = list(zip(before.pods, gang.slots, strict=True))
+            had += [(entry.place, entry.uid) for entry in gang.pods.values() if entry.holds and entry.place is not None]
+            gang.slots = standing_slots(had, core.placement)
+            places = {uid: slot for slot, uid in enumerate(gang.slots)}
+            for entry in gang.pods.values():
+                entry.slot = places.get(entry.uid)
         self.becomes(gang, gang.state, core.placement, at, kind, why)
-        if len(core.placement.pods) == len(before.pods):
+        if gpus_of(core.placement) == gang.widest:  # else they would forget what a later spec may have again
             self.annotate(gang)
 
     def annotate(self, gang: Gang) -> None:
@@ -279,11 +297,17 @@ class MindState:
     def others_are_spared(self, at: float) -> None:
         """A reservation has ended: who had to go for it alone stays, who made room may be guaranteed again."""
         for gang in list(self.evicting.values()):
-            if not self.cluster.group(gang.name).preempted_by:
-                self.becomes(gang, GangState.PLACED, gang.placement, at, "spared", "nobody wants its GPUs any more")
-                for entry in gang.pods.values():
-                    if entry.slot is None:
-                        self.give_slot(entry, gang, at)
+            wanted_by = self.cluster.group(gang.name).preempted_by
+            if wanted_by:
+                if gang.preempted_by is None or gang.preempted_by.name not in wanted_by:
+                    gang.preempted_by = self.gangs[wanted_by[0]]
+                continue
+            self.becomes(gang, GangState.PLACED, gang.placement, at, "spared", "nobody wants its GPUs any more")
+            for entry in gang.pods.values():
+                if entry.slot is not None and not entry.holds:
+                    self.can_go(entry, gang, at)
+                elif entry.slot is None and not entry.holds:
+                    self.give_slot(entry, gang, at)
         for gang in list(self.books.displaced.values()):
             if self.cluster.group(gang.name).guaranteed:
                 self.stands(gang, "its VC's cells are its own again", at)
@@ -301,4 +325,15 @@ class MindState:
             shown = ", ".join(news[:8]) + (f" and {len(news) - 8} more" if len(news) > 8 else "")
             self.note("node", "", at, f"health has changed: {shown}")
             self.lost_reservations("hardware under it turned bad", at)
+            for gang in [self.gangs[name] for name in self.to_bind]:
+                if not gang.on_nodes and self._on_bad_hardware(gang):
+                    self.unplace(gang, at, "hardware under it turned bad")
+                    self.line_up(gang)
             self.lines.stir()
+
+    def _on_bad_hardware(self, gang: Gang) -> bool:
+        nodes = self.nodes
+        return gang.placement is not None and any(
+            pod.node not in nodes.healthy or any((pod.node, device) in nodes.bad_devices for device in pod.leaf_cells)
+            for pod in gang.placement.pods
+        )

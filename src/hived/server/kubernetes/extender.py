@@ -71,7 +71,12 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
         if result in ("malformed", "bug", "forbidden"):
             _log.warning("%s: %s", verb, found)
         metrics.observe(verb, result, time.perf_counter() - began)
-        return found if isinstance(found, Response) else Response(_encoder.encode(found), media_type="application/json")
+        response = (
+            found if isinstance(found, Response) else Response(_encoder.encode(found), media_type="application/json")
+        )
+        if result == "unavailable":
+            response.headers["Connection"] = "close"  # the next one may reach who decides
+        return response
 
     async def ask_filter(body: bytes) -> _Answered:
         args = _filter_args.decode(body)

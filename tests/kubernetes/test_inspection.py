@@ -1,0 +1,319 @@
+"""The inspection API: the deployed scheduler's paths, field names, words and errors, over a cluster of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from hived import Bind, Cluster, Preempt, Request
+from hived.server.kubernetes.inspection import AT_ONCE, GroupPods, inspection_routes
+
+from ..contract.specs import flat, lent, racks, reserves, wants
+
+#: what the deployed scheduler gives every cell
+ALWAYS = {"cellType", "cellAddress", "cellState", "cellHealthiness", "cellPriority"}
+
+
+class Source:
+    """A cluster and its pods."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.pods: dict[str, GroupPods] = {}
+        self.lazy: dict[str, tuple[str, str]] = {}
+
+    def run(self, request: Request) -> Bind | Preempt:
+        """Ask, and commit what is answered."""
+        decision = self.cluster.schedule(request)
+        assert isinstance(decision, (Bind, Preempt)), decision
+        self.cluster.commit(decision)
+        uids = tuple(f"{request.group}-{number}" for number in range(len(decision.placement.pods)))
+        self.pods[request.group] = GroupPods(uids) if isinstance(decision, Bind) else GroupPods((), uids)
+        return decision
+
+    def pods_of(self, group: str) -> GroupPods:
+        return self.pods[group]
+
+    def lazy_preemption(self, group: str) -> tuple[str, str] | None:
+        return self.lazy.get(group)
+
+
+def asked(source: Source, path: str) -> httpx.Response:
+    """The answer to a GET."""
+    app = FastAPI(redirect_slashes=False)
+    app.include_router(inspection_routes(source))
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://hived") as client:
+            return await client.get(f"/v1/inspect/{path}")
+
+    return asyncio.run(ask())
+
+
+def got(source: Source, path: str) -> Any:
+    """What is there, as JSON."""
+    response = asked(source, path)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/json"
+    return response.json()
+
+
+def cells_in(trees: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All cells of some trees, from the top down."""
+    found = []
+    for tree in trees:
+        found += [tree, *cells_in(tree.get("cellChildren", []))]
+    return found
+
+
+@pytest.fixture
+def busy() -> Source:
+    """Two racks of two nodes: ``a`` has a rack, ``b`` a node; loans, a preemption, a bad node."""
+    source = Source(Cluster.from_spec(racks({"a": {"RACK": 1}, "b": {"RACK.NODE": 1}})))
+    source.cluster.set_node_health("r1n1", healthy=False)
+    source.run(wants("a/train", "a", (2, 4), priority=1))
+    source.run(lent("borrowed", "a", 4))
+    source.run(wants("b/train", "b", 2, priority=3))
+    return source
+
+
+def test_a_group_that_runs_is_shown_with_its_places_and_pods(busy: Source) -> None:
+    assert got(busy, "affinitygroups/a/train") == {
+        "metadata": {"name": "a/train"},
+        "status": {
+            "vc": "a",
+            "priority": 1,
+            "state": "Allocated",
+            "physicalPlacement": {"r0n0": [0, 1, 2, 3], "r0n1": [0, 1, 2, 3]},
+            "virtualPlacement": {
+                "a/0": [f"a/0/{leaf // 4}/{leaf // 2}/{leaf}" for leaf in range(8)],
+            },
+            "allocatedPods": ["a/train-0", "a/train-1"],
+        },
+    }
+
+
+def test_a_preempting_group_and_its_victim_are_shown_as_such(busy: Source) -> None:
+    by = got(busy, "affinitygroups/b/train")["status"]
+    assert by == {
+        "vc": "b",
+        "priority": 3,
+        "state": "Preempting",
+        "physicalPlacement": {"r1n0": [0, 1]},
+        "virtualPlacement": {"b/0": ["b/0/0/0", "b/0/0/1"]},
+        "preemptingPods": ["b/train-0"],
+    }
+    assert got(busy, "affinitygroups/borrowed")["status"] == {
+        "vc": "a",
+        "priority": -1,
+        "state": "BeingPreempted",
+        "physicalPlacement": {"r1n0": [0, 1, 2, 3]},
+        "allocatedPods": ["borrowed-0"],
+    }
+
+
+def test_all_groups_that_hold_cells_are_listed_and_none_that_waits(busy: Source) -> None:
+    busy.cluster.schedule(wants("waits", "a", (2, 4), priority=1))
+    listed = got(busy, "affinitygroups/")
+    assert listed == got(busy, "affinitygroups")
+    assert listed.keys() == {"items"}
+    assert [group["metadata"]["name"] for group in listed["items"]] == ["a/train", "b/train", "borrowed"]
+    assert all(group == got(busy, f"affinitygroups/{group['metadata']['name']}") for group in listed["items"])
+
+
+def test_no_groups_are_an_empty_list() -> None:
+    assert got(Source(Cluster.from_spec(flat({"a": 1}))), "affinitygroups/") == {"items": []}
+
+
+def test_a_group_that_was_preempted_lazily_says_for_whom_and_since_when() -> None:
+    source = Source(Cluster.from_spec(flat({"a": 1}, spare=1)))
+    source.run(wants("low", "a", 4, priority=0, lazy_preemption=True))
+    source.run(wants("high", "a", 4, priority=1))
+    source.lazy["low"] = ("high", "2026-01-02T03:04:05Z")
+    status = got(source, "affinitygroups/low")["status"]
+    assert status["lazyPreemptionStatus"] == {"preemptor": "high", "preemptionTime": "2026-01-02T03:04:05Z"}
+    assert "virtualPlacement" not in status
+    assert status["priority"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("affinitygroups/nobody", "there is no affinity group 'nobody'"),
+        ("affinitygroups/waits", "affinity group 'waits' waits"),
+        ("clusterstatus/virtualclusters/nobody", "there is no virtual cluster 'nobody'"),
+    ],
+)
+def test_what_is_not_there_is_a_string_with_status_400(busy: Source, path: str, words: str) -> None:
+    busy.cluster.schedule(wants("waits", "a", (2, 4), priority=1))
+    response = asked(busy, path)
+    assert response.status_code == 400
+    assert response.headers["content-type"] == "application/json"
+    assert isinstance(response.json(), str)
+    assert words in response.json()
+
+
+def test_a_physical_cell_shows_the_virtual_cell_that_stands_on_it(busy: Source) -> None:
+    physical = got(busy, "clusterstatus/physicalcluster")
+    top = {key: value for key, value in physical[0].items() if key != "cellChildren"}
+    assert top == {
+        "leafCellType": "GPU",
+        "cellType": "RACK",
+        "cellAddress": "0",
+        "cellState": "Used",
+        "cellHealthiness": "Healthy",
+        "cellPriority": 1,
+        "vc": "a",
+        "virtualCell": {
+            "leafCellType": "GPU",
+            "cellType": "RACK",
+            "cellAddress": "a/0",
+            "cellState": "Used",
+            "cellHealthiness": "Healthy",
+            "cellPriority": 1,
+        },
+    }
+    node = physical[0]["cellChildren"][1]
+    assert (node["cellAddress"], node["isNodeLevel"], node["virtualCell"]["isNodeLevel"]) == ("0/r0n1", True, True)
+    leaf = node["cellChildren"][1]["cellChildren"][1]
+    assert leaf == {
+        "cellType": "GPU",
+        "cellAddress": "0/r0n1/1/3",
+        "cellState": "Used",
+        "cellHealthiness": "Healthy",
+        "cellPriority": 1,
+        "vc": "a",
+        "virtualCell": {
+            "cellType": "GPU",
+            "cellAddress": "a/0/1/3/7",
+            "cellState": "Used",
+            "cellHealthiness": "Healthy",
+            "cellPriority": 1,
+        },
+    }
+
+
+def test_states_priorities_and_health_are_the_deployed_schedulers_words(busy: Source) -> None:
+    cells = {cell["cellAddress"]: cell for cell in cells_in(got(busy, "clusterstatus/physicalcluster"))}
+    words = {
+        address: (cell["cellState"], cell["cellHealthiness"], cell["cellPriority"]) for address, cell in cells.items()
+    }
+    assert words["1"] == ("Used", "Bad", 3)
+    assert words["1/r1n0"] == ("Used", "Healthy", 3)
+    assert words["1/r1n0/0"] == ("Reserving", "Healthy", 3)
+    assert words["1/r1n0/1/2"] == ("Used", "Healthy", -1)
+    assert words["1/r1n1"] == words["1/r1n1/1/3"] == ("Free", "Bad", -2)
+    assert (cells["1/r1n0/0/1"]["vc"], cells["1/r1n0/1/2"]["vc"]) == ("b", "a")
+    assert "virtualCell" not in cells["1/r1n0/1/2"]
+    busy.cluster.release("borrowed")
+    cells = {cell["cellAddress"]: cell for cell in cells_in(got(busy, "clusterstatus/physicalcluster"))}
+    assert cells["1/r1n0/0"]["cellState"] == "Reserved"
+
+
+def test_a_vc_shows_its_cells_where_they_stand_and_what_is_lent_to_it(busy: Source) -> None:
+    b = got(busy, "clusterstatus/virtualclusters/b")
+    assert [(cell["cellAddress"], cell["cellState"], cell["cellPriority"]) for cell in cells_in(b)] == [
+        ("b/0", "Used", 3),
+        ("b/0/0", "Reserving", 3),
+        ("b/0/0/0", "Reserving", 3),
+        ("b/0/0/1", "Reserving", 3),
+        ("b/0/1", "Free", -2),
+        ("b/0/1/2", "Free", -2),
+        ("b/0/1/3", "Free", -2),
+    ]
+    assert b[0]["physicalCell"]["cellAddress"] == "1/r1n0"
+    assert "physicalCell" not in b[0]["cellChildren"][1]
+    rack, *loans = got(busy, "clusterstatus/virtualclusters/a")
+    assert rack["cellAddress"] == "a/0"
+    assert [loan["cellAddress"] for loan in loans] == ["1/r1n0/1/2-opp", "1/r1n0/1/3-opp"]
+    assert loans[0] == {
+        "cellType": "GPU",
+        "cellAddress": "1/r1n0/1/2-opp",
+        "cellState": "Used",
+        "cellHealthiness": "Healthy",
+        "cellPriority": -1,
+        "physicalCell": {
+            "cellType": "GPU",
+            "cellAddress": "1/r1n0/1/2",
+            "cellState": "Used",
+            "cellHealthiness": "Healthy",
+            "cellPriority": -1,
+            "vc": "a",
+        },
+    }
+
+
+def test_the_whole_is_its_parts_with_and_without_a_slash(busy: Source) -> None:
+    whole = got(busy, "clusterstatus")
+    assert whole == got(busy, "clusterstatus/")
+    assert whole.keys() == {"physicalCluster", "virtualClusters"}
+    assert whole["physicalCluster"] == got(busy, "clusterstatus/physicalcluster")
+    assert whole["physicalCluster"] == got(busy, "clusterstatus/physicalcluster/")
+    assert whole["virtualClusters"] == got(busy, "clusterstatus/virtualclusters/")
+    assert whole["virtualClusters"] == got(busy, "clusterstatus/virtualclusters")
+    for vc in ("a", "b"):
+        assert whole["virtualClusters"][vc] == got(busy, f"clusterstatus/virtualclusters/{vc}")
+
+
+def test_every_cell_has_the_fields_of_the_deployed_scheduler_and_no_others(busy: Source) -> None:
+    whole = got(busy, "clusterstatus")
+    for cell in cells_in(whole["physicalCluster"]):
+        assert ALWAYS <= cell.keys() <= ALWAYS | {"leafCellType", "isNodeLevel", "cellChildren", "vc", "virtualCell"}
+        assert cell.get("virtualCell", {}).keys() <= ALWAYS | {"leafCellType", "isNodeLevel"}
+    for cell in cells_in([cell for cells in whole["virtualClusters"].values() for cell in cells]):
+        assert ALWAYS <= cell.keys() <= ALWAYS | {"leafCellType", "isNodeLevel", "cellChildren", "physicalCell"}
+        assert cell.get("physicalCell", {}).keys() <= ALWAYS | {"leafCellType", "isNodeLevel", "vc"}
+    tops = [*whole["physicalCluster"], whole["virtualClusters"]["a"][0], *whole["virtualClusters"]["b"]]
+    assert all(cell["leafCellType"] == "GPU" for cell in tops)
+    assert all("leafCellType" not in cell for top in tops for cell in cells_in(top["cellChildren"]))
+
+
+def test_a_vc_with_nothing_is_an_empty_list() -> None:
+    source = Source(Cluster.from_spec(flat({"a": 0}, nodes=1)))
+    assert got(source, "clusterstatus/virtualclusters/") == {"a": []}
+    assert got(source, "clusterstatus/virtualclusters/a") == []
+
+
+def test_a_cluster_of_many_pieces_is_of_one_moment() -> None:
+    """Groups end while the answer is under way; it shows them all the same."""
+    source = Source(Cluster.from_spec(flat({"a": 200})))
+    for number in range(100):
+        source.run(wants(f"g{number}", "a", 4))
+    before = got(source, "clusterstatus")
+    assert len(cells_in(before["physicalCluster"])) > 3 * AT_ONCE
+    app = FastAPI()
+    app.include_router(inspection_routes(source))
+    pieces = 0
+
+    async def ends_groups(scope: Any, receive: Any, send: Any) -> None:
+        async def watch(message: Any) -> None:
+            nonlocal pieces
+            await send(message)
+            if message["type"] == "http.response.body" and message.get("more_body"):
+                if pieces < 100:
+                    source.cluster.release(f"g{pieces}")
+                pieces += 1
+
+        await app(scope, receive, watch)
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(ends_groups), base_url="http://hived") as client:
+            return await client.get("/v1/inspect/clusterstatus")
+
+    assert asyncio.run(ask()).json() == before
+    assert pieces > 6
+    assert got(source, "clusterstatus") != before
+
+
+def test_names_with_marks_come_through_whole() -> None:
+    spec = flat({'ä "b"': 1})
+    spec["physicalCluster"]["physicalCells"][0]["pinnedCellId"] = "pin"
+    spec["virtualClusters"] = {'ä "b"': reserves(pinned=["pin"])}
+    source = Source(Cluster.from_spec(spec))
+    whole = got(source, "clusterstatus/virtualclusters/")
+    assert list(whole) == ['ä "b"']
+    assert whole['ä "b"'][0]["cellAddress"] == 'ä "b"/0'
