@@ -1,6 +1,6 @@
 """``python -m benchmarks [SUITE ...] [--no-history]``: measure, print a table, keep the history.
 
-Suites: core, contract, simulation, live, dashboard; all of them by default.
+Suites: core, contract, simulation, live, dashboard, extender, kube-scheduler; all of them by default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import contract, core, dashboard, live, simulation
+from . import contract, core, dashboard, extender, kube_scheduler, live, simulation
 from .measuring import Figure
 
 HISTORY = Path(__file__).parent / "history.jsonl"
@@ -25,6 +25,8 @@ SUITES = {
     "simulation": simulation.measure,
     "live": live.measure,
     "dashboard": dashboard.measure,
+    "extender": extender.measure,
+    "kube-scheduler": kube_scheduler.measure,
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +15,7 @@ from .turns import Bind, Tell
 
 _LONGEST = 140  #: characters of a reason that is repeated for every node
 _LONGEST_EVENT = 1000
+_PLAIN = re.compile(r"[A-Za-z0-9.-]*")
 
 
 class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +26,48 @@ class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
     Nodes: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class ForAll(Mapping[str, str]):
+    """The same reason for all of many nodes, written as JSON without being spelled out before."""
+
+    def __init__(self, nodes: Sequence[str], why: str) -> None:
+        self._nodes, self._why = nodes, why
+
+    def __getitem__(self, node: str) -> str:
+        if node not in self._nodes:
+            raise KeyError(node)
+        return self._why
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def json(self) -> bytes:
+        """All of it. O(nodes)."""
+        if not self._nodes or not _PLAIN.fullmatch("".join(self._nodes)):  # no name of a node, or none at all
+            return msgspec.json.encode(dict.fromkeys(self._nodes, self._why))
+        reason = msgspec.json.encode(self._why).decode()
+        return ('{"' + f'":{reason},"'.join(self._nodes) + f'":{reason}}}').encode()
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to filter."""
 
     NodeNames: list[str] | None = None
-    FailedNodes: dict[str, str] | None = None
-    FailedAndUnresolvableNodes: dict[str, str] | None = None
+    FailedNodes: Mapping[str, str] | None = None
+    FailedAndUnresolvableNodes: Mapping[str, str] | None = None
     Error: str = ""
+
+
+def _as_json(value: object) -> msgspec.Raw:
+    if isinstance(value, ForAll):
+        return msgspec.Raw(value.json())
+    raise NotImplementedError(f"no answer has a {type(value).__name__}")
+
+
+#: writes all answers
+encoder = msgspec.json.Encoder(enc_hook=_as_json)
 
 
 class MetaPod(msgspec.Struct, frozen=True):
@@ -74,7 +111,7 @@ class BindAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     Error: str = ""
 
 
-def answer(mind: MindState, entry: PodEntry, offered: Collection[str], tells_unresolvable: bool) -> tuple[str, Answer]:
+def answer(mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unresolvable: bool) -> tuple[str, Answer]:
     """What filter is answered about a pod that was :meth:`~.mind.Mind.asked` for, and that in one word. O(nodes).
 
     ``tells_unresolvable``: kube-scheduler understands ``FailedAndUnresolvableNodes`` (from 1.21 on).
@@ -123,9 +160,9 @@ def tell(mind: MindState, entry: PodEntry, text: str) -> None:
         mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", text[:_LONGEST_EVENT]))
 
 
-def _failed(why: str, offered: Collection[str], unresolvable: bool) -> Answer:
+def _failed(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
     """The same reason for all nodes."""
-    nodes = dict.fromkeys(offered, f"hived: {' '.join(why.split())}"[:_LONGEST])
+    nodes = ForAll(offered, f"hived: {' '.join(why.split())}"[:_LONGEST])
     if unresolvable:
         return Answer(NodeNames=[], FailedAndUnresolvableNodes=nodes)
     return Answer(NodeNames=[], FailedNodes=nodes)

@@ -263,7 +263,9 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> Ask:
     group, size = pod.label(keys.GROUP), pod.label(keys.GROUP_SIZE)
     owner = gang_owner(pod)
     name, uid = pod.key, ""
-    if alone or (group is None and (owner is None or members is None) and size is None):
+    # one pod is no gang: so that its annotations, which do not say what made it one, mean the same after a restart
+    unsized = owner is None or members is None or sum(member.pods for member in members) == 1
+    if alone or (group is None and unsized and size is None):
         members = (Member(1, cells),)
     elif group is not None or size is not None:
         if size is None:

@@ -151,14 +151,18 @@ class Engine:
         """All there is, is known: from now on it is decided."""
         mind = Mind(Cluster.from_spec(self.spec), YarnCS(), self._evict_after)
         mind.start(nodes, pods, self.clock())
+        self.settle(mind)
+        _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))
+        self._spawn(self._say_role("leader"))
+        return mind
+
+    def settle(self, mind: Mind) -> None:
+        """From now on ``mind`` decides."""
         self.mind = mind
         # what is here now is here for long: looking through it for garbage would hold up a question now and then
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 1_000_000)
-        _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))
-        self._spawn(self._say_role("leader"))
-        return mind
 
     @property
     def leader(self) -> bool:
@@ -235,7 +239,7 @@ class Engine:
     async def filter(self, pod: Pod, offered: Iterable[str]) -> tuple[str, Answer]:
         """Where ``pod`` goes, of the nodes ``offered``, or why not; and the same in one word."""
         self.decides()
-        nodes = frozenset(offered)
+        nodes = offered if isinstance(offered, list) else list(offered)
         try:
             members = await self._owners.members(pod)
         except AskError as error:

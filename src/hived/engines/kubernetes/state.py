@@ -180,6 +180,7 @@ class MindState:
                     self.give_slot(other, gang, at)
                     break
             self._see_who_can_go(gang, at)
+            self._flee(gang, at)
         elif gang.in_line and not gang.complete:
             gang.in_line = False
             self.lines.left(gang)
@@ -326,10 +327,14 @@ class MindState:
             self.note("node", "", at, f"health has changed: {shown}")
             self.lost_reservations("hardware under it turned bad", at)
             for gang in [self.gangs[name] for name in self.to_bind]:
-                if not gang.on_nodes and self._on_bad_hardware(gang):
-                    self.unplace(gang, at, "hardware under it turned bad")
-                    self.line_up(gang)
+                self._flee(gang, at)
             self.lines.stir()
+
+    def _flee(self, gang: Gang, at: float) -> None:
+        """None of it runs, and it cannot run where it was to: it looks for another place."""
+        if not gang.on_nodes and self._on_bad_hardware(gang):
+            self.unplace(gang, at, "hardware under it is bad")
+            self.line_up(gang)
 
     def _on_bad_hardware(self, gang: Gang) -> bool:
         nodes = self.nodes

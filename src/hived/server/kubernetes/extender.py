@@ -16,6 +16,7 @@ from hived.engines.kubernetes.answering import (
     FilterArgs,
     PreemptArgs,
     Victims,
+    encoder,
 )
 from hived.engines.kubernetes.engine import Engine
 from hived.errors import ForbiddenError, HivedError, UnavailableError
@@ -27,7 +28,6 @@ _log = logging.getLogger("hived.kubernetes")
 _filter_args = msgspec.json.Decoder(FilterArgs)
 _preempt_args = msgspec.json.Decoder(PreemptArgs)
 _bind_args = msgspec.json.Decoder(BindArgs)
-_encoder = msgspec.json.Encoder()
 
 #: what became of a question, in one word, and what is answered
 _Answered = tuple[str, Answer | BindAnswer | Victims | Response]
@@ -72,7 +72,7 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
             _log.warning("%s: %s", verb, found)
         metrics.observe(verb, result, time.perf_counter() - began)
         response = (
-            found if isinstance(found, Response) else Response(_encoder.encode(found), media_type="application/json")
+            found if isinstance(found, Response) else Response(encoder.encode(found), media_type="application/json")
         )
         if result == "unavailable":
             response.headers["Connection"] = "close"  # the next one may reach who decides

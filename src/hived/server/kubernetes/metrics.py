@@ -168,7 +168,7 @@ class _OfEngine(Collector):
         """O(bad GPUs + reserved GPUs + VCs)."""
         nodes, books = mind.nodes, mind.books
         bad = sum((node, device) not in books.at for node in nodes.bad_nodes for device in nodes.devices[node])
-        bad += sum(place not in books.at for place in nodes.bad_devices if place[0] not in nodes.bad_nodes)
+        bad += sum(place not in books.at for place in nodes.bad_devices)
         found = {
             "guaranteed": sum(books.used.values()),
             "opportunistic": sum(books.lent.values()),

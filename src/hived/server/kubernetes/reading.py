@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hived.cluster.reasons import BehindOthers, ReasonKind
+from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.engines.kubernetes.state import MindState
 from hived.server.mapping import in_turn
@@ -33,11 +33,10 @@ def _in_no_line(mind: MindState, most: int) -> list[Gang]:
 
 
 def why(gang: Gang) -> ReasonKind:
-    """The decisive reason of a gang that waits, as far as that can be said of it alone. O(its reasons)."""
+    """The decisive reason of a gang that waits, as far as that can be said of it alone. O(1)."""
     if gang.state is GangState.RESERVED:
         return ReasonKind.WAITING_FOR_PREEMPTION
     if not gang.complete or not gang.asked:
         return ReasonKind.WAITING_FOR_GANG
-    # the core is asked for who is first in line, so of the others it has said nothing
-    said = (reason.kind for reason in gang.reasons if not isinstance(reason, BehindOthers))
-    return next(said, ReasonKind.BEHIND_OTHERS)
+    # the core is asked for who is first in line, so of the others it may have said nothing
+    return gang.reasons[0].kind if gang.reasons else ReasonKind.BEHIND_OTHERS

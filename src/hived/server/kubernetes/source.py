@@ -191,9 +191,8 @@ class KubernetesSource:
         if mind is None:
             return []
         single: dict[str, list[int]] = {}
-        for node, device in mind.nodes.bad_devices:
-            if node not in mind.nodes.bad_nodes:
-                single.setdefault(node, []).append(device)
+        for node, device in mind.nodes.bad_devices:  # of nodes that are not bad themselves
+            single.setdefault(node, []).append(device)
         found = [stretch for node in mind.nodes.bad_nodes for stretch in self._map.whole(node)]
         for node, devices in single.items():
             found += self._map.stretches("", PodPlacement(node, tuple(sorted(devices))))

@@ -1,0 +1,92 @@
+"""1,000 pods over 200 nodes through a real kube-scheduler: with HiveD as its extender, and alone, in one run.
+
+Alone, the nodes advertise the GPUs and kube-scheduler counts them: what it needs by itself. The rest is what being
+asked costs, of which the service's own part is told by its metrics. Kubernetes runs on the same machine.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.kubernetes import binaries
+from tests.kubernetes.cluster import Api, Cluster
+from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.real import scenes
+from tests.kubernetes.service import Service, grant
+
+from .measuring import Figure
+
+NODES, PODS = 200, 1_000
+Json = dict[str, Any]
+
+
+def measure() -> list[Figure]:
+    """Pods a second, from the first that is created to the last that is bound."""
+    plane = ControlPlane(binaries.find()).start()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return _measure(plane, Path(folder))
+        finally:
+            plane.stop()
+
+
+def _measure(plane: ControlPlane, folder: Path) -> list[Figure]:
+    api = Api(plane)
+    for name in ("alone", "asked"):
+        api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    grant(api)
+    cluster = Cluster(plane, "asked")
+    cluster.create_priority_class(scenes.GUARANTEED, 1000)
+    cluster.create_priority_class(scenes.OPPORTUNISTIC, 1)
+    names = [f"node-{number:03d}" for number in range(NODES)]
+    cluster.create_nodes(names, cpu="1000", pods=1000, resources={"hived.io/gpu": "8"})
+    service = Service(plane, folder, scenes.spec(names, {"a": NODES // 2, "b": NODES // 2}, gpus=8)).start()
+    try:
+        # an extender that manages nothing of these pods is not asked for them
+        plane.start_scheduler("http://127.0.0.1:1", "alone", {"managedResources": [{"name": "example.com/none"}]})
+        alone = _run(plane, "alone", lambda pod: {**pod, "spec": {**pod["spec"], "schedulerName": "alone"}})
+        plane.stop_scheduler("alone")
+        plane.start_scheduler(service.extender)
+        before = _own_seconds(service)
+        asked = _run(plane, "asked", lambda pod: pod)
+        own = _own_seconds(service) - before
+    finally:
+        service.close()
+        plane.stop_scheduler()
+        cluster.close()
+        api.close()
+    what = f"{PODS:,} pods, {NODES} nodes"
+    return [
+        Figure(f"{what}: kube-scheduler with HiveD", PODS / asked, "pods/s", "> 100"),
+        Figure(f"{what}: kube-scheduler alone", PODS / alone, "pods/s"),
+        Figure(f"{what}: the service's own part of a pod", own / PODS * 1e3, "ms"),
+        Figure(f"{what}: all of a pod with HiveD", asked / PODS * 1e3, "ms"),
+    ]
+
+
+def _run(plane: ControlPlane, namespace: str, dress: Callable[[Json], Json]) -> float:
+    """Seconds. The pods all fit."""
+    cluster = Cluster(plane, namespace)
+    dice = random.Random(1)
+    pods = [dress(scenes.pod(f"pod-{n}", "ab"[n % 2], dice.choice([1, 1, 1, 2]))) for n in range(PODS)]
+    began = time.perf_counter()
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        list(threads.map(cluster.create_pod, pods))
+    while len(cluster.placed()) < PODS:
+        if time.perf_counter() - began > 300:
+            raise AssertionError(f"only {len(cluster.placed())} of {PODS} pods are bound:\n{cluster.picture()[-3000:]}")
+        time.sleep(0.05)
+    seconds = time.perf_counter() - began
+    cluster.api("DELETE", f"/api/v1/namespaces/{namespace}/pods", gracePeriodSeconds="0")
+    return seconds
+
+
+def _own_seconds(service: Service) -> float:
+    """What the service has spent on questions so far."""
+    return service.metric("hived_request_duration_seconds_sum")
