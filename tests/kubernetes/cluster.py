@@ -82,10 +82,14 @@ class Cluster:
         self.plane.start_api_server()  # a test that failed may have left it stopped
         if self._kubelet is not None:
             self._kubelet.stop()
-        self.api("DELETE", self._path("pods"), gracePeriodSeconds="0")
+        self.empty()
         for name in self._nodes:
             self.delete_node(name)
         self.api.close()
+
+    def empty(self) -> None:
+        """Take its pods away, at once."""
+        self.api("DELETE", self._path("pods"), gracePeriodSeconds="0")
 
     # --- nodes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import socket
 import ssl
@@ -119,6 +120,10 @@ class ControlPlane:
         """What a program has said: ``kube-scheduler`` (or ``kube-scheduler-NAME``), ``kube-apiserver``, ..."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
+    def cpu_s(self, name: str) -> float:
+        """Seconds of processor time that a program has used."""
+        return cpu_s(self._running[name].pid)
+
     # --- the API server
 
     def start_api_server(self) -> None:
@@ -224,7 +229,10 @@ class ControlPlane:
     def _scheduler_config(self, url: str, name: str, extender: Mapping[str, Any]) -> dict[str, Any]:
         minor = self.binaries.version[1]
         version = "v1beta1" if minor < 23 else "v1beta3" if minor < 25 else "v1"
+        at = f"127.0.0.1:{_free_port()}"  # else it is 10251, which another may have
+        plain = {"healthzBindAddress": at, "metricsBindAddress": at} if minor < 23 else {}
         return {
+            **plain,
             "apiVersion": f"kubescheduler.config.k8s.io/{version}",
             "kind": "KubeSchedulerConfiguration",
             "clientConnection": {"kubeconfig": str(self.kubeconfig("scheduler")), "qps": 1000, "burst": 1000},
@@ -314,6 +322,12 @@ class ControlPlane:
                     state = "does not get ready" if ended is None else f"ended with {ended}"
                     raise RuntimeError(f"{name} {state}: {error}\n{self.log(name)[-3000:]}") from None
             time.sleep(0.05)
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _token(user: str) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from hived.cluster.cluster import Cluster
+from hived.cluster.requests import Member
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
 from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
@@ -35,7 +36,6 @@ from .mind import Mind
 from .objects import Node, Pod
 from .owners import Owners
 from .paths import node_path, pod_path, pods_path
-from .reflecting import Reflector
 from .specs import SpecSource, understood
 from .turns import Bind
 from .writing import Writer
@@ -81,8 +81,8 @@ class Engine:
         self._writer = Writer(api, self.counts, self._evict_failed, _COMPONENT)
         self._tasks: list[asyncio.Task[Any]] = []
         self._binder = PodBinder(api, self.counts, self.clock, self._spawn)
-        #: those of nodes and pods, once it leads
-        self._feeds: tuple[Reflector[Any], ...] = ()
+        #: once it leads
+        self._feed: Feed | None = None
         self._tells_unresolvable = False
         self._turn_is_due = False
         self._changed = asyncio.Event()
@@ -97,7 +97,7 @@ class Engine:
         self.spec = understood(await self._source.read(), self._source.name)
         self.spec_loaded_at = self.clock()
         self._tells_unresolvable = await self._api.version() >= (1, 21)
-        self._spawn(self._source.follow(self._new_spec))
+        self._spawn(self._source.follow(self._new_spec, self._refuse_spec))
         if self._leader is None:
             self._lead()
         else:
@@ -142,9 +142,8 @@ class Engine:
             self._fail(UnavailableError("leadership was lost; another replica decides now"))
 
     def _lead(self) -> None:
-        feed = Feed(self._api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon)
-        self._feeds = (feed.nodes, feed.pods)
-        feed.start()
+        self._feed = Feed(self._api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon)
+        self._feed.start()
         self._spawn(self._ticking())
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> Mind:
@@ -181,11 +180,6 @@ class Engine:
             return self._leader.problem is None and bool(self._leader.holder)
         return self.mind is not None
 
-    @property
-    def heard_s(self) -> float:
-        """Seconds since the quieter of the watches was heard of; infinite where there is none yet."""
-        return max((time.monotonic() - feed.last_heard for feed in self._feeds), default=float("inf"))
-
     def decides(self) -> Mind:
         """The mind. Raises :class:`UnavailableError` while it does not decide."""
         if not self.leader:
@@ -215,13 +209,17 @@ class Engine:
                 report = self.mind.reconfigure(spec, self.clock())
                 _log.info("a new spec: %d groups as before, %d not", len(report.kept), len(report.downgraded))
         except InputError as error:
-            self.spec_problem = str(error)
-            self.counts.spec_reloads["refused"] += 1
-            _log.error("the new spec is refused, the old one stays: %s", error)
+            self._refuse_spec(error)
             return
         self.spec, self.spec_loaded_at, self.spec_problem = spec, self.clock(), ""
         self.counts.spec_reloads["ok"] += 1
         self._turn_soon()
+        self._wake_watchers()
+
+    def _refuse_spec(self, error: InputError) -> None:
+        self.spec_problem = str(error)
+        self.counts.spec_reloads["refused"] += 1
+        _log.error("the new spec is refused, the old one stays: %s", error)
 
     async def _ticking(self) -> None:
         tidied = time.monotonic()
@@ -238,15 +236,13 @@ class Engine:
 
     async def filter(self, pod: Pod, offered: Iterable[str]) -> tuple[str, Answer]:
         """Where ``pod`` goes, of the nodes ``offered``, or why not; and the same in one word."""
-        self.decides()
         nodes = offered if isinstance(offered, list) else list(offered)
         try:
-            members = await self._owners.members(pod)
+            members = await self._members(pod)
+            mind = self.decides()
+            entry = mind.asked(pod, members, nodes, self.clock())
         except AskError as error:
             return "refused", Answer(NodeNames=[], FailedNodes=dict.fromkeys(nodes, f"hived: {error}"))
-        mind = self.decides()
-        try:
-            entry = mind.asked(pod, members, nodes, self.clock())
         except NotFoundError as error:
             return "gone", Answer(Error=str(error))
         found = answer(mind, entry, nodes, self._tells_unresolvable)
@@ -255,9 +251,8 @@ class Engine:
 
     async def preempt(self, pod: Pod, offered: Iterable[str]) -> tuple[str, VictimsAnswer]:
         """Which pods have to go before ``pod`` can come; ``offered``: nodes that would do if some went."""
-        self.decides()
         try:
-            members = await self._owners.members(pod)
+            members = await self._members(pod)
             mind = self.decides()
             entry = mind.asked_to_preempt(pod, members, frozenset(offered), self.clock())
         except (AskError, NotFoundError):
@@ -265,6 +260,16 @@ class Engine:
         found = preemption(mind, entry)
         self._turn_soon()
         return "victims" if found.NodeNameToMetaVictims else "none", found
+
+    async def _members(self, pod: Pod) -> tuple[Member, ...] | None:
+        """The gang that the owner of ``pod`` makes, once there is such a pod.
+
+        Raises :class:`AskError`, :class:`NotFoundError`, :class:`UnavailableError`.
+        """
+        mind = self.decides()
+        if self._feed is not None and not await self._feed.confirm(mind, pod):
+            raise NotFoundError(f"there is no pod {pod.key} with the uid {pod.metadata.uid} (any more)")
+        return await self._owners.members(pod)
 
     async def bind(self, uid: str, node: str) -> None:
         """Bind a pod, with its annotations, in one call.

@@ -8,21 +8,24 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from hived.cluster.requests import Member
 
-from .api import KubeApi
+from .api import ApiError, KubeApi
 from .asking import AskError
 from .counts import Counts
 from .mind import Mind
 from .objects import Node, Pod
 from .owners import Owners
-from .paths import nodes_path, pods_path
+from .paths import nodes_path, pod_path, pods_path
 from .reflecting import Reflector
 
 _log = logging.getLogger("hived.kubernetes")
 #: those that hold nothing are none of our business
 _LIVING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _AT_ONCE = 16
+_PATIENCE_S = 0.2  #: with the watch
 
 #: a pod, and the gang that its owner makes of it
 Sized = tuple[Pod, tuple[Member, ...] | None]
@@ -41,7 +44,7 @@ class Feed:
         begin: Callable[[list[Node], list[Sized]], Mind],
         fed: Callable[[], None],
     ) -> None:
-        self._owners, self._counts, self._clock, self._spawn = owners, counts, clock, spawn
+        self._api, self._owners, self._counts, self._clock, self._spawn = api, owners, counts, clock, spawn
         self._begin, self._fed = begin, fed
         self._mind: Mind | None = None
         self._starting = False
@@ -50,6 +53,8 @@ class Feed:
         self._nodes: dict[str, Node] | None = None
         #: pods whose owners are being read: the latest of each
         self._resolving: dict[str, Pod] = {}
+        #: who wants to know that a pod is known, by its uid
+        self._awaited: dict[str, asyncio.Event] = {}
         self.pods = self._reflector(api, pods_path(), Pod, self._pods_are, self._pod_changed, _LIVING)
         self.nodes = self._reflector(api, nodes_path(), Node, self._nodes_are, self._node_changed)
 
@@ -140,7 +145,7 @@ class Feed:
         known, members = (True, None) if pod.spec.node_name else self._owners.known(pod)
         if known:
             self._resolving.pop(uid, None)
-            mind.pod_changed(pod, members, self._clock())
+            self._is_known(mind, pod, members)
             return
         first = uid not in self._resolving
         self._resolving[uid] = pod
@@ -156,8 +161,47 @@ class Feed:
             return
         latest = self._resolving.pop(pod.metadata.uid, None)
         if latest is not None:
-            mind.pod_changed(latest, members, self._clock())
+            self._is_known(mind, latest, members)
             self._fed()
+
+    def _is_known(self, mind: Mind, pod: Pod, members: tuple[Member, ...] | None) -> None:
+        mind.pod_changed(pod, members, self._clock())
+        awaited = self._awaited.pop(pod.metadata.uid, None)
+        if awaited is not None:
+            awaited.set()
+
+    async def confirm(self, mind: Mind, pod: Pod) -> bool:
+        """Whether there is such a pod, by the word of the API server; whoever asks may be late, or lie.
+
+        The watch brings it as a rule, a moment after kube-scheduler's; else it is read. Raises :class:`AskError` where
+        its owner cannot be read, and what the API server raises.
+        """
+        uid = pod.metadata.uid
+        if uid in mind.pods:
+            return True
+        awaited = self._awaited.setdefault(uid, asyncio.Event())
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await awaited.wait()
+        except TimeoutError:
+            if self._awaited.get(uid) is awaited:
+                del self._awaited[uid]
+        return uid in mind.pods or await self._read(mind, pod)
+
+    async def _read(self, mind: Mind, pod: Pod) -> bool:
+        """The same, of the API server alone; a pod that asks for nothing of ours is taken in too, to be answered."""
+        try:
+            answer = await self._api.get(pod_path(pod.metadata.namespace, pod.metadata.name))
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        found = msgspec.json.decode(answer, type=Pod)
+        if found.metadata.uid != pod.metadata.uid:
+            return False
+        if found.metadata.uid not in mind.pods:
+            mind.pod_changed(found, None if found.spec.node_name else await self._owners.members(found), self._clock())
+        return True
 
     # -- the beginning --------------------------------------------------------------------------------------------
 

@@ -94,11 +94,8 @@ class Leader:
 
     async def _turn(self) -> None:
         """One look at the lease, and the pause after it."""
-        if self._told:
-            # an answer that comes too late is of no use
-            await self._at_most(self._leads_until - self._clock(), self._try())
-        else:
-            await self._at_most(self._deadline_s, self._try())
+        # a leader has no use for an answer that comes too late
+        await self._at_most(self._leads_until - self._clock() if self._told else self._deadline_s, self._try())
         self._tell()
         if self._told:
             await self._sleep(max(0.0, min(self._retry_s, self._leads_until - self._clock())))
@@ -142,7 +139,7 @@ class Leader:
             self.holder = spec.get("holderIdentity") or ""
 
     def _is_ours(self) -> bool:
-        return bool(self._claim) and self.holder == self.identity and self._seen.get("acquireTime") == self._claim
+        return self.holder == self.identity and self._seen.get("acquireTime") == self._claim
 
     def _is_free(self) -> bool:
         """Nobody holds it, or its holder has not been heard of for as long as it asked for."""

@@ -256,6 +256,8 @@ class Mind(MindState):
         if gang is None or gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None:
             what = "is being preempted" if gang is not None and gang.state is GangState.PREEMPTED else "has no place"
             raise ConflictError(f"pod {entry.key} {what}; kube-scheduler has to ask for it again")
+        if entry.bound:
+            raise ConflictError(f"pod {entry.key} is on its node already")
         place = gang.placement.pods[entry.slot]
         if place.node != node:
             raise ConflictError(f"pod {entry.key} has its place on {place.node}, not on {node}")

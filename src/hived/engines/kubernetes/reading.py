@@ -12,6 +12,7 @@ import yaml
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPEST = 20  #: levels of lists and keys; what is read here needs seven
+_LARGEST = 200_000  #: values, with aliases written out
 #: characters: more than all annotations of an object may have
 _LONGEST = 262_144
 
@@ -33,19 +34,32 @@ def read_yaml(text: str) -> Any:
 
 
 def _check(text: str) -> None:
-    depth = 0
+    """Refuse what is too deep, or too large with its aliases written out. O(text)."""
+    written: dict[str, tuple[int, int]] = {}  # values and levels of what each anchor names
+    open_: list[list[Any]] = [[None, 0, 0]]  # anchor, values and levels of what is not closed yet
     for event in yaml.parse(text, Loader=_Loader):
-        what = ""
+        values, levels = 1, 0
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            what = f"more than {_DEEPEST} lists and keys inside each other" if depth > _DEEPEST else ""
+            open_.append([event.anchor, 1, 1])
+            values, levels = 0, 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+            anchor, values, levels = open_.pop()
+            if anchor is not None:
+                written[anchor] = values, levels
+            levels += 1
         elif isinstance(event, yaml.AliasEvent):
-            what = f"an alias (*{event.anchor}); write it out"
-        if what:
+            values, levels = written.get(str(event.anchor), (_LARGEST, 0))  # one inside itself is endless
+            levels += 1
+        elif isinstance(event, yaml.ScalarEvent):
+            if event.anchor is not None:
+                written[event.anchor] = 1, 0
+        else:
+            continue
+        outer = open_[-1]
+        outer[1], outer[2] = outer[1] + values, max(outer[2], levels)
+        if len(open_) + levels > _DEEPEST + 2 or outer[1] > _LARGEST:
             line = event.start_mark.line + 1 if event.start_mark is not None else 1
-            raise ValueError(f"line {line}: {what}")
+            raise ValueError(f"line {line}: too many lists and keys inside each other")
 
 
 def word(value: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +33,8 @@ class SpecSource(Protocol):
     async def read(self) -> str:
         """Its text. Raises :class:`InputError`."""
 
-    async def follow(self, changed: Callable[[str], None]) -> None:
-        """Hear of every new text, until cancelled."""
+    async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
+        """Hear of every new text, or why what is new is none, until cancelled."""
 
 
 def understood(text: str, source: str) -> ClusterSpec:
@@ -61,15 +60,22 @@ class FileSpec:
             raise SpecError(f"{self.name}: cannot be read: {error.strerror or error}") from None
         return _text(self._last, self.name)
 
-    async def follow(self, changed: Callable[[str], None]) -> None:
-        """Every content that is new and can be read."""
+    async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
+        """Every content that is new. One that cannot be read is as if it were not there: it may be being replaced."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            with contextlib.suppress(OSError, InputError):  # in the middle of being replaced: it is looked at again
+            try:
                 now = self._path.read_bytes()
-                if now != self._last:
-                    self._last = now
-                    changed(_text(now, self.name))
+            except OSError:
+                continue
+            if now != self._last:
+                self._last = now
+                try:
+                    text = _text(now, self.name)
+                except InputError as error:
+                    refused(error)
+                else:
+                    changed(text)
 
 
 class ConfigMapSpec:
@@ -89,15 +95,19 @@ class ConfigMapSpec:
         self._last = self._spec_of(msgspec.json.decode(answer, type=ConfigMap))
         return self._last
 
-    async def follow(self, changed: Callable[[str], None]) -> None:
+    async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
         """Every content that is new."""
 
         def heard(config: ConfigMap) -> None:
-            with contextlib.suppress(InputError):  # without a spec in it: as if it were not there
+            try:
                 text = self._spec_of(config)
-                if text != self._last:
-                    self._last = text
-                    changed(text)
+            except InputError as error:
+                self._last = None
+                refused(error)
+                return
+            if text != self._last:
+                self._last = text
+                changed(text)
 
         def listed(maps: list[ConfigMap]) -> None:
             for config in maps:

@@ -285,6 +285,15 @@ class MindState:
         self.becomes(gang, gang.state, core.placement, at, kind, why)
         if gpus_of(core.placement) == gang.widest:  # else they would forget what a later spec may have again
             self.annotate(gang)
+        if gang.state is not GangState.PLACED:
+            return
+        if not gang.on_nodes and gpus_of(core.placement) < gang.widest:
+            self.unplace(gang, at, why)
+            self.line_up(gang)
+            return
+        for entry in gang.pods.values():
+            if entry.slot is None and not entry.holds:
+                self.give_slot(entry, gang, at)
 
     def annotate(self, gang: Gang) -> None:
         """Pods that are on their nodes say where their gang stands now."""
