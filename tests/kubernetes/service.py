@@ -51,8 +51,12 @@ def _make(api: Api, path: str, body: Any) -> None:
 class Service:
     """The process. Its port stays the same from start to start, so that kube-scheduler finds it again."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, spec: dict[str, Any], user: str = "hived") -> None:
+    def __init__(
+        self, plane: ControlPlane, folder: Path, spec: dict[str, Any], user: str = "hived", port: int = 0
+    ) -> None:
+        """``port`` 0: any that is free, and the same from then on."""
         self.plane = plane
+        self.token = TOKEN
         self.spec_file = folder / "spec.yaml"
         self.write_spec(spec)
         (folder / "token").write_text(TOKEN)
@@ -60,7 +64,7 @@ class Service:
         self._log = folder / f"{user}.log"
         self._user = user
         with socket.socket() as at:
-            at.bind(("127.0.0.1", 0))
+            at.bind(("127.0.0.1", port))
             self.port: int = at.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.extender = f"{self.url}/v1/extender"
@@ -135,7 +139,7 @@ class Service:
         return {group["name"]: group for group in self.get("/v1/groups", limit=1000)["groups"]}
 
     def metric(self, name: str) -> float:
-        """The sum over all labels, or one of them: ``name{label="value"}``."""
+        """The sum over all labels; or the one with all of its labels, ``name{label="value"}``."""
         lines = self.http.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 

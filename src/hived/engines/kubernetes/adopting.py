@@ -6,6 +6,7 @@ believed is told apart, so that what it may use is given to nobody else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from . import asking, keys
 from .asking import Ask, AskError
 from .bindinfo import BindInfo, bind_info
 from .gangs import PodEntry
+from .objects import Pod
 
 
 @dataclass(slots=True)
@@ -26,11 +28,6 @@ class Found:
     created: str  #: of its first pod
     entries: dict[int, PodEntry] = field(default_factory=dict)  #: by their places in ``info.pods``
 
-    @property
-    def guaranteed(self) -> bool:
-        """Whether a pod says that they stand in cells of their VC. A change of that may have reached some only."""
-        return all(self.info.cell_types)
-
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
@@ -41,16 +38,63 @@ class Unknown:
     devices: tuple[int, ...] | None  #: that it may use; None: any of its node
 
 
+#: what one pod says: what it asks for, and where its gang is
+_Said = tuple[PodEntry, Ask, BindInfo]
+
+
 def gather(entries: Iterable[PodEntry]) -> tuple[list[Found], list[Unknown]]:
-    """What bound pods say, the earliest gang first. O(pods)."""
-    found: dict[str, Found] = {}
+    """What bound pods say, the earliest gang first. O(pods), and O(pods * stories) where pods tell several."""
+    said: dict[str, list[_Said]] = {}
     unknown: list[Unknown] = []
     for entry in sorted(entries, key=lambda entry: (created(entry), entry.key)):
         try:
-            _add(found, entry)
+            info = _info(entry.pod)
+            ask = asking.ask(entry.pod, info.members)
+            of = said.setdefault(ask.group, [])
+            if of and (why := of[0][1].disagrees(ask)) is not None:
+                raise AskError("disagrees", f"its group {ask.group} has pods that ask for something else: {why}")
+            of.append((entry, ask, info))
         except AskError as error:
             unknown.append(Unknown(entry, error, _devices(entry)))
-    return list(found.values()), unknown
+    found = []
+    for of in said.values():
+        one = Found(of[0][1], _story([info for _, _, info in of]), created(of[0][0]))
+        for entry, ask, info in of:
+            try:
+                _add(one, entry, ask, info)
+            except AskError as error:
+                unknown.append(Unknown(entry, error, _devices(entry)))
+        if one.entries:
+            found.append(one)
+    return found, unknown
+
+
+def _info(pod: Pod) -> BindInfo:
+    info = bind_info(pod)
+    if info is None:
+        raise AskError("unplaced", f"it was bound to {pod.spec.node_name} by somebody else, and has no GPUs of HiveD")
+    if info.pod.node != pod.spec.node_name:
+        raise AskError("bind-info", f"it is on {pod.spec.node_name}, and its annotations say {info.pod.node}")
+    return info
+
+
+def _story(told: list[BindInfo]) -> BindInfo:
+    """The one in which most of these pods are where they say, told by most, the largest.
+
+    A pod that is bound after a spec has taken devices away from its gang tells a smaller one; and of a change between
+    guaranteed and opportunistic some may not have heard, so who says guaranteed is believed, if that can be.
+    """
+    stories = {(info.pods, all(info.cell_types)): info for info in reversed(told)}
+    if len(stories) == 1:
+        return told[0]
+    tellers = Counter(info.pods for info in told)
+
+    def weight(info: BindInfo) -> tuple[int, int, int, bool]:
+        places = set(info.pods)
+        there = sum(one.pod in places for one in told)
+        return there, tellers[info.pods], len(places), all(info.cell_types)
+
+    return max(reversed(stories.values()), key=weight)
 
 
 def created(entry: PodEntry) -> str:
@@ -58,26 +102,10 @@ def created(entry: PodEntry) -> str:
     return entry.pod.metadata.creation_timestamp or ""
 
 
-def _add(found: dict[str, Found], entry: PodEntry) -> None:
-    pod = entry.pod
-    info = bind_info(pod)
-    if info is None:
-        raise AskError("unplaced", f"it was bound to {pod.spec.node_name} by somebody else, and has no GPUs of HiveD")
-    if info.pod.node != pod.spec.node_name:
-        raise AskError("bind-info", f"it is on {pod.spec.node_name}, and its annotations say {info.pod.node}")
-    ask = asking.ask(pod, info.members)
-    of = found.get(ask.group)
-    if of is None:
-        of = found[ask.group] = Found(ask, info, created(entry))
-    else:
-        why = of.ask.disagrees(ask)
-        if why is not None:
-            raise AskError("disagrees", f"its group {ask.group} has pods that ask for something else: {why}")
-        if of.info.pods != info.pods:
-            raise AskError("disagrees", f"pods of its group {ask.group} do not agree about where the group is")
-        if all(info.cell_types) and not of.guaranteed:
-            of.info = info
-    slot = info.pods.index(info.pod)
+def _add(of: Found, entry: PodEntry, ask: Ask, info: BindInfo) -> None:
+    if of.info.pods is not info.pods and info.pod not in of.info.pods:
+        raise AskError("disagrees", f"pods of its group {ask.group} do not agree about where the group is")
+    slot = of.info.pods.index(info.pod)
     if slot in of.entries:
         other = of.entries[slot].key
         raise AskError("conflict", f"{other} was bound to the same GPUs; delete one of the two")

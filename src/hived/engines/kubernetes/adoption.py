@@ -49,7 +49,7 @@ def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:
             taken |= {(pod.node, device): one.ask.group for pod in placement.pods for device in pod.leaf_cells}
     unknown += _recover(mind, ready, at)
     for person in unknown:
-        _hold(mind, person)
+        _hold(mind, person, at)
     for entry in again:
         mind.join(entry, entry.members, at)
     mind.nodes_applied(at)
@@ -188,7 +188,7 @@ def _founded(mind: MindState, found: Found, placement: Placement, kept: list[Pod
         mind.annotate(gang)
 
 
-def _hold(mind: MindState, unknown: Unknown) -> None:
+def _hold(mind: MindState, unknown: Unknown, at: float) -> None:
     """Nobody gets what a pod may be using that is no gang's."""
     entry, error = unknown.entry, unknown.error
     entry.refused, entry.bound, entry.binding = error, True, False
@@ -197,5 +197,7 @@ def _hold(mind: MindState, unknown: Unknown) -> None:
         mind.conflicts[entry.uid] = str(error)
     if unknown.devices != ():
         why = f"pod {entry.key} may be using it: {error}"
-        mind.nodes.hold(entry.uid, entry.pod.spec.node_name or "", unknown.devices, why)
+        node = entry.pod.spec.node_name or ""
+        mind.nodes.hold(entry.uid, node, unknown.devices, why)
+        mind.yield_slots(node, at)
     mind.instruct(Tell(entry.uid, entry.key, "HivedConflict", str(error), True))

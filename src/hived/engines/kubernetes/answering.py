@@ -154,10 +154,13 @@ def answer(mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unres
 
 def tell(mind: MindState, entry: PodEntry, text: str) -> None:
     """An Event of a pod, where that is news."""
-    gist = text.partition("\n")[2] or text
+    head, _, rest = text.partition("\n")
+    gist = rest or head
     if entry.told != gist:
         entry.told = gist
-        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", text[:_LONGEST_EVENT]))
+        reasons = "; ".join(line.removeprefix("- ") for line in rest.splitlines())
+        line = f"{head.rstrip(':')}: {reasons}" if reasons else head
+        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", line[:_LONGEST_EVENT]))
 
 
 def _failed(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:

@@ -273,10 +273,11 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> Ask:
         if group is None and owner is None:
             raise AskError("members", f"label {keys.GROUP_SIZE} needs {keys.GROUP} beside it: which pods go together")
         members = (Member(_within(keys.GROUP_SIZE, size, 1, MOST_PODS), cells),)
-        name = f"{pod.metadata.namespace}/{group if group is not None or owner is None else owner.name}"
-        uid = owner.uid if group is None and owner is not None else ""
+        job, uid = _job(pod, owner) if group is None and owner is not None else (str(group), "")
+        name = f"{pod.metadata.namespace}/{job}"
     elif owner is not None and members is not None:
-        name, uid = f"{pod.metadata.namespace}/{owner.name}", owner.uid
+        job, uid = _job(pod, owner)
+        name = f"{pod.metadata.namespace}/{job}"
         members = _checked(members, f"{owner.kind} {owner.name}")
     assert members is not None
     if all(member.leaf_cells != cells for member in members):
@@ -296,6 +297,12 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> Ask:
         uid,
         whole=True,
     )
+
+
+def _job(pod: Pod, owner: Owner) -> tuple[str, str]:
+    """Name and uid of what makes pods a gang: their owner, or the JobSet that owns all their owners."""
+    above = pod.label(keys.JOBSET)
+    return (owner.name, owner.uid) if above is None else (above, pod.label(keys.JOBSET_UID) or keys.JOBSET)
 
 
 def _within(key: str, text: str, least: int, most: int) -> int:

@@ -27,6 +27,8 @@ def validate(mind: MindState) -> None:
         ensure(name == gang.name, f"{gang} has its name")
         _check_pods(mind, gang)
         _check_place(gang)
+        if gang.state is GangState.PLACED:
+            _check_no_place_is_idle(mind, gang)
         _check_core(mind, gang)
     _check_entries(mind)
     _check_lines(mind)
@@ -59,14 +61,16 @@ def _check_place(gang: Gang) -> None:
     ensure(gang.state is not GangState.PREEMPTED or gang.on_nodes, f"{gang} has to go, and is on no node")
     ensure((gang.preempted_by is not None) == (gang.state is GangState.PREEMPTED), f"{gang}: for whom it goes")
     ensure(gang.in_line == (waits and gang.asked and gang.complete), f"{gang}: in line, or not")
-    if gang.state is GangState.PLACED:
-        _check_no_place_is_idle(gang)
 
 
-def _check_no_place_is_idle(gang: Gang) -> None:
+def _check_no_place_is_idle(mind: MindState, gang: Gang) -> None:
     """A pod waits beside a place of its size only where nobody can have it."""
     assert gang.placement is not None
-    free = {len(pod.leaf_cells) for pod, uid in zip(gang.placement.pods, gang.slots, strict=True) if uid is None}
+    free = {
+        len(pod.leaf_cells)
+        for pod, uid in zip(gang.placement.pods, gang.slots, strict=True)
+        if uid is None and not mind.nodes.may_be_used(pod.node, pod.leaf_cells)
+    }
     for entry in gang.pods.values():
         idle = entry.slot is None and not entry.holds and entry.ask is not None and entry.ask.leaf_cells in free
         ensure(not idle, f"{entry.key} of {gang} waits beside a free place")

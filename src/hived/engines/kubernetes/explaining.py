@@ -37,6 +37,7 @@ class NotAsked:
 
     kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
     scheduler: str  #: that its pods name
+    said: str  #: what that says of one of them; "" for nothing
 
 
 WhyNot = Reason | PodsMissing | NotAsked
@@ -53,7 +54,9 @@ def reasons(mind: MindState, gang: Gang) -> tuple[WhyNot, ...]:
         found.append(PodsMissing(len(gang.pods), gang.ask.size))
     elif not gang.asked:
         first = next(iter(gang.pods.values()))
-        found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler"))
+        conditions = [c for c in first.pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
+        said = next((c.message for c in conditions if c.message), "")
+        found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
     position, ahead = mind.lines.of(gang).ahead(gang, MAX_NAMED) if gang.in_line else (0, [])
     known = [reason for reason in gang.reasons if not isinstance(reason, BehindOthers)]
     behind = [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
@@ -83,7 +86,8 @@ def in_words(mind: MindState, found: Sequence[WhyNot]) -> list[str]:
             case PodsMissing():
                 lines.append(f"{reason.there} of its {reason.pods} pods exist; it is placed once all do")
             case NotAsked():
-                lines.append(f"its scheduler, {reason.scheduler}, has not asked for it yet")
+                said = f": {' '.join(reason.said.split())}" if reason.said else ""
+                lines.append(f"its scheduler, {reason.scheduler}, has not asked for it{said or ' yet'}")
             case NotSuggested():
                 lines.append(
                     f"kube-scheduler takes {reason.suggested:,} of the cluster's nodes for it (taints, selectors, CPU, "

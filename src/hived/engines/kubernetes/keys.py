@@ -40,6 +40,9 @@ WITHIN = f"{_OURS}/within"
 #: label: ``true``: when preempted by its own VC, runs on as opportunistic while it can
 LAZY_PREEMPTION = f"{_OURS}/lazy-preemption"
 
+#: labels that the JobSet controller gives all pods of a JobSet
+JOBSET, JOBSET_UID = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/jobset-uid"
+
 #: label that HiveD changes on a pod that was told to wait and can go now: kube-scheduler looks at it again
 TURN = f"{_OURS}/turn"
 #: label of the service's own pod: ``leader`` or ``standby``

@@ -135,8 +135,10 @@ class Mind(MindState):
         self.refused.pop(uid, None)
         self.conflicts.pop(uid, None)
         self.outside.pop(uid, None)
-        self.nodes.free(uid)
+        node = self.nodes.free(uid)
         self.nodes_applied(at)
+        if node is not None:
+            self.fill_slots(node, at)
         self.leave(entry, at)
 
     def nodes_replaced(self, nodes: Iterable[Node], at: float) -> None:
@@ -343,10 +345,10 @@ class Mind(MindState):
             victim.displaced_by = gang.name, gang.vc, gang.priority
             why = f"preempted by {gang.name} of {gang.vc}"
             self.becomes(victim, GangState.PREEMPTED, victim.placement, at, "preempted", why)
-            kind = "its own cells" if gang.vc != victim.vc else "a higher priority"
+            takes = "what its VC reserved" if gang.vc != victim.vc else "it by its higher priority"
             for entry in victim.pods.values():
                 if entry.holds:
-                    self.instruct(Tell(entry.uid, entry.key, "HivedPreempted", f"{why}, which has {kind}", True))
+                    self.instruct(Tell(entry.uid, entry.key, "HivedPreempted", f"{why}, which takes {takes}", True))
             if not victim.on_nodes:
                 self.unplace(victim, at, why)
                 self.line_up(victim)

@@ -39,8 +39,9 @@ class Nodes:
         self.bad_devices: dict[Place, str] = {}
         #: nodes of the spec that jobs may come to
         self.healthy: set[str] = set()
-        #: per pod of which nobody knows what it uses: where it is, and its devices (None: any of them)
-        self._held: dict[str, tuple[str, tuple[int, ...] | None, str]] = {}
+        #: per node and pod of which nobody knows what it uses: its devices (None: any of the node), and why
+        self._held: dict[str, dict[str, tuple[tuple[int, ...] | None, str]]] = {}
+        self._holders: dict[str, str] = {}
         self._changed: set[str] = set()
         self._told_bad: set[str] = set()
         self._told: set[Place] = set()
@@ -69,14 +70,25 @@ class Nodes:
 
     def hold(self, uid: str, node: str, devices: tuple[int, ...] | None, why: str) -> None:
         """A pod runs there and may use ``devices`` (None: any), though no group has them: nobody else gets them."""
-        self._held[uid] = node, devices, why
+        self.free(uid)
+        self._held.setdefault(node, {})[uid] = devices, why
+        self._holders[uid] = node
         self._changed.add(node)
 
-    def free(self, uid: str) -> None:
-        """That pod is gone."""
-        held = self._held.pop(uid, None)
-        if held is not None:
-            self._changed.add(held[0])
+    def free(self, uid: str) -> str | None:
+        """That pod is gone; the node of which it may have used something."""
+        node = self._holders.pop(uid, None)
+        if node is not None:
+            del self._held[node][uid]
+            if not self._held[node]:
+                del self._held[node]
+            self._changed.add(node)
+        return node
+
+    def may_be_used(self, node: str, devices: Iterable[int]) -> bool:
+        """Whether a pod that is no gang's may be using one of these."""
+        held = self._held.get(node, {}).values()
+        return any(theirs is None or not set(theirs).isdisjoint(devices) for theirs, _ in held)
 
     def again(self, spec: ClusterSpec) -> None:
         """The spec has changed: the core is told of all that is bad once more."""
@@ -138,11 +150,10 @@ class Nodes:
             return "it is cordoned", {}
         there = self.devices[name]
         devices = {device: f"marked by its annotation {keys.BAD_DEVICES}" for device in there if device in known.marked}
-        for node, held, why in self._held.values() if self._held else ():
-            if node == name and held is None:
+        for held, why in self._held.get(name, {}).values():
+            if held is None:
                 return why, {}
-            if node == name and held is not None:
-                devices.update((device, why) for device in held if device in there)
+            devices.update((device, why) for device in held if device in there)
         return None, devices
 
     def validate(self) -> None:

@@ -131,10 +131,42 @@ class MindState:
         assert gang.placement is not None
         assert entry.ask is not None
         for slot, pod in enumerate(gang.placement.pods):
-            if gang.slots[slot] is None and len(pod.leaf_cells) == entry.ask.leaf_cells:
+            if (
+                gang.slots[slot] is None
+                and len(pod.leaf_cells) == entry.ask.leaf_cells
+                and not self.nodes.may_be_used(pod.node, pod.leaf_cells)
+            ):
                 gang.slots[slot], entry.slot = entry.uid, slot
                 self.can_go(entry, gang, at)
                 return
+
+    def give_slots(self, gang: Gang, at: float) -> None:
+        """Whoever of a gang that is placed has no place gets one, if there is one. O(pods * such pods)."""
+        if gang.state is GangState.PLACED and None in gang.slots:
+            for entry in gang.pods.values():
+                if entry.slot is None and not entry.holds:
+                    self.give_slot(entry, gang, at)
+
+    def yield_slots(self, node: str, at: float) -> None:
+        """Places on ``node`` that somebody unknown may be using are nobody's, unless their pods are there already."""
+        for gang in self._at(node):
+            for slot, place in enumerate(gang.placement.pods if gang.placement is not None else ()):
+                entry = gang.pods.get(gang.slots[slot] or "")
+                taken = place.node == node and self.nodes.may_be_used(node, place.leaf_cells)
+                if taken and entry is not None and not entry.holds:
+                    gang.slots[slot] = entry.slot = None
+                    entry.waited = True
+            self._see_who_can_go(gang, at)
+
+    def fill_slots(self, node: str, at: float) -> None:
+        """Somebody unknown on ``node`` is gone."""
+        for gang in self._at(node):
+            self.give_slots(gang, at)
+
+    def _at(self, node: str) -> list[Gang]:
+        """Who has devices of ``node``, each once."""
+        found = (self.books.at.get((node, device)) for device in self.nodes.devices.get(node, ()))
+        return list({gang.name: gang for gang in found if gang is not None}.values())
 
     def can_go(self, entry: PodEntry, gang: Gang, at: float) -> None:
         """It has a place; kube-scheduler hears of that, if it was told to wait."""
@@ -291,9 +323,7 @@ class MindState:
             self.unplace(gang, at, why)
             self.line_up(gang)
             return
-        for entry in gang.pods.values():
-            if entry.slot is None and not entry.holds:
-                self.give_slot(entry, gang, at)
+        self.give_slots(gang, at)
 
     def annotate(self, gang: Gang) -> None:
         """Pods that are on their nodes say where their gang stands now."""
@@ -316,8 +346,7 @@ class MindState:
             for entry in gang.pods.values():
                 if entry.slot is not None and not entry.holds:
                     self.can_go(entry, gang, at)
-                elif entry.slot is None and not entry.holds:
-                    self.give_slot(entry, gang, at)
+            self.give_slots(gang, at)
         for gang in list(self.books.displaced.values()):
             if self.cluster.group(gang.name).guaranteed:
                 self.stands(gang, "its VC's cells are its own again", at)

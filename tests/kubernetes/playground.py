@@ -1,0 +1,82 @@
+"""A cluster to try HiveD on, on one machine: a real control plane, nodes without a machine behind them, their kubelets.
+
+    python -m tests.kubernetes.playground            nothing of HiveD in it yet: what the guide begins with
+    python -m tests.kubernetes.playground --hived    with HiveD installed, its kube-scheduler, and two tenants
+
+Prints the kubeconfig to use. Ctrl-C ends it, and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from . import binaries
+from .cluster import Cluster
+from .control_plane import ControlPlane
+from .real import scenes
+from .service import ROOT, Service, grant
+
+NODES = ("node-1", "node-2", "node-3", "node-4")
+
+
+def main() -> None:
+    """Start it, and keep it until told to end."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.playground", description=__doc__.splitlines()[0])
+    parser.add_argument("--hived", action="store_true", help="with HiveD installed and running")
+    parser.add_argument("--kubeconfig", type=Path, default=Path("playground.kubeconfig"), help="where to write it")
+    parser.add_argument("--extender", default="http://127.0.0.1:9096/v1/extender", help="that kube-scheduler asks")
+    arguments = parser.parse_args()
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    folder = Path(tempfile.mkdtemp(prefix="hived-playground-"))
+    plane = ControlPlane(binaries.find(), controller_manager=True).start()
+    service: Service | None = None
+    cluster = Cluster(plane, "default")
+    try:
+        cluster.create_nodes(NODES, cpu="32", memory="256Gi")
+        cluster.finish_deletions()
+        shutil.copy(plane.kubeconfig("admin"), arguments.kubeconfig)
+        extender = arguments.extender
+        if arguments.hived:
+            grant(cluster.api)
+            cluster.create_priority_class(scenes.GUARANTEED, 1000)
+            cluster.create_priority_class(scenes.OPPORTUNISTIC, 1)
+            spec = scenes.spec(list(NODES), {"vision": 2, "speech": 2}, gpus=8)
+            service = Service(plane, folder, spec, port=9096).start()
+            extender = service.extender
+        plane.start_scheduler(extender)
+        _greet(arguments.kubeconfig, service)
+        while not ended.wait(1.0):
+            if service is not None and service.process is not None and service.process.poll() is not None:
+                raise SystemExit(f"hived has ended:\n{service.log()[-3000:]}")
+    finally:
+        if service is not None:
+            service.close()
+        cluster.close()
+        plane.stop()
+        arguments.kubeconfig.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _greet(kubeconfig: Path, service: Service | None) -> None:
+    print(f"{time.strftime('%H:%M:%S')} a cluster is up: {', '.join(NODES)}, of 32 CPUs each")
+    print(f"    export KUBECONFIG={kubeconfig.resolve()}")
+    if service is None:
+        print("    kube-scheduler `hived` asks 127.0.0.1:9096, where hived serve kubernetes will be")
+    else:
+        print(f"    export HIVED_ENGINE={service.url} HIVED_TOKEN={service.token}")
+        print(f"    dashboard: {service.url}/?token={service.token}")
+        print("    virtual clusters vision and speech have two nodes of 8 GPUs each")
+    print(f"    examples: {ROOT / 'deploy/examples'}")
+    print("    Ctrl-C ends it", flush=True)
+
+
+if __name__ == "__main__":
+    main()
