@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hived.cli.formats import age, clean, clean_lines, clock, duration, gpu_list, json_text, read_duration, timestamp
 from hived.cli.sse import ServerEvent, server_events
+from hived.cli.yaml_form import yaml_text
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,24 @@ def test_json_that_is_printed_means_what_it_meant(value: object) -> None:
         assert json.loads(text) == value
         assert clean_lines(text) == text
     assert "\n" not in json_text(value, None)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters()) | st.text("a \n\t:#-|'\"\\\x85\u2028é\u202e\x1b"),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner),
+    )
+)  # fmt: skip
+def test_yaml_that_is_printed_means_what_it_meant_and_is_harmless(value: object) -> None:
+    text = yaml_text(value)
+    assert yaml.safe_load(text) == value
+    assert clean_lines(text) == text
+
+
+def test_yaml_repeats_what_is_said_twice_and_quotes_what_would_be_no_text() -> None:
+    both = ["on", "007"]
+    assert yaml_text({"b": both, "a": both}) == "b:\n- 'on'\n- '007'\na:\n- 'on'\n- '007'\n"
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"))), st.integers(1, 7), st.booleans())

@@ -19,7 +19,8 @@ from hived.engines.local.model import Event, JobState
 from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.curves import LiveCurves
-from hived.server.live import VIEW, LiveSource, chains
+from hived.server.live import VIEW, LiveSource
+from hived.server.mapping import chains
 from hived.server.stays import stays
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec

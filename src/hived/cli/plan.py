@@ -23,7 +23,7 @@ from .wish import GpusOption, NodesOption, OpportunisticOption, PriorityOption, 
 
 _CODES = {"now": 0, "waits": 2, "never": 3}
 _MOST = 1_000  #: objects that are planned at once
-_OBJECT = re.compile(r"objects[.\[](\d+)\]?[.:]? ?")  #: how the engine calls one of those that it was sent
+_OBJECT = re.compile(r"object ([0-9]{1,9}), ")  #: how the engine calls one of those that it was sent, from 1
 
 
 def plan(
@@ -123,7 +123,10 @@ def _plan_manifests(there: Engine, manifests: Sequence[Manifest], namespace: str
 def _print(group: PlannedGroup) -> None:
     who = f"{clean(group.group)} ({counted(group.gpus, 'GPU')} of {clean(group.vc)})"
     typer.echo(f"{who}: {_outcome(group.outcome, group.victims, group.placement)}")
-    for line in clean_lines(group.text).splitlines():
+    lines = clean_lines(group.text).splitlines()
+    if lines and lines[0].endswith(":"):
+        del lines[0]  # what this head says has been said
+    for line in lines:
         typer.echo(f"  {line}")
 
 
@@ -138,6 +141,7 @@ def _outcome(outcome: str, victims: Sequence[str], placement: Sequence[Place]) -
 def _placed(error: InputError, manifests: Sequence[Manifest]) -> InputError:
     """The same error, with the file and line of the object that it is about."""
     found = _OBJECT.match(str(error))
-    if found is None or int(found[1]) >= len(manifests):
+    number = int(found[1]) if found is not None else 0
+    if found is None or not 0 < number <= len(manifests):
         return error
-    return type(error)(f"{manifests[int(found[1])].where}: {str(error)[found.end() :]}")
+    return type(error)(f"{manifests[number - 1].where}: {str(error)[found.end() :]}")

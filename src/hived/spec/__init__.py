@@ -10,12 +10,15 @@ from .compiled import (
     VirtualCellsSpec,
     VirtualClusterSpec,
 )
+from .document import Document
 from .loading import SpecPath, load_spec, parse_spec, spec_from_dict
 from .quotas import read_quotas, share_nodes, spec_from_quotas
+from .yaml_source import read_documents
 
 __all__ = [
     "ChainSpec",
     "ClusterSpec",
+    "Document",
     "LevelSpec",
     "PinnedCellSpec",
     "SpecPath",
@@ -23,6 +26,7 @@ __all__ = [
     "VirtualClusterSpec",
     "load_spec",
     "parse_spec",
+    "read_documents",
     "read_quotas",
     "share_nodes",
     "spec_from_dict",

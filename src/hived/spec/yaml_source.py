@@ -12,6 +12,7 @@ a YAML loader makes of it, all so that a name is what one reads in the file:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -63,18 +64,36 @@ def read_yaml(text: str, source: str) -> Document:
 
     Raises :class:`SpecError` for anything that is not one YAML document of plain values, with the line. O(length).
     """
-    root = _compose(text, source)
-    if root is None or root.tag == f"{_TAG}null":
+    roots = _compose(text, source, single=True)
+    if not roots:
         raise SpecError("the spec is empty: it needs physicalCluster and virtualClusters", Location(source, 1))
+    return _document(roots[0], source)
+
+
+def read_documents(text: str, source: str) -> Iterator[Document]:
+    """All YAML documents in ``text`` but those that are empty: manifests, as ``kubectl`` takes them.
+
+    Raises as :func:`read_yaml`, at the first document for what is no YAML anywhere. O(length).
+    """
+    return (_document(root, source) for root in _compose(text, source, single=False))
+
+
+def _document(root: Node, source: str) -> Document:
     reader = _Reader(source)
     return Document(reader.plain(root, 0), source, lambda path: reader.line_of(root, path))
 
 
-def _compose(text: str, source: str) -> Node | None:
+def _compose(text: str, source: str, *, single: bool) -> list[Node]:
+    """The documents in ``text`` that are not empty; ``single``: another one is an error."""
+    nodes: list[Node | None] = []
     try:
         loader = _Loader(text)
         try:
-            node: Node | None = loader.get_single_node()
+            if single:
+                nodes.append(loader.get_single_node())
+            else:
+                while loader.check_node():
+                    nodes.append(loader.get_node())
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -88,7 +107,7 @@ def _compose(text: str, source: str) -> Node | None:
         raise SpecError(f"not valid YAML: {error.reason}", Location(source, line)) from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise SpecError(f"not valid YAML: {shown(str(error))}", Location(source)) from error
-    return node
+    return [node for node in nodes if node is not None and node.tag != f"{_TAG}null"]
 
 
 def _yaml_hint(text: str, line: int) -> str:

@@ -40,7 +40,7 @@ def test_a_plan_for_nobody_is_refused(hived: Hived, engine: Engine) -> None:
 
 def test_a_drained_device_is_shown_with_who_is_still_there(hived: Hived, engine: Engine) -> None:
     engine.add(gpus=2)
-    answer = hived("drain", "--node", "node-0")
+    answer = hived("drain", "node-0")
     assert (answer.code, answer.err) == (0, "")
     first, header, *lines = answer.out.splitlines()
     assert first == "4 GPUs: no new jobs; 1 job still there: 1"
@@ -58,11 +58,11 @@ def test_a_drain_is_undone(hived: Hived, engine: Engine) -> None:
 
 
 def test_draining_is_told_to_programs(hived: Hived, engine: Engine) -> None:
-    told = json.loads(hived("drain", "--node", "node-1", "--device", 0, "-o", "json").out)
+    told = json.loads(hived("drain", "node-1", "--device", 0, "-o", "json").out)
     assert [(one["node"], one["device"], one["drained"]) for one in told] == [("node-1", 0, True)]
 
 
 def test_an_unknown_node_is_named(hived: Hived, engine: Engine) -> None:
-    answer = hived("drain", "--node", "nowhere")
+    answer = hived("drain", "nowhere")
     assert (answer.code, answer.out) == (4, "")
     assert "there are node-0, node-1" in answer.err

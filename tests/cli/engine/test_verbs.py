@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -21,8 +22,20 @@ from .fake import Engine
 from .shell import HIVED
 
 LIVE = ("submit", "ps", "top", "logs", "explain", "cancel", "events", "plan", "drain", "wait")
+KUBERNETES = ("status", "vc", "groups")
 MANUAL = Path(__file__).parents[3] / "docs" / "cli.md"
-HEAVY = {"fastapi", "uvicorn", "numpy", "matplotlib", "starlette", "sse_starlette", "playwright"}
+HEAVY = {
+    "kubernetes_asyncio",
+    "msgspec",
+    "prometheus_client",
+    "fastapi",
+    "uvicorn",
+    "numpy",
+    "matplotlib",
+    "starlette",
+    "sse_starlette",
+    "playwright",
+}
 
 
 def examples(text: str) -> list[list[str]]:
@@ -43,8 +56,11 @@ def assert_understood(words: list[str]) -> None:
     context = group.make_context("hived", list(words), resilient_parsing=False)
     if words[:1] == ["--install-completion"]:
         return
-    _, command, rest = group.resolve_command(context, list(words))  # type: ignore[attr-defined]
-    command.make_context(words[0], rest, parent=context)
+    command: Any = group
+    rest = list(words)
+    while hasattr(command, "resolve_command"):  # a group of verbs has verbs in turn
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, list(rest), parent=context)
 
 
 @pytest.mark.parametrize("verb", LIVE)
@@ -64,7 +80,7 @@ def test_help_has_examples_that_are_right(hived: Hived, verb: str, monkeypatch: 
 def test_the_manual_has_every_verb_and_its_examples_are_right() -> None:
     text = MANUAL.read_text(encoding="utf-8")
     found = examples(text.partition("## Jobs")[2].partition("## Exit codes")[0])
-    assert {words[0] for words in found} == {*LIVE, "up", "view", "replay", "simulate", "check"}
+    assert {words[0] for words in found} == {*LIVE, *KUBERNETES, "up", "view", "replay", "simulate", "check"}
     for words in found:
         assert_understood(words)
 
@@ -109,6 +125,11 @@ def test_the_overview_shows_every_verb_and_loads_none(hived: Hived) -> None:
         ["ps"],
         ["top"],
         ["logs", "x"],
+        ["explain", "x"],
+        ["plan", "--vc", "a"],
+        ["drain"],
+        ["status", "--engine", "http://127.0.0.1:1"],
+        ["groups", "--engine", "http://127.0.0.1:1"],
     ],
     ids=" ".join,
 )
@@ -157,7 +178,7 @@ def test_the_shell_completes_jobs_vcs_and_nodes(engine: Engine) -> None:
     assert completed("hived explain tr") == ["train-2"]
     assert completed("hived explain 3") == ["3"]
     assert completed("hived submit --vc s") == ["speech"]
-    assert completed("hived drain --node ") == ["node-0", "node-1"]
+    assert completed("hived drain ") == ["node-0", "node-1"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

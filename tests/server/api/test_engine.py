@@ -13,7 +13,7 @@ from .fakes import FakeService, FakeSource
 
 def test_the_engine_says_what_it_is(client: Client) -> None:
     assert client.get("/v1/about").json()["gpus"] == 8
-    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/healthz").json() == {"status": "ok", "engine": "local"}
 
 
 def test_devices_are_listed_and_drained(client: Client) -> None:
@@ -53,7 +53,7 @@ def test_an_empty_event_log_is_an_empty_export(client: Client) -> None:
 def test_results_can_only_be_looked_at() -> None:
     view = Client(make_app(None, FakeSource(live=False), token=None, hosts=()), base_url="http://localhost:8080")
     assert view.get("/v1/dashboard/layout").json()["title"] == "fake"
-    assert view.get("/healthz").status_code == 200
+    assert view.get("/healthz").json() == {"status": "ok", "engine": "results"}
     for path in ("/v1/jobs", "/v1/about", "/v1/events", "/v1/devices", "/v1/decisions", "/v1/spec", "/v1/plan"):
         assert view.get(path).status_code == 404, path
         assert view.post(path, json={}).status_code == 404, path

@@ -50,12 +50,15 @@ def gather(entries: Iterable[PodEntry]) -> tuple[list[Found], list[Unknown]]:
         try:
             info = _info(entry.pod)
             ask = asking.ask(entry.pod, info.members)
-            of = said.setdefault(ask.group, [])
-            if of and (why := of[0][1].disagrees(ask)) is not None:
-                raise AskError("disagrees", f"its group {ask.group} has pods that ask for something else: {why}")
-            of.append((entry, ask, info))
         except AskError as error:
             unknown.append(Unknown(entry, error, _devices(entry)))
+            continue
+        of = said.setdefault(ask.group, [])
+        if of and (why := of[0][1].disagrees(ask)) is not None:
+            other = AskError("disagrees", f"its group {ask.group} has pods that ask for something else: {why}")
+            unknown.append(Unknown(entry, other, _devices(entry)))
+        else:
+            of.append((entry, ask, info))
     found = []
     for of in said.values():
         one = Found(of[0][1], _story([info for _, _, info in of]), created(of[0][0]))

@@ -23,8 +23,7 @@ Place = tuple[str, int]
 def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:
     """``entries`` are bound, and new. O(their pods, and what the core charges for as many groups)."""
     entries = list(entries)
-    for entry in entries:
-        _forget(mind, entry)
+    freed = {node for entry in entries if (node := _forget(mind, entry)) is not None}
     found, unknown = gather(entries)
     taken: dict[Place, str] = {}
     ready: list[tuple[Found, Placement, list[PodEntry | None]]] = []
@@ -53,14 +52,16 @@ def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:
     for entry in again:
         mind.join(entry, entry.members, at)
     mind.nodes_applied(at)
+    for node in freed:
+        mind.fill_slots(node, at)
 
 
-def _forget(mind: MindState, entry: PodEntry) -> None:
-    """Why it was refused before it was bound does not matter any more."""
+def _forget(mind: MindState, entry: PodEntry) -> str | None:
+    """Why it was refused before does not matter any more; the node where something is free for that."""
     entry.refused = None
     for index in (mind.refused, mind.conflicts, mind.outside):
         index.pop(entry.uid, None)
-    mind.nodes.free(entry.uid)
+    return mind.nodes.free(entry.uid)
 
 
 def _is_there(gang: Gang, found: Found) -> bool:

@@ -228,6 +228,8 @@ class KubeApi:
         content_type: str = _JSON,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A good answer; once more with new credentials where the old ones are not good any more."""
+        if self._http.pool_manager.closed:
+            raise self._failure(verb, path, 0, "Closed", "this client is closed")
         data = None if body is None else msgspec.json.encode(body)
         for renewed in (False, True):
             token = await self._token()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
-from hived.cluster.requests import Member
+from hived.cluster.requests import Member, Request
 
 from .asking import Ask, AskError
 from .objects import Pod
@@ -131,6 +131,11 @@ class Gang:
     def gpus(self) -> int:
         """GPUs of all its pods."""
         return sum(member.pods * member.leaf_cells for member in self.ask.members)
+
+    @cached_property
+    def shape(self) -> Request:
+        """Its request without its name: equal for gangs that ask for the same."""
+        return replace(self.request, group="any")
 
     @property
     def vc(self) -> str:

@@ -18,9 +18,9 @@ from collections.abc import Collection, Iterable
 from hived.cluster import decisions
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, Preempt, Wait
-from hived.cluster.reasons import Misconfigured
+from hived.cluster.reasons import Misconfigured, Reason
 from hived.cluster.recovery import Reconfiguration
-from hived.cluster.requests import Member
+from hived.cluster.requests import Member, Request
 from hived.engines.lines import Lines
 from hived.errors import ConflictError, NotFoundError, RequestError
 from hived.policies import Policy
@@ -48,6 +48,9 @@ class Mind(MindState):
         super().__init__(cluster, Lines(policy), evict_after, first_seq)
         #: pods that are gone
         self._gone: OrderedDict[str, None] = OrderedDict()
+        #: why others wait that ask for the same, as of the change ``_waits_seq``
+        self._waits: dict[tuple[Request, frozenset[str]], tuple[Reason, ...]] = {}
+        self._waits_seq = first_seq
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -298,7 +301,18 @@ class Mind(MindState):
             again = any(not self.cluster.group(name).victims for name in self.reserved)
 
     def _ask(self, gang: Gang, at: float) -> decisions.Bind | Preempt | Wait | None:
-        """Ask the core for ``gang``, and carry the answer out. ``None``: its request is not right for this cluster."""
+        """Ask the core for ``gang``, and carry the answer out. ``None``: its request is not right for this cluster.
+
+        Nothing has changed since the latest change, so who asks for the same as another waits for the same: a line of
+        gangs that hold nobody back costs one question per kind of gang.
+        """
+        if self._waits_seq != self.seq:
+            self._waits.clear()
+            self._waits_seq = self.seq
+        kind = gang.shape, gang.excluded
+        if kind in self._waits and gang.state is GangState.WAITING:
+            gang.wrong, gang.reasons = "", self._waits[kind]
+            return Wait(gang.name, gang.reasons)
         nodes = [name for name in self.nodes.healthy if name not in gang.excluded] if gang.excluded else None
         try:
             decision = self.cluster.schedule(gang.request, nodes, now=at)
@@ -308,7 +322,7 @@ class Mind(MindState):
             return None
         gang.wrong = ""
         if isinstance(decision, Wait):
-            gang.reasons = decision.reasons
+            gang.reasons = self._waits[kind] = decision.reasons
             return decision
         if isinstance(decision, Preempt) and gang.state is GangState.RESERVED:
             return decision  # as before: some victims are not gone yet

@@ -21,7 +21,7 @@ class _Known(NamedTuple):
 
     ready: bool
     cordoned: bool
-    marked: frozenset[int]  #: devices that its annotation names
+    marked: frozenset[int] | None  #: devices that its annotation names; None: that cannot be read
 
 
 class Nodes:
@@ -148,6 +148,8 @@ class Nodes:
             return "it is not ready", {}
         if known.cordoned:
             return "it is cordoned", {}
+        if known.marked is None:
+            return f"its annotation {keys.BAD_DEVICES} cannot be read: write numbers, as in 0,3 or 4-7", {}
         there = self.devices[name]
         devices = {device: f"marked by its annotation {keys.BAD_DEVICES}" for device in there if device in known.marked}
         for held, why in self._held.get(name, {}).values():
@@ -211,8 +213,19 @@ class Nodes:
 
 def _read(node: Node) -> _Known:
     text = (node.metadata.annotations or {}).get(keys.BAD_DEVICES, "")
-    marked = frozenset(int(word) for word in text.replace(",", " ").split() if word.isdecimal() and len(word) < 8)
-    return _Known(node.ready, bool(node.spec.unschedulable), marked)
+    return _Known(node.ready, bool(node.spec.unschedulable), _numbers(text))
+
+
+def _numbers(text: str) -> frozenset[int] | None:
+    """``0,3`` and ``4-7`` as numbers."""
+    found: set[int] = set()
+    for word in text.replace(",", " ").split():
+        first, dash, last = word.partition("-")
+        ends = (first, last if dash else first)
+        if not all(end.isdecimal() and len(end) < 5 for end in ends):
+            return None
+        found.update(range(int(ends[0]), int(ends[1]) + 1))
+    return frozenset(found)
 
 
 def _reserved(spec: ClusterSpec) -> dict[str, int]:

@@ -119,7 +119,9 @@ class MindState:
         """A pod cannot be scheduled as it is."""
         entry.refused = error
         self.refused[entry.uid] = entry
-        self.instruct(Tell(entry.uid, entry.key, "HivedRefused", str(error), True))
+        if entry.told != str(error):
+            entry.told = str(error)
+            self.instruct(Tell(entry.uid, entry.key, "HivedRefused", str(error), True))
 
     def _keep_outside(self, entry: PodEntry, group: str, error: AskError) -> None:
         """A pod cannot be of the group that it names, while that has others."""
@@ -156,6 +158,7 @@ class MindState:
                 if taken and entry is not None and not entry.holds:
                     gang.slots[slot] = entry.slot = None
                     entry.waited = True
+            self.give_slots(gang, at)  # another may be free
             self._see_who_can_go(gang, at)
 
     def fill_slots(self, node: str, at: float) -> None:

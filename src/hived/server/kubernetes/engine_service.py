@@ -121,7 +121,7 @@ class EngineService:
     def group(self, ref: str) -> schema.GroupInfo:
         """One group."""
         mind = self._engine.decides()
-        gang = mind.gangs.get(ref)
+        gang = _gang(mind, ref)
         if gang is None:
             entry = _pod(mind, ref)
             gang = entry.gang if entry is not None else None
@@ -134,7 +134,7 @@ class EngineService:
         mind = self._engine.decides()
         at = self._engine.clock()
         entry = _pod(mind, ref)
-        gang = mind.gangs.get(ref)
+        gang = _gang(mind, ref)
         if entry is not None and (gang is None or entry.gang is gang):
             gang = entry.gang
             found = [] if gang is None else [_data(reason) for reason in reasons(mind, gang)]
@@ -143,7 +143,7 @@ class EngineService:
             name = "" if gang is None else gang.name
             return schema.GroupExplanation(group=name, pod=entry.key, text=explain_pod(mind, entry, at), reasons=found)
         if gang is None:
-            ended = mind.ended.get(ref)
+            ended = mind.ended.get(ref) or mind.ended.get(f"default/{ref}")
             if ended is None:
                 raise _unknown(ref)
             lines = [f"{ref} has ended:", *(f"- {change.text}" for change in ended.history[-5:])]
@@ -256,6 +256,11 @@ def _pod_info(gang: Gang, entry: PodEntry) -> schema.GroupPod:
         node="" if place is None else place.node,
         devices=[] if place is None else list(place.leaf_cells),
     )
+
+
+def _gang(mind: Mind, ref: str) -> Gang | None:
+    """A group by its name, or by that without the namespace ``default``."""
+    return mind.gangs.get(ref) or mind.gangs.get(f"default/{ref}")
 
 
 def _pod(mind: Mind, ref: str) -> PodEntry | None:

@@ -19,7 +19,7 @@ from hived.engines.kubernetes.answering import (
     encoder,
 )
 from hived.engines.kubernetes.engine import Engine
-from hived.errors import ForbiddenError, HivedError, UnavailableError
+from hived.errors import ForbiddenError, HivedError
 from hived.server.failures import answer as failure
 
 from .metrics import Metrics
@@ -53,7 +53,7 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
         verb: str,
         request: Request,
         ask: Callable[[bytes], Awaitable[_Answered]],
-        wrong: Callable[[str], Answer | BindAnswer | Response],
+        wrong: Callable[[str, str], Answer | BindAnswer | Response],
     ) -> Response:
         """Time it, and give whatever goes wrong the shape that kube-scheduler reads."""
         began = time.perf_counter()
@@ -63,12 +63,12 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
                 raise ForbiddenError("kube-scheduler has to show a client certificate of the given authority")
             result, found = await ask(await request.body())
         except msgspec.DecodeError as error:
-            result, found = "malformed", wrong(f"this is no question of kube-scheduler's: {error}")
-        except UnavailableError as error:
-            result, found = "unavailable", wrong(str(error))
+            result, found = "malformed", wrong("malformed", f"this is no question of kube-scheduler's: {error}")
         except HivedError as error:
-            result, found = error.code, wrong(str(error))
-        if result in ("malformed", "bug", "forbidden"):
+            result, found = error.code, wrong(error.code, str(error))
+            if result == "bug":
+                _log.error("%s cannot be answered, which is a bug of hived", verb, exc_info=error)
+        if result in ("malformed", "forbidden"):
             _log.warning("%s: %s", verb, found)
         metrics.observe(verb, result, time.perf_counter() - began)
         response = (
@@ -93,16 +93,16 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
 
     @router.post("/filter")
     async def filter_nodes(request: Request) -> Response:
-        return await answered("filter", request, ask_filter, lambda why: Answer(Error=why))
+        return await answered("filter", request, ask_filter, lambda _, why: Answer(Error=why))
 
     @router.post("/preempt")
     async def preempt_pods(request: Request) -> Response:
         # its answer has no place for an error
-        return await answered("preempt", request, ask_preempt, lambda why: failure("malformed", why))
+        return await answered("preempt", request, ask_preempt, failure)
 
     @router.post("/bind")
     async def bind_pod(request: Request) -> Response:
-        return await answered("bind", request, ask_bind, lambda why: BindAnswer(Error=why))
+        return await answered("bind", request, ask_bind, lambda _, why: BindAnswer(Error=why))
 
     return router
 

@@ -36,7 +36,7 @@ def why(gang: Gang) -> ReasonKind:
     """The decisive reason of a gang that waits, as far as that can be said of it alone. O(1)."""
     if gang.state is GangState.RESERVED:
         return ReasonKind.WAITING_FOR_PREEMPTION
-    if not gang.complete or not gang.asked:
+    if not gang.in_line:
         return ReasonKind.WAITING_FOR_GANG
     # the core is asked for who is first in line, so of the others it may have said nothing
     return gang.reasons[0].kind if gang.reasons else ReasonKind.BEHIND_OTHERS

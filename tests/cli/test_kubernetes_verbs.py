@@ -1,0 +1,631 @@
+"""The verbs that ask an engine on Kubernetes, over real HTTP; and what is said to who asks the wrong kind of engine."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hived.cli import addresses, kubernetes
+from hived.server.app import make_app as make_other_app
+
+from ..kubernetes.fake_service import FAILURES, WHY, Answering, FakeService, make_app
+from ..server.api.fakes import FakeSource
+from .engine.fake import TOKEN, Engine, Running
+from .engine.shell import Terminal
+from .engine.test_finding import refused
+from .engine.test_verbs import assert_understood, completed, examples
+from .helpers import Hived
+
+JOB = """\
+# a job of one pod
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {name}
+  labels: {{hived.io/vc: vision}}
+spec:
+  template:
+    spec:
+      containers:
+      - name: main
+        resources: {{limits: {{nvidia.com/gpu: 4}}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine is named but by the test."""
+    for name in ("HIVED_ENGINE", "HIVED_TOKEN", "XDG_STATE_HOME", "FORCE_COLOR", "NO_COLOR", "TZ"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HIVED_STATE", str(tmp_path / "nothing"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def cluster(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of the engine on Kubernetes, which HIVED_ENGINE names."""
+    answering = Answering(make_app(service))
+    monkeypatch.setenv("HIVED_ENGINE", answering.url)
+    yield answering.url
+    answering.close()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Running]:
+    """The engine of one machine."""
+    (tmp_path / "s").mkdir()
+    running = Running(Engine(), tmp_path / "s")
+    yield running
+    running.close()
+
+
+def lines(text: str) -> list[list[str]]:
+    """Words, line by line."""
+    return [line.split() for line in text.splitlines()]
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_status_says_who_decides_and_how_the_cluster_stands(
+    hived: Hived, cluster: str, service: FakeService
+) -> None:
+    service.add("train", gpus=6)
+    service.add("sweep", vc="speech", gpus=2, priority=-1)
+    service.add("next", state="waiting", gpus=8)
+    answer = hived("status")
+    assert (answer.code, answer.err) == (0, "")
+    facts, table = answer.out.split("\n\n")
+    assert re.sub(r"loaded \d+m ago", "loaded 1m ago", facts).splitlines() == [
+        f"engine  ready, decides as hived-0; hived 9.9.9 on {cluster}, up 2h",
+        "spec    configmap/hived/spec, loaded 1m ago",
+        "nodes   2: 2 healthy",
+        "GPUs    16: 6 guaranteed, 2 opportunistic, 8 idle",
+        "groups  2 placed, 1 waiting",
+        "safety  every VC can have what it reserved, with 1 cell to spare where it is tightest",
+    ]
+    assert lines(table) == [
+        ["VC", "RESERVED", "USED", "BORROWED", "WAITING"],
+        ["vision", "8", "6", "0", "1"],
+        ["speech", "8", "0", "2", "0"],
+    ]
+
+
+def test_what_is_wrong_is_in_the_status(hived: Hived, cluster: str, service: FakeService) -> None:
+    told = service.status()
+    service.changes = {
+        "spec": told.spec.model_copy(update={"problem": "spec:3: \x1b[2J no such cell type"}),
+        "nodes": told.nodes.model_copy(update={"healthy": 1, "bad": 1, "missing": ["gpu2"], "unmanaged": 3}),
+        "bad": 8, "reserved": 4, "vcs": [], "safety_margin": None, "leader": False, "holder": "hived-1",
+    }  # fmt: skip
+    answer = hived("status")
+    assert answer.code == 0
+    said = answer.out
+    assert "ready, stands by; hived-1 decides;" in said
+    assert r"a later one was refused: spec:3: \x1b[2J no such cell type" in said
+    assert "2: 1 healthy, 1 bad; 3 more in Kubernetes that the spec does not have" in said
+    assert "not in Kubernetes: gpu2" in said
+    assert "0 opportunistic, 4 kept for a group, 8 bad, 4 idle" in said
+    assert "groups  none" in said
+    assert "safety  nothing is reserved" in said
+    service.changes |= {"holder": ""}
+    assert "stands by; nobody decides" in hived("status").out
+    service.changes |= {"leader": True}
+    assert "ready, decides;" in hived("status").out
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml"])
+def test_one_that_is_not_ready_is_shown_and_has_an_exit_code(
+    hived: Hived, cluster: str, service: FakeService, form: str
+) -> None:
+    service.changes = {"ready": False}
+    answer = hived("status", "-o", form)
+    assert (answer.code, answer.err) == (69, "")
+    if form == "table":
+        assert answer.out.startswith("engine  not ready, decides")
+    else:
+        assert yaml.safe_load(answer.out)["ready"] is False
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_status_fits_a_terminal(cluster: str, service: FakeService, width: int) -> None:
+    service.changes = {"spec": service.status().spec.model_copy(update={"problem": "word " * 60})}
+    with Terminal(["status"], width=width) as terminal:
+        assert terminal.code() == 0
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.seen)
+    assert plain.count("word ") + plain.count("word\r") >= 55, "it goes on below itself, and is not cut"
+    assert all(len(line.rstrip()) <= width for line in plain.splitlines())
+    assert "\x1b[32mready" in terminal.seen
+    assert "BORROWED" in plain
+
+
+# -- virtual clusters and groups --------------------------------------------------------------------------------------
+
+
+def test_virtual_clusters_are_listed(hived: Hived, cluster: str, service: FakeService) -> None:
+    service.add("train", gpus=6)
+    answer = hived("vc", "ls")
+    assert (answer.code, answer.err) == (0, "")
+    assert lines(answer.out)[1:] == [["vision", "8", "6", "0", "0"], ["speech", "8", "0", "0", "0"]]
+    told = json.loads(hived("vc", "ls", "-o", "json").out)
+    assert [vc["name"] for vc in told] == ["vision", "speech"]
+    assert yaml.safe_load(hived("vc", "ls", "-o", "yaml").out) == told
+
+
+def test_a_virtual_cluster_is_shown_with_its_cells_and_groups(hived: Hived, cluster: str, service: FakeService) -> None:
+    service.add("train", gpus=4)
+    service.add("next", state="waiting", gpus=8, priority=5, why=(WHY, "more\nwords"))
+    service.doomed = ["NODE of RACK, on n\x1b9"]
+    answer = hived("vc", "show", "vision")
+    assert (answer.code, answer.err) == (0, "")
+    facts, running, waiting = answer.out.split("\n\n")
+    assert facts.splitlines() == [
+        "VC      vision",
+        "in use  4 of 8 reserved GPUs, 0 borrowed",
+        "cells   1 x RACK.NODE of 4 GPUs",
+        "        1 x RACK.NODE of 4 GPUs, pinned: corner",
+        r"doomed  NODE of RACK, on n\x1b9",
+    ]
+    assert lines(running) == [
+        ["RUNNING", "GPUS", "PODS", "PRIO", "STATE", "AGE", "WHERE/WHY"],
+        ["train", "4", "1/2", "0", "placed", "3m", "gpu1:0-3"],
+    ]
+    assert lines(waiting)[0][0] == "WAITING"
+    assert waiting.splitlines()[1].split(maxsplit=6) == [
+        "next", "8", "1/2", "5", "waiting", "3m", rf"{WHY}; more\x0awords",
+    ]  # fmt: skip
+
+
+def test_an_empty_virtual_cluster_has_no_tables(hived: Hived, cluster: str) -> None:
+    answer = hived("vc", "show", "speech")
+    assert (answer.code, answer.err) == (0, "no groups\n")
+    assert "WHERE/WHY" not in answer.out
+
+
+def test_a_long_list_of_a_virtual_cluster_says_where_the_rest_is(
+    hived: Hived, cluster: str, service: FakeService
+) -> None:
+    for number in range(101):
+        service.add(f"g{number}")
+    answer = hived("vc", "show", "vision")
+    assert answer.err == "the first 100; all of them: hived groups --vc vision -n 0\n"
+    assert_understood(["groups", "--vc", "vision", "-n", "0"])
+
+
+@pytest.mark.parametrize("name", ["nobody", "..", "a/b", "?vc=vision"])
+def test_an_unknown_virtual_cluster_is_named_with_those_there_are(hived: Hived, cluster: str, name: str) -> None:
+    assert refused(hived("vc", "show", name), 4) == f"there is no virtual cluster {name!r}; there are vision, speech"
+
+
+def test_groups_are_listed_with_where_they_are_or_why_they_wait(
+    hived: Hived, cluster: str, service: FakeService
+) -> None:
+    service.add("b-waits", state="waiting", why=(WHY,))
+    service.add("a-runs", gpus=2)
+    service.add("c-lent", vc="speech", gpus=1, priority=-1)
+    service.add("d-lazy", gpus=1, priority=3, kind="opportunistic")
+    service.add("e-comes", state="reserved", gpus=4, why=("until c-lent has gone",))
+    service.add("f-gone", state="preempted")
+    answer = hived("groups")
+    assert (answer.code, answer.err) == (0, "")
+    head, *rows = answer.out.splitlines()
+    assert head.split() == ["NAME", "VC", "GPUS", "PODS", "PRIO", "STATE", "AGE", "WHERE/WHY"]
+    assert [row.split(maxsplit=7) for row in rows] == [
+        ["a-runs", "vision", "2", "1/2", "0", "placed", "3m", "gpu1:0-1"],
+        ["b-waits", "vision", "4", "1/2", "0", "waiting", "3m", WHY],
+        ["c-lent", "speech", "1", "1/2", "opp", "placed", "3m", "gpu1:0"],
+        ["d-lazy", "vision", "1", "1/2", "3", "placed", "3m", "gpu1:0 (GPUs that others leave idle)"],
+        ["e-comes", "vision", "4", "1/2", "0", "reserved", "3m", "gpu1:0-3 until c-lent has gone"],
+        ["f-gone", "vision", "4", "1/2", "0", "preempted", "3m", "-"],
+    ]
+    assert [row[0] for row in lines(hived("groups", "--vc", "speech").out)[1:]] == ["c-lent"]
+    assert [row[0] for row in lines(hived("groups", "--state", "waiting").out)[1:]] == ["b-waits"]
+
+
+def test_groups_are_listed_up_to_a_number_or_all_of_them(hived: Hived, cluster: str, service: FakeService) -> None:
+    for number in range(1050):
+        service.add(f"g{number:04}")
+    answer = hived("groups")
+    assert (len(answer.out.splitlines()), answer.err) == (101, "100 of 1,050 groups; all of them: -n 0\n")
+    answer = hived("groups", "-n", 1010)
+    assert [row[0] for row in lines(answer.out)[-2:]] == ["g1008", "g1009"]
+    every = hived("groups", "-n", 0, "-o", "json")
+    told = json.loads(every.out)
+    assert (len({group["name"] for group in told["groups"]}), told["total"], every.err) == (1050, 1050, "")
+
+
+def test_no_groups_are_told_in_words(hived: Hived, cluster: str) -> None:
+    answer = hived("groups", "--vc", "vision", "--state", "waiting")
+    assert (answer.code, answer.out, answer.err) == (0, "", "no groups of vision that are waiting\n")
+
+
+def test_a_state_that_no_group_has_is_refused(hived: Hived) -> None:
+    line = refused(hived("groups", "--state", "lost"), 2)
+    assert line == "--state lost: no state of a group; one of waiting, reserved, placed, preempted"
+
+
+# -- explain ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ref", ["jobs/of/ann/next", "team/next-0"])
+def test_a_group_is_explained_by_its_name_or_a_pod(hived: Hived, cluster: str, service: FakeService, ref: str) -> None:
+    service.add("jobs/of/ann/next", state="waiting", why=(WHY, "a \x1b[2J name"))
+    answer = hived("explain", ref)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines() == ["jobs/of/ann/next is waiting", f"- {WHY}", r"- a \x1b[2J name"]
+    assert json.loads(hived("explain", ref, "-o", "json").out)["reasons"] == [{"kind": "vc_exhausted", "need": 8}]
+
+
+@pytest.mark.parametrize("ref", ["nobody", ".", "..", "a/../b", "?", "#", "%2e", "a b", "\x1b[2J"])
+def test_a_group_of_any_name_is_asked_for_by_that_name(
+    hived: Hived, cluster: str, service: FakeService, ref: str
+) -> None:
+    line = refused(hived("explain", ref), 4)
+    assert line.startswith("there is no group and no pod")
+    assert service.asked == [ref]
+
+
+@pytest.mark.parametrize("ref", ["", "x" * 1025])
+def test_what_can_be_no_name_is_not_asked_for(hived: Hived, cluster: str, service: FakeService, ref: str) -> None:
+    assert refused(hived("explain", ref), 4) == f"no name has {len(ref):,} characters; hived groups lists the groups"
+    assert service.asked == []
+
+
+# -- plan -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Callable[..., Path]:
+    """``manifest(name, ...)`` writes ``job.yaml`` with jobs of these names."""
+
+    def write(*names: str) -> Path:
+        path = tmp_path / "job.yaml"
+        path.write_text("---\n".join(JOB.format(name=name) for name in names), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [(["now"], 0), (["now", "waits"], 2), (["waits", "never", "now"], 3), ([], 0)],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_a_plan_of_manifests_exits_as_the_worst_of_them(
+    hived: Hived, cluster: str, service: FakeService, manifest: Callable[..., Path], outcomes: list[str], code: int
+) -> None:
+    names = [f"job-{number}" for number in range(len(outcomes))]
+    for name, outcome in zip(names, outcomes, strict=True):
+        service.plans(name, outcome)
+    path = manifest(*names, "configuration")
+    for form in ("table", "json", "yaml"):
+        answer = hived("plan", "-f", path, "-o", form)
+        assert answer.code == code
+    told = yaml.safe_load(answer.out)
+    assert [group["outcome"] for group in told["groups"]] == outcomes
+    sent = service.planned[0].objects
+    assert [thing["metadata"]["name"] for thing in sent] == [*names, "configuration"]  # type: ignore[index]  # JSON
+    assert sent == list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def test_a_plan_of_manifests_is_told_in_words(
+    hived: Hived, cluster: str, service: FakeService, manifest: Callable[..., Path]
+) -> None:
+    service.plans("first", "now", "default/first can start on 4 GPUs:\n- pod 1: gpu1, GPUs 0-3")
+    service.plans("second", "now", victims=("a", "b"))
+    service.plans("third", "waits", f"it would wait:\n- {WHY}")
+    service.plans("fourth", "never", "there are \x1b[2J 16 GPUs")
+    answer = hived("plan", "-f", manifest("first", "second", "third", "fourth"))
+    assert (answer.code, answer.err) == (3, "")
+    assert answer.out.splitlines() == [
+        "default/first (4 GPUs of vision): now, on gpu1 (GPUs 0-3)",
+        "  - pod 1: gpu1, GPUs 0-3",
+        "default/second (4 GPUs of vision): now, once a, b have gone, on gpu1 (GPUs 0-3)",
+        "default/third (4 GPUs of vision): would wait",
+        f"  - {WHY}",
+        "default/fourth (4 GPUs of vision): never fits",
+        r"  there are \x1b[2J 16 GPUs",
+    ]
+
+
+def test_a_plan_of_what_is_not_for_hived_says_so(hived: Hived, cluster: str, manifest: Callable[..., Path]) -> None:
+    answer = hived("plan", "-f", manifest("other"))
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.err == "nothing here is for HiveD: no pod names a virtual cluster\n"
+
+
+def test_manifests_come_from_several_files_lists_and_standard_input(
+    hived: Hived, cluster: str, service: FakeService, manifest: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}} for name in ("three", "four")]
+    Path("list.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}), encoding="utf-8")
+    piped = "\ufeff---\n# nothing\n---\n" + JOB.format(name="five") + "...\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode()), encoding="utf-8"))
+    answer = hived("plan", "-f", manifest("one", "two"), "-f", "list.json", "-f", "-", "--namespace", "team")
+    assert answer.code == 0
+    [request] = service.planned
+    names = [thing["metadata"]["name"] for thing in request.objects]  # type: ignore[index]  # JSON
+    assert (names, request.namespace) == (["one", "two", "three", "four", "five"], "team")
+
+
+WRONG: dict[str, tuple[str | bytes, str]] = {
+    "no YAML": ("a: b\nc: d: e\n", "job.yaml:2: not valid YAML: "),
+    "no YAML in the second": ("apiVersion: v1\nkind: Pod\n---\na: [\n", "job.yaml:5: not valid YAML: "),
+    "a tab": ("kind: Pod\nspec:\n\tcontainers: []\n", "job.yaml:3: not valid YAML: "),
+    "a key twice": ("apiVersion: v1\nkind: Pod\nkind: Job\n", "job.yaml:3: key `kind` is given twice"),
+    "nothing": ("---\n# nothing\n", "job.yaml: there is no object in it"),
+    "a word": ("apiVersion: v1\nkind: Pod\n---\nhello\n", "job.yaml:4: a manifest has keys"),
+    "a list": ("- kind: Pod\n", "job.yaml:1: a manifest has keys"),
+    "no kind": ("apiVersion: v1\nkind: Pod\n---\n\napiVersion: v1\n", "job.yaml:5: a manifest says its kind"),
+    "no version": ("kind: Pod\n", "job.yaml:1: a manifest says its apiVersion"),
+    "a list in a list": ("apiVersion: v1\nkind: List\nitems:\n- kind: Pod\n  apiVersion: v1\n- 5\n", "job.yaml:6: "),
+    "endless": ("apiVersion: v1\nkind: Pod\nspec: 1.0e+999\n", "job.yaml:1: it has a number or a text that JSON"),
+    "code": ("apiVersion: v1\nkind: Pod\nspec: !!python/object/apply:os.abort []\n", "job.yaml:3: "),
+    "an anchor in itself": ("apiVersion: v1\nkind: Pod\nspec: &a [*a]\n", "job.yaml:3: "),
+    "no text": (b"kind: Pod\nspec: \xff\n", "job.yaml:2: not a UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_manifest_that_is_wrong_is_one_line_with_its_place(
+    hived: Hived, cluster: str, service: FakeService, what: str
+) -> None:
+    text, words = WRONG[what]
+    Path("job.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert refused(hived("plan", "-f", "job.yaml"), 2).startswith(words)
+    assert service.planned == []
+
+
+def test_what_the_engine_finds_wrong_has_the_place_of_its_manifest(
+    hived: Hived, cluster: str, manifest: Callable[..., Path]
+) -> None:
+    manifest("right", "wrong")
+    where = JOB.count("\n") + 2 + JOB.splitlines().index("apiVersion: batch/v1")
+    assert refused(hived("plan", "-f", "job.yaml"), 2) == f"job.yaml:{where}: Job wrong: it asks for no GPUs"
+
+
+def test_a_file_that_cannot_be_read_and_too_many_objects_are_told(hived: Hived, cluster: str) -> None:
+    assert refused(hived("plan", "-f", "none.yaml"), 2) == "-f none.yaml: cannot be read (No such file or directory)"
+    Path("many.yaml").write_text("---\napiVersion: v1\nkind: Pod\n" * 1001, encoding="utf-8")
+    assert "1,001 objects, and at most 1,000" in refused(hived("plan", "-f", "many.yaml"), 2)
+
+
+# -- drain ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_drained_and_taken_back(hived: Hived, cluster: str, service: FakeService) -> None:
+    service.add("train")
+    answer = hived("drain", "gpu1")
+    assert (answer.code, answer.out, answer.err) == (0, "gpu1 (8 GPUs): no new pods; 1 group still there: train\n", "")
+    assert hived("drain", "gpu2").out == "gpu2 (8 GPUs): no new pods\n"
+    assert json.loads(hived("drain", "gpu1", "--undo", "-o", "json").out)["drained"] is False
+    assert hived("drain", "gpu2", "--undo").out == "gpu2 (8 GPUs): pods may come again\n"
+    assert service.drained == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "decides for a Kubernetes cluster; there say which node: hived drain NODE"),
+        (["gpu1", "--device", 3], "kubectl annotate node gpu1 hived.io/bad-devices=3"),
+        (["gpu1", "--now"], "kubectl drain gpu1"),
+    ],
+)
+def test_what_only_a_machine_can_drain_is_refused_with_the_way_out(
+    hived: Hived, cluster: str, service: FakeService, arguments: list[object], words: str
+) -> None:
+    assert words in refused(hived("drain", *arguments), 2)
+    assert service.drained == set()
+
+
+# -- the wrong kind of engine -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "instead"),
+    [
+        (["ps"], "hived groups"), (["logs", "x"], "kubectl logs POD"), (["cancel", "x"], "kubectl delete"),
+        (["wait", "x"], "kubectl wait"), (["events"], "kubectl get events"), (["events", "--export", "-"], "kubectl"),
+        (["submit", "--vc", "vision", "--", "x"], "kubectl apply -f FILE"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_verb_for_a_machine_names_the_one_for_kubernetes(
+    hived: Hived, cluster: str, verb: list[str], instead: str
+) -> None:
+    line = refused(hived(*verb), 2)
+    assert line.startswith(f"{cluster} decides for a Kubernetes cluster; there use: {instead}")
+
+
+def test_a_plan_without_manifests_names_the_way_on_kubernetes(hived: Hived, cluster: str) -> None:
+    assert "hived plan -f job.yaml" in refused(hived("plan", "--vc", "vision"), 2)
+    assert "-f job.yaml" in refused(hived("plan"), 2)
+    assert "one or the other" in refused(hived("plan", "--vc", "vision", "-f", "job.yaml"), 2)
+
+
+ON_KUBERNETES = [
+    (["status"], "hived top"), (["vc", "ls"], "hived top"), (["vc", "show", "x"], "hived top"),
+    (["groups"], "hived ps"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "instead"), ON_KUBERNETES, ids=str)
+def test_a_verb_for_kubernetes_names_the_one_for_a_machine(
+    hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch, verb: list[str], instead: str
+) -> None:
+    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
+    line = refused(hived(*verb, "--engine", machine.url), 2)
+    assert line == f"{machine.url} is the engine of one machine; there use: {instead}"
+
+
+def test_manifests_are_refused_by_the_engine_of_a_machine(
+    hived: Hived, machine: Running, manifest: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest("train")
+    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
+    for where in (["--state", machine.folder], ["--engine", machine.url]):
+        line = refused(hived("plan", "-f", "job.yaml", *where), 2)
+        assert "is the engine of one machine; manifests (-f) are for Kubernetes: " in line
+        assert "hived plan --vc VC --gpus N" in line
+
+
+def test_the_verbs_of_both_kinds_work_on_a_machine_over_tcp(
+    hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.engine.add(gpus=2)
+    monkeypatch.setenv("HIVED_TOKEN", TOKEN)
+    monkeypatch.setenv("HIVED_ENGINE", machine.url)
+    assert hived("explain", "train").out.startswith("train-1 is running")
+    assert hived("plan", "--vc", "vision").code == 0
+    assert hived("drain", "node-0").out.startswith("4 GPUs: no new jobs; 1 job still there: 1\n")
+    assert "no job" in refused(hived("logs", "nobody"), 4), "what the right kind of engine has not is not found"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["ps"], ["status"], ["groups"], ["explain", "x"], ["plan", "--vc", "a"], ["plan", "-f", "job.yaml"], ["drain"]],
+    ids=" ".join,
+)
+def test_the_results_of_a_simulation_are_no_engine(
+    hived: Hived, manifest: Callable[..., Path], verb: list[str]
+) -> None:
+    manifest("train")
+    view = Answering(make_other_app(None, FakeSource(live=False), token=None, hosts=()))
+    try:
+        line = refused(hived(*verb, "--engine", view.url), 2)
+    finally:
+        view.close()
+    assert line == f"{view.url} shows the results of a simulation; name an engine with --engine"
+
+
+# -- where it is ------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_name_the_engine_is_looked_for_where_it_listens_by_default(
+    hived: Hived, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert addresses.SCHEDULER_URL == "http://127.0.0.1:9096"
+    monkeypatch.delenv("HIVED_ENGINE")
+    monkeypatch.setattr(kubernetes, "SCHEDULER_URL", cluster)
+    for verb, _ in ON_KUBERNETES:
+        assert hived(*[word.replace("x", "vision") for word in verb]).code == 0
+        assert "http://127.0.0.1:9096" in "".join(hived(*verb[:2], "--help").out.split())
+
+
+def test_where_nobody_answers_the_way_there_is_told(hived: Hived) -> None:
+    line = refused(hived("status", "--engine", "http://127.0.0.1:1"), 69)
+    assert line.startswith(
+        "no engine answers on http://127.0.0.1:1; reach that of the cluster with kubectl port-forward"
+    )
+
+
+def test_the_token_is_sent(hived: Hived, service: FakeService, tmp_path: Path) -> None:
+    answering = Answering(make_app(service, TOKEN))
+    try:
+        assert "token" in refused(hived("status", "--engine", answering.url), 77)
+        (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
+        assert hived("status", "--engine", answering.url, "--token-file", tmp_path / "token").code == 0
+    finally:
+        answering.close()
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, 69), (409, 2), (403, 77)])
+def test_what_the_engine_cannot_do_is_one_line(
+    hived: Hived, cluster: str, service: FakeService, status: int, code: int
+) -> None:
+    service.fails = FAILURES[status]
+    for verb in (["status"], ["vc", "ls"], ["groups"], ["explain", "x"], ["drain", "gpu1"]):
+        assert refused(hived(*verb), code) == str(FAILURES[status])
+
+
+# -- help and completion ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [["status"], ["vc", "ls"], ["vc", "show"], ["groups"], ["plan"]], ids=" ".join)
+def test_help_has_examples_that_are_right(hived: Hived, verb: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    section = hived(*verb, "--help").out.partition("Examples:")[2].partition("╭")[0]
+    found = [words for words in examples(section) if words[: len(verb)] == verb]
+    assert len(found) >= 2
+    for words in found:
+        assert_understood(words)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_overview_fits_the_terminal(hived: Hived, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    said = hived("--help").out
+    assert all(len(line) <= width for line in said.splitlines())
+    panel = said.partition("The cluster on Kubernetes")[2].partition("╰")[0]
+    assert [line.split()[1] for line in panel.splitlines()[1:]] == ["serve", "status", "vc", "groups"]
+
+
+def test_the_shell_completes_what_the_cluster_has(cluster: str, service: FakeService) -> None:
+    service.add("train")
+    service.add("next", state="waiting")
+    assert completed("hived explain ") == ["next", "train"]
+    assert completed("hived vc show v") == ["vision"]
+    assert completed("hived groups --vc ") == ["vision", "speech"]
+    assert completed("hived groups --state w") == ["waiting"]
+
+
+# -- YAML -------------------------------------------------------------------------------------------------------------
+
+
+def documents(text: str) -> list[Any]:
+    """Every document that was printed."""
+    return list(yaml.safe_load_all(text))
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["ps"], ["top"], ["explain", "train"], ["plan", "--vc", "vision"], ["drain"], ["events"]],
+    ids=" ".join,
+)
+def test_yaml_says_what_json_says(
+    hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+) -> None:
+    machine.engine.add()
+    monkeypatch.setenv("HIVED_STATE", str(machine.folder))
+    monkeypatch.setattr("time.time", lambda: 1.0e9)
+    told = json.loads(hived(*verb, "-o", "json").out)
+    answer = hived(*verb, "-o", "yaml")
+    assert (documents(answer.out), answer.code, answer.err) == ([told], 0, "")
+
+
+def test_what_is_said_of_each_job_is_a_document_of_yaml(
+    hived: Hived, machine: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HIVED_STATE", str(machine.folder))
+    jobs = [machine.engine.add() for _ in range(2)]
+    for job in jobs:
+        machine.engine.print(job, "a \x1b[1mline\nand \u202e another\n")
+        machine.engine.end(job)
+    answer = hived("wait", 1, 2, "-o", "yaml")
+    assert [told["id"] for told in documents(answer.out)] == [1, 2]
+    shown = hived("logs", 1, "-o", "yaml").out
+    assert [told["text"] for told in documents(shown)] == ["a \x1b[1mline\nand \u202e another\n"]
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    waiting = machine.engine.add()
+    assert [told["state"] for told in documents(hived("cancel", waiting.id, "-o", "yaml").out)] == ["stopping"]
+    assert documents(hived("submit", "--vc", "vision", "-o", "yaml", "--", "x").out)[0]["id"] == 4
+
+
+def test_lines_stay_lines_in_yaml(hived: Hived, cluster: str, service: FakeService) -> None:
+    service.add("next", state="waiting", why=(WHY,))
+    said = hived("explain", "next", "-o", "yaml").out
+    assert said.splitlines()[2:5] == ["text: |-", "  next is waiting", f"  - {WHY}"]

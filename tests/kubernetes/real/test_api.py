@@ -1,0 +1,386 @@
+"""The client, the reflector and the election against a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import pytest
+
+from hived.engines.kubernetes.api import ApiError, GoneError, KubeApi, connect
+from hived.engines.kubernetes.leading import Leader
+from hived.engines.kubernetes.objects import ConfigMap, Node, Object, Pod
+from hived.engines.kubernetes.paths import (
+    binding_path,
+    config_maps_path,
+    events_path,
+    lease_path,
+    nodes_path,
+    pod_path,
+    pods_path,
+)
+from hived.engines.kubernetes.reflecting import Reflector
+
+from ..cluster import Cluster
+from ..control_plane import ControlPlane
+
+T = TypeVar("T")
+
+PATIENCE_S = 60.0
+
+
+def with_api(plane: ControlPlane, story: Callable[[KubeApi], Coroutine[Any, Any, T]], user: str = "admin") -> T:
+    """Tell a story with a client; it has a minute."""
+
+    async def run() -> T:
+        api = await connect(plane.kubeconfig(user))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await story(api)
+        finally:
+            await api.close()
+
+    return asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+def test_it_says_which_version_it_is(control_plane: ControlPlane) -> None:
+    assert with_api(control_plane, lambda api: api.version()) == control_plane.binaries.version
+
+
+def test_nodes_and_pods_are_listed(control_plane: ControlPlane, cluster: Cluster) -> None:
+    cluster.create_nodes(["node-1", "node-2"])
+    cluster.set_ready("node-2", False)
+    cluster.create_pod({"metadata": {"name": "pod", "labels": {"hived.io/vc": "a"}}})
+
+    async def story(api: KubeApi) -> None:
+        nodes, version = await api.list(nodes_path(), Node)
+        assert {node.metadata.name: node.ready for node in nodes} == {"node-1": True, "node-2": False}
+        assert int(version) > 0
+        pods, _ = await api.list(pods_path(cluster.namespace), Pod)
+        assert [(pod.key, pod.label("hived.io/vc")) for pod in pods] == [(f"{cluster.namespace}/pod", "a")]
+        everywhere, _ = await api.list(pods_path(), Pod, {"labelSelector": "hived.io/vc=a"})
+        assert len(everywhere) == 1
+
+    with_api(control_plane, story)
+
+
+async def create_config_maps(api: KubeApi, namespace: str, number: int) -> None:
+    for first in range(0, number, 50):
+        some = range(first, min(first + 50, number))
+        bodies = ({"metadata": {"name": f"map-{each}"}, "data": {"number": str(each)}} for each in some)
+        await asyncio.gather(*(api.post(config_maps_path(namespace), body) for body in bodies))
+
+
+def test_a_long_list_comes_in_pages(control_plane: ControlPlane, namespace: str) -> None:
+    async def story(api: KubeApi) -> None:
+        await create_config_maps(api, namespace, 1203)
+        items, _ = await api.list(config_maps_path(namespace), ConfigMap, {"fieldSelector": "metadata.name!=root"})
+        assert len({item.metadata.name for item in items if item.data and "number" in item.data}) == 1203
+        assert len(items) == len({item.metadata.uid for item in items})
+
+    with_api(control_plane, story)
+
+
+def test_a_list_whose_history_is_forgotten_between_two_pages_is_asked_for_again(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    async def story(api: KubeApi) -> None:
+        await create_config_maps(api, namespace, 620)
+        asked: list[dict[str, str]] = []
+        request = api._request
+
+        async def forgetting(method: str, path: str, params: Any = None, **more: Any) -> bytes:
+            answer = await request(method, path, params=params, **more)
+            if more.get("verb") != "list":
+                return answer
+            asked.append(dict(params))
+            if len(asked) == 1:
+                await api.post(config_maps_path(namespace), {"metadata": {"name": "later"}})
+                control_plane.compact()
+            return answer
+
+        api._request = forgetting  # type: ignore[assignment,method-assign]  # to be there between two pages
+        items, _ = await api.list(config_maps_path(namespace), ConfigMap)
+        assert [sorted(params) for params in asked] == [["limit"], []]  # the second page was refused
+        assert {"map-0", "map-619", "later"} <= {item.metadata.name for item in items}
+
+    with_api(control_plane, story)
+
+
+def test_a_watch_says_what_happens_and_ends_when_its_time_is_over(
+    control_plane: ControlPlane, cluster: Cluster
+) -> None:
+    async def story(api: KubeApi) -> None:
+        path = pods_path(cluster.namespace)
+        _, version = await api.list(path, Pod)
+        cluster.create_pod({"metadata": {"name": "pod"}})
+        cluster.set_phase("pod", "Failed")
+        cluster.delete_pod("pod", force=True)
+        events = [(kind, pod) async for kind, pod in api.watch(path, Pod, version, timeout_s=1)]
+        told = [(kind, pod.metadata.name, pod.ended) for kind, pod in events if kind != "BOOKMARK"]
+        assert told[:2] == [("ADDED", "pod", False), ("MODIFIED", "pod", True)]
+        assert told[-1] == ("DELETED", "pod", True)
+        # and from the middle of it
+        middle = events[1][1].metadata.resource_version
+        rest = [kind async for kind, _ in api.watch(path, Pod, middle, timeout_s=1) if kind != "BOOKMARK"]
+        assert rest == [kind for kind, _, _ in told[2:]]
+
+    with_api(control_plane, story)
+
+
+def test_a_line_that_is_longer_than_any_buffer_is_read(control_plane: ControlPlane, namespace: str) -> None:
+    async def story(api: KubeApi) -> None:
+        path = config_maps_path(namespace)
+        _, version = await api.list(path, ConfigMap)
+        text = "x" * 900_000
+        await api.post(path, {"metadata": {"name": "long"}, "data": {"text": text}})
+        async with aclosing(api.watch(path, ConfigMap, version)) as events:
+            async for _, item in events:
+                if item.metadata.name == "long":
+                    assert item.data == {"text": text}
+                    return
+
+    with_api(control_plane, story)
+
+
+def test_an_old_version_is_gone(control_plane: ControlPlane, cluster: Cluster) -> None:
+    async def story(api: KubeApi) -> None:
+        path = pods_path(cluster.namespace)
+        _, version = await api.list(path, Pod)
+        cluster.create_pod({"metadata": {"name": "pod"}})
+        await asyncio.to_thread(control_plane.restart_api_server)  # what it has in memory begins now
+        with pytest.raises(GoneError) as caught:
+            async for _ in api.watch(path, Pod, version, timeout_s=5):
+                pass
+        assert caught.value.status == 410
+
+    with_api(control_plane, story)
+
+
+def test_a_binding_brings_its_annotations(control_plane: ControlPlane, cluster: Cluster) -> None:
+    cluster.create_nodes(["node-1"])
+    uid = cluster.create_pod({"metadata": {"name": "pod", "annotations": {"mine": "1"}}})["metadata"]["uid"]
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "pod", "uid": uid, "annotations": {"hived.io/told": "0,1"}},
+        "target": {"kind": "Node", "name": "node-1"},
+    }
+
+    async def story(api: KubeApi) -> None:
+        await api.post(binding_path(cluster.namespace, "pod"), binding)
+        with pytest.raises(ApiError) as caught:
+            await api.post(binding_path(cluster.namespace, "pod"), binding)
+        assert (caught.value.status, caught.value.reason) == (409, "Conflict")
+        assert str(caught.value).startswith("create /api/v1/namespaces/")
+
+    with_api(control_plane, story)
+    pod = cluster.pod("pod")
+    assert pod["spec"]["nodeName"] == "node-1"
+    assert pod["metadata"]["annotations"] == {"mine": "1", "hived.io/told": "0,1"}
+
+
+def test_objects_are_made_changed_and_deleted(control_plane: ControlPlane, cluster: Cluster) -> None:
+    cluster.create_pod({"metadata": {"name": "pod", "labels": {"a": "1", "b": "2"}}})
+
+    async def story(api: KubeApi) -> None:
+        path = pod_path(cluster.namespace, "pod")
+        await api.patch(path, {"metadata": {"labels": {"a": None, "c": "3"}}})
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Waits"}
+        await api.patch(f"{path}/status", {"status": {"conditions": [condition]}}, "strategic")
+        read: Object = json.loads(await api.get(path))
+        assert read["metadata"]["labels"] == {"b": "2", "c": "3"}
+        assert read["status"]["conditions"][0]["reason"] == "Waits"
+        with pytest.raises(ApiError) as caught:
+            await api.put(path, {**read, "metadata": {**read["metadata"], "resourceVersion": "1"}})
+        assert caught.value.reason == "Conflict"
+        await api.put(path, {**read, "metadata": {**read["metadata"], "labels": {"d": "4"}}})
+        with pytest.raises(ApiError) as caught:  # not this pod, but another of its name
+            await api.delete(path, {"preconditions": {"uid": "another"}})
+        assert caught.value.status == 409
+        await api.delete(path, {"preconditions": {"uid": read["metadata"]["uid"]}, "gracePeriodSeconds": 0})
+        with pytest.raises(ApiError) as caught:
+            await api.get(path)
+        assert (caught.value.status, caught.value.reason) == (404, "NotFound")
+
+    with_api(control_plane, story)
+
+
+def test_events_are_written(control_plane: ControlPlane, cluster: Cluster) -> None:
+    pod = cluster.create_pod({"metadata": {"name": "pod"}})["metadata"]
+    about = {"kind": "Pod", "namespace": cluster.namespace, "name": "pod", "uid": pod["uid"], "apiVersion": "v1"}
+    event = {
+        "metadata": {"generateName": "pod."},
+        "involvedObject": about,
+        "reason": "Waiting",
+        "message": "for its turn",
+        "type": "Normal",
+        "source": {"component": "hived"},
+        "count": 1,
+    }
+    with_api(control_plane, lambda api: api.post(events_path(cluster.namespace), event))
+    assert [(found["reason"], found["involvedObject"]["name"]) for found in cluster.events()] == [("Waiting", "pod")]
+
+
+def test_what_it_may_not_do_is_refused_with_the_way_out_and_counted(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    counted: list[tuple[str, str, int]] = []
+
+    async def run() -> None:
+        api = await connect(control_plane.kubeconfig("hived"), on_error=lambda *what: counted.append(what))
+        try:
+            with pytest.raises(ApiError, match=r'cannot list resource "pods".*grant it by RBAC'):
+                await api.list(pods_path(), Pod)
+            with pytest.raises(ApiError, match="403 Forbidden"):
+                await api.post(binding_path(namespace, "pod"), {"target": {"name": "node-1"}, "metadata": {}})
+            with pytest.raises(ApiError, match="403 Forbidden"):
+                async for _ in api.watch(nodes_path(), Node, "0"):
+                    pass
+        finally:
+            await api.close()
+
+    asyncio.run(run())
+    assert counted == [("list", "pods", 403), ("create", "pods/binding", 403), ("watch", "nodes", 403)]
+
+
+def test_a_server_that_is_away_is_an_error_with_the_way_out(control_plane: ControlPlane, cluster: Cluster) -> None:
+    async def story(api: KubeApi) -> None:
+        await api.version()
+        await asyncio.to_thread(control_plane.stop_api_server)
+        with pytest.raises(ApiError, match="is it up") as caught:
+            await api.list(pods_path(), Pod)
+        assert caught.value.status == 0
+        await asyncio.to_thread(control_plane.start_api_server)
+        await api.list(pods_path(), Pod)
+
+    with_api(control_plane, story)
+
+
+class Kept:
+    """What a reflector tells of a namespace's pods."""
+
+    def __init__(self, api: KubeApi, namespace: str) -> None:
+        self.pods: dict[str, Pod] = {}
+        self.lists = 0
+        self.restarts: list[str] = []
+        self.reflector = Reflector(
+            api,
+            pods_path(namespace),
+            Pod,
+            replace=self._replace,
+            changed=self._changed,
+            restarted=self.restarts.append,
+            dice=random.Random(1),
+        )
+
+    def _replace(self, items: list[Pod]) -> None:
+        self.lists += 1
+        self.pods = {item.metadata.uid: item for item in items}
+
+    def _changed(self, kind: str, item: Pod) -> None:
+        if kind == "DELETED":
+            del self.pods[item.metadata.uid]
+        else:
+            self.pods[item.metadata.uid] = item
+
+    @property
+    def names(self) -> set[str]:
+        return {pod.metadata.name for pod in self.pods.values()}
+
+
+def test_a_reflector_keeps_in_step_through_a_restart_of_the_api_server(
+    control_plane: ControlPlane, cluster: Cluster
+) -> None:
+    cluster.create_pod({"metadata": {"name": "before"}})
+
+    async def story(api: KubeApi) -> None:
+        kept = Kept(api, cluster.namespace)
+        task = asyncio.create_task(kept.reflector.run())
+        await kept.reflector.synced.wait()
+        assert kept.names == {"before"}
+        await asyncio.to_thread(cluster.create_pod, {"metadata": {"name": "seen"}})
+        await until(lambda: kept.names == {"before", "seen"})
+        assert kept.lists == 1
+        await asyncio.to_thread(control_plane.stop_api_server)
+        await until(lambda: kept.restarts != [])
+        await asyncio.to_thread(control_plane.start_api_server)
+        await asyncio.to_thread(cluster.delete_pod, "before", force=True)
+        await asyncio.to_thread(cluster.create_pod, {"metadata": {"name": "after"}})
+        await until(lambda: kept.names == {"seen", "after"})
+        assert kept.restarts[0] == "disconnected"
+        assert kept.reflector.problem is None
+        task.cancel()
+
+    with_api(control_plane, story)
+
+
+def lease_of(cluster: Cluster) -> dict[str, Any]:
+    lease: dict[str, Any] = cluster.api("GET", lease_path(cluster.namespace, "hived"))["spec"]
+    return lease
+
+
+def test_two_replicas_have_one_leader_and_hand_over(control_plane: ControlPlane, cluster: Cluster) -> None:
+    async def story(api: KubeApi) -> None:
+        told: list[tuple[str, bool]] = []
+
+        def candidate(name: str) -> Leader:
+            return Leader(api, cluster.namespace, "hived", name, lambda leads: told.append((name, leads)), retry_s=0.1)
+
+        first, second = candidate("first"), candidate("second")
+        running = asyncio.create_task(first.run())
+        await until(lambda: first.is_leader)
+        waiting = asyncio.create_task(second.run())
+        await until(lambda: second.holder == "first")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await until(lambda: second.is_leader)
+        assert told == [("first", True), ("first", False), ("second", True)]
+        spec = lease_of(cluster)
+        assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("second", 15, 1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert lease_of(cluster).get("holderIdentity", "") == ""
+
+    with_api(control_plane, story)
+
+
+def test_a_replica_that_stood_still_does_not_lead_when_it_wakes(control_plane: ControlPlane, cluster: Cluster) -> None:
+    async def story(api: KubeApi) -> None:
+        awake = asyncio.Event()
+        awake.set()
+
+        async def sleep(seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            await awake.wait()
+
+        told: list[bool] = []
+        first = Leader(
+            api, cluster.namespace, "hived", "a", told.append, duration_s=2, deadline_s=1, retry_s=0.1, sleep=sleep
+        )
+        second = Leader(api, cluster.namespace, "hived", "b", lambda _: None, duration_s=2, deadline_s=1, retry_s=0.1)
+        tasks = [asyncio.create_task(first.run())]
+        await until(lambda: first.is_leader)
+        tasks.append(asyncio.create_task(second.run()))
+        awake.clear()
+        await until(lambda: second.is_leader)
+        assert told == [True]  # nothing of it has run since
+        assert not first.is_leader
+        awake.set()
+        await until(lambda: told == [True, False])
+        assert second.is_leader
+        await until(lambda: first.holder == "b")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with_api(control_plane, story)

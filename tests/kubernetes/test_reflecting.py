@@ -1,0 +1,340 @@
+"""What a receiver hears is what there is, whatever happens to the watch on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived.engines.kubernetes.api import ApiError, GoneError, KubeApi
+from hived.engines.kubernetes.objects import Metadata, Pod
+from hived.engines.kubernetes.reflecting import FIRST_PAUSE_S, LONGEST_PAUSE_S, Reflector
+
+from .virtual_time import Time
+
+#: kind, uid, resourceVersion
+Event = tuple[str, str, str]
+
+
+def pod(uid: str, version: str) -> Pod:
+    return Pod(metadata=Metadata(name=f"name-{uid}", namespace="default", uid=uid, resource_version=version))
+
+
+class Receiver:
+    """Keeps what it is told, and checks that it is told it properly."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, str] = {}  #: resourceVersion by uid
+        self.gone: set[str] = set()
+        self.heard: list[Event] = []
+        self.lists = 0
+        self.restarts: list[str] = []
+
+    def replace(self, items: list[Pod]) -> None:
+        self.lists += 1
+        self.pods = {item.metadata.uid: item.metadata.resource_version for item in items}
+        self.gone -= set(self.pods)
+
+    def changed(self, kind: str, item: Pod) -> None:
+        uid, version = item.metadata.uid, item.metadata.resource_version
+        self.heard.append((kind, uid, version))
+        if kind == "DELETED":
+            del self.pods[uid]  # it was there
+            self.gone.add(uid)
+            return
+        assert uid not in self.gone
+        assert kind == ("MODIFIED" if uid in self.pods else "ADDED")
+        assert uid not in self.pods or int(self.pods[uid]) < int(version)
+        self.pods[uid] = version
+
+
+@dataclass
+class Server(KubeApi):
+    """Answers lists and watches as it is told to, then leaves the watch open."""
+
+    lists: list[list[Event] | ApiError] = field(default_factory=list)
+    watches: list[list[Event] | ApiError] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  #: resourceVersions that were watched from
+
+    async def list(self, path: str, of: Any, params: Any = None) -> Any:
+        answer = self.lists.pop(0) if self.lists else []
+        if isinstance(answer, ApiError):
+            raise answer
+        return [pod(uid, version) for _, uid, version in answer], "10"
+
+    async def watch(
+        self, path: str, of: Any, resource_version: str, params: Any = None, timeout_s: int = 300
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        self.asked.append(resource_version)
+        answer = self.watches.pop(0) if self.watches else [("HANG", "", "")]
+        if isinstance(answer, ApiError):
+            raise answer
+        for kind, uid, version in answer:
+            if kind == "HANG":
+                await asyncio.Event().wait()
+            if kind == "BREAK":
+                raise ApiError("connection lost", 0, "NoAnswer")
+            if kind == "EXPIRE":
+                raise GoneError("too old", 410, "Expired")
+            yield kind, pod(uid, version)
+
+
+class Scene:
+    """A reflector between a server and a receiver."""
+
+    def __init__(self, server: KubeApi) -> None:
+        self.receiver = Receiver()
+        self.time = Time()
+        self.slept: list[float] = []
+        self.reflector = Reflector(
+            server,
+            "/api/v1/pods",
+            Pod,
+            replace=self.receiver.replace,
+            changed=self.receiver.changed,
+            restarted=self.receiver.restarts.append,
+            dice=random.Random(1),
+            sleep=self._sleep,
+            clock=self.time.clock,
+        )
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await self.time.sleep(seconds)
+
+    def play(self, seconds: float = 60, then: Callable[[], Coroutine[Any, Any, None]] | None = None) -> Receiver:
+        """For so long; what the reflector raises is the test's failure."""
+
+        async def run() -> None:
+            task = asyncio.ensure_future(self.reflector.run())
+            await self.time.advance(seconds)
+            if then is not None:
+                await then()
+            if task.done():
+                task.result()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(run())
+        return self.receiver
+
+
+def play(lists: list[list[Event] | ApiError], *watches: list[Event] | ApiError) -> tuple[Receiver, Server, Scene]:
+    server = Server(lists, [*watches])
+    scene = Scene(server)
+    return scene.play(), server, scene
+
+
+def test_a_list_and_then_its_changes() -> None:
+    told, server, scene = play(
+        [[("", "a", "1"), ("", "b", "2")]], [("ADDED", "c", "11"), ("MODIFIED", "a", "12"), ("DELETED", "b", "13")]
+    )
+    assert told.heard == [("ADDED", "c", "11"), ("MODIFIED", "a", "12"), ("DELETED", "b", "13")]
+    assert told.pods == {"a": "12", "c": "11"}
+    assert server.asked == ["10", "13"]
+    assert scene.reflector.synced.is_set()
+    assert told.restarts == []
+
+
+def test_a_broken_watch_is_resumed_where_it_was() -> None:
+    told, server, _ = play([[]], [("ADDED", "a", "11"), ("BREAK", "", "")], [("MODIFIED", "a", "12")])
+    assert told.pods == {"a": "12"}
+    assert server.asked == ["10", "11", "12"]
+    assert told.lists == 1
+    assert told.restarts == ["disconnected"]
+
+
+def test_a_bookmark_moves_on_without_being_told() -> None:
+    told, server, _ = play([[]], [("BOOKMARK", "", "40"), ("BREAK", "", "")])
+    assert server.asked == ["10", "40"]
+    assert told.heard == []
+
+
+def test_an_expired_version_is_listed_again() -> None:
+    told, server, _ = play([[("", "a", "1")], [("", "b", "9")]], GoneError("too old", 410, "Expired"))
+    assert told.pods == {"b": "9"}
+    assert told.lists == 2
+    assert server.asked == ["10", "10"]
+    assert told.restarts == ["expired"]
+
+
+def test_a_refused_watch_is_listed_again_and_a_failed_list_is_tried_again() -> None:
+    told, _, scene = play([[], ApiError("no", 403, "Forbidden"), [("", "a", "1")]], ApiError("no", 500, "Internal"))
+    assert told.pods == {"a": "1"}
+    assert told.restarts == ["refused", "list"]
+    assert scene.reflector.problem is None
+
+
+def test_what_keeps_it_silent_is_told() -> None:
+    scene = Scene(Server([ApiError(f"no {number}", 403, "Forbidden") for number in range(99)]))
+    told = scene.play()
+    assert str(scene.reflector.problem).startswith("no ")
+    assert not scene.reflector.synced.is_set()
+    assert told.lists == 0
+    assert scene.reflector.last_heard < 0
+
+
+def test_pauses_grow_and_stay_within_bounds() -> None:
+    scene = Scene(Server([ApiError("away", 0, "NoAnswer")] * 99))
+    scene.play(200)
+    assert all(FIRST_PAUSE_S <= pause <= LONGEST_PAUSE_S for pause in scene.slept)
+    assert scene.slept[0] == FIRST_PAUSE_S
+    assert min(scene.slept[-5:]) >= LONGEST_PAUSE_S / 2
+    assert len(set(scene.slept[-5:])) == 5
+
+
+def test_pauses_are_short_again_once_something_was_heard() -> None:
+    away: list[list[Event] | ApiError] = [ApiError("away", 0, "NoAnswer")] * 10
+    scene = Scene(Server([[]], [*away, [("ADDED", "a", "11"), ("BREAK", "", "")]]))
+    scene.play(200)
+    assert scene.slept[9] > 1
+    assert scene.slept[10] == FIRST_PAUSE_S
+
+
+def test_watches_that_end_at_once_without_a_word_do_not_make_a_storm() -> None:
+    nothing: list[Event] = []
+    server = Server([[]], [nothing] * 1000)
+    Scene(server).play(60)
+    assert len(server.asked) < 20
+
+
+def test_what_arrives_twice_or_late_is_dropped() -> None:
+    told, _, _ = play(
+        [[("", "a", "5")]],
+        [
+            ("ADDED", "a", "5"),
+            ("MODIFIED", "a", "12"),
+            ("MODIFIED", "a", "11"),
+            ("DELETED", "a", "13"),
+            ("DELETED", "a", "13"),
+            ("MODIFIED", "a", "12"),
+            ("ADDED", "a", "14"),
+        ],
+    )
+    assert told.heard == [("MODIFIED", "a", "12"), ("DELETED", "a", "13")]
+
+
+def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
+    heard: list[Event] = []
+    server = Server([[("", "a", "x9")]], [[("MODIFIED", "a", "x2"), ("MODIFIED", "a", "x2"), ("MODIFIED", "a", "y")]])
+    scene = Scene(server)
+    scene.receiver.changed = (  # type: ignore[method-assign]  # the receiver's own check is about numbers
+        lambda kind, item: heard.append((kind, item.metadata.uid, item.metadata.resource_version))
+    )
+    scene.reflector._changed = scene.receiver.changed
+    scene.play()
+    assert heard == [("MODIFIED", "a", "x2"), ("MODIFIED", "a", "y")]
+
+
+def test_a_list_is_believed_whatever_was_heard_before() -> None:
+    told, _, _ = play(
+        [[("", "a", "5")], [("", "a", "5")]], [("DELETED", "a", "11"), ("EXPIRE", "", "")], [("MODIFIED", "a", "20")]
+    )
+    assert told.lists == 2
+    assert told.pods == {"a": "20"}
+
+
+KINDS = st.sampled_from(["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])
+EVENTS = st.lists(st.tuples(KINDS, st.sampled_from("abcd"), st.integers(1, 40).map(str)), max_size=20)
+WATCHES = st.lists(st.one_of(EVENTS, EVENTS.map(lambda events: [*events, ("BREAK", "", "")])), max_size=4)
+
+
+@given(EVENTS, WATCHES)
+def test_no_order_of_events_confuses_the_receiver(listed: list[Event], watches: list[list[Event]]) -> None:
+    first = {uid: ("", uid, version) for _, uid, version in listed}
+    scene = Scene(Server([[*first.values()]], [*watches]))
+    scene.play()  # it checks each call
+    deleted = {uid for watch in watches for kind, uid, _ in watch if kind == "DELETED"}
+    assert not deleted & set(scene.receiver.pods)
+
+
+class Living(KubeApi):
+    """A server with a history, which objects, watches and their accidents are drawn for."""
+
+    def __init__(self, accidents: random.Random) -> None:
+        self._accidents = accidents
+        self._version = 0
+        self._names = 0
+        self.pods: dict[str, str] = {}
+        self._history: list[tuple[int, str, str, str]] = []
+        self._forgotten = 0
+        self._news = asyncio.Event()
+        self.calm = False
+
+    def live(self) -> None:
+        """Something happens to some pod."""
+        self._version += 1
+        version = str(self._version)
+        what = self._accidents.choice(["add", "modify", "modify", "delete"])
+        if what == "add" or not self.pods:
+            self._names += 1
+            kind, uid = "ADDED", f"uid-{self._names}"
+        else:
+            kind, uid = ("DELETED" if what == "delete" else "MODIFIED"), self._accidents.choice(sorted(self.pods))
+        if kind == "DELETED":
+            del self.pods[uid]
+        else:
+            self.pods[uid] = version
+        self._history.append((self._version, kind, uid, version))
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def forget(self) -> None:
+        self._forgotten = self._version
+
+    def _accident(self, chance: float) -> bool:
+        return not self.calm and self._accidents.random() < chance
+
+    async def list(self, path: str, of: Any, params: Any = None) -> Any:
+        if self._accident(0.3):
+            raise ApiError("not now", self._accidents.choice([0, 429, 500]), "")
+        return [pod(uid, version) for uid, version in self.pods.items()], str(self._version)
+
+    async def watch(
+        self, path: str, of: Any, resource_version: str, params: Any = None, timeout_s: int = 300
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        seen = int(resource_version)
+        while True:
+            if seen < self._forgotten:
+                raise GoneError("too old", 410, "Expired")
+            if self._accident(0.1):
+                raise ApiError("lost", self._accidents.choice([0, 0, 500]), "")
+            if self._accident(0.1):
+                return
+            for number, kind, uid, version in [each for each in self._history if each[0] > seen]:
+                yield kind, pod(uid, version)
+                if self._accident(0.2):
+                    yield kind, pod(uid, version)  # twice
+                seen = number
+            if self._accident(0.2):
+                yield "BOOKMARK", pod("", str(self._version))
+                seen = self._version
+            news = self._news
+            await news.wait()
+
+
+@given(st.integers(0, 2**32), st.lists(st.sampled_from(["live", "forget", "wait"]), max_size=40))
+def test_after_any_accidents_the_receiver_has_what_there_is(seed: int, story: list[str]) -> None:
+    async def prepare() -> Living:
+        return Living(random.Random(seed))
+
+    server = asyncio.run(prepare())
+    scene = Scene(server)
+
+    async def then() -> None:
+        for step in story:
+            if step == "wait":
+                await scene.time.advance(0.3)
+            else:
+                getattr(server, step)()
+        server.calm = True
+        await scene.time.advance(60)
+        server.live()
+        await scene.time.advance(60)
+
+    assert scene.play(0, then).pods == server.pods

@@ -1,0 +1,230 @@
+"""``/v1`` on Kubernetes: every route, its errors, and the API fuzzed from its own document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import schemathesis
+from hypothesis import settings
+
+from hived.server.kubernetes.schema import PlanRequest
+
+from ..server.api.client import Client, error
+from ..server.api.test_fuzz import CHECKS
+from .fake_service import FAILURES, WHY, FakeService, make_app
+
+TOKEN = "t0ken"
+OPERATIONS = {
+    "GET /healthz": "check_health",
+    "GET /v1/status": "get_status",
+    "GET /v1/vcs": "list_vcs",
+    "GET /v1/vcs/{name}": "get_vc",
+    "GET /v1/groups": "list_groups",
+    "GET /v1/groups/{ref}": "get_group",
+    "GET /v1/explain/{ref}": "explain_group",
+    "POST /v1/plan": "plan_objects",
+    "POST /v1/drain": "drain_node",
+}
+POD: dict[str, object] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train"}}
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def client(service: FakeService) -> Client:
+    return Client(make_app(service), base_url="http://hived")
+
+
+def test_it_says_that_it_is_on_kubernetes(client: Client) -> None:
+    assert client.get("/healthz").json() == {"status": "ok", "engine": "kubernetes"}
+
+
+def test_the_status_and_its_virtual_clusters(client: Client, service: FakeService) -> None:
+    service.add("train")
+    told = client.get("/v1/status").json()
+    assert (told["guaranteed"], told["groups"]) == (4, {"placed": 1})
+    assert client.get("/v1/vcs").json() == told["vcs"]
+    assert [vc["used"] for vc in told["vcs"]] == [4, 0]
+
+
+def test_one_virtual_cluster(client: Client, service: FakeService) -> None:
+    service.add("train")
+    service.add("next", state="waiting", why=(WHY,))
+    told = client.get("/v1/vcs/vision").json()
+    assert [group["name"] for group in told["running"]] == ["train"]
+    assert [group["why"] for group in told["waiting"]] == [[WHY]]
+    answer = client.get("/v1/vcs/a%2Fb")
+    assert answer.status_code == 404
+    assert error(answer)["message"].startswith("there is no virtual cluster 'a/b'")
+
+
+def test_groups_are_found_by_vc_and_state_and_page_by_page(client: Client, service: FakeService) -> None:
+    for number in range(5):
+        service.add(f"g{number}", vc="vision" if number % 2 else "speech", state="waiting" if number > 2 else "placed")
+
+    def names(query: str) -> list[str]:
+        return [group["name"] for group in client.get(f"/v1/groups{query}").json()["groups"]]
+
+    assert names("") == ["g0", "g1", "g2", "g3", "g4"]
+    assert names("?vc=vision") == ["g1", "g3"]
+    assert names("?state=waiting&vc=speech") == ["g4"]
+    assert names("?limit=2&offset=3") == ["g3", "g4"]
+    assert client.get("/v1/groups?limit=1").json()["total"] == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("state=lost", "state"), ("limit=0", "limit"), ("limit=1001", "limit"), ("offset=-1", "offset"), ("vc=", "vc")],
+)
+def test_what_no_group_can_be_is_refused(client: Client, query: str, field: str) -> None:
+    answer = client.get(f"/v1/groups?{query}")
+    assert (answer.status_code, error(answer)["field"]) == (422, field)
+
+
+@pytest.mark.parametrize("path", ["/v1/groups", "/v1/explain"])
+@pytest.mark.parametrize("ref", ["team/train-0", "team%2Ftrain-0", "jobs/of/ann/train", "jobs%2Fof%2Fann%2Ftrain"])
+def test_a_group_is_found_by_its_name_and_by_its_pods_whatever_their_slashes(
+    client: Client, service: FakeService, path: str, ref: str
+) -> None:
+    service.add("jobs/of/ann/train")
+    told = client.get(f"{path}/{ref}").json()
+    assert told.get("name", told.get("group")) == "jobs/of/ann/train"
+    assert service.asked == [ref.replace("%2F", "/")]
+
+
+def test_an_explanation_has_words_and_data(client: Client, service: FakeService) -> None:
+    service.add("train", state="waiting", why=(WHY,))
+    assert client.get("/v1/explain/team/train-0").json() == {
+        "group": "train", "pod": "team/train-0", "text": f"train is waiting\n- {WHY}",
+        "reasons": [{"kind": "vc_exhausted", "need": 8}],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/groups/", "/v1/explain/", f"/v1/explain/{'x' * 1025}"])
+def test_a_name_that_nothing_can_have_is_refused(client: Client, service: FakeService, path: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, error(answer)["field"]) == (422, "ref")
+    assert service.asked == []
+
+
+def test_a_plan_is_asked_with_the_objects_as_they_are(client: Client, service: FakeService) -> None:
+    service.plans("train", "waits", "it would wait:\n- for its turn")
+    told = client.post("/v1/plan", json={"objects": [POD]}).json()
+    assert [(group["group"], group["outcome"]) for group in told["groups"]] == [("default/train", "waits")]
+    client.post("/v1/plan", json={"objects": [POD], "namespace": "team"})
+    assert service.planned == [
+        PlanRequest(objects=[POD], namespace="default"), PlanRequest(objects=[POD], namespace="team"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "objects"), ({"objects": []}, "objects"), ({"objects": [POD] * 1001}, "objects"),
+        ({"objects": [POD, "pod"]}, "objects.1"), ({"objects": [POD], "namespace": "n" * 64}, "namespace"),
+        ({"objects": [POD], "dry": True}, "dry"),
+    ],
+)  # fmt: skip
+def test_a_plan_of_what_is_none_names_the_field(
+    client: Client, service: FakeService, body: dict[str, object], field: str
+) -> None:
+    answer = client.post("/v1/plan", json=body)
+    assert (answer.status_code, error(answer)["field"]) == (422, field)
+    assert service.planned == []
+
+
+def test_a_node_is_drained_and_taken_back(client: Client, service: FakeService) -> None:
+    service.add("train")
+    told = client.post("/v1/drain", json={"node": "gpu1"}).json()
+    assert told == {"node": "gpu1", "drained": True, "gpus": 8, "groups": ["train"]}
+    assert client.post("/v1/drain", json={"node": "gpu1", "undo": True}).json()["drained"] is False
+    assert client.post("/v1/drain", json={"node": "n9"}).status_code == 404
+
+
+@pytest.mark.parametrize("body", [{}, {"node": ""}, {"node": "gpu1", "undo": "yes"}, {"node": "gpu1", "now": True}])
+def test_a_drain_that_is_not_understood_changes_nothing(
+    client: Client, service: FakeService, body: dict[str, object]
+) -> None:
+    assert client.post("/v1/drain", json=body).status_code == 422
+    assert service.drained == set()
+
+
+def calls(client: Client) -> Iterator[tuple[str, Any]]:
+    """Every route but the health, with what it takes."""
+    bodies = {"/v1/plan": {"objects": [POD]}, "/v1/drain": {"node": "gpu1"}}
+    for operation in OPERATIONS:
+        method, path = operation.split(" ")
+        if path != "/healthz":
+            path = path.replace("{name}", "vision").replace("{ref}", "train")
+            yield operation, client.request(method, path, json=bodies.get(path))
+
+
+@pytest.mark.parametrize("status", FAILURES)
+def test_what_the_engine_cannot_do_has_its_status_and_its_words(
+    client: Client, service: FakeService, status: int
+) -> None:
+    service.fails = FAILURES[status]
+    for operation, answer in calls(client):
+        assert (answer.status_code, error(answer)["message"]) == (status, str(FAILURES[status])), operation
+
+
+def test_a_bug_is_told_without_its_secrets(client: Client, service: FakeService) -> None:
+    service.fails = ZeroDivisionError("a secret")
+    for operation, answer in calls(client):
+        assert (answer.status_code, error(answer)["code"]) == (500, "bug"), operation
+        assert "secret" not in answer.text
+
+
+def test_with_a_token_nothing_but_the_health_is_open(service: FakeService) -> None:
+    closed = Client(make_app(service, TOKEN), base_url="http://hived")
+    assert closed.get("/healthz").status_code == 200
+    assert {answer.status_code for _, answer in calls(closed)} == {401}
+    assert service.drained == set()
+    opened = Client(make_app(service, TOKEN), base_url="http://hived", headers={"Authorization": f"Bearer {TOKEN}"})
+    service.add("train")
+    assert {answer.status_code for _, answer in calls(opened)} == {200}
+
+
+# -- the document -----------------------------------------------------------------------------------------------------
+
+
+def test_the_document_has_every_path_its_errors_and_valid_examples(client: Client, service: FakeService) -> None:
+    document = client.get("/openapi.json").json()
+    found = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            found[f"{method.upper()} {path}"] = operation["operationId"]
+            assert operation["summary"]
+            assert operation["description"]
+            for status, response in operation["responses"].items():
+                if int(status) >= 400:
+                    schema = {"$ref": "#/components/schemas/ErrorAnswer"}
+                    assert response["content"] == {"application/json": {"schema": schema}}, (path, status)
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            for example in content.get("examples", {}).values():
+                jsonschema_rs.validate({**content["schema"], "components": document["components"]}, example["value"])
+                assert client.request(method.upper(), path, json=example["value"]).status_code == 200
+            assert not content or content["examples"]
+    assert found == OPERATIONS
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in found.values())
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+fuzzed = FakeService()
+fuzzed.add("train")
+fuzzed.add("next", state="waiting", why=(WHY,))
+schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(fuzzed, TOKEN))
+
+
+@schema.parametrize()
+@settings(max_examples=15)
+def test_nothing_that_is_sent_breaks_the_service(case: Any) -> None:
+    checks = [check for check in CHECKS if check.__name__ != "ignored_auth"]  # declared by the whole application
+    case.call_and_validate(headers={"Authorization": f"Bearer {TOKEN}"}, checks=checks)

@@ -1,0 +1,457 @@
+"""The engine on Kubernetes on the dashboard: pictures, what changed since, and gangs' lives, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from itertools import pairwise
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from hived.engines.kubernetes.explaining import reasons
+from hived.engines.kubernetes.gangs import Gang, GangState
+from hived.errors import NotFoundError
+from hived.server import pictures
+from hived.server.dashboard import dashboard_routes
+from hived.server.kubernetes.reading import waiting, why
+from hived.server.kubernetes.source import VIEW, KubernetesSource
+from hived.server.kubernetes.stays import stays
+from hived.server.mapping import chains
+from hived.spec import spec_from_dict
+from hived.spec.compiled import ClusterSpec
+
+from .minds import NODES, SPEC, World, other_spec
+
+
+def looking_at(world: World) -> KubernetesSource:
+    return KubernetesSource(world, "the cluster")  # type: ignore[arg-type]  # as much as is read of an engine
+
+
+def applied(before: pictures.Picture, update: pictures.Update) -> pictures.Picture:
+    """What a browser makes of an update."""
+    holders = {holder.id: holder for holder in before.holders if holder.id not in update.gone}
+    holders |= {holder.id: holder for holder in update.holders}
+    return pictures.Picture(
+        seq=update.seq,
+        at=update.at,
+        holders=list(holders.values()),
+        bad=before.bad if update.bad is None else update.bad,
+        queue=before.queue if update.queue is None else update.queue,
+        queue_total=update.queue_total,
+        usage=update.usage,
+        totals=update.totals,
+    )
+
+
+def in_order(picture: pictures.Picture) -> pictures.Picture:
+    holders = sorted(picture.holders, key=lambda holder: holder.id)
+    return picture.model_copy(update={"holders": holders, "bad": sorted(picture.bad)})
+
+
+def devices_of(spec: ClusterSpec, parts: list[pictures.Stretch]) -> set[tuple[str, int]]:
+    """The devices of stretches, by an own way from the layout that a browser has."""
+    layout = chains(spec)
+    found = []
+    for chain, node, first, count in parts:
+        indices = layout[chain].devices.get(node) or range(layout[chain].levels[layout[chain].node_level - 1].gpus)
+        found += [(layout[chain].nodes[node], list(indices)[leaf]) for leaf in range(first, first + count)]
+    assert len(set(found)) == len(found), "a device is shown twice"
+    return set(found)
+
+
+def check_picture(world: World, picture: pictures.Picture) -> None:
+    """Against a naive count over all gangs."""
+    mind = world.known
+    spec = mind.cluster.spec
+    devices = {(name, device) for name, of in mind.nodes.devices.items() for device in of}
+    shown = {holder.id: holder for holder in picture.holders}
+    held: set[tuple[str, int]] = set()
+    kept: set[tuple[str, int]] = set()
+    used: Counter[str] = Counter()
+    borrowed: Counter[str] = Counter()
+    nodes = set()
+    for gang in mind.gangs.values():
+        assert (gang.name in shown) == (gang.placement is not None)
+        if gang.placement is None:
+            continue
+        holder = shown[gang.name]
+        own = {(pod.node, device) for pod in gang.placement.pods for device in pod.leaf_cells}
+        assert devices_of(spec, holder.parts) == own & devices
+        assert len(holder.binding) == len(holder.parts)
+        assert all(bool(text) is gang.placement.guaranteed for text in holder.binding)
+        assert holder.stopping is (gang.state is GangState.PREEMPTED)
+        if gang.state is GangState.RESERVED:
+            assert holder.kind == "reserved"
+            kept |= own
+            continue
+        assert not own & held, "a device is held twice"
+        held |= own
+        assert holder.kind == ("guaranteed" if gang.guaranteed else "opportunistic")
+        if gang.guaranteed:
+            used[gang.vc] += len(own)
+            nodes |= {node for node, _ in own}
+        else:
+            borrowed[gang.vc] += len(own)
+    assert len(shown) == len(picture.holders) == sum(gang.placement is not None for gang in mind.gangs.values())
+    bad = {(name, device) for name, device in devices if name in mind.nodes.bad_nodes}
+    bad |= set(mind.nodes.bad_devices)
+    assert devices_of(spec, picture.bad) == bad
+    assert picture.totals == pictures.Totals(
+        gpus=len(devices),
+        guaranteed=sum(used.values()),
+        opportunistic=sum(borrowed.values()),
+        reserved=len((kept - held) & devices),
+        bad=len(bad),
+        fragmentation=len(nodes) / len({node for node, _ in devices}),
+    )
+    queued = [gang for gang in mind.gangs.values() if not gang.holds]
+    assert picture.queue_total == len(queued)
+    assert sorted(row.id for row in picture.queue) == sorted(gang.name for gang in queued)
+    assert all(row.why for row in picture.queue)
+    assert [row.vc for row in picture.usage] == [vc.name for vc in spec.virtual_clusters]
+    for row in picture.usage:
+        assert (row.used, row.borrowed) == (used[row.vc], borrowed[row.vc])
+        assert row.waiting == sum(gang.vc == row.vc for gang in queued)
+
+
+def check_stays(gang: Gang, ended: bool) -> None:
+    """A life has no gaps and no overlaps, and its last stretch is what the gang does."""
+    life = stays(gang, ended)
+    for stay, following in pairwise(life):
+        assert stay.end == following.start
+        assert stay.kind != following.kind
+    assert all(stay.end is None or stay.end >= stay.start for stay in life)
+    assert all(not stay.where for stay in life if stay.kind == "waiting")
+    if ended:
+        assert life[-1].end == gang.history[-1].at
+        return
+    assert life[-1].end is None
+    assert (
+        life[-1].kind
+        == {
+            GangState.WAITING: "waiting",
+            GangState.RESERVED: "reserved",
+            GangState.PLACED: "guaranteed" if gang.guaranteed else "opportunistic",
+            GangState.PREEMPTED: "stopping",
+        }[gang.state]
+    )
+    places = gang.placement.pods if gang.placement is not None else ()
+    assert life[-1].where == ";".join(f"{pod.node}:{','.join(map(str, pod.leaf_cells))}" for pod in places)
+
+
+def one_fact(world: World, choose: random.Random) -> None:
+    """Something happens."""
+    gangs = list(world.known.gangs.values())
+    placed = [gang for gang in gangs if gang.state is GangState.PLACED]
+    preempted = [gang for gang in gangs if gang.state is GangState.PREEMPTED]
+    name = choose.choice(NODES)
+    match choose.randrange(18):
+        case 0 | 1 | 2 | 3:
+            pods = choose.choice((1, 1, 2, 3))
+            world.come(
+                choose.choice(("vision", "vision", "speech", "research")),
+                choose.choice((1, 2, 4)),
+                pods,
+                choose.choice((-1, -1, 0, 0, 5)),
+                choose.random() < 0.3,
+                late=choose.randrange(pods) if choose.random() < 0.4 else 0,
+            )
+        case 4:
+            world.made("vision", 1, choose.choice((1, 2)))
+        case 5 | 6 if gangs:
+            world.complete(choose.choice(gangs))
+        case 7 | 8 | 9 | 10 if placed:
+            world.bind(choose.choice(placed), choose.choice((1, 1000)))
+        case 11 | 12 if preempted:
+            world.end(choose.choice(preempted), choose.choice((1, 1000)))
+        case 13 if gangs:
+            world.end(choose.choice(gangs), choose.choice((1, 1000, 1000)))
+        case 14:
+            world.node(name, ready=choose.random() < 0.6, cordoned=choose.random() < 0.3)
+        case 15:
+            world.node(name, bad=choose.choice(("", "", "0", "2,3,7")))
+        case 16 if choose.random() < 0.4:
+            world.without_node(name)
+        case 17 if choose.random() < 0.5:
+            world.reconfigure(other_spec() if choose.random() < 0.5 else spec_from_dict(SPEC))
+        case _:
+            world.now += choose.uniform(0, 30)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
+    choose = random.Random(seed)
+    world = World()
+    source = looking_at(world)
+    picture = source.picture(VIEW)
+    drawn, seq = world.known, world.known.seq
+    for _ in range(70):
+        if choose.random() < 0.03:  # others decided for a while, or this is another process
+            world.stand_by()
+            world.lead()
+        one_fact(world, choose)
+        world.now += choose.random()
+        if choose.random() < 0.4:
+            continue  # several facts in one update
+        update = source.update(VIEW, picture.seq)
+        whole = source.picture(VIEW)
+        # with a new mind or a new layout the browser asks for everything
+        anew = drawn is not world.mind or any(change.kind == "spec" and change.seq > seq for change in drawn.recent)
+        assert (update is None) is anew
+        picture = whole if update is None else applied(picture, update)
+        drawn, seq = world.known, world.known.seq
+        assert in_order(picture) == in_order(whole)
+        check_picture(world, whole)
+        for gang in world.known.gangs.values():
+            check_stays(gang, ended=False)
+            assert source.story(VIEW, gang.name).stays == stays(gang, ended=False)
+        for gang in world.known.ended.values():
+            check_stays(gang, ended=True)
+        for gang in waiting(world.known, 1000):
+            found = reasons(world.known, gang)
+            assert not found or why(gang) is found[0].kind
+
+
+def test_the_layout_is_that_of_the_cluster() -> None:
+    layout = looking_at(World()).layout()
+    assert (layout.title, layout.clock, layout.synthetic, layout.end) == ("the cluster", "unix", False, None)
+    assert [(view.key, view.label) for view in layout.views] == [("live", "the cluster")]
+    assert [chain.nodes for chain in layout.views[0].chains] == [["a0", "a1", "a2", "a3"], ["b0"]]
+    assert layout.views[0].chains[1].devices == {0: [6, 7, 2, 3]}
+    assert [(vc.name, vc.gpus) for vc in layout.vcs] == [("vision", 8), ("speech", 4), ("research", 2)]
+
+
+def test_reserved_gpus_come_first_in_the_queue_then_the_first_of_each_line_then_who_is_in_none() -> None:
+    world = World()
+    early = world.made("speech", 1)  # kube-scheduler has not asked for it
+    loans = [world.runs("research", 4, priority=-1) for _ in range(4)]
+    kept = world.come("vision", 4, 2)
+    assert kept.state is GangState.RESERVED
+    lines = [world.come("vision", 4, 2), world.come("vision", 4, 2), world.come("research", 4, 2, priority=-1)]
+    partly = world.come("vision", 1, 2, late=1)
+    source = looking_at(world)
+    queue = source.picture(VIEW).queue
+    expected = [kept, lines[0], lines[2], lines[1], early, partly]
+    assert [row.id for row in queue] == [gang.name for gang in expected]
+    assert [row.state for row in queue] == ["reserved"] + 5 * ["queued"]
+    assert [gang.name for gang in waiting(world.known, 2)] == [kept.name, lines[0].name]
+    assert "1 of its 2 pods exist" in queue[-1].why[0]
+    stopping = [holder.id for holder in source.picture(VIEW).holders if holder.stopping]
+    assert len(stopping) == 2
+    assert set(stopping) <= {gang.name for gang in loans}
+
+
+def test_a_replica_that_does_not_decide_shows_an_empty_cluster_of_the_right_layout() -> None:
+    world = World()
+    world.runs("vision", 4)
+    source = looking_at(world)
+    layout = source.layout()
+    world.stand_by()
+    picture = source.picture(VIEW)
+    assert (picture.holders, picture.queue, picture.bad, picture.queue_total) == ([], [], [], 0)
+    assert picture.totals.gpus == 20
+    assert [(row.vc, row.reserved, row.used) for row in picture.usage] == [
+        ("vision", 8, 0),
+        ("speech", 4, 0),
+        ("research", 2, 0),
+    ]
+    assert source.layout() == layout
+    assert source.update(VIEW, picture.seq) is None
+    assert source.curves(VIEW).at == []
+    with pytest.raises(NotFoundError, match="job1"):
+        source.story(VIEW, "team/job1")
+
+
+def test_a_picture_of_one_mind_is_never_brought_up_to_date_from_another() -> None:
+    # both count their changes from 1: the numbers of the second have passed those of the first by then
+    world = World()
+    gone = world.runs("vision", 4)
+    source = looking_at(world)
+    picture = source.picture(VIEW)
+    world.stand_by()
+    world.pods.clear()
+    world.lead()
+    while world.known.seq <= picture.seq + 5:
+        world.runs("vision", 1)
+        world.end(next(iter(world.known.gangs.values())))
+    assert source.update(VIEW, picture.seq) is None
+    whole = source.picture(VIEW)
+    assert whole.seq > picture.seq
+    assert gone.name not in {holder.id for holder in whole.holders if holder.gpus == 4}
+    asyncio.run(asyncio.wait_for(source.changed(picture.seq), 5))
+
+
+def test_who_waits_for_news_hears_of_a_change_and_of_a_new_mind() -> None:
+    world = World()
+    source = looking_at(world)
+
+    async def news_after(fact: str) -> None:
+        waits = asyncio.create_task(source.changed(source.picture(VIEW).seq))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not waits.done()
+        if fact == "a gang":
+            world.runs("vision", 1)
+        else:
+            world.stand_by()
+            world.lead()
+        await asyncio.wait_for(waits, 5)
+
+    asyncio.run(news_after("a gang"))
+    asyncio.run(news_after("a new mind"))
+
+
+def test_a_page_is_emptied_when_the_replica_stops_to_decide_between_two_questions() -> None:
+    world = World()
+    world.runs("vision", 1)
+    source = looking_at(world)
+    seq = source.picture(VIEW).seq
+    world.stand_by()
+    asyncio.run(asyncio.wait_for(source.changed(seq), 5))
+    assert source.update(VIEW, seq) is None
+    assert source.picture(VIEW).holders == []
+
+
+def test_an_update_from_nowhere_is_none() -> None:
+    world = World()
+    world.runs("vision", 1)
+    source = looking_at(world)
+    assert source.update(VIEW, 10_000) is None
+    update = source.update(VIEW, world.known.seq)
+    assert update is not None
+    assert (update.gone, update.holders, update.bad) == ([], [], None)
+    first = source.picture(VIEW).seq
+    world.known.recent = deque(list(world.known.recent)[-1:], maxlen=1)
+    world.runs("vision", 1)
+    assert source.update(VIEW, first) is None, "too long ago"
+    for ask in (
+        source.picture,
+        source.curves,
+        lambda view: source.update(view, 0),
+        lambda view: source.story(view, "team/job1"),
+    ):
+        with pytest.raises(NotFoundError, match="no view"):
+            ask("other")
+
+
+def test_a_bad_node_is_shown_whole_and_a_bad_device_alone() -> None:
+    world = World()
+    source = looking_at(world)
+    before = source.picture(VIEW)
+    world.node("a1", ready=False)
+    world.node("b0", bad="2,7")
+    update = source.update(VIEW, before.seq)
+    assert update is not None
+    assert update.bad == [(0, 1, 0, 4), (1, 0, 1, 2)]
+    assert update.totals.bad == 6
+
+
+def test_a_gangs_story_tells_its_life() -> None:
+    world = World()
+    source = looking_at(world)
+    loans = [world.runs("research", 4, priority=-1) for _ in range(4)]
+    world.now += 10
+    owner = world.come("vision", 4, 2)
+    went = next(gang for gang in loans if gang.state is GangState.PREEMPTED)
+    place = stays(went, ended=False)[-1].where
+    assert [(stay.kind, stay.end) for stay in stays(went, ended=False)] == [
+        ("opportunistic", 1010.0),
+        ("stopping", None),
+    ]
+    world.now += 5
+    for gang in loans:
+        if gang.state is GangState.PREEMPTED:
+            world.end(gang)
+    story = source.story(VIEW, went.name)
+    assert (story.state, story.command, story.vc, story.gpus, story.priority) == ("ended", "", "research", 4, -1)
+    assert [(stay.kind, stay.start, stay.end) for stay in story.stays] == [
+        ("opportunistic", 1000.0, 1010.0),
+        ("stopping", 1010.0, 1015.0),
+    ]
+    assert [stay.where for stay in story.stays] == [place, place]
+    assert story.moments[-1].text == story.explanation == "its last pod is gone"
+    told = source.story(VIEW, owner.name)
+    assert told.state == "placed"
+    assert [stay.kind for stay in told.stays] == ["reserved", "guaranteed"]
+    assert owner.name in told.explanation
+    with pytest.raises(NotFoundError, match="nobody"):
+        source.story(VIEW, "team/nobody")
+
+
+def test_a_life_of_which_the_beginning_is_forgotten_still_ends_in_what_is() -> None:
+    # pods that are bound one by one fill what is remembered of a gang
+    world = World()
+    gang = world.runs("vision", 1)
+    world.now += 50
+    for number in range(300):
+        gang.remember(world.known.note("bound", gang.name, world.now, f"pod {number}"))
+    (stay,) = stays(gang, ended=False)
+    assert (stay.kind, stay.start, stay.end) == ("guaranteed", 1000.0, None)
+
+
+def test_who_is_downgraded_while_it_has_to_go_still_has_to() -> None:
+    world = World()
+    gang = world.runs("vision", 1)
+    for kind in ("preempted", "downgraded", "released", "ended"):
+        world.now += 10
+        gang.remember(world.known.note(kind, gang.name, world.now, kind))
+    life = [(stay.kind, stay.start, stay.end) for stay in stays(gang, ended=True)]
+    assert life == [
+        ("guaranteed", 1000.0, 1010.0),
+        ("stopping", 1010.0, 1030.0),
+        ("waiting", 1030.0, 1040.0),
+    ]
+
+
+def test_a_clock_that_is_set_back_makes_no_stretch_of_less_than_nothing() -> None:
+    world = World()
+    gang = world.come("vision", 4)
+    world.now -= 500
+    world.end(gang)
+    (stay,) = stays(gang, ended=True)
+    assert (stay.start, stay.end) == (1000.0, 1000.0)
+
+
+def test_curves_go_on_while_nobody_looks() -> None:
+    world = World()
+    source = looking_at(world)
+
+    async def watch() -> None:
+        sampling = asyncio.create_task(source.sample())
+        await asyncio.sleep(0)
+        world.now += 60
+        world.runs("vision", 4)
+        world.stand_by()  # says nothing about the cluster
+        await asyncio.sleep(1.1)
+        world.lead()
+        world.now += 60
+        await asyncio.sleep(1.1)
+        sampling.cancel()
+
+    asyncio.run(watch())
+    shown = source.curves(VIEW)
+    assert shown.guaranteed[0] == 0.0
+    assert shown.guaranteed[-1] == 4 / 20
+    assert shown.at == sorted(shown.at)
+    assert shown.at[-1] == 1120.0
+
+
+def test_the_page_has_its_data_over_http_with_names_that_have_slashes() -> None:
+    world = World()
+    gang = world.runs("vision", 4)
+    app = FastAPI()
+    app.include_router(dashboard_routes(looking_at(world)))
+
+    async def ask(*paths: str) -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            return [await client.get(path) for path in paths]
+
+    picture, story, curves = asyncio.run(
+        ask("/v1/dashboard/picture", "/v1/dashboard/story/team%2Fjob1?view=live", "/v1/dashboard/curves")
+    )
+    assert [holder["id"] for holder in picture.json()["holders"]] == [gang.name] == ["team/job1"]
+    assert story.json()["name"] == gang.name
+    assert curves.status_code == 200
