@@ -1,9 +1,14 @@
-"""What all tests share: hypothesis draws the same examples on every run, and never fails by the clock; Ctrl-C works."""
+"""What all tests share: hypothesis draws the same examples on every run, and never fails by the clock; Ctrl-C works.
+
+Tests on a real control plane go to one of the workers, whichever, so that only one is started.
+"""
 
 from __future__ import annotations
 
 import signal
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # a shell ignores SIGINT for what it starts with `&`, and programs inherit that: those under test must not
@@ -21,3 +26,18 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("hived")
+
+REAL = "tests/kubernetes/real/"
+
+
+# xdist's own marks for this (--dist=loadgroup) do nothing from pytest 9.2 on, until xdist learns of it
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests are given out one by one, as ever, but those of one folder together."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has none
+
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = lambda nodeid: REAL if nodeid.startswith(REAL) else nodeid
+    return scheduling

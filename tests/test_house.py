@@ -44,7 +44,8 @@ def test_a_file_fits_the_head(path: Path) -> None:
 def test_a_plain_install_needs_no_extra() -> None:
     code = (
         "import sys, hived.cli.app; "
-        "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes'} & set(sys.modules); "
+        "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes_asyncio', 'aiohttp', 'msgspec', "
+        "'prometheus_client'} & set(sys.modules); "
         "sys.exit(', '.join(extras) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
