@@ -87,6 +87,14 @@ class Cluster:
             self.delete_node(name)
         self.api.close()
 
+    def delete(self, path: str) -> None:
+        """Take an object away; one that is not there: nothing."""
+        try:
+            self.api("DELETE", path)
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+
     def empty(self) -> None:
         """Take its pods away, at once."""
         self.api("DELETE", self._path("pods"), gracePeriodSeconds="0")
@@ -117,11 +125,7 @@ class Cluster:
 
     def delete_node(self, name: str) -> None:
         """Take a node away; one that is not there: nothing."""
-        try:
-            self.api("DELETE", f"/api/v1/nodes/{name}")
-        except RefusedError as error:
-            if error.status != 404:
-                raise
+        self.delete(f"/api/v1/nodes/{name}")
 
     def set_ready(self, node: str, ready: bool) -> None:
         """What its kubelet says of it."""

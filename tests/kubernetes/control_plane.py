@@ -28,7 +28,7 @@ USERS = {
     "hived": ("hived", ""),
     "standby": ("hived-standby", ""),
 }
-MANAGED = ("hivedscheduler.microsoft.com/pod-scheduling-enable", "hived.io/gpu", "nvidia.com/gpu")
+MANAGED = ("hivedscheduler.microsoft.com/pod-scheduling-enable", "hived.io/gpu", "nvidia.com/gpu", "amd.com/gpu")
 #: not run: what would need kubelets, a cloud, or volumes; and who would taint nodes that no kubelet keeps alive
 CONTROLLERS = (
     "*,-nodelifecycle,-nodeipam,-route,-service,-cloud-node-lifecycle,-attachdetach,"

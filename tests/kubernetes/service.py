@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -52,9 +53,15 @@ class Service:
     """The process. Its port stays the same from start to start, so that kube-scheduler finds it again."""
 
     def __init__(
-        self, plane: ControlPlane, folder: Path, spec: dict[str, Any], user: str = "hived", port: int = 0
+        self,
+        plane: ControlPlane,
+        folder: Path,
+        spec: dict[str, Any],
+        user: str = "hived",
+        port: int = 0,
+        authority: Path | None = None,
     ) -> None:
-        """``port`` 0: any that is free, and the same from then on."""
+        """``port`` 0: any that is free, and the same from then on. ``authority``: whose certificate it answers with."""
         self.plane = plane
         self.token = TOKEN
         self.spec_file = folder / "spec.yaml"
@@ -66,13 +73,17 @@ class Service:
         with socket.socket() as at:
             at.bind(("127.0.0.1", port))
             self.port: int = at.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if authority is not None else ''}://127.0.0.1:{self.port}"
         self.extender = f"{self.url}/v1/extender"
         self.process: subprocess.Popen[bytes] | None = None
         #: words of errors that a test provokes
         self.expected: set[str] = set()
         self.http = httpx.Client(
-            base_url=self.url, trust_env=False, timeout=PATIENCE_S, headers={"Authorization": f"Bearer {TOKEN}"}
+            base_url=self.url,
+            trust_env=False,
+            timeout=PATIENCE_S,
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            verify=ssl.create_default_context(cafile=authority) if authority is not None else True,
         )
 
     def write_spec(self, spec: dict[str, Any] | str) -> None:
@@ -143,11 +154,11 @@ class Service:
         lines = self.http.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
-    def cli(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str, stdin: str = "", token: str = TOKEN) -> subprocess.CompletedProcess[str]:
         """``hived ...``, asking it."""
         command = [sys.executable, "-m", "hived", *arguments, "--engine", self.url]
-        command += ["--token-file", str(self._token_file)]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S)
+        environment = {**os.environ, "HIVED_TOKEN": token, "COLUMNS": "200"}
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
 
     def log(self) -> str:
         """What it has said."""

@@ -1,17 +1,59 @@
-"""What needs a control plane runs in one worker, which starts one: ``--dist=loadgroup``."""
+"""What needs a control plane (it runs in one worker: see ``tests/conftest.py``), and the service on it."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-HERE = Path(__file__).parent
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.control_plane import ControlPlane
+from tests.kubernetes.service import Service, grant
+
+from . import scenes
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the mark in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.xdist_group("control-plane"))
+@pytest.fixture(scope="module")
+def nodes() -> list[str]:
+    """Names of the nodes that Kubernetes has."""
+    return ["n0", "n1", "n2", "n3"]
+
+
+@pytest.fixture(scope="module")
+def spec(nodes: list[str]) -> scenes.Json:
+    """Two tenants with two nodes of four GPUs each; a file of tests may have another."""
+    return scenes.spec(nodes, {"a": 2, "b": 2})
+
+
+@pytest.fixture(scope="module")
+def ground(control_plane: ControlPlane, nodes: list[str]) -> Iterator[Cluster]:
+    """Nodes with kubelets, priority classes, and the rights of the service, for all tests of a file."""
+    ground = Cluster(control_plane, "default")
+    grant(ground.api)
+    ground.create_priority_class(scenes.GUARANTEED, 1000)
+    ground.create_priority_class(scenes.OPPORTUNISTIC, 1)
+    ground.create_nodes(nodes)
+    ground.finish_deletions()
+    yield ground
+    ground.close()
+
+
+@pytest.fixture(scope="module")
+def shared_service(ground: Cluster, spec: scenes.Json, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The service and its kube-scheduler, started once for all tests of a file."""
+    service = Service(ground.plane, tmp_path_factory.mktemp("service"), spec).start()
+    ground.plane.start_scheduler(service.extender)
+    yield service
+    ground.plane.stop_scheduler()
+    service.close()
+
+
+@pytest.fixture
+def service(shared_service: Service, cluster: Cluster) -> Iterator[Service]:
+    """The same, with nothing left of what tests before did, and nothing wrong in what it says of this one."""
+    before = len(shared_service.bugs())
+    yield shared_service
+    cluster.empty()
+    if shared_service.process is not None and shared_service.is_ready():
+        cluster.wait_until(lambda: shared_service.get("/v1/groups")["total"] == 0, "the groups of the test are gone")
+    assert shared_service.bugs()[before:] == []

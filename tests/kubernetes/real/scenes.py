@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.kubernetes.cluster import Cluster
+
 GUARANTEED, OPPORTUNISTIC = "hived-guaranteed", "hived-opportunistic"
 Json = dict[str, Any]
 
@@ -83,3 +85,29 @@ def nobody_shares(pods: dict[str, Json]) -> None:
             for place in devices(found):
                 assert place not in taken, f"{place} is given to {taken[place]} and to {name}"
                 taken[place] = name
+
+
+def said(cluster: Cluster, name: str, reason: str = "HivedWaiting") -> str:
+    """What Events with this reason have told of a pod, all of it."""
+    return "\n".join(
+        event["message"]
+        for event in cluster.events()
+        if event["involvedObject"]["name"] == name and event["reason"] == reason
+    )
+
+
+def wait_for_words(cluster: Cluster, name: str, *words: str, reason: str = "HivedWaiting") -> None:
+    """Until Events with this reason have said all of these of a pod."""
+    cluster.wait_until(
+        lambda: all(word in said(cluster, name, reason) for word in words), f"Events say {words} of {name}"
+    )
+
+
+def wait_for_places(cluster: Cluster, *names: str) -> dict[str, str]:
+    """Until these pods are bound; the nodes of all that are."""
+    return (
+        cluster.wait_until(
+            lambda: placed if set(names) <= set(placed := cluster.placed()) else None, f"{names} are placed"
+        )
+        or {}
+    )

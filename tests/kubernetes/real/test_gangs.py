@@ -2,34 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.service import Service, grant
+from tests.kubernetes.service import Service
 
 from . import scenes
-
-NODES = ["n0", "n1", "n2", "n3"]
-
-
-@pytest.fixture
-def service(cluster: Cluster, tmp_path: Path) -> Iterator[Service]:
-    """Two tenants with two nodes of four GPUs each, kube-scheduler, and kubelets."""
-    grant(cluster.api)
-    cluster.create_priority_class(scenes.GUARANTEED, 1000)
-    cluster.create_priority_class(scenes.OPPORTUNISTIC, 1)
-    cluster.create_nodes(NODES)
-    cluster.finish_deletions()
-    service = Service(cluster.plane, tmp_path, scenes.spec(NODES, {"a": 2, "b": 2})).start()
-    cluster.plane.start_scheduler(service.extender)
-    yield service
-    cluster.plane.stop_scheduler()
-    bugs = service.bugs()
-    service.close()
-    assert not bugs
 
 
 def test_a_gang_of_four_lands_as_one(cluster: Cluster, service: Service) -> None:
@@ -37,7 +13,7 @@ def test_a_gang_of_four_lands_as_one(cluster: Cluster, service: Service) -> None
         cluster.create_pod(pod)
     cluster.wait_until(lambda: len(cluster.placed()) == 4, "all four are placed")
     scenes.nobody_shares(cluster.pods())
-    assert len({node for node in cluster.placed().values()}) == 2
+    assert len(set(cluster.placed().values())) == 2
     group = service.groups()[f"{cluster.namespace}/train"]
     assert (group["state"], group["kind"], group["gpus"]) == ("placed", "guaranteed", 8)
 

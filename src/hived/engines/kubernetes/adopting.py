@@ -62,6 +62,10 @@ def gather(entries: Iterable[PodEntry]) -> tuple[list[Found], list[Unknown]]:
     found = []
     for of in said.values():
         one = Found(of[0][1], _story([info for _, _, info in of]), created(of[0][0]))
+        wrong = _wrong(one)
+        if wrong is not None:
+            unknown += [Unknown(entry, wrong, _devices(entry)) for entry, _, _ in of]
+            continue
         for entry, ask, info in of:
             try:
                 _add(one, entry, ask, info)
@@ -103,6 +107,22 @@ def _story(told: list[BindInfo]) -> BindInfo:
 def created(entry: PodEntry) -> str:
     """When a pod was created: RFC 3339, so that later is larger."""
     return entry.pod.metadata.creation_timestamp or ""
+
+
+def _wrong(found: Found) -> AskError | None:
+    """Why a story cannot be true, whoever tells it: the core would refuse it, and look at all the others again."""
+    pods, ask = found.info.pods, found.ask
+    where = f"annotation {keys.BIND_INFO}"
+    if len(pods) > ask.size:
+        return AskError("bind-info", f"{where}: it places {len(pods)} pods, and its group {ask.group} has {ask.size}")
+    largest = max(member.leaf_cells for member in ask.members)
+    most = max(len(pod.leaf_cells) for pod in pods)
+    if most > largest:
+        return AskError("bind-info", f"{where}: a pod has {most} devices, more than the {largest} asked for")
+    devices = {(pod.node, device) for pod in pods for device in pod.leaf_cells}
+    if len(devices) < sum(len(pod.leaf_cells) for pod in pods):
+        return AskError("bind-info", f"{where}: two pods of its group {ask.group} have the same device")
+    return None
 
 
 def _add(of: Found, entry: PodEntry, ask: Ask, info: BindInfo) -> None:

@@ -52,9 +52,10 @@ class ForAll(Mapping[str, str]):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to filter."""
+    """The answer to filter; ``Nodes`` instead of their names, where kube-scheduler has sent them whole."""
 
     NodeNames: list[str] | None = None
+    Nodes: object = None
     FailedNodes: Mapping[str, str] | None = None
     FailedAndUnresolvableNodes: Mapping[str, str] | None = None
     Error: str = ""
@@ -119,7 +120,7 @@ def answer(mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unres
     gang = entry.gang
     if gang is None:
         entry.waited = True
-        return "refused", _failed(str(entry.refused), offered, tells_unresolvable)
+        return "refused", refusal(str(entry.refused), offered, tells_unresolvable)
     if gang.state is GangState.PLACED and gang.placement is not None and entry.slot is not None:
         node = gang.placement.pods[entry.slot].node
         if node in offered:
@@ -129,10 +130,10 @@ def answer(mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unres
         if gang.ask.anywhere and not entry.holds:
             mind.instruct(Bind(entry.uid, entry.key))
             why = f"bound to {node} whatever kube-scheduler makes of it"
-            return "forced", _failed(why, offered, tells_unresolvable)
+            return "forced", refusal(why, offered, tells_unresolvable)
         text = f"its place is on {node}, which kube-scheduler does not take for it"
         tell(mind, entry, text)
-        return "not offered", _failed(text, offered, False)
+        return "not offered", refusal(text, offered, False)
     entry.waited = True
     if gang.state is GangState.RESERVED:
         why = shortly(mind, gang)[0]
@@ -149,7 +150,7 @@ def answer(mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unres
     tell(mind, entry, explain_pod(mind, entry, None))
     # nodes that kube-scheduler would take only after preempting may be what it needs
     narrowed = bool(gang.excluded) and gang.state is GangState.WAITING
-    return "wait", _failed(why, offered, tells_unresolvable and not narrowed)
+    return "wait", refusal(why, offered, tells_unresolvable and not narrowed)
 
 
 def tell(mind: MindState, entry: PodEntry, text: str) -> None:
@@ -163,8 +164,8 @@ def tell(mind: MindState, entry: PodEntry, text: str) -> None:
         mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", line[:_LONGEST_EVENT]))
 
 
-def _failed(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
-    """The same reason for all nodes."""
+def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
+    """The same reason for all nodes. ``unresolvable``: preempting would not help either."""
     nodes = ForAll(offered, f"hived: {' '.join(why.split())}"[:_LONGEST])
     if unresolvable:
         return Answer(NodeNames=[], FailedAndUnresolvableNodes=nodes)

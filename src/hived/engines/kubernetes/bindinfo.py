@@ -121,7 +121,7 @@ def _whole(text: str) -> tuple[dict[str, Any], *_Shared]:
     return value, *_of_group(value)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)  # they are large
 def _tail(text: str) -> tuple[object, _Shared]:
     value = _renamed(read_yaml(text))
     return value["cellChain"], _of_group(value)

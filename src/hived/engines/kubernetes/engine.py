@@ -23,7 +23,7 @@ from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from . import keys
-from .answering import Answer, answer, preemption
+from .answering import Answer, answer, preemption, refusal
 from .answering import Victims as VictimsAnswer
 from .api import ApiError, KubeApi
 from .asking import AskError
@@ -242,7 +242,9 @@ class Engine:
             mind = self.decides()
             entry = mind.asked(pod, members, nodes, self.clock())
         except AskError as error:
-            return "refused", Answer(NodeNames=[], FailedNodes=dict.fromkeys(nodes, f"hived: {error}"))
+            self.decides().unreadable(pod, error, self.clock())
+            self._turn_soon()
+            return "refused", refusal(str(error), nodes, self._tells_unresolvable)
         except NotFoundError as error:
             return "gone", Answer(Error=str(error))
         found = answer(mind, entry, nodes, self._tells_unresolvable)

@@ -136,10 +136,15 @@ def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> str:
         gpus = ", ".join(map(str, place.leaf_cells))
         state = "is" if entry.bound else "is to be"
         lines.append(f"- {entry.key} {state} on {place.node}, with GPU{'s' * (len(place.leaf_cells) > 1)} {gpus}")
-    elif gang.state is GangState.PLACED:
+    elif entry.bound:
         lines.append(
-            f"- {entry.key} waits: other pods have all {gang.ask.size} places of its group ({keys.GROUP_SIZE})"
+            f"- {entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)"
         )
+    elif gang.state is GangState.PLACED:
+        why = f"other pods have all {gang.ask.size} places of its group ({keys.GROUP_SIZE})"
+        if None in gang.slots:
+            why = "the GPUs that its group has left are not as many, or a pod of no group may be using them"
+        lines.append(f"- {entry.key} waits: {why}")
     return "\n".join(lines)
 
 

@@ -156,8 +156,11 @@ class Feed:
         """Read the pod's owner; then the mind may know it."""
         try:
             members = await self._owners.members(pod)
-        except AskError:
-            self._resolving.pop(pod.metadata.uid, None)  # kube-scheduler will ask for it, and hear why not
+        except AskError as error:
+            latest = self._resolving.pop(pod.metadata.uid, None)
+            if latest is not None:
+                mind.unreadable(latest, error, self._clock())
+                self._fed()
             return
         latest = self._resolving.pop(pod.metadata.uid, None)
         if latest is not None:

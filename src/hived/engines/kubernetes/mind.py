@@ -27,6 +27,7 @@ from hived.policies import Policy
 from hived.spec.compiled import ClusterSpec
 
 from . import adoption, asking, bindinfo, keys
+from .asking import AskError
 from .gangs import Gang, GangState, PodEntry
 from .objects import Node, Pod
 from .standing import created_at, in_rank_order
@@ -35,6 +36,7 @@ from .turns import Binding, Evict, Tell, Wake
 
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
+_EXCLUSIONS = 256  #: sets of nodes not offered that are remembered
 _REMEMBERED = 20_000  #: pods that are gone, so that an old word of them does not bring them back
 
 
@@ -51,6 +53,8 @@ class Mind(MindState):
         #: why others wait that ask for the same, as of the change ``_waits_seq``
         self._waits: dict[tuple[Request, frozenset[str]], tuple[Reason, ...]] = {}
         self._waits_seq = first_seq
+        #: sets of nodes that gangs cannot go to
+        self._exclusions: dict[frozenset[str], frozenset[str]] = {}
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -215,6 +219,8 @@ class Mind(MindState):
             entry = self._pod_came(pod, members, at)
         elif entry.refused is not None and not entry.bound:
             self._asks_anew(entry, members, at)
+        elif members is not None and members != entry.members and not entry.bound:
+            self._resize(entry, members, at)
         gang = entry.gang
         if gang is None:
             return entry
@@ -222,6 +228,9 @@ class Mind(MindState):
         if not gang.ask.anywhere:
             # of nodes that the spec lacks nothing is wanted, bad ones the core leaves out by itself
             excluded = frozenset(self.nodes.healthy.difference(offered))
+            if len(self._exclusions) >= _EXCLUSIONS:
+                self._exclusions.clear()
+            excluded = self._exclusions.setdefault(excluded, excluded)  # one object, so that equal ones are told fast
             if excluded != gang.excluded:
                 gang.excluded = excluded
                 if gang.in_line:
@@ -233,6 +242,28 @@ class Mind(MindState):
             self.line_up(gang)
             self.dispatch(at)
         return entry
+
+    def _resize(self, entry: PodEntry, members: tuple[Member, ...], at: float) -> None:
+        """Its owner makes another number of pods by now: a gang that waits is of that size."""
+        gang = entry.gang
+        if gang is None or gang.state is not GangState.WAITING:
+            return
+        others = list(gang.pods.values())
+        for other in others:
+            self.leave(other, at)
+        for other in others:
+            self.join(other, members, at)
+
+    def unreadable(self, pod: Pod, error: AskError, at: float) -> None:
+        """The owner of ``pod`` cannot be read, so nobody knows what it asks for."""
+        uid = pod.metadata.uid
+        if pod.ended or uid in self._gone:
+            return
+        entry = self.pods.get(uid)
+        if entry is None:
+            entry = self.pods[uid] = PodEntry(pod)
+        if entry.gang is None and not entry.bound:
+            self.refuse(entry, error)
 
     def asked_to_preempt(
         self, pod: Pod, members: tuple[Member, ...] | None, offered: Collection[str], at: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from typing import Any
 
@@ -14,23 +15,25 @@ from .asking import GANG_OWNERS, AskError, gang_owner, gpus_of
 from .objects import Container, Object, Owner, Pod
 
 _KEPT = 10_000
+_FRESH_S = 15.0
 _PLURALS = {"Job": "jobs", "JobSet": "jobsets", "PyTorchJob": "pytorchjobs"}
 _JobOwner = ("jobset.x-k8s.io", "JobSet")
 
 
 class Owners:
-    """Sizes of gangs by the uid of their owners, read once."""
+    """Sizes of gangs by the uid of their owners; read again when they are asked for after a while."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
-        self._known: OrderedDict[str, tuple[Member, ...]] = OrderedDict()
+        #: and until when that is good enough
+        self._known: OrderedDict[str, tuple[tuple[Member, ...], float]] = OrderedDict()
 
     def known(self, pod: Pod) -> tuple[bool, tuple[Member, ...] | None]:
         """Whether :meth:`members` would have to ask, and else what it would say."""
         owner = gang_owner(pod)
         if owner is None:
             return True, None
-        found = self._known.get(owner.uid)
+        found = self._fresh(owner)
         return found is not None, found
 
     async def members(self, pod: Pod) -> tuple[Member, ...] | None:
@@ -38,13 +41,17 @@ class Owners:
         owner = gang_owner(pod)
         if owner is None:
             return None
-        found = self._known.get(owner.uid)
+        found = self._fresh(owner)
         if found is None:
             found = await self._read(pod.metadata.namespace, owner)
-            self._known[owner.uid] = found
+            self._known[owner.uid] = found, time.monotonic() + _FRESH_S
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return found
+
+    def _fresh(self, owner: Owner) -> tuple[Member, ...] | None:
+        members, until = self._known.get(owner.uid, (None, 0.0))
+        return members if time.monotonic() < until else None
 
     async def _read(self, namespace: str, owner: Owner) -> tuple[Member, ...]:
         what = f"{owner.kind} {namespace}/{owner.name}"

@@ -42,7 +42,7 @@ class _NodeItem(msgspec.Struct, frozen=True):
 
 
 class _NodeList(msgspec.Struct, frozen=True):
-    items: list[_NodeItem] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool) -> APIRouter:
@@ -80,7 +80,15 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
 
     async def ask_filter(body: bytes) -> _Answered:
         args = _filter_args.decode(body)
-        return await engine.filter(args.Pod, _names(args))
+        if args.NodeNames is not None:
+            return await engine.filter(args.Pod, args.NodeNames)
+        # nodeCacheCapable: false
+        nodes = _whole(args.Nodes)
+        result, found = await engine.filter(args.Pod, list(nodes))
+        if found.NodeNames is not None:
+            items = [nodes[name] for name in found.NodeNames]
+            found = msgspec.structs.replace(found, NodeNames=None, Nodes={"items": items})
+        return result, found
 
     async def ask_preempt(body: bytes) -> _Answered:
         args = _preempt_args.decode(body)
@@ -107,9 +115,8 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
     return router
 
 
-def _names(args: FilterArgs) -> list[str]:
-    """Nodes by name, also of a kube-scheduler that sends them whole (``nodeCacheCapable: false``)."""
-    if args.NodeNames is not None:
-        return args.NodeNames
-    nodes = msgspec.json.decode(args.Nodes, type=_NodeList | None)
-    return [node.metadata.name for node in (nodes.items if nodes is not None else None) or ()]
+def _whole(sent: msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """A list of nodes, by name, each as it came."""
+    nodes = msgspec.json.decode(sent, type=_NodeList | None)
+    items = (nodes.items if nodes is not None else None) or ()
+    return {msgspec.json.decode(item, type=_NodeItem).metadata.name: item for item in items}

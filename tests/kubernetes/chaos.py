@@ -1,0 +1,389 @@
+"""A service that is killed (SIGKILL) between any two of its calls, and an API server that goes away, under load.
+
+    python -m tests.kubernetes.chaos --kills 300 --seed 1
+
+A :class:`~.witness.Witness` sees every change of every pod: no GPU may be given twice. Kills come at random moments,
+and at named ones: a proxy on each side of the service lets a chosen request hang, before it is sent on or after it was
+answered, and the service dies there. What the next one knows, before anything new, has to be what the pods say and what
+the last one said. And in the end (:meth:`~.world.World.settle`) who fits is placed, gangs are whole, nobody is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import binaries
+from .cluster import Api
+from .control_plane import ControlPlane
+from .load import Load
+from .proxies import Fault
+from .real import scenes
+from .witness import devices, is_bound, kind
+from .world import PATIENCE_S, World
+
+Json = dict[str, Any]
+
+VCS = {"a": 3, "b": 3, "c": 2}
+GPUS = 4
+EX_UNAVAILABLE = 69
+#: what there is to be killed at: kind of request, how many of it may pass before, whether after it too
+TO_API = {
+    "binding": (6, True), "event": (8, True), "delete pod": (3, True), "patch pod": (4, True), "get job": (3, True),
+    "get pod": (1, True), "list pods": (1, True), "list nodes": (1, True), "watch pods": (1, False),
+    "watch nodes": (1, False),
+}  # fmt: skip
+TO_SERVICE = {"filter": (12, True), "bind": (6, True), "preempt": (3, True)}
+
+
+class Chaos(World):
+    """What can happen to it."""
+
+    _startup = 2.0  #: seconds that the last start took
+
+    # -- kills ----------------------------------------------------------------------------------------------------
+
+    def kills(self, number: int, minutes: float = 60.0, say: bool = False) -> None:
+        """Live and die so often, under load; the last one lives on."""
+        load = self.load or self.work(14)
+        began, words = time.monotonic(), None
+        load.lock.acquire()
+        while self.counts["kills"] < number and time.monotonic() - began < minutes * 60:
+            words = self._one_life(load, words)
+            self.counts["kills"] += 1
+            assert load.problem is None, load.problem
+            if say and self.counts["kills"] % 10 == 0:
+                done, spent = self.counts["kills"], time.monotonic() - began
+                print(f"{done} kills, {len(load.created)} pods, {spent:.0f} s, wrong: {len(self.found)}", flush=True)
+        self.start()
+        self._compare(words)
+        load.lock.release()
+        self.to_service.let_go()
+
+    def _one_life(self, load: Load, words: Json | None) -> Json | None:
+        """From a start to a kill; its last words about its groups. Holds the load's lock before and after."""
+        fault = self._point()
+        last: list[Json | None] = [None]
+        talks = self.dice.random() < 0.7
+        early = fault is None and self.dice.random() < 0.15
+
+        def strike() -> None:
+            self.to_service.hold()
+            last[0] = self.groups() if talks else None
+            assert self.service.process is not None
+            os.kill(self.service.process.pid, signal.SIGKILL)
+
+        if fault is not None:
+            fault.strike = strike
+        began = time.monotonic()
+        self.start(ready=False)
+        killed = self._until_ready(fault, began + self.dice.uniform(0.4, 1.1) * self._startup if early else None)
+        if not killed:
+            self._startup = time.monotonic() - began
+            self._compare(words, fault)
+            load.lock.release()
+            self.to_service.let_go()
+            if fault is None or not fault.done.wait(self.dice.uniform(3.0, 6.0)):
+                if fault is None:
+                    time.sleep(2.5 * self.dice.random())
+                else:
+                    self.counts["points that did not come"] += 1
+                strike()
+                fault = None
+            load.lock.acquire()
+        self.points["at random" if fault is None else str(fault)] += 1
+        self.to_api.armed.clear()
+        self.to_service.armed.clear()
+        assert self.service.process is not None
+        code = self.service.process.wait()
+        if code != -signal.SIGKILL:
+            self.found.append(f"the service had ended by itself with {code}:\n{self.service.log()[-1500:]}")
+        self.service.kill()
+        if self.dice.random() < 0.3:
+            self.to_service.let_go()  # kube-scheduler finds nobody at home
+        if killed:
+            return words
+        return last[0]
+
+    def _until_ready(self, fault: Fault | None, until: float | None) -> bool:
+        """Wait for the service; whether it was killed before that."""
+        process = self.service.process
+        assert process is not None
+        give_up = time.monotonic() + PATIENCE_S
+        while not self.service.is_ready():
+            if (fault is not None and fault.done.is_set()) or process.poll() is not None:
+                return True
+            if until is not None and time.monotonic() > until:
+                process.kill()
+                return True
+            assert time.monotonic() < give_up, f"it does not get ready:\n{self.service.log()[-3000:]}"
+            time.sleep(0.02)
+        self.to_service.hold()
+        return False
+
+    def _point(self) -> Fault | None:
+        """Where the next life ends; None: at a random moment."""
+        if self.dice.random() < 0.3:
+            return None
+        proxy, kinds = self.dice.choice(((self.to_api, TO_API), (self.to_service, TO_SERVICE)))
+        name = self.dice.choice(list(kinds))
+        most, also_after = kinds[name]
+        fault = Fault(name, self.dice.randint(1, most), also_after and self.dice.random() < 0.5, lambda: None)
+        proxy.armed.append(fault)
+        if self.dice.random() < 0.3:  # besides, a connection breaks, and it lives on
+            after = self.dice.random() < 0.5
+            self.to_api.armed.append(Fault("binding", self.dice.randint(1, 4), after, lambda: None))
+            self.counts["binding calls cut off"] += 1
+        return fault
+
+    # -- what a new service knows ---------------------------------------------------------------------------------
+
+    def _compare(self, words: Json | None, fault: Fault | None = None) -> None:
+        """The service, which has heard nothing new, against what pods say and what the last one said."""
+        give_up = time.monotonic() + 10.0
+        late = False
+        while True:
+            before, said, after = self.pods(), self.groups(), self.pods()
+            wrong = ["it does not answer"] if said is None else self._differences(after, said, words)
+            if said is None and fault is not None and fault.done.is_set():
+                return  # killed already
+            late |= before == after and bool(wrong)
+            if before == after and (not wrong or time.monotonic() > give_up):
+                break
+            time.sleep(0.05)
+        self.counts["comparisons"] += 1
+        self.counts["comparisons that came right late"] += late and not wrong
+        self.counts["bound pods compared"] += sum(is_bound(pod) for pod in after.values())
+        self.found += [f"after a restart: {line}" for line in wrong]
+
+    def _differences(self, pods: dict[str, Json], said: Json, words: Json | None) -> list[str]:
+        assert self.load is not None
+        wrong = []
+        groups = {uid: work.group for work in self.load.all.values() for uid in work.uids}
+        known = {pod["uid"]: (group, pod) for group in said.values() for pod in group["pods"]}
+        for uid, pod in pods.items():
+            if not is_bound(pod):
+                continue
+            name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+            group, told = known.get(uid, (None, None))
+            if group is None or told is None:
+                wrong.append(f"{name} is on {node}, and no group has it")
+            elif group["name"] != groups[uid]:
+                wrong.append(f"{name} is of {groups[uid]}, and in {group['name']}")
+            elif [(told["node"], device) for device in told["devices"]] != devices(pod):
+                wrong.append(f"{name} is on {devices(pod)}, and said to be on {told['node']} {told['devices']}")
+            elif told["state"] not in ("bound", "terminating") or group["state"] not in ("placed", "preempted"):
+                wrong.append(f"{name} is bound, and said to be {told['state']}, its group {group['state']}")
+            elif group["kind"] != kind(pod):
+                wrong.append(f"{name} is {kind(pod)}, and its group said to be {group['kind']}")
+        wrong += [
+            f"{pod['name']} is said to be bound" for uid, (_, pod) in known.items()
+            if pod["state"] == "bound" and not is_bound(pods.get(uid, {"spec": {}, "status": {}}))
+        ]  # fmt: skip
+        for name, old in (words or {}).items():
+            if old["state"] not in ("placed", "preempted") or {pod["state"] for pod in old["pods"]} != {"bound"}:
+                continue
+            left = [pod for pod in old["pods"] if is_bound(pods.get(pod["uid"], {"spec": {}, "status": {}}))]
+            if not left:
+                continue
+            self.counts["groups compared with the last words"] += 1
+            new = said.get(name, {"pods": []})
+            same = all(old[key] == new.get(key) for key in ("kind", "vc", "priority", "gpus", "size"))
+            places = {pod["uid"]: (pod["node"], pod["devices"]) for pod in new["pods"]}
+            if not same or any(places.get(pod["uid"]) != (pod["node"], pod["devices"]) for pod in left):
+                wrong.append(f"the last one said {old}, this one says {new}")
+        return wrong
+
+    # -- an API server that goes away -----------------------------------------------------------------------------
+
+    def outages(self, number: int, say: bool = False) -> None:
+        """The API server is restarted so often, under load."""
+        load = self.load or self.work(14)
+        for turn in range(number):
+            time.sleep(self.dice.uniform(1.0, 4.0))
+            restarts = self.service.metric("hived_watch_restarts_total")
+            self.plane.stop_api_server()
+            time.sleep(self.dice.choice((0.0, 1.0, 8.0)) * self.dice.random())
+            in_the_dark = turn % 3 == 1
+            if in_the_dark:
+                self._starts_in_the_dark()
+            else:
+                self._is_honest()
+            self.plane.start_api_server()
+            if in_the_dark:
+                self._comes_to_light()
+            began, enough = time.monotonic(), load.counts["works that ran"] + 3
+            self.wait(lambda: load.counts["works that ran"] >= enough, "works run after the API server is back")  # noqa: B023
+            self.counts["seconds until works ran again"] += round(time.monotonic() - began)
+            self._is_honest()
+            if not in_the_dark and self.service.metric("hived_watch_restarts_total") <= restarts:
+                self.found.append("the API server was away, and no watch was begun anew")
+            self.counts["outages"] += 1
+            if say:
+                print(f"{turn + 1} outages, {len(load.created)} pods, wrong: {len(self.found)}", flush=True)
+
+    def _starts_in_the_dark(self) -> None:
+        """Killed, and begun anew while there is no API server: it is not ready, whatever else it does."""
+        self.service.kill()
+        self.start(ready=False)
+        time.sleep(self.dice.uniform(0.0, 4.0))
+        if self.service.is_ready():
+            self.found.append("it is ready, and has never heard of the API server")
+        self.counts["starts in the dark"] += 1
+
+    def _comes_to_light(self) -> None:
+        """There is an API server again: it is ready, or it has said why not and ended, and is begun anew."""
+        process = self.service.process
+        assert process is not None
+        give_up = time.monotonic() + PATIENCE_S
+        while process.poll() is None and not self.service.is_ready() and time.monotonic() < give_up:
+            time.sleep(0.05)
+        code = process.poll()
+        if code is not None:
+            self.counts[f"ended in the dark with {code}"] += 1
+            if code != EX_UNAVAILABLE:
+                self.found.append(f"begun without an API server, it ended with {code}:\n{self.service.log()[-1500:]}")
+            self.service.kill()
+            self.start()
+
+    def _is_honest(self) -> None:
+        """It lives, and says the same of itself wherever it is asked."""
+        assert self.service.process is not None
+        code = self.service.process.poll()
+        assert code is None, f"the service ended with {code}:\n{self.service.log()[-3000:]}"
+        ready, said = self.service.is_ready(), self.service.get("/v1/status")["ready"]
+        if not (ready == said == bool(self.service.metric("hived_ready"))):
+            self.found.append(f"it is ready ({ready}), and says that it is ({said})")
+
+    # -- many ---------------------------------------------------------------------------------------------------------
+
+    def many(self, pods: int) -> str:
+        """So many pods at once, in gangs; what came of it, in a line."""
+        load = self.work(0)
+        load.creates = load.finishes = False
+        began = time.monotonic()
+        with load.lock:
+            while sum(work.pods for work in load.works.values()) < pods:
+                gang = self.dice.choice((1, 2, 4, 8))
+                gpus = self.dice.choice((1, 1, 1, 2, 2, 4, 8))
+                priority = self.dice.choice(("opportunistic", "0", "0", "0"))
+                load.add(self.dice.choice(list(self.vcs)), gang, gpus, priority, self.dice.choice(("labels", "job")))
+            wanted = sum(work.pods for work in load.works.values())
+        self.wait(lambda: len(load.created) >= wanted, "all pods are created")
+        created = time.monotonic() - began
+        self.wait(lambda: not self.unsettled(), "who fits is placed")
+        last = max(self.witness.bound_at.values()) - began
+        bound = [pod for pod in self.witness.living().values() if is_bound(pod)]
+        gpus = sum(len(devices(pod)) for pod in bound)
+        self.settle(delete=True)
+        bindings = len(self.witness.bound_at)
+        return (
+            f"{wanted} pods in {len(load.all)} gangs on {len(self.nodes)} nodes: created in {created:.1f} s, "
+            f"{bindings} bound in {last:.1f} s ({bindings / last:.0f} a second), then {len(bound)} on {gpus} GPUs "
+            f"of {len(self.nodes) * self.gpus}"
+        )
+
+    def crowd(self, waiting: int, tries: int = 10) -> str:
+        """A tenant's many waiting pods, and how long another's pod takes; in a line."""
+        load = self.work(0)
+        load.creates = load.finishes = False
+        alone = [self._latency(f"alone-{number}") for number in range(tries)]
+        with load.lock:
+            for _ in range(self.vcs["a"] + waiting):
+                load.add("a", 1, self.gpus, "0", "labels")
+        self.wait(lambda: len(load.created) > waiting / 2, "half of the pods are created")
+        storm = [self._latency(f"storm-{number}") for number in range(tries)]
+        self.wait(lambda: not self.unsettled(), "who fits is placed")
+        quiet = [self._latency(f"quiet-{number}") for number in range(tries)]
+        self.settle(delete=True)
+        times = ((alone, "alone"), (storm, f"while {waiting} others come"), (quiet, f"beside {waiting} that wait"))
+        return "; ".join(f"{what}: median {statistics.median(s):.2f} s, worst {max(s):.2f} s" for s, what in times)
+
+    def _latency(self, name: str) -> float:
+        """Seconds from asking for a pod of tenant b to its being bound."""
+        began = time.monotonic()
+        uid = self.cluster.create_pod(scenes.pod(name, "b", 1))["metadata"]["uid"]
+        self.wait(lambda: uid in self.witness.bound_at, f"{name} is bound")
+        self.cluster.delete_pod(name, force=True)
+        self.wait(lambda: uid in self.witness.gone, f"{name} is gone")
+        return self.witness.bound_at.get(uid, time.monotonic()) - began
+
+
+def main() -> None:
+    """Run all of it, and say what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--minutes", type=float, default=60.0, help="for the kills, at most")
+    parser.add_argument("--outages", type=int, default=10)
+    parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--waiting", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", choices=("kills", "outages", "many", "crowd"), help="some parts only")
+    asked = parser.parse_args()
+    parts: dict[str, tuple[int, dict[str, int], int, Callable[[Chaos], str]]] = {
+        "kills": (8, VCS, GPUS, lambda chaos: run_kills(chaos, asked.kills, asked.minutes, say=True)),
+        "outages": (8, VCS, GPUS, lambda chaos: run_outages(chaos, asked.outages, say=True)),
+        "many": (200, {"a": 60, "b": 50, "c": 40}, 8, lambda chaos: run_many(chaos, asked.pods)),
+        "crowd": (4, {"a": 2, "b": 2}, 4, lambda chaos: run_crowd(chaos, asked.waiting)),
+    }
+    plane = ControlPlane(binaries.find()).start()
+    failed = False
+    try:
+        for name, (nodes, vcs, gpus, run) in parts.items():
+            if asked.only and name not in asked.only:
+                continue
+            Api(plane)("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            began = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="hived-chaos-") as folder:
+                chaos = Chaos(plane, name, Path(folder), asked.seed, nodes, vcs, gpus)
+                try:
+                    print(f"{name}: {run(chaos)} ({time.monotonic() - began:.0f} s)")
+                    print("  " + ", ".join(f"{what}: {number}" for what, number in sorted(chaos.counts.items())))
+                    if chaos.points:
+                        print("  killed " + ", ".join(f"{point}: {n}" for point, n in sorted(chaos.points.items())))
+                    print("\n".join(chaos.found[:20]) or "  nobody was lost, nothing was given twice", flush=True)
+                    failed |= bool(chaos.found)
+                finally:
+                    chaos.close()
+    finally:
+        plane.stop()
+    sys.exit(failed)
+
+
+def run_kills(chaos: Chaos, number: int, minutes: float = 60.0, say: bool = False) -> str:
+    """Kills, and the end."""
+    chaos.kills(number, minutes, say)
+    chaos.settle()
+    return f"{chaos.counts['kills']} kills, {chaos.counts['pods created']} pods"
+
+
+def run_outages(chaos: Chaos, number: int, say: bool = False) -> str:
+    """Outages, and the end."""
+    chaos.start()
+    chaos.outages(number, say)
+    chaos.settle()
+    return f"{chaos.counts['outages']} outages, {chaos.counts['pods created']} pods"
+
+
+def run_many(chaos: Chaos, pods: int) -> str:
+    """Many pods at once."""
+    chaos.start()
+    return chaos.many(pods)
+
+
+def run_crowd(chaos: Chaos, waiting: int) -> str:
+    """One tenant's crowd, and another tenant."""
+    chaos.start()
+    return chaos.crowd(waiting)
+
+
+if __name__ == "__main__":
+    main()

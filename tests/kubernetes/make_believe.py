@@ -1,0 +1,469 @@
+"""Kubernetes as the mind sees it, without Kubernetes: an API server, a scheduler, kubelets, owners of pods, a network.
+
+What is true is in ``World.pods`` and ``World.nodes``. The mind hears of it late, in any order of objects, with versions
+left out; its bindings get lost, fail, land late; it dies at any moment, and another takes over. After every step the
+mind is re-derived (``validate``), and books that know bound pods' annotations alone are checked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import PodPlacement
+from hived.cluster.requests import Member
+from hived.engines.kubernetes import answering, keys
+from hived.engines.kubernetes.checking import validate
+from hived.engines.kubernetes.gangs import Gang, GangState, PodEntry
+from hived.engines.kubernetes.mind import Mind
+from hived.engines.kubernetes.objects import Condition, Node, Pod, PodSpec, PodStatus
+from hived.engines.kubernetes.turns import Annotate, Bind, Binding, Evict, Instruction, Tell, Wake
+from hived.errors import ConflictError, NotFoundError
+from hived.policies import YarnCS
+from hived.spec.compiled import ClusterSpec
+
+from .pods import Device, devices_of, labelled, node, node_names, on, pod, terminating
+
+Members = tuple[Member, ...] | None
+
+
+@dataclass
+class Sent:
+    """A call of bind that is on its way."""
+
+    binding: Binding
+    mind: Mind
+    behind: bool = False  #: of a mind that is not in charge any more
+
+
+class World:
+    """Facts by its methods; every one of them ends with :meth:`settle`, which checks all."""
+
+    def __init__(self, spec: ClusterSpec, seed: int = 0, cluster: type[Cluster] = Cluster) -> None:
+        self.spec = spec
+        self.random = Random(seed)
+        self._cluster = cluster
+        self.now = 1.0
+        self._numbers = count(1)
+        self.nodes: dict[str, Node] = {name: node(name) for name in node_names(spec)}
+        #: what is true
+        self.pods: dict[str, Pod] = {}
+        #: what the owner of a pod says of its gang
+        self.members: dict[str, Members] = {}
+        #: versions of a pod (None: it is gone) that the mind has not heard of
+        self.news: dict[str, deque[Pod | None]] = {}
+        self.node_news: dict[str, Node | None] = {}
+        #: waiting pods that kube-scheduler would ask about; the others were told to wait
+        self.active: set[str] = set()
+        self.sent: list[Sent] = []
+        #: bindings of which the mind in charge has had no answer
+        self.unanswered: set[str] = set()
+        self.todo: deque[Instruction] = deque()
+        #: pods that somebody else has bound or changed: annotations of theirs prove nothing
+        self.behind: set[str] = set()
+        #: these, and those whose labels have changed
+        self.strange: set[str] = set()
+        #: groups that such pods name: what becomes of them over a restart is open
+        self.touched: set[str] = set()
+        self.log: list[str] = []
+        self.told: list[Tell] = []
+        self.evictions: Counter[str] = Counter()
+        #: how often the core was asked for a decision, per VC
+        self.calls: Counter[str] = Counter()
+        self.mind = self.new_mind()
+        self.mind.start(self.nodes.values(), [], self.now)
+        self.settle()
+
+    def new_mind(self) -> Mind:
+        """One that knows nothing yet."""
+        cluster = self._cluster(self.spec)
+        schedule = cluster.schedule
+
+        def counted(request: Any, *args: Any, **kwargs: Any) -> Any:
+            self.calls[request.vc] += 1
+            return schedule(request, *args, **kwargs)
+
+        cluster.schedule = counted  # type: ignore[method-assign]  # a spy
+        return Mind(cluster, YarnCS())
+
+    # -- the API server -------------------------------------------------------------------------------------------
+
+    def write(self, there: Pod) -> None:
+        """A pod is created or changed; the mind hears of it later."""
+        uid = there.metadata.uid
+        self.pods[uid] = replace(there, metadata=replace(there.metadata, resource_version=str(next(self._numbers))))
+        self.news.setdefault(uid, deque()).append(self.pods[uid])
+
+    def remove(self, uid: str) -> None:
+        """A pod is gone."""
+        del self.pods[uid]
+        self.news.setdefault(uid, deque()).append(None)
+        self.active.discard(uid)
+
+    def create(self, *pods: Pod, members: Members = None, deliver: bool = True) -> None:
+        """Pods come."""
+        for one in pods:
+            self.members[one.metadata.uid] = members
+            self.write(one)
+            self.active.add(one.metadata.uid)
+        if deliver:
+            self.deliver_all()
+
+    def delete(self, uid: str) -> None:
+        """Somebody deletes a pod: one that waits is gone at once, the others once their kubelet has ended them."""
+        there = self.pods.get(uid)
+        if there is None or there.metadata.deletion_timestamp is not None:
+            return
+        if there.spec.node_name:
+            self.write(terminating(there))
+        else:
+            self.remove(uid)
+
+    def land(self, sent: Sent) -> bool:
+        """A Binding reaches the API server; whether it is taken."""
+        there = self.pods.get(sent.binding.uid)
+        if there is None or there.spec.node_name or there.ended or there.metadata.deletion_timestamp is not None:
+            return False
+        if sent.behind:
+            self.behind.add(sent.binding.uid)
+            self.touch(there)
+        self.write(on(there, sent.binding.node, sent.binding.notes))
+        self.active.discard(sent.binding.uid)
+        return True
+
+    def touch(self, there: Pod) -> None:
+        """Something was done to this pod that the mind in charge has not decided."""
+        self.strange.add(there.metadata.uid)
+        entry = self.mind.pods.get(there.metadata.uid)
+        if entry is not None and entry.gang is not None:
+            self.touched.add(entry.gang.name)
+        mine = devices_of(self.pods.get(there.metadata.uid, there))
+        for gang in self.mind.gangs.values():
+            places = {(p.node, d) for p in (gang.placement.pods if gang.placement else ()) for d in p.leaf_cells}
+            if places & mine:
+                self.touched.add(gang.name)
+
+    # -- what reaches the mind ------------------------------------------------------------------------------------
+
+    def deliver(self, uid: str, newest: bool = True) -> None:
+        """The next version of a pod, or its newest alone."""
+        versions = self.news[uid]
+        version = versions.pop() if newest else versions.popleft()
+        if newest or not versions:
+            del self.news[uid]
+        if version is None:
+            self.mind.pod_gone(uid, self.now)
+        else:
+            self.mind.pod_changed(version, self.members.get(uid), self.now)
+        self.settle()
+
+    def deliver_all(self) -> None:
+        """The mind knows what is true."""
+        for uid in list(self.news):
+            self.deliver(uid)
+        self.deliver_nodes()
+
+    def deliver_nodes(self) -> None:
+        """The same of nodes."""
+        for name, there in list(self.node_news.items()):
+            del self.node_news[name]
+            if there is None:
+                self.mind.node_gone(name, self.now)
+            else:
+                self.mind.node_changed(there, self.now)
+            self.settle()
+
+    def set_node(self, there: Node, deliver: bool = True) -> None:
+        """A node is like this from now on."""
+        self.nodes[there.metadata.name] = self.node_news[there.metadata.name] = there
+        if deliver:
+            self.deliver_nodes()
+
+    def remove_node(self, name: str, deliver: bool = True) -> None:
+        """A node is gone; the pods on it are not."""
+        self.nodes.pop(name, None)
+        self.node_news[name] = None
+        if deliver:
+            self.deliver_nodes()
+
+    # -- kube-scheduler -------------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> list[str]:
+        """Nodes that kube-scheduler offers a pod without wishes."""
+        return [name for name, there in self.nodes.items() if there.ready and not there.spec.unschedulable]
+
+    def ask(self, uid: str, offered: Sequence[str] | None = None, bind: bool = True) -> str:
+        """kube-scheduler asks about a pod, and does as it is told; the answer in one word."""
+        there = self.pods[uid]
+        offered = self.usable if offered is None else offered
+        self.active.discard(uid)
+        try:
+            entry = self.mind.asked(there, self.members.get(uid), offered, self.now)
+        except NotFoundError:
+            return "gone"
+        word, answer = answering.answer(self.mind, entry, offered, self.random.random() < 0.5)
+        nodes = answer.NodeNames or []
+        assert set(nodes) <= set(offered)
+        assert len(nodes) <= 1
+        assert nodes or not offered or answer.FailedNodes or answer.FailedAndUnresolvableNodes
+        self.settle()
+        if nodes and bind:
+            self.bind(uid, nodes[0])
+        elif not nodes and not self.pods[uid].spec.node_name:
+            failed = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+            self.write(replace(self.pods[uid], status=PodStatus(conditions=[failed])))
+            if word == "preempting":
+                self.preempt(entry)
+        return word
+
+    def preempt(self, entry: PodEntry) -> None:
+        """kube-scheduler asks whom to delete, and deletes those on one node."""
+        if entry.uid in self.pods and self.random.random() < 0.5:
+            there, usable = self.pods[entry.uid], self.usable
+            some = self.random.sample(usable, self.random.randint(0, len(usable)))
+            entry = self.mind.asked_to_preempt(there, self.members.get(entry.uid), some, self.now)
+            self.settle()
+        found = answering.preemption(self.mind, entry).NodeNameToMetaVictims
+        if found and self.random.random() < 0.8:
+            for victim in found[self.random.choice(sorted(found))].Pods or ():
+                self.delete(victim.UID)
+
+    def bind(self, uid: str, where: str, outcome: str = "done") -> None:
+        """kube-scheduler wants it bound; ``outcome`` of the call: done, failed, unheard (done or not), or late."""
+        try:
+            binding = self.mind.binding(uid, where)
+        except (NotFoundError, ConflictError):
+            self.active.add(uid)
+            return
+        gang = self.mind.pods[uid].gang
+        assert gang is not None
+        assert gang.state is GangState.PLACED, "a pod of a preempted gang is bound"
+        self.settle()
+        sent = Sent(binding, self.mind)
+        if outcome == "late":
+            self.sent.append(sent)
+            return
+        taken = outcome != "failed" and not (outcome == "unheard" and self.random.random() < 0.5) and self.land(sent)
+        if outcome == "unheard":
+            self.unanswered.add(uid)
+        else:
+            self.answered(uid, taken)
+
+    def answered(self, uid: str, taken: bool) -> None:
+        """The mind learns what became of a Binding."""
+        if taken:
+            self.mind.bound(uid, self.now)
+        else:
+            self.mind.bind_failed(uid, self.now)
+            if uid in self.pods and not self.pods[uid].spec.node_name:
+                self.active.add(uid)
+        self.settle()
+
+    def look_after(self, uid: str) -> None:
+        """Nobody knows what became of a Binding, so the pod is read."""
+        self.unanswered.discard(uid)
+        if uid in self.pods:
+            self.answered(uid, bool(self.pods[uid].spec.node_name))
+
+    def arrive(self, sent: Sent) -> None:
+        """A late Binding lands, or finds that it came too late."""
+        self.sent.remove(sent)
+        taken = self.land(sent)
+        if sent.mind is self.mind:
+            self.answered(sent.binding.uid, taken)
+
+    # -- what the mind wants --------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Whoever can go goes; everything is checked."""
+        self.mind.dispatch(self.now)
+        settled = self.mind.seq
+        self.mind.dispatch(self.now)
+        assert self.mind.seq == settled, "whoever could go was not let go at once"
+        for instruction in self.mind.turn():
+            if isinstance(instruction, Tell):
+                self.told.append(instruction)
+            else:
+                self.todo.append(instruction)
+        self.check()
+
+    def carry_out(self) -> None:
+        """The next thing that the mind wants done is done."""
+        match self.todo.popleft():
+            case Wake(uid=uid):
+                if uid in self.pods and not self.pods[uid].spec.node_name:
+                    self.active.add(uid)
+                    self.write(labelled(self.pods[uid], turn=str(next(self._numbers))))
+            case Evict(uid=uid):
+                self.evictions[uid] += 1
+                self.delete(uid)
+            case Annotate(uid=uid, notes=notes):
+                if uid in self.pods:
+                    there = self.pods[uid]
+                    merged = {**(there.metadata.annotations or {}), **dict(notes)}
+                    self.write(replace(there, metadata=replace(there.metadata, annotations=merged)))
+            case Bind(uid=uid):
+                entry = self.mind.pods.get(uid)
+                if entry is not None and entry.slot is not None and entry.gang is not None and entry.gang.placement:
+                    self.bind(uid, entry.gang.placement.pods[entry.slot].node)
+
+    def carry_out_all(self) -> None:
+        """Nothing is left to be done."""
+        while self.todo:
+            self.carry_out()
+
+    # -- kubelets and owners --------------------------------------------------------------------------------------
+
+    def kubelet(self) -> None:
+        """Pods that are being deleted are gone."""
+        for uid, there in list(self.pods.items()):
+            if there.metadata.deletion_timestamp is not None:
+                self.remove(uid)
+
+    def again(self, there: Pod, created: int) -> Pod:
+        """The pod that the owner of ``there`` makes in its place: the same but for its uid."""
+        bare = {keys.POD_SPEC: said} if (said := there.annotation(keys.POD_SPEC)) is not None else None
+        uid = f"{there.metadata.uid.partition('#')[0]}#{next(self._numbers)}"
+        labels = {key: value for key, value in (there.metadata.labels or {}).items() if key != keys.TURN}
+        metadata = replace(
+            there.metadata,
+            uid=uid,
+            annotations=bare,
+            labels=labels,
+            deletion_timestamp=None,
+            creation_timestamp=pod("x", created=created).metadata.creation_timestamp,
+        )
+        spec = PodSpec(containers=there.spec.containers, init_containers=there.spec.init_containers)
+        return Pod(metadata=metadata, spec=spec)
+
+    # -- restarts and specs ---------------------------------------------------------------------------------------
+
+    def standing(self) -> dict[str, tuple[Any, ...]]:
+        """Gangs with bound pods that nobody else has touched: where each is, and last, where its bound pods are."""
+        found = {}
+        for name, gang in self.mind.gangs.items():
+            bound = any(self.pods[uid].spec.node_name for uid in gang.pods if uid in self.pods)
+            honest = name not in self.touched and not self.strange & gang.pods.keys()
+            if bound and honest and gang.holds and gang.placement is not None:
+                taken = {slot for slot, uid in enumerate(gang.slots) if uid is not None and gang.pods[uid].bound}
+                places = tuple(place for slot, place in enumerate(gang.placement.pods) if slot in taken)
+                found[name] = gang.placement.chain, gang.placement.pods, gang.guaranteed, places
+        return found
+
+    def restart(self, compare: bool = True) -> None:
+        """The service dies, and another starts with what is true. Who ran is where it was."""
+        if compare:
+            self.calm()
+        before = self.standing()
+        old = self.mind
+        for sent in self.sent:
+            sent.behind = True
+        self.news.clear()
+        self.node_news.clear()
+        self.unanswered.clear()
+        self.todo.clear()
+        self.mind = self.new_mind()
+        listed = [(there, self.members.get(uid)) for uid, there in self.pods.items()]
+        self.random.shuffle(listed)
+        self.mind.start(self.nodes.values(), listed, self.now)
+        self.settle()
+        assert self.mind.cluster.check_safety()
+        if compare:
+            after = self.standing()
+            if self.strange:  # what those claim may be believed now, at the cost of others, who are told
+                robbed = {entry.key for entry in self.mind.refused.values() if entry.bound}
+                pods = {name: {e.key for e in gang.pods.values() if e.bound} for name, gang in old.gangs.items()}
+                before = {name: where[-1:] for name, where in before.items() if not pods[name] & robbed}
+                after = {name: where[-1:] for name, where in after.items() if name in before}
+            assert after == before, f"a restart has moved {sorted(after.items() ^ before.items())}"
+
+    def calm(self) -> None:
+        """All that is on its way arrives."""
+        for sent in list(self.sent):
+            self.arrive(sent)
+        while self.news or self.node_news or self.todo or self.unanswered:
+            for uid in list(self.unanswered):
+                self.look_after(uid)
+            self.deliver_all()
+            self.carry_out_all()
+
+    def respecify(self, spec: ClusterSpec) -> None:
+        """A new spec, under running pods."""
+        self.mind.reconfigure(spec, self.now)
+        self.spec = spec
+        self.settle()
+
+    # -- quiet ----------------------------------------------------------------------------------------------------
+
+    def quiet(self) -> None:
+        """Nobody disturbs any more: what can go goes, and that is checked."""
+        for _ in range(60):
+            busy = bool(self.active or self.todo or self.news or self.node_news or self.sent or self.unanswered)
+            self.calm()
+            self.kubelet()
+            self.deliver_all()
+            for uid in sorted(self.active):
+                if uid in self.pods and not self.pods[uid].spec.node_name:
+                    self.ask(uid)
+                else:
+                    self.active.discard(uid)
+            self.now += 3.0
+            self.mind.due(self.now)
+            self.settle()
+            if not busy and not self.todo and not self.mind.evicting and not self.mind.to_bind:
+                break
+        self.check_nobody_is_forgotten()
+
+    def check_nobody_is_forgotten(self) -> None:
+        """Nothing is under way, so who waits has a reason."""
+        mind = self.mind
+        for gang in mind.gangs.values():
+            if gang.state is GangState.PLACED:
+                for entry in gang.pods.values():
+                    bound = entry.bound or entry.slot is None or self._cannot_go(gang, entry)
+                    assert bound, f"{entry.key} has a place and stays unbound"
+            assert gang.state is not GangState.RESERVED or mind.cluster.group(gang.name).victims
+            assert gang.asked or not gang.complete, f"{gang} was told to wait, and is forgotten"
+            if gang.in_line and mind.lines.of(gang).ahead(gang, 1)[0] == 0 and not gang.wrong:
+                nodes = [name for name in mind.nodes.healthy if name not in gang.excluded]
+                plan = mind.cluster.plan(gang.request, nodes if gang.excluded else None)
+                assert plan.outcome != "now", f"{gang} is first in line and fits: {plan}"
+
+    def _cannot_go(self, gang: Gang, entry: PodEntry) -> bool:
+        """Whether its node is none that a scheduler takes, and others of its gang are on theirs."""
+        assert gang.placement is not None
+        assert entry.slot is not None
+        return gang.placement.pods[entry.slot].node not in self.usable and gang.on_nodes
+
+    # -- checking -------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What has to be true at any moment."""
+        validate(self.mind)
+        users: dict[Device, str] = {}
+        for uid, there in self.pods.items():
+            if not there.spec.node_name or there.ended:
+                continue
+            for device in devices_of(there):
+                other = users.setdefault(device, uid)
+                excused = {uid, other} & (self.behind | self.mind.conflicts.keys())
+                assert other == uid or excused, f"{device}: {there.key} and {self.pods[other].key}"
+        for uid, entry in self.mind.pods.items():
+            unsure = uid not in self.pods or uid in self.behind or uid in self.news
+            if unsure or not entry.bound or entry.slot is None:
+                continue
+            there = self.pods[uid]
+            assert entry.gang is not None
+            assert entry.gang.placement is not None
+            place = entry.gang.placement.pods[entry.slot]
+            says = PodPlacement(there.spec.node_name or "", tuple(sorted(d for _, d in devices_of(there))))
+            assert place.node == says.node, f"{entry.key} is on {says}, and its gang at {place}"
+            assert set(place.leaf_cells) <= set(says.leaf_cells)

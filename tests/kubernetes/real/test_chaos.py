@@ -1,0 +1,60 @@
+"""A service that is killed at any moment, an API server that goes away, and crowds; :mod:`tests.kubernetes.chaos`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.chaos import GPUS, VCS, Chaos
+from tests.kubernetes.control_plane import ControlPlane
+
+Make = Callable[[int, dict[str, int], int], Chaos]
+
+
+@pytest.fixture
+def make(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Make]:
+    """Makes the cluster: nodes, those that each virtual cluster has of them, GPUs of each."""
+    made: list[Chaos] = []
+
+    def make(nodes: int, vcs: dict[str, int], gpus: int) -> Chaos:
+        made.append(Chaos(control_plane, namespace, tmp_path, 7, nodes, vcs, gpus))
+        return made[-1]
+
+    yield make
+    for chaos in made:
+        chaos.close()
+
+
+def test_a_service_that_is_killed_again_and_again_knows_what_it_knew_and_loses_nobody(make: Make) -> None:
+    chaos = make(8, VCS, GPUS)
+    chaos.kills(7)
+    chaos.settle()
+    assert not chaos.found
+    assert chaos.counts["kills"] == 7
+    assert chaos.counts["bound pods compared"] > 10, "hardly anybody was there to be remembered: nothing was tried"
+
+
+def test_an_api_server_that_goes_away_again_and_again_costs_nothing_but_time(make: Make) -> None:
+    chaos = make(8, VCS, GPUS)
+    chaos.start()
+    chaos.outages(2)
+    chaos.settle()
+    assert not chaos.found
+    assert chaos.counts["works that ran"] > 6
+
+
+def test_many_pods_at_once_are_all_placed_or_told_why_not(make: Make) -> None:
+    chaos = make(20, {"a": 6, "b": 5, "c": 4}, 8)
+    chaos.start()
+    chaos.many(120)
+    assert not chaos.found
+    assert chaos.counts["pods bound"] > 40
+
+
+def test_a_tenant_with_many_waiting_pods_does_not_keep_another_from_its_own(make: Make) -> None:
+    chaos = make(4, {"a": 2, "b": 2}, 4)
+    chaos.start()
+    chaos.crowd(60, tries=2)
+    assert not chaos.found

@@ -1,0 +1,172 @@
+"""``hived ...`` against the service on a real control plane, as an operator types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import yaml
+
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.service import Service
+
+from . import scenes
+
+
+def as_data(told: subprocess.CompletedProcess[str], form: str) -> scenes.Json:
+    """What a program reads."""
+    assert told.stderr == ""
+    found: scenes.Json = json.loads(told.stdout) if form == "json" else yaml.safe_load(told.stdout)
+    return found
+
+
+def both(service: Service, *arguments: str) -> scenes.Json:
+    """The same as JSON and as YAML; it is the same."""
+    found = [as_data(service.cli(*arguments, "-o", form), form) for form in ("json", "yaml")]
+    assert found[0] == found[1]
+    return found[0]
+
+
+def job(name: str, pods: int, gpus: int, vc: str = "a") -> scenes.Json:
+    pod = scenes.pod(name, vc, gpus)
+    template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
+    spec = {"parallelism": pods, "completions": pods, "template": template}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+
+
+def test_a_cluster_at_a_glance_and_in_detail(cluster: Cluster, service: Service) -> None:
+    name = cluster.namespace
+    for pod in scenes.gang("train", "a", 2, 4):
+        cluster.create_pod(pod)
+    scenes.wait_for_places(cluster, "train-0", "train-1")
+    cluster.create_pod(scenes.pod("late", "a", 4))
+    scenes.wait_for_words(cluster, "late", "8")
+
+    told = service.cli("status")
+    assert (told.returncode, told.stderr) == (0, "")
+    for words in ("ready", "4: 4 healthy", "16: 8 guaranteed, 0 opportunistic, 8 idle", "1 waiting, 1 placed"):
+        assert words in told.stdout
+    status = both(service, "status")
+    assert (status["gpus"], status["guaranteed"], status["ready"]) == (16, 8, True)
+
+    told = service.cli("vc", "ls")
+    assert told.returncode == 0
+    assert [line.split() for line in told.stdout.splitlines()[1:]] == [
+        ["a", "8", "8", "0", "1"],
+        ["b", "8", "0", "0", "0"],
+    ]
+    assert as_data(service.cli("vc", "ls", "-o", "yaml"), "yaml") == status["vcs"]
+    told = service.cli("vc", "show", "a")
+    for words in ("8 of 8 reserved GPUs", "2 x NODE of 4 GPUs", f"{name}/train", f"{name}/late"):
+        assert words in told.stdout
+    shown = as_data(service.cli("vc", "show", "a", "-o", "json"), "json")
+    assert [group["name"] for group in shown["waiting"]] == [f"{name}/late"]
+    told = service.cli("vc", "show", "nobody")
+    assert (told.returncode, told.stdout) == (4, "")
+    assert "nobody" in told.stderr
+    assert "a, b" in told.stderr
+
+    told = service.cli("groups")
+    placed = cluster.placed()
+    late, train = told.stdout.splitlines()[1:]
+    assert all(words in train for words in (f"{name}/train ", "placed", "2/2", *placed.values()))
+    assert all(words in late for words in (f"{name}/late ", "waiting", "1/1"))
+    shown = as_data(service.cli("groups", "--vc", "a", "--state", "waiting", "-o", "yaml"), "yaml")
+    assert [group["name"] for group in shown["groups"]] == [f"{name}/late"]
+
+
+def test_a_group_and_a_pod_are_explained(cluster: Cluster, service: Service) -> None:
+    name = cluster.namespace
+    for pod in scenes.gang("train", "a", 2, 4):
+        cluster.create_pod(pod)
+    placed = scenes.wait_for_places(cluster, "train-0", "train-1")
+    told = service.cli("explain", f"{name}/train")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert all(words in told.stdout for words in (f"{name}/train", "guaranteed", *placed.values()))
+    told = service.cli("explain", f"{name}/train-1")
+    assert f"{name}/train-1 is on {placed['train-1']}, with GPUs 0, 1, 2, 3" in told.stdout
+
+    cluster.create_pod(scenes.pod("late", "a", 4))
+    scenes.wait_for_words(cluster, "late", "8")
+    told = service.cli("explain", f"{name}/late")
+    assert "waits for 4 GPUs" in told.stdout
+    assert "VC a has 0 of the 4 GPUs" in told.stdout
+    assert f"{name}/train" in told.stdout
+    for form in ("json", "yaml"):
+        data = as_data(service.cli("explain", f"{name}/late", "-o", form), form)
+        assert (data["pod"], data["group"]) == (f"{name}/late", f"{name}/late")
+        assert data["reasons"][0]["need"] == 4
+
+    told = service.cli("explain", f"{name}/nothing")
+    assert told.returncode == 4
+    assert f"{name}/nothing" in told.stderr
+
+
+def test_a_plan_says_what_would_become_of_manifests(cluster: Cluster, service: Service) -> None:
+    def plan(*objects: scenes.Json, form: str = "table") -> subprocess.CompletedProcess[str]:
+        text = yaml.safe_dump_all(objects)
+        return service.cli("plan", "-f", "-", "--namespace", cluster.namespace, "-o", form, stdin=text)
+
+    cluster.create_pod(scenes.pod("first", "a", 4))
+    scenes.wait_for_places(cluster, "first")
+    now, waits, never = job("now", 2, 2), job("waits", 2, 4), job("never", 3, 4)
+    for manifest, code, words in (
+        (now, 0, [f"{cluster.namespace}/now (4 GPUs of a): now, on n"]),
+        (waits, 2, [f"{cluster.namespace}/waits (8 GPUs of a): would wait"]),
+        (never, 3, [f"{cluster.namespace}/never (12 GPUs of a): never fits", "12", "8"]),
+    ):
+        told = plan(manifest)
+        assert (told.returncode, told.stderr) == (code, "")
+        assert all(word in told.stdout for word in words), told.stdout
+    told = plan(now, waits, never, form="json")
+    assert told.returncode == 3, "of several, the worst"
+    assert [group["outcome"] for group in as_data(told, "json")["groups"]] == ["now", "waits", "never"]
+    assert as_data(plan(now, form="yaml"), "yaml")["groups"][0]["gpus"] == 4
+
+    lent = scenes.pod("lent", "b", 4, opportunistic=True) | {"apiVersion": "v1", "kind": "Pod"}
+    assert plan(lent).returncode == 0
+    told = plan({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}})
+    assert (told.returncode, told.stdout) == (0, "")
+    assert "nothing here is for HiveD" in told.stderr
+    told = plan(job("nobodys", 1, 1, vc="nobody"))
+    assert told.returncode == 3
+    assert "nobody" in told.stdout
+    told = plan({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 3}})
+    assert told.returncode == 2
+    assert "standard input:1" in told.stderr
+    assert set(cluster.pods()) == {"first"}, "a plan creates nothing"
+    assert set(service.groups()) == {f"{cluster.namespace}/first"}
+
+
+def test_a_plan_names_the_victims_and_takes_nothing_from_them(cluster: Cluster, service: Service) -> None:
+    for pod in scenes.gang("lent", "b", 4, 4, opportunistic=True):
+        cluster.create_pod(pod)
+    cluster.wait_until(lambda: len(cluster.placed()) == 4, "the loan is placed on all nodes")
+    told = service.cli("plan", "-f", "-", stdin=yaml.safe_dump(job("own", 1, 4)))
+    assert told.returncode == 0
+    assert f"once {cluster.namespace}/lent has gone" in told.stdout
+    assert service.groups()[f"{cluster.namespace}/lent"]["state"] == "placed"
+
+
+def test_a_node_is_drained_and_comes_back(cluster: Cluster, service: Service) -> None:
+    cluster.create_pod(scenes.pod("first", "a", 4))
+    home = scenes.wait_for_places(cluster, "first")["first"]
+    told = as_data(service.cli("drain", home, "-o", "json"), "json")
+    assert told == {"node": home, "drained": True, "gpus": 4, "groups": [f"{cluster.namespace}/first"]}
+    cluster.wait_until(lambda: service.get("/v1/status")["nodes"]["bad"] == 1, "the service knows")
+    told = as_data(service.cli("drain", home, "--undo", "-o", "yaml"), "yaml")
+    assert told == {"node": home, "drained": False, "gpus": 4, "groups": [f"{cluster.namespace}/first"]}
+    cluster.wait_until(lambda: service.get("/v1/status")["nodes"]["bad"] == 0, "the service knows")
+
+
+def test_without_the_token_or_the_service_it_says_what_is_missing(service: Service) -> None:
+    wrong = service.cli("status", token="not-the-token-at-all")
+    assert wrong.returncode not in (0, 1)
+    assert "token" in wrong.stderr
+    service.kill()
+    try:
+        nobody = service.cli("status")
+        assert nobody.returncode == 69
+        assert service.url in nobody.stderr
+    finally:
+        service.start()

@@ -1,0 +1,263 @@
+"""A cluster spec that changes under running pods: a file, and a ConfigMap."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.kubernetes.cluster import MERGE, Cluster, RefusedError
+from tests.kubernetes.service import Service
+
+from . import scenes
+
+BIND_INFO = "hivedscheduler.microsoft.com/pod-bind-info"
+CONFIG_MAPS = "/api/v1/namespaces/hived/configmaps"
+
+
+@pytest.fixture(autouse=True)
+def the_spec_is_as_before(service: Service, spec: scenes.Json, cluster: Cluster) -> Iterator[None]:
+    """After each test."""
+    yield
+    cluster.empty()
+    loaded = service.get("/v1/status")["spec"]["loaded_at"]
+    if service.spec_file.read_bytes() != yaml.safe_dump(spec).encode():
+        service.write_spec(spec)
+        cluster.wait_until(lambda: service.get("/v1/status")["spec"]["loaded_at"] != loaded, "the old spec is back")
+
+
+def reserved(service: Service) -> dict[str, int]:
+    return {vc["name"]: vc["reserved"] for vc in service.get("/v1/status")["vcs"]}
+
+
+def cell_types(cluster: Cluster, name: str) -> list[str]:
+    """Of the reserved cells that a pod stands in, as its annotation says."""
+    info = yaml.safe_load(cluster.pod(name)["metadata"]["annotations"][BIND_INFO])
+    return [kind for group in info["affinityGroupBindInfo"] for pod in group["podPlacements"]
+            for kind in pod["preassignedCellTypes"]]  # fmt: skip
+
+
+def kinds(service: Service, cluster: Cluster) -> dict[str, str]:
+    return {name.removeprefix(f"{cluster.namespace}/"): group["kind"] for name, group in service.groups().items()}
+
+
+def test_a_tenant_that_loses_nodes_runs_on_and_one_that_gains_them_uses_them(
+    cluster: Cluster, service: Service, nodes: list[str]
+) -> None:
+    for name in ("early", "late"):
+        cluster.create_pod(scenes.pod(name, "a", 4))
+        scenes.wait_for_places(cluster, name)
+    uids = {name: cluster.pod(name)["metadata"]["uid"] for name in ("early", "late")}
+    service.write_spec(scenes.spec(nodes, {"a": 1, "b": 3}))
+    cluster.wait_until(lambda: reserved(service) == {"a": 4, "b": 12}, "the new spec is used")
+
+    now = cluster.wait_until(
+        lambda: found if sorted((found := kinds(service, cluster)).values()) == ["guaranteed", "opportunistic"] else {},
+        "one of them has become opportunistic",
+    )
+    lost = next(name for name, kind in now.items() if kind == "opportunistic")
+    kept = next(name for name, kind in now.items() if kind == "guaranteed")
+    cluster.wait_until(lambda: cell_types(cluster, lost) == [""] * 4, "its annotation says so")
+    assert cell_types(cluster, kept) == ["NODE"] * 4
+    assert {name: cluster.pod(name)["metadata"]["uid"] for name in uids} == uids
+
+    for number in range(3):
+        cluster.create_pod(scenes.pod(f"new-{number}", "b", 4))
+    scenes.wait_for_places(cluster, "new-0", "new-1", "new-2")
+    cluster.wait_until(lambda: lost not in cluster.pods(), "b's third node is that of the opportunistic one")
+    assert kept in cluster.placed()
+
+
+def test_pods_that_wait_fit_once_the_spec_gives_their_tenant_a_node(cluster: Cluster, service: Service) -> None:
+    for number in range(2):
+        cluster.create_pod(scenes.pod(f"own-{number}", "a", 4))
+    scenes.wait_for_places(cluster, "own-0", "own-1")
+    cluster.create_pod(scenes.pod("third", "a", 4))
+    scenes.wait_for_words(cluster, "third", "8")
+    cluster.create_nodes(["n4"])
+    assert "third" not in cluster.placed()
+    service.write_spec(scenes.spec(["n0", "n1", "n2", "n3", "n4"], {"a": 3, "b": 2}))
+    scenes.wait_for_places(cluster, "third")
+    assert service.get("/v1/status")["nodes"]["unmanaged"] == 0
+
+
+def test_a_tenant_and_a_node_that_a_new_spec_drops_run_on_and_come_back_with_it(
+    cluster: Cluster, service: Service, nodes: list[str], spec: scenes.Json
+) -> None:
+    for number in range(4):
+        cluster.create_pod(scenes.pod(f"own-{number}", "ab"[number % 2], 4))
+    placed = scenes.wait_for_places(cluster, *(f"own-{number}" for number in range(4)))
+    cluster.create_pod(scenes.pod("waits", "b", 4))
+    scenes.wait_for_words(cluster, "waits", "8")
+    on_last = next(name for name, node in placed.items() if node == nodes[3])
+    service.write_spec(scenes.spec(nodes[:3], {"a": 3}))
+    cluster.wait_until(lambda: reserved(service) == {"a": 12}, "the new spec is used")
+    assert service.get("/v1/status")["nodes"]["unmanaged"] == 1
+    told = service.get(f"/v1/explain/{cluster.namespace}/waits")["text"]
+    assert "no virtual cluster" in told, told
+    cluster.create_pod(scenes.pod("more", "b", 1))
+    scenes.wait_for_words(cluster, "more", "no virtual cluster", "b")
+
+    service.kill()
+    service.start()
+    assert cluster.placed() == placed
+    cluster.create_pod(scenes.pod("third", "a", 4))
+    scenes.wait_for_places(cluster, "third")
+    gone = set(placed) - set(cluster.placed())
+    assert len(gone) == 1, "one that is not guaranteed any more made room"
+    assert all(name in ("own-1", "own-3") for name in gone)
+    assert on_last in cluster.placed()
+    told = service.get(f"/v1/explain/{cluster.namespace}/{on_last}")["text"]
+
+    service.write_spec(spec)
+    scenes.wait_for_places(cluster, "more" if "waits" not in cluster.pods() else "waits")
+    scenes.nobody_shares(cluster.pods())
+    assert nodes[3] in told, told
+
+
+def test_a_node_that_comes_back_into_the_spec_still_belongs_to_the_pod_that_runs_there(
+    cluster: Cluster, service: Service, nodes: list[str], spec: scenes.Json
+) -> None:
+    for number in range(4):
+        cluster.create_pod(scenes.pod(f"own-{number}", "ab"[number % 2], 4))
+    placed = scenes.wait_for_places(cluster, *(f"own-{number}" for number in range(4)))
+    on_last = next(name for name, node in placed.items() if node == nodes[3])
+    for name in set(placed) - {on_last}:
+        cluster.delete_pod(name, force=True)
+    service.write_spec(scenes.spec(nodes[:3], {"a": 2, "b": 1}))
+    cluster.wait_until(lambda: service.get("/v1/status")["gpus"] == 12, "the new spec is used")
+    service.write_spec(spec)
+    cluster.wait_until(lambda: service.get("/v1/status")["gpus"] == 16, "the old spec is used")
+    for number in range(4):
+        cluster.create_pod(scenes.pod(f"lent-{number}", "a", 4, opportunistic=True))
+    cluster.wait_until(lambda: len(cluster.placed()) >= 4, "what is free is lent")
+    scenes.nobody_shares(cluster.pods())
+    service.kill()
+    service.start()
+    assert len(cluster.placed()) == 4
+    scenes.nobody_shares(cluster.pods())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("physicalCluster:\n  cellTypos: {}\n", [":2", "cellTypos", "cellTypes"]),
+        (yaml.safe_dump(scenes.spec(["n0", "n1", "n2", "n3"], {"a": 3, "b": 2})), ["5", "4"]),
+        ("", ["empty"]),
+    ],
+    ids=["unknown key", "more than there is", "empty"],
+)
+def test_a_spec_that_cannot_be_is_refused_and_the_old_one_stays(
+    cluster: Cluster, service: Service, text: str, words: list[str]
+) -> None:
+    cluster.create_pod(scenes.pod("first", "a", 4))
+    scenes.wait_for_places(cluster, "first")
+    refusals = service.metric('hived_spec_reloads_total{result="refused"}')
+    service.expected.add("the new spec is refused")
+    service.write_spec(text)
+    problem = cluster.wait_until(lambda: service.get("/v1/status")["spec"]["problem"], "the status says why")
+    assert all(word in problem for word in words), problem
+    assert service.metric('hived_spec_reloads_total{result="refused"}') == refusals + 1
+    logged = [json.loads(line)["message"] for line in service.log().splitlines() if "is refused" in line]
+    assert any(problem in message for message in logged)
+    assert "was refused" in service.cli("status").stdout
+
+    assert reserved(service) == {"a": 8, "b": 8}
+    cluster.create_pod(scenes.pod("second", "a", 4))
+    scenes.wait_for_places(cluster, "second")
+    service.write_spec(scenes.spec(["n0", "n1", "n2", "n3"], {"a": 3, "b": 1}))
+    cluster.wait_until(lambda: not service.get("/v1/status")["spec"]["problem"], "a good one mends it")
+    assert reserved(service) == {"a": 12, "b": 4}
+
+
+def test_a_spec_that_is_no_text_is_refused(cluster: Cluster, service: Service) -> None:
+    service.expected.add("the new spec is refused")
+    service.spec_file.write_bytes(b"physicalCluster: \xff\xfe\n")
+    problem = cluster.wait_until(lambda: service.get("/v1/status")["spec"]["problem"], "the status says why")
+    assert "not a UTF-8 text" in problem
+    assert reserved(service) == {"a": 8, "b": 8}
+
+
+def test_a_restart_after_a_new_spec_finds_everything_as_it_was(
+    cluster: Cluster, service: Service, nodes: list[str]
+) -> None:
+    for pod in [*scenes.gang("train", "a", 2, 2), scenes.pod("whole", "a", 4)]:
+        cluster.create_pod(pod)
+        if pod["metadata"]["name"] != "train-0":
+            cluster.wait_until(lambda: len(cluster.placed()) == len(cluster.pods()), "all are placed")
+    service.write_spec(scenes.spec(nodes, {"a": 1, "b": 3}))
+    now = cluster.wait_until(
+        lambda: found if "opportunistic" in (found := kinds(service, cluster)).values() else {},
+        "one of them has become opportunistic",
+    )
+    lost = next(name for name, kind in now.items() if kind == "opportunistic")
+    witness = lost if lost == "whole" else "train-0"
+    cluster.wait_until(lambda: set(cell_types(cluster, witness)) == {""}, "its annotation says so")
+
+    def picture() -> scenes.Json:
+        shown = service.groups()
+        for group in shown.values():
+            del group["since"]
+            group["pods"].sort(key=lambda pod: str(pod["name"]))
+        return shown
+
+    before = picture()
+    service.kill()
+    service.start()
+    assert picture() == before
+    assert service.metric("hived_conflicts") == 0
+
+
+def test_a_config_map_is_followed_with_no_more_than_the_granted_rights(
+    cluster: Cluster, ground: Cluster, tmp_path: Path, nodes: list[str], spec: scenes.Json
+) -> None:
+    def write(new: scenes.Json | str) -> None:
+        data = {"spec.yaml": new if isinstance(new, str) else yaml.safe_dump(new)}
+        try:
+            cluster.api("PATCH", f"{CONFIG_MAPS}/hived-spec", {"data": data}, MERGE)
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            cluster.api("POST", CONFIG_MAPS, {"metadata": {"name": "hived-spec"}, "data": data})
+
+    write(spec)
+    service = Service(cluster.plane, tmp_path, {}).start("--spec-configmap", "hived/hived-spec")
+    try:
+        assert service.get("/v1/status")["spec"]["source"] == "configmap/hived/hived-spec"
+        write(scenes.spec(nodes, {"a": 1, "b": 3}))
+        cluster.wait_until(lambda: reserved(service) == {"a": 4, "b": 12}, "the new one is used")
+        service.expected.add("the new spec is refused")
+        write("virtualClusters: 3\n")
+        problem = cluster.wait_until(lambda: service.get("/v1/status")["spec"]["problem"], "the status says why")
+        assert "configmap/hived/hived-spec" in problem
+        assert "virtualClusters" in problem
+        assert service.metric('hived_spec_reloads_total{result="refused"}') == 1
+        assert reserved(service) == {"a": 4, "b": 12}
+        write(spec)
+        cluster.wait_until(lambda: reserved(service) == {"a": 8, "b": 8}, "a good one mends it")
+        assert service.get("/v1/status")["spec"]["problem"] == ""
+
+        cluster.api("PATCH", f"{CONFIG_MAPS}/hived-spec", {"data": {"spec.yaml": None, "one": "1", "two": "2"}}, MERGE)
+        problem = cluster.wait_until(lambda: service.get("/v1/status")["spec"]["problem"], "the status says why")
+        assert "no key spec.yaml (it has one, two)" in problem
+        assert reserved(service) == {"a": 8, "b": 8}
+        cluster.api("DELETE", f"{CONFIG_MAPS}/hived-spec")
+        write(scenes.spec(nodes, {"a": 3, "b": 1}))
+        cluster.wait_until(lambda: reserved(service) == {"a": 12, "b": 4}, "it is deleted and made anew")
+        assert service.bugs() == []
+    finally:
+        service.close()
+
+
+def test_a_config_map_that_is_not_there_ends_the_service_with_its_name(ground: Cluster, tmp_path: Path) -> None:
+    ground.delete(f"{CONFIG_MAPS}/hived-spec")
+    service = Service(ground.plane, tmp_path, {}).start("--spec-configmap", "hived/hived-spec", ready=False)
+    try:
+        assert service.process is not None
+        assert service.process.wait(30) != 0
+        assert "configmap/hived/hived-spec: cannot be read" in service.log()
+    finally:
+        service.close()

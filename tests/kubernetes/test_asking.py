@@ -1,0 +1,374 @@
+"""What pods ask for: upstream's annotation, plain labels; and that nothing they can write does any harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_fields
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from hived.cluster.requests import Member
+from hived.engines.kubernetes import keys
+from hived.engines.kubernetes.asking import Ask, AskError, ask, concerns, gang_owner
+from hived.engines.kubernetes.objects import Container, Owner, PodSpec, Resources
+from hived.engines.kubernetes.reading import read_yaml
+
+from .pods import annotated, labelled, on, pod
+
+JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
+FULL = """
+virtualCluster: research
+priority: 5
+pinnedCellId: PIN
+leafCellType: K80
+leafCellNumber: 2
+gangReleaseEnable: false
+lazyPreemptionEnable: true
+ignoreK8sSuggestedNodes: false
+affinityGroup:
+  name: default/group-1
+  members:
+  - podNumber: 3
+    leafCellNumber: 2
+  - podNumber: 1
+    leafCellNumber: 4
+"""
+
+
+def said(**fields: object) -> str:
+    """An annotation, otherwise right."""
+    found = {"virtualCluster": "a", "leafCellNumber": 1, **fields}
+    return yaml.safe_dump({key: value for key, value in found.items() if value != "LEFT OUT"})
+
+
+def test_everything_that_upstreams_annotation_can_say_is_understood() -> None:
+    assert ask(pod("p", said=FULL)) == Ask(
+        group="default/group-1",
+        namespace="t",
+        vc="research",
+        priority=5,
+        members=(Member(3, 2), Member(1, 4)),
+        leaf_cells=2,
+        leaf_cell_type="K80",
+        pinned_cell_id="PIN",
+        lazy_preemption=True,
+        anywhere=False,
+    )
+
+
+def test_what_upstreams_annotation_leaves_out_is_as_upstream_has_it() -> None:
+    found = ask(pod("p", said="virtualCluster: a\nleafCellNumber: 1\naffinityGroup: null"))
+    assert found == Ask("t/p", "t", "a", 0, (Member(1, 1),), 1, anywhere=True)
+    assert not found.whole
+
+
+def test_the_former_names_of_upstreams_keys_are_understood() -> None:
+    group = "{name: g, members: [{podNumber: 2, gpuNumber: 2}]}"
+    old = f"virtualCluster: a\ngpuType: K80\ngpuNumber: 2\naffinityGroup: {group}"
+    found = ask(pod("p", said=old))
+    assert (found.leaf_cell_type, found.leaf_cells, found.members) == ("K80", 2, (Member(2, 2),))
+
+
+WRONG_ANNOTATIONS = [
+    ("a: [", "annotation", "no YAML"),
+    ("", "annotation", "expected keys such as virtualCluster, not nothing"),
+    ("- 1", "annotation", "expected keys"),
+    ("x" * 40_000, "annotation", "40,000 characters"),
+    (said(version="v2"), "annotation", "version 'v2' is not known"),
+    (said(virtualCluster="LEFT OUT"), "vc", "virtualCluster: it names none"),
+    (said(virtualCluster=True), "annotation", "virtualCluster: a name, not True"),
+    (said(virtualCluster=[1]), "annotation", r"a name, not \[1\]"),
+    (said(leafCellNumber="LEFT OUT"), "annotation", "leafCellNumber: a number from 1 to 1,048,576, not nothing"),
+    (said(leafCellNumber=0), "annotation", "leafCellNumber: a number from 1"),
+    (said(leafCellNumber=True), "annotation", "not True"),
+    (said(leafCellNumber="2"), "annotation", "not '2'"),
+    (said(priority=-2), "annotation", "priority: a number from -1 to 1,000, not -2"),
+    (said(priority=1001), "annotation", "not 1001"),
+    (said(priority=1.5), "annotation", "not 1.5"),
+    (said(lazyPreemptionEnable="yes"), "annotation", "lazyPreemptionEnable: true or false, not 'yes'"),
+    (said(ignoreK8sSuggestedNodes=1), "annotation", "true or false, not 1"),
+    (said(affinityGroup=[1]), "annotation", "affinityGroup: expected keys"),
+    (said(affinityGroup={}), "members", "affinityGroup.name: a group needs a name"),
+    (said(affinityGroup={"name": "g"}), "members", "members: a list of podNumber and leafCellNumber, not nothing"),
+    (said(affinityGroup={"name": "g", "members": []}), "members", "a list of podNumber"),
+    (said(affinityGroup={"name": "g", "members": [3]}), "annotation", r"members\[0\]: expected keys, not 3"),
+    (
+        said(affinityGroup={"name": "g", "members": [{"podNumber": 0, "leafCellNumber": 1}]}),
+        "annotation",
+        r"members\[0\]: podNumber: a number from 1 to 1,000, not 0",
+    ),
+    (
+        said(affinityGroup={"name": "g", "members": [{"podNumber": 2, "leafCellNumber": 8}]}),
+        "members",
+        r"no member of the group has this pod's leafCellNumber 1 \(8\)",
+    ),
+    (
+        said(affinityGroup={"name": "g", "members": [{"podNumber": 600, "leafCellNumber": 1}] * 2}),
+        "members",
+        "1,200 pods are too many for one group",
+    ),
+    (f"virtualCluster: 0x{'f' * 5000}\nleafCellNumber: 1", "annotation", "a name, not a number far too large"),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "message"), WRONG_ANNOTATIONS)
+def test_a_wrong_annotation_is_refused_in_words(text: str, kind: str, message: str) -> None:
+    with pytest.raises(AskError, match=message) as caught:
+        ask(pod("p", said=text))
+    assert caught.value.kind == kind
+    assert len(str(caught.value)) < 400
+
+
+BOMBS = {
+    "brackets": "[" * 30_000,
+    "braces": "{a: " * 8_000,
+    "dashes": "- " * 16_000,
+    "question marks": "? " * 16_000,
+    "itself": "&a [*a]",
+    "laughs": "a: &a [1,1,1,1,1,1,1,1,1]\n"
+    + "".join(f"{n}: &{n} [{','.join([f'*{p}'] * 9)}]\n" for p, n in zip("abcdefgh", "bcdefghi", strict=True)),
+    "merges": "a: &a {k: v}\n"
+    + "".join(f"{n}: &{n} {{<<: [{','.join([f'*{p}'] * 9)}]}}\n" for p, n in zip("abcdefgh", "bcdefghi", strict=True)),
+    "sexagesimal": "a: " + "1:" * 300 + "1.0",
+    "empty int": "a: !!int ''",
+    "no time": "a: !!timestamp x",
+    "no bool": "a: !!bool x",
+    "object": "!!python/object/apply:os.system [x]",
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_text_made_to_take_a_reader_down_is_refused(text: str) -> None:
+    with pytest.raises(AskError) as caught:
+        ask(pod("p", said=text))
+    assert caught.value.kind == "annotation"
+
+
+def test_an_honest_alias_is_read() -> None:
+    assert read_yaml("a: &x [1, 2]\nb: *x") == {"a": [1, 2], "b": [1, 2]}
+
+
+@settings(max_examples=300)
+@given(
+    st.one_of(
+        st.text(max_size=200),
+        st.text("[]{}:,-?&*!#|>'\"%@`<= \n\tab01.~xnov", max_size=60),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+        ).map(yaml.safe_dump),
+        st.fixed_dictionaries(
+            {"virtualCluster": st.just("a"), "leafCellNumber": st.just(1)},
+            optional={
+                key: st.one_of(st.none(), st.integers(), st.text(max_size=5), st.lists(st.integers(), max_size=2))
+                for key in ("priority", "pinnedCellId", "leafCellType", "affinityGroup", "version", "gpuNumber")
+            },
+        ).map(yaml.safe_dump),
+    )
+)
+def test_any_text_is_an_ask_or_an_error_in_words(text: str) -> None:
+    try:
+        found = ask(pod("p", said=text))
+    except AskError:  # whose message is in words, as the tests above have it
+        pass
+    else:
+        assert found.request().members
+        assert found.vc
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_with_a_vc_and_gpus_is_a_group_of_its_own() -> None:
+    assert ask(pod("p", 2, "a")) == Ask("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
+
+
+def test_all_that_labels_can_say() -> None:
+    found = ask(
+        pod(
+            "p",
+            4,
+            "a",
+            group="g",
+            group_size="3",
+            priority="7",
+            leaf_cell_type="V100",
+            pinned_cell="PIN",
+            within="RACK",
+            lazy_preemption="true",
+        )
+    )
+    assert found == Ask("t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True)
+    assert ask(pod("p", priority="opportunistic")).priority == -1
+
+
+def test_a_job_of_known_size_is_a_gang() -> None:
+    one = pod("train-0", 2, owner=JOB)
+    assert gang_owner(one) == JOB
+    found = ask(one, (Member(4, 2),))
+    assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(4, 2),))
+
+
+def test_a_job_of_one_pod_is_no_gang_as_its_annotations_could_not_tell_after_a_restart() -> None:
+    one = pod("train-0", 2, owner=JOB)
+    assert (
+        ask(one, (Member(1, 2),))
+        == ask(one, None)
+        == ask(replace(one, metadata=replace(one.metadata, owner_references=None)))
+    )
+
+
+def test_a_job_of_pods_on_their_own_is_no_gang() -> None:
+    one = pod("train-0", 2, owner=JOB, gang="false")
+    assert gang_owner(one) is None
+    assert ask(one, (Member(4, 2),)).members == (Member(1, 2),)
+
+
+def test_the_jobs_of_a_jobset_are_one_gang() -> None:
+    """The controller of a pod is one of several Jobs, and the size is that of all of them."""
+    sizes = (Member(2, 4), Member(1, 1))
+    asks = []
+    for number, gpus in ((0, 4), (1, 4), (2, 1)):
+        job = Owner(api_version="batch/v1", kind="Job", name=f"set-{number}", uid=f"job-{number}", controller=True)
+        one = pod(f"set-{number}-0", gpus, owner=job)
+        labels = {**(one.metadata.labels or {}), "jobset.sigs.k8s.io/jobset-name": "set"}
+        asks.append(ask(replace(one, metadata=replace(one.metadata, labels=labels)), sizes))
+    assert {found.group for found in asks} == {"t/set"}
+    assert len({found.owner for found in asks}) == 1
+    assert all(found.disagrees(asks[0]) is None for found in asks)
+
+
+def test_the_size_of_a_job_may_be_given_by_a_label_alone() -> None:
+    found = ask(pod("train-0", 2, owner=JOB, group_size="3"))
+    assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(3, 2),))
+
+
+def test_who_does_not_control_a_pod_makes_no_gang_of_it() -> None:
+    assert gang_owner(pod("p", owner=Owner(api_version="batch/v1", kind="Job", name="x", uid="y"))) is None
+    assert (
+        gang_owner(pod("p", owner=Owner(api_version="apps/v1", kind="ReplicaSet", name="x", controller=True))) is None
+    )
+
+
+WRONG_LABELS = [
+    ({"group": "g"}, "members", "group needs hived.io/group-size beside it"),
+    ({"group_size": "2"}, "members", "group-size needs hived.io/group beside it"),
+    ({"group": "g", "group_size": "0"}, "labels", "group-size: a number from 1 to 1,000, not '0'"),
+    ({"group": "g", "group_size": "1001"}, "labels", "not '1001'"),
+    ({"group": "g", "group_size": "many"}, "labels", "not 'many'"),
+    ({"group": "g", "group_size": "9" * 50}, "labels", "a number from 1"),
+    ({"priority": "-2"}, "labels", "priority: a number from -1 to 1,000, not '-2'"),
+    ({"priority": "high"}, "labels", "not 'high'"),
+    ({"lazy_preemption": "yes"}, "labels", "lazy-preemption: true or false, not 'yes'"),
+]
+
+
+@pytest.mark.parametrize(("labels", "kind", "message"), WRONG_LABELS)
+def test_wrong_labels_are_refused_in_words(labels: dict[str, str], kind: str, message: str) -> None:
+    with pytest.raises(AskError, match=message) as caught:
+        ask(pod("p", more=labels))
+    assert caught.value.kind == kind
+
+
+def test_a_pod_that_names_no_vc_is_told_how_to() -> None:
+    with pytest.raises(AskError, match="names no virtual cluster; give it the label hived"):
+        ask(pod("p", vc=None))
+
+
+def test_a_pod_that_asks_for_no_gpus_is_told_how_to() -> None:
+    bare = replace(pod("p"), spec=PodSpec(containers=[Container(name="main")]))
+    with pytest.raises(AskError, match="put a number under resources"):
+        ask(bare)
+
+
+def test_a_pod_of_another_size_than_its_job_has_is_refused() -> None:
+    with pytest.raises(AskError, match="its 3 GPUs are not those of any pod of its group: 4 x 2"):
+        ask(pod("train-0", 3, owner=JOB), (Member(4, 2),))
+
+
+def test_a_job_of_too_many_pods_is_refused() -> None:
+    with pytest.raises(AskError, match="Job train: 1,001 pods are too many"):
+        ask(pod("train-0", 1, owner=JOB), (Member(1001, 1),))
+
+
+@pytest.mark.parametrize(
+    ("limits", "first", "gpus"),
+    [
+        ([{"hived.io/gpu": "2"}, {"hived.io/gpu": 1}], [], 3),
+        ([{"hived.io/gpu": 1}], [{"hived.io/gpu": 4}], 4),
+        ([{"nvidia.com/gpu": "8"}], [], 8),
+        ([{"amd.com/gpu": "8"}, {}], [], 8),
+        ([{"hived.io/gpu": "1", "nvidia.com/gpu": "8"}], [], 1),
+        ([{"nvidia.com/gpu": "1k"}], [], 1000),
+        ([{"nvidia.com/gpu": "7000m"}], [], 7),
+        ([{"nvidia.com/gpu": "1009000m"}], [], 1009),
+        ([{"nvidia.com/gpu": "2.0"}], [], 2),
+    ],
+)
+def test_gpus_are_those_of_all_containers_or_of_the_largest_that_runs_first(
+    limits: list[dict[str, str | int | float]], first: list[dict[str, str | int | float]], gpus: int
+) -> None:
+    containers = [[Container(resources=Resources(limits=one)) for one in some] for some in (limits, first)]
+    one = replace(pod("p"), spec=PodSpec(containers=containers[0], init_containers=containers[1]))
+    assert ask(one).leaf_cells == gpus
+
+
+@pytest.mark.parametrize("value", ["500m", "-1", "nan", "inf", "1e400", "some", "", "0x2", "1048577", 1.5])
+def test_no_whole_number_of_gpus_is_refused(value: str | float) -> None:
+    limits: dict[str, str | int | float] = {"nvidia.com/gpu": value}
+    one = replace(pod("p"), spec=PodSpec(containers=[Container(name="main", resources=Resources(limits=limits))]))
+    with pytest.raises(AskError, match=r"container main: nvidia\.com/gpu: a whole number of GPUs"):
+        ask(one)
+
+
+@settings(max_examples=200)
+@given(
+    st.dictionaries(
+        st.sampled_from(["group", "group_size", "priority", "gang", "within", "lazy_preemption", "pinned_cell"]),
+        st.text("abc019-._", max_size=6) | st.sampled_from(["true", "false", "3", "-1"]),
+    ),
+    st.sampled_from([None, (Member(1, 1),), (Member(2, 1), Member(1, 2))]),
+    st.booleans(),
+)
+def test_any_labels_are_an_ask_or_an_error_in_words(
+    labels: dict[str, str], members: tuple[Member, ...] | None, owned: bool
+) -> None:
+    try:
+        found = ask(pod("p", more=labels, owner=JOB if owned else None), members)
+    except AskError:  # whose message is in words, as the tests above have it
+        pass
+    else:
+        assert found.size >= 1
+        assert any(member.leaf_cells == found.leaf_cells for member in found.members)
+
+
+# -- whom it concerns -------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_with_a_vc_an_annotation_or_a_wish_for_devices_concerns_hived() -> None:
+    assert concerns(pod("p"))
+    assert concerns(pod("p", said="x"))
+    assert concerns(pod("p", vc=None))
+    only_gpus: dict[str, str | int | float] = {"nvidia.com/gpu": 1}
+    bare = replace(pod("p", vc=None), spec=PodSpec(containers=[Container(resources=Resources(limits=only_gpus))]))
+    assert not concerns(bare)
+
+
+def test_a_pod_that_runs_on_gpus_of_hived_concerns_it_though_somebody_has_taken_its_labels_away() -> None:
+    limits: dict[str, str | int | float] = {"nvidia.com/gpu": 1}
+    there = replace(pod("p"), spec=PodSpec(containers=[Container(resources=Resources(limits=limits))]))
+    bare = labelled(on(there, "n0", {keys.BIND_INFO: "x"}), vc=None)
+    assert concerns(bare)
+    assert not concerns(annotated(bare, BIND_INFO=None))
+
+
+def test_pods_that_name_one_group_say_in_what_they_differ() -> None:
+    one = ask(pod("p", group="g", group_size="2"))
+    assert one.disagrees(with_fields(one, leaf_cells=9)) is None
+    assert one.disagrees(with_fields(one, namespace="x")) == "namespace: t here, x there"
+    assert one.disagrees(with_fields(one, vc="b")) == "vc: 'a' here, 'b' there"
+    assert one.disagrees(with_fields(one, within="RACK")) == "within: nothing here, 'RACK' there"
+    assert one.disagrees(with_fields(one, members=(Member(3, 1),))) == "members: 2 x 1 here, 3 x 1 there"

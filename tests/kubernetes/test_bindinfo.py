@@ -1,0 +1,156 @@
+"""Where a group is, as its pods' annotations say it: written, read, and read from upstream."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.requests import Member
+from hived.engines.kubernetes import keys
+from hived.engines.kubernetes.asking import AskError
+from hived.engines.kubernetes.bindinfo import BindInfo, bind_info, notes, shared
+
+from .pods import annotated, flat_spec, pod
+
+SPEC = flat_spec(("a", 2), ("b", 2))
+PLACES = (PodPlacement("n0", (0, 1)), PodPlacement("n1", (2, 3)), PodPlacement("n1", (0,)))
+
+#: as the deployed scheduler writes it
+UPSTREAM = """
+node: 10.0.0.1
+leafCellIsolation:
+- 0
+- 1
+cellChain: K80-NODE-POOL
+affinityGroupBindInfo:
+- podPlacements:
+  - physicalNode: 10.0.0.1
+    physicalLeafCellIndices:
+    - 0
+    - 1
+    preassignedCellTypes:
+    - K80-NODE
+    - K80-NODE
+  - physicalNode: 10.0.0.2
+    physicalLeafCellIndices:
+    - 2
+    - 3
+    preassignedCellTypes: [K80-NODE, K80-NODE]
+- podPlacements:
+  - physicalNode: 10.0.0.3
+    physicalLeafCellIndices: [0]
+    preassignedCellTypes: [K80-NODE]
+"""
+
+
+def read(text: str) -> BindInfo | None:
+    """What a pod with this annotation says."""
+    return bind_info(annotated(pod("p"), BIND_INFO=text))
+
+
+@pytest.mark.parametrize("levels", [(), (3, 3, 3), (3, 2, 1)])
+def test_what_is_written_is_read(levels: tuple[int, ...]) -> None:
+    placement = Placement("NODE", PLACES, levels)
+    text = shared(placement, (Member(2, 2), Member(1, 1)), SPEC)
+    for place in PLACES:
+        written = notes(place, text)
+        assert written[keys.ISOLATION] == ",".join(map(str, place.leaf_cells))
+        info = read(written[keys.BIND_INFO])
+        assert info is not None
+        assert info.pod == place
+        assert info.members == (Member(2, 2), Member(1, 1))
+        assert info.placement(SPEC) == placement
+
+
+def test_upstreams_text_is_understood() -> None:
+    info = read(UPSTREAM)
+    assert info is not None
+    assert info.pod == PodPlacement("10.0.0.1", (0, 1))
+    assert info.chain == "K80-NODE-POOL"
+    assert [place.node for place in info.pods] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    assert info.members == (Member(2, 2), Member(1, 1))
+    assert info.cell_types == ("K80-NODE",) * 3
+
+
+def test_the_former_names_are_understood() -> None:
+    old = UPSTREAM.replace("leafCellIsolation", "gpuIsolation").replace("physicalLeafCellIndices", "physicalGpuIndices")
+    assert read(old) == read(UPSTREAM)
+
+
+def test_the_order_of_keys_does_not_matter() -> None:
+    value = yaml.safe_load(UPSTREAM)
+    assert read(yaml.safe_dump(value, sort_keys=True)) == read(UPSTREAM)
+    assert read(yaml.safe_dump(dict(reversed(value.items())), sort_keys=False)) == read(UPSTREAM)
+
+
+def test_what_we_write_upstream_can_read() -> None:
+    """Its keys, and one cell type per device."""
+    text = notes(PLACES[0], shared(Placement("NODE", PLACES, (3, 3, 3)), (Member(2, 2), Member(1, 1)), SPEC))
+    value = yaml.safe_load(text[keys.BIND_INFO])
+    assert list(value) == ["node", "leafCellIsolation", "cellChain", "affinityGroupBindInfo"]
+    for info in value["affinityGroupBindInfo"]:
+        for one in info["podPlacements"]:
+            assert list(one) == ["physicalNode", "physicalLeafCellIndices", "preassignedCellTypes"]
+            assert one["preassignedCellTypes"] == ["NODE"] * len(one["physicalLeafCellIndices"])
+
+
+def test_a_cell_type_that_is_no_more_makes_it_opportunistic() -> None:
+    info = read(UPSTREAM.replace("K80-NODE-POOL", "NODE"))
+    assert info is not None
+    assert not info.placement(SPEC).guaranteed
+
+
+def test_no_annotation_says_nothing() -> None:
+    assert bind_info(pod("p")) is None
+    assert read("  \n") is None
+
+
+WRONG = [
+    ("x", "expected keys, not str"),
+    ("[" * 100_000, "too many lists"),
+    (UPSTREAM.replace("node:", "nod:"), "'node' is missing"),
+    (UPSTREAM.replace("node: 10.0.0.1", "node: 1"), "a node's name, not 1"),
+    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [0, 0]"), "each once"),
+    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [-1]"), "device indices"),
+    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [true]"), "device indices"),
+    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: []"), "device indices"),
+    (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [7]"), "not one of the 3 of its group"),
+    (UPSTREAM.replace("affinityGroupBindInfo", "x"), "'affinityGroupBindInfo' is missing"),
+    (UPSTREAM.replace("podPlacements", "x"), "'podPlacements' is missing"),
+    ("node: n\nleafCellIsolation: [0]\ncellChain: x\naffinityGroupBindInfo: 3", "not iterable"),
+    ("node: n\nleafCellIsolation: [0]\ncellChain: [\naffinityGroupBindInfo: 3", "no YAML"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_what_cannot_be_believed_is_refused_in_words(text: str, message: str) -> None:
+    with pytest.raises(AskError, match=message) as caught:
+        read(text)
+    assert caught.value.kind == "bind-info"
+
+
+@settings(max_examples=300)
+@given(
+    st.text(max_size=100)
+    | st.tuples(st.integers(0, len(UPSTREAM)), st.integers(0, 12), st.text("[]{}:,-?&*! \n01ab", max_size=6)).map(
+        lambda cut: UPSTREAM[: cut[0]] + cut[2] + UPSTREAM[cut[0] + cut[1] :]
+    )
+)
+def test_any_text_is_a_place_or_an_error_in_words(text: str) -> None:
+    try:
+        info = read(text)
+    except AskError:  # whose message is in words, as the tests above have it
+        pass
+    else:
+        assert info is None or info.pod in info.pods
+
+
+def test_the_part_that_a_gang_shares_is_read_once() -> None:
+    """A thousand pods that each tell where all are must not be a million places to read."""
+    many = tuple(PodPlacement(f"n{i}", (0, 1, 2, 3)) for i in range(1000))
+    text = shared(Placement("NODE", many), (Member(1000, 4),), SPEC)
+    infos = [read(notes(place, text)[keys.BIND_INFO]) for place in many[:300]]
+    assert all(info is not None and info.pods is infos[0].pods for info in infos if infos[0] is not None)

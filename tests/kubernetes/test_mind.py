@@ -1,0 +1,654 @@
+"""The mind, told in scenes: who is placed, who waits for whom, what others cost you, what becomes of old decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from hived.cluster.reasons import NotSuggested, ReasonKind
+from hived.cluster.requests import Member
+from hived.engines.kubernetes import keys
+from hived.engines.kubernetes.explaining import explain, explain_pod, reasons, shortly
+from hived.engines.kubernetes.gangs import Gang, GangState
+from hived.engines.kubernetes.objects import Owner, Pod
+from hived.engines.kubernetes.turns import Wake
+from hived.errors import ConflictError, NotFoundError
+from hived.spec import load_spec
+
+from .make_believe import World
+from .pods import devices_of, flat_spec, labelled, node, node_names, pod
+
+SPECS = Path(__file__).parents[3] / "shared" / "specs"
+JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
+
+
+def gang_of(name: str, size: int, gpus: int, vc: str = "a", created: int = 0, **labels: str) -> list[Pod]:
+    """Pods of one group, by labels."""
+    more = {"group": name, "group_size": str(size), **labels}
+    return [pod(f"{name}-{i}", gpus, vc, created=created, more=more) for i in range(size)]
+
+
+def run(world: World, *pods: Pod) -> None:
+    """These come, are asked for, and are bound."""
+    world.create(*pods)
+    for one in pods:
+        world.ask(one.metadata.uid)
+    world.calm()
+    for one in pods:
+        assert world.pods[one.metadata.uid].spec.node_name, f"{one.key} is not bound"
+
+
+def gang(world: World, name: str) -> Gang:
+    """A gang by its name in namespace t."""
+    return world.mind.gangs[f"t/{name}"]
+
+
+def places(world: World, *pods: Pod) -> list[str | None]:
+    """Where pods are."""
+    return [world.pods[one.metadata.uid].spec.node_name for one in pods]
+
+
+# -- gangs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_of_four_is_placed_as_one() -> None:
+    world = World(flat_spec(("a", 4), ("b", 1)))
+    pods = gang_of("g", 4, 4)
+    world.create(*pods[:3])
+    assert [world.ask(one.metadata.uid) for one in pods[:3]] == ["wait"] * 3
+    assert "3 of its 4 pods exist" in shortly(world.mind, gang(world, "g"))[0]
+    world.create(pods[3])
+    assert gang(world, "g").state is GangState.PLACED
+    world.quiet()
+    assert len(set(places(world, *pods))) == 4
+
+
+def test_all_of_a_gang_wait_where_one_does_not_fit() -> None:
+    world = World(flat_spec(("a", 3), ("b", 1)))
+    pods = gang_of("g", 4, 4)
+    world.create(*pods)
+    assert {world.ask(one.metadata.uid) for one in pods} == {"wait"}
+    assert not world.mind.books.at
+
+
+def test_pods_of_upstreams_kind_are_placed_before_all_of_them_exist() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    group = "{name: g, members: [{podNumber: 2, leafCellNumber: 4}]}"
+    said = f"{{virtualCluster: a, leafCellNumber: 4, affinityGroup: {group}}}"
+    one, two = pod("p0", said=said), pod("p1", said=said)
+    run(world, one)
+    assert len(world.mind.books.at) == 8
+    run(world, two)
+    assert len(set(places(world, one, two))) == 2
+
+
+def test_a_gang_sized_by_its_owner_waits_for_all_its_pods() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    pods = [pod(f"train-{i}", 4, owner=JOB) for i in range(2)]
+    world.create(pods[0], members=(Member(2, 4),))
+    assert world.ask(pods[0].metadata.uid) == "wait"
+    world.create(pods[1], members=(Member(2, 4),))
+    world.quiet()
+    assert len(set(places(world, *pods))) == 2
+
+
+def test_pods_of_different_sizes_get_places_of_theirs() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    members = (Member(1, 4), Member(2, 1))
+    pods = [pod(f"train-{i}", gpus, owner=JOB) for i, gpus in enumerate([1, 4, 1])]
+    world.create(*pods, members=members)
+    world.quiet()
+    assert [len(devices_of(world.pods[one.metadata.uid])) for one in pods] == [1, 4, 1]
+
+
+def test_a_pod_too_many_waits_until_one_of_its_gang_has_gone() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    pods = gang_of("g", 2, 4)
+    run(world, *pods)
+    late = pod("g-2", 4, group="g", group_size="2")
+    world.create(late)
+    assert world.ask(late.metadata.uid) == "wait"
+    assert "other pods have all 2 places" in explain_pod(world.mind, world.mind.pods[late.metadata.uid], None)
+    world.delete(pods[0].metadata.uid)
+    world.kubelet()
+    world.quiet()
+    assert world.pods[late.metadata.uid].spec.node_name
+
+
+def test_a_pod_that_was_recreated_under_its_name_takes_the_place_of_the_former() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    pods = gang_of("g", 2, 4)
+    run(world, *pods)
+    former = world.pods[pods[0].metadata.uid]
+    world.delete(pods[0].metadata.uid)
+    world.kubelet()
+    again = world.again(former, 50)
+    world.create(again)
+    world.quiet()
+    assert world.pods[again.metadata.uid].spec.node_name == former.spec.node_name
+
+
+def test_pods_that_name_one_group_and_ask_for_something_else_are_kept_outside_until_it_ends() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one, other = pod("one", 4, group="g", group_size="1"), pod("other", 2, group="g", group_size="1", created=5)
+    run(world, one)
+    world.create(other)
+    assert world.ask(other.metadata.uid) == "refused"
+    assert "members: 1 x 2 here, 1 x 4 there" in str(world.mind.pods[other.metadata.uid].refused)
+    world.delete(one.metadata.uid)
+    world.kubelet()
+    world.quiet()
+    assert world.pods[other.metadata.uid].spec.node_name, "nobody asked for it again"
+
+
+def test_a_pod_alone_and_a_group_of_the_same_name_do_not_share_a_place() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    alone, grouped = pod("x", 4), gang_of("x", 2, 2)
+    run(world, alone)
+    world.create(*grouped)
+    assert {world.ask(one.metadata.uid) for one in grouped} == {"refused"}
+    world.delete(alone.metadata.uid)
+    world.kubelet()
+    world.quiet()
+    assert all(places(world, *grouped))
+
+
+def test_a_name_in_another_namespace_is_another_group() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    mine, theirs = pod("x", 4), pod("x", 4, namespace="other")
+    run(world, mine, theirs)
+    assert len(set(places(world, mine, theirs))) == 2
+
+
+def test_a_job_recreated_at_once_waits_for_the_pods_of_the_former_one() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    former = [pod(f"train-{i}", 4, owner=JOB) for i in range(2)]
+    world.create(*former, members=(Member(2, 4),))
+    world.quiet()
+    job = replace(JOB, uid="job-2")
+    new = [pod(f"train-{i}", 4, owner=job, uid=f"new-{i}", created=9) for i in range(2)]
+    world.create(*new, members=(Member(2, 4),))
+    assert world.ask("new-0") == "refused"
+    assert "pods of a former t/train are still there" in str(world.mind.pods["new-0"].refused)
+    for one in former:
+        world.delete(one.metadata.uid)
+    world.kubelet()
+    world.quiet()
+    assert all(places(world, *new))
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_vcs_order_decides_and_not_the_order_of_asking() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    run(world, pod("holder", 4))
+    first, second = pod("first", 4, created=1), pod("second", 4, created=2)
+    world.create(second, first)
+    assert world.ask(second.metadata.uid) == "wait"
+    assert world.ask(first.metadata.uid) == "wait"
+    world.delete("uid-t-holder")
+    world.kubelet()
+    world.quiet()
+    assert places(world, first, second) == ["n0", None] or places(world, first, second) == ["n1", None]
+
+
+def test_a_higher_priority_goes_first() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    run(world, pod("holder", 4, priority="9"))
+    low, high = pod("low", 4, created=1), pod("high", 4, created=2, priority="5")
+    world.create(low, high)
+    world.ask(low.metadata.uid)
+    world.ask(high.metadata.uid)
+    world.delete("uid-t-holder")
+    world.kubelet()
+    world.quiet()
+    assert places(world, high)[0]
+    assert not places(world, low)[0]
+
+
+def test_a_thousand_waiting_pods_of_one_tenant_cost_another_nothing() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    run(world, pod("holder", 4, "a"))
+    crowd = [pod(f"w{i}", 4, "a", created=i) for i in range(60)]
+    world.create(*crowd)
+    for one in crowd:
+        world.ask(one.metadata.uid)
+    world.calls.clear()
+    run(world, pod("mine", 4, "b"))
+    assert world.calls["b"] == 1
+    assert world.calls["a"] == 0
+
+
+def test_equal_pods_that_no_node_is_offered_for_do_not_cost_the_square_of_their_number() -> None:
+    """Each of them holds back nobody, so all of a line are looked at; the core has to be asked about one of them."""
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    crowd = [pod(f"w{i}", 1, "a", created=i) for i in range(40)]
+    world.create(*crowd)
+    world.calls.clear()
+    for one in crowd:
+        assert world.ask(one.metadata.uid, offered=[]) == "wait"
+    assert world.calls["a"] <= 3 * len(crowd)
+
+
+def test_who_waits_for_nodes_that_are_not_offered_holds_nobody_back() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    picky, plain = pod("picky", 4, created=1), pod("plain", 4, created=2)
+    world.create(picky, plain)
+    assert world.ask(picky.metadata.uid, offered=[]) == "wait"
+    assert isinstance(reasons(world.mind, gang(world, "picky"))[0], NotSuggested)
+    assert "kube-scheduler takes 0 of the cluster's nodes" in explain(world.mind, gang(world, "picky"), None)
+    assert world.ask(plain.metadata.uid) == "node"
+    assert world.ask(picky.metadata.uid) == "node"
+
+
+def test_a_request_that_is_wrong_in_this_cluster_says_so_and_holds_nobody_back() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    wrong, right = pod("wrong", 4, created=1, leaf_cell_type="H100"), pod("right", 4, created=2)
+    world.create(wrong, right)
+    assert world.ask(wrong.metadata.uid) == "wait"
+    assert gang(world, "wrong").wrong
+    assert reasons(world.mind, gang(world, "wrong"))[0].kind is ReasonKind.MISCONFIGURED
+    assert world.ask(right.metadata.uid) == "node"
+
+
+# -- preemption -------------------------------------------------------------------------------------------------------
+
+
+def borrowed(world: World, nodes: int = 4) -> list[Pod]:
+    """A gang of b on every node, opportunistic."""
+    loans = gang_of("loan", nodes, 4, "b", priority="-1")
+    run(world, *loans)
+    return loans
+
+
+def test_a_vc_takes_its_own_cells_back_though_the_victims_are_on_several_nodes() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    loans = borrowed(world)
+    mine = pod("mine", 4)
+    world.create(mine)
+    assert world.ask(mine.metadata.uid) == "preempting"
+    assert gang(world, "loan").state is GangState.PREEMPTED
+    world.now += 10.0
+    world.mind.due(world.now)
+    world.settle()
+    world.carry_out_all()
+    assert all(world.pods[one.metadata.uid].metadata.deletion_timestamp for one in loans)
+    for number, one in enumerate(loans):
+        assert (gang(world, "mine").state is GangState.RESERVED) is (number < 4)
+        world.remove(one.metadata.uid)
+        world.deliver_all()
+    assert gang(world, "mine").state is GangState.PLACED
+    world.quiet()
+    assert places(world, mine)[0]
+    assert world.mind.preempted == {("b", "a"): 1}
+
+
+def test_no_pod_of_a_preempted_gang_is_bound_any_more() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    loans = gang_of("loan", 4, 4, "b", priority="-1")
+    world.create(*loans)
+    world.ask(loans[0].metadata.uid)
+    late = loans[1].metadata.uid
+    entry = world.mind.pods[late]
+    assert entry.slot is not None
+    placement = gang(world, "loan").placement
+    assert placement is not None
+    where = placement.pods[entry.slot].node
+    world.create(pod("mine", 4))
+    world.ask("uid-t-mine")
+    with pytest.raises(ConflictError, match="is being preempted"):
+        world.mind.binding(late, where)
+
+
+def test_a_victim_none_of_whose_pods_is_bound_yields_at_once() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    loans = gang_of("loan", 4, 4, "b", priority="-1")
+    world.create(*loans)
+    world.ask(loans[0].metadata.uid, bind=False)
+    assert gang(world, "loan").state is GangState.PLACED
+    mine = pod("mine", 4)
+    world.create(mine)
+    assert world.ask(mine.metadata.uid) == "node"
+    assert gang(world, "loan").state is GangState.WAITING
+
+
+def test_a_victim_with_a_binding_on_its_way_is_waited_for() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    loans = gang_of("loan", 4, 4, "b", priority="-1")
+    world.create(*loans)
+    world.ask(loans[0].metadata.uid, bind=False)
+    placement = gang(world, "loan").placement
+    slot = world.mind.pods[loans[0].metadata.uid].slot
+    assert placement is not None
+    assert slot is not None
+    world.bind(loans[0].metadata.uid, placement.pods[slot].node, "late")
+    mine = pod("mine", 4)
+    world.create(mine)
+    assert world.ask(mine.metadata.uid) == "preempting"
+    world.mind.bind_failed(loans[0].metadata.uid, world.now)
+    world.sent.clear()
+    world.settle()
+    assert gang(world, "mine").state is GangState.PLACED
+
+
+def test_victims_are_spared_when_nobody_wants_their_gpus_any_more() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    loans = borrowed(world)
+    world.create(pod("mine", 4))
+    world.random.seed(3)
+    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.settle()
+    assert gang(world, "loan").state is GangState.PREEMPTED
+    world.remove("uid-t-mine")
+    world.deliver_all()
+    assert gang(world, "loan").state is GangState.PLACED
+    world.now += 60.0
+    world.mind.due(world.now)
+    world.settle()
+    world.carry_out_all()
+    assert all(places(world, *loans))
+    assert not world.evictions
+
+
+def test_a_pod_of_a_spared_gang_that_was_told_to_wait_is_asked_for_again() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    loans = gang_of("loan", 4, 4, "b", priority="-1")
+    world.create(*loans)
+    world.ask(loans[0].metadata.uid)
+    world.create(pod("mine", 4))
+    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.settle()
+    assert world.ask(loans[1].metadata.uid) == "wait"
+    world.remove("uid-t-mine")
+    world.deliver_all()
+    assert Wake(loans[1].metadata.uid, loans[1].key) in world.todo
+    world.quiet()
+    assert all(places(world, *loans))
+
+
+def test_a_gang_names_who_it_goes_for_though_the_first_to_want_its_gpus_has_gone() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    borrowed(world)
+    for name in ("one", "two"):
+        world.create(pod(name, 4))
+        world.mind.asked(world.pods[f"uid-t-{name}"], None, world.usable, world.now)
+        world.settle()
+    world.remove("uid-t-one")
+    world.deliver_all()
+    loan = gang(world, "loan")
+    assert loan.state is GangState.PREEMPTED
+    assert loan.preempted_by is gang(world, "two")
+
+
+def test_a_lower_priority_of_the_same_vc_runs_on_as_opportunistic_and_says_so_in_its_annotations() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    low = pod("low", 4, lazy_preemption="true")
+    run(world, low)
+    before = world.pods[low.metadata.uid].annotation(keys.BIND_INFO) or ""
+    assert "[NODE, NODE, NODE, NODE]" in before
+    high = pod("high", 4, priority="5")
+    run(world, high)
+    assert not gang(world, "low").guaranteed
+    after = world.pods[low.metadata.uid].annotation(keys.BIND_INFO) or ""
+    assert "NODE, NODE" not in after
+    world.restart()
+    assert not gang(world, "low").guaranteed
+    assert gang(world, "high").guaranteed
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["not ready", "cordoned", "gone", "marked"])
+def test_a_bad_node_gets_nobody_until_it_is_well_again(kind: str) -> None:
+    world = World(flat_spec(("a", 1), ("b", 0)))
+    if kind == "gone":
+        world.remove_node("n0")
+    else:
+        world.set_node(node("n0", kind != "not ready", kind == "cordoned", "0,1" if kind == "marked" else None))
+    one = pod("one", 4)
+    world.create(one)
+    assert world.ask(one.metadata.uid) == "wait"
+    assert reasons(world.mind, gang(world, "one"))[0].kind is ReasonKind.BAD_HARDWARE
+    world.set_node(node("n0"))
+    world.quiet()
+    assert places(world, one) == ["n0"]
+
+
+def test_who_runs_on_a_node_that_turns_bad_runs_on() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    pods = gang_of("g", 2, 4)
+    run(world, *pods)
+    world.set_node(node(places(world, *pods)[0] or "", ready=False))
+    world.restart()
+    assert gang(world, "g").state is GangState.PLACED
+
+
+def test_a_gang_that_is_not_bound_yet_leaves_a_node_that_turns_bad() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    placement = gang(world, "one").placement
+    assert placement is not None
+    bad = placement.pods[0].node
+    world.set_node(node(bad, ready=False))
+    world.quiet()
+    assert places(world, one)[0] not in (None, bad)
+
+
+def test_a_gang_of_which_nobody_is_left_on_a_node_that_has_turned_bad_looks_for_another() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one, two = gang_of("g", 2, 2)
+    world.create(one, two)
+    world.ask(one.metadata.uid)
+    where = places(world, one)[0] or ""
+    world.set_node(node(where, ready=False))
+    world.delete(one.metadata.uid)
+    world.kubelet()
+    world.create(world.again(one, 9))
+    world.quiet()
+    assert places(world, two)[0] not in (None, where)
+
+
+def test_a_pod_whose_node_kube_scheduler_does_not_take_is_placed_elsewhere() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    placement = gang(world, "one").placement
+    assert placement is not None
+    first = placement.pods[0].node
+    assert world.ask(one.metadata.uid, [name for name in world.usable if name != first]) == "node"
+    assert places(world, one)[0] not in (None, first)
+
+
+def test_a_pod_that_wants_its_cells_alone_to_decide_is_bound_whatever_kube_scheduler_takes() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    one = pod("one", said="{virtualCluster: a, leafCellNumber: 4, ignoreK8sSuggestedNodes: true}")
+    world.create(one)
+    assert world.ask(one.metadata.uid, offered=[]) == "forced"
+    world.carry_out_all()
+    assert places(world, one)[0]
+
+
+def test_a_pod_that_does_not_want_that_waits_for_a_node_that_is_taken() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    one = pod("one", said="{virtualCluster: a, leafCellNumber: 4, ignoreK8sSuggestedNodes: false}")
+    world.create(one)
+    assert world.ask(one.metadata.uid, offered=[]) == "wait"
+    assert world.ask(one.metadata.uid) == "node"
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_binding_for_another_node_than_its_own_is_refused() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    world.create(pod("one", 4))
+    world.ask("uid-t-one", bind=False)
+    with pytest.raises(ConflictError, match="has its place on"):
+        world.mind.binding("uid-t-one", "elsewhere")
+    with pytest.raises(NotFoundError, match="is gone, or was never here"):
+        world.mind.binding("nobody", "n0")
+
+
+def test_a_pod_that_is_bound_already_is_not_bound_again() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one = pod("one", 4)
+    run(world, one)
+    with pytest.raises(ConflictError, match="is on its node already"):
+        world.mind.binding(one.metadata.uid, places(world, one)[0] or "")
+
+
+def test_an_old_word_of_a_pod_does_not_bring_it_back() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one = pod("one", 4)
+    world.create(one)
+    world.remove(one.metadata.uid)
+    world.deliver_all()
+    world.mind.pod_changed(one, None, world.now)
+    assert not world.mind.pods
+    with pytest.raises(NotFoundError, match="is gone"):
+        world.mind.asked(one, None, world.usable, world.now)
+
+
+def test_a_word_from_before_its_binding_does_not_take_a_pod_off_its_node() -> None:
+    """The answer to bind comes first, then what was written before: here another priority."""
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    placement = gang(world, "one").placement
+    assert placement is not None
+    world.write(labelled(world.pods[one.metadata.uid], priority="7"))
+    world.bind(one.metadata.uid, placement.pods[0].node)
+    world.deliver(one.metadata.uid, newest=False)
+    assert world.mind.pods[one.metadata.uid].bound
+    assert gang(world, "one").state is GangState.PLACED
+
+
+def test_what_a_pod_asks_for_may_change_while_its_binding_fails() -> None:
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    placement = gang(world, "one").placement
+    assert placement is not None
+    world.bind(one.metadata.uid, placement.pods[0].node, "late")
+    world.write(labelled(world.pods[one.metadata.uid], vc="b"))
+    world.deliver_all()
+    world.sent.clear()
+    world.answered(one.metadata.uid, taken=False)
+    assert gang(world, "one").vc == "b"
+
+
+def test_a_pod_that_could_not_be_told_to_go_is_told_again() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    loans = borrowed(world)
+    world.create(pod("mine", 4))
+    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.now += 10.0
+    world.mind.due(world.now)
+    world.settle()
+    world.todo.clear()
+    world.mind.evict_failed(loans[0].metadata.uid, world.now)
+    world.now += 0.5
+    world.mind.due(world.now)
+    world.settle()
+    assert not world.todo
+    world.now += 1.0
+    world.mind.due(world.now)
+    world.settle()
+    assert [instruction.uid for instruction in world.todo] == [loans[0].metadata.uid]
+
+
+# -- a new spec -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not SPECS.is_dir(), reason="the specs of deployed clusters are not here")
+@pytest.mark.parametrize("after", ["33", "4", "7", "5", "6"])
+def test_pods_run_on_under_a_new_spec_and_a_restart_finds_them_so(after: str) -> None:
+    before, spec = (load_spec(SPECS / f"hived-config-{name}.yaml") for name in ("2", after))
+    world = World(before)
+    pods = [pod(f"g{i}", 4, vc.name, created=i) for i, vc in enumerate(before.virtual_clusters) for _ in range(1)]
+    pods += [pod("loan", 4, "vc1", priority="-1", created=20)]
+    run(world, *pods)
+    for name in node_names(spec):
+        world.set_node(node(name))
+    world.respecify(spec)
+    world.calm()
+    world.restart()
+    assert all(places(world, *pods))
+    world.respecify(before)
+    world.calm()
+    world.restart()
+    assert all(world.mind.gangs[one.key].guaranteed for one in pods[:-1])
+
+
+def test_devices_that_a_spec_takes_away_and_gives_back_are_still_those_of_who_runs_there() -> None:
+    """In between, a place of the gang is no more; its pod is."""
+    wide, narrow = flat_spec(("a", 2), ("b", 1)), flat_spec(("a", 1), ("b", 1))
+    world = World(wide)
+    blocker = pod("blocker", 4, "b")
+    pods = gang_of("g", 2, 4)
+    run(world, blocker, *pods)
+    gone = next(one for one in pods if places(world, one)[0] == "n2")
+    world.respecify(narrow)
+    world.calm()
+    assert world.mind.pods[gone.metadata.uid].slot is None
+    world.respecify(wide)
+    late = pod("g-late", 4, group="g", group_size="2", created=30)
+    world.create(late)
+    assert world.ask(late.metadata.uid) == "wait"
+    assert world.mind.pods[gone.metadata.uid].slot is not None
+
+
+def test_a_pod_goes_on_saying_what_it_uses_whatever_a_spec_has_left_of_it() -> None:
+    """Its annotations are all that another service, or the spec that comes back, will know."""
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one = pod("one", 4)
+    run(world, one)
+    world.respecify(flat_spec(("a", 2), ("b", 1), gpus=2))
+    world.calm()
+    placement = gang(world, "one").placement
+    assert placement is not None
+    assert placement.pods[0].leaf_cells == (0, 1)
+    assert len(devices_of(world.pods[one.metadata.uid])) == 4
+    world.restart()
+    world.respecify(flat_spec(("a", 2), ("b", 1)))
+    assert len(world.mind.books.at) == 4
+
+
+def test_a_gang_not_bound_yet_whose_devices_are_no_more_is_placed_anew() -> None:
+    wide, narrow = flat_spec(("a", 2), ("b", 1)), flat_spec(("a", 2), ("b", 0))
+    world = World(wide)
+    run(world, pod("filler", 4, "a"))
+    one = pod("one", 4, "a")
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    world.respecify(narrow)
+    world.quiet()
+    assert places(world, one)[0] in ("n0", "n1")
+    assert len(gang(world, "one").placement.pods) == 1  # type: ignore[union-attr]  # it is bound
+
+
+def test_a_pod_bound_after_a_spec_took_places_of_its_gang_away_is_believed_with_the_others() -> None:
+    """It tells of a smaller gang than they do, and after a restart all of them count."""
+    wide, narrow = flat_spec(("a", 3), ("b", 0)), flat_spec(("a", 2), ("b", 0))
+    world = World(wide)
+    pods = gang_of("g", 3, 4)
+    world.create(*pods)
+    world.ask(pods[0].metadata.uid)
+    world.respecify(narrow)
+    world.calm()
+    for one in pods[1:]:
+        world.ask(one.metadata.uid)
+    world.calm()
+    bound = [one for one in pods if places(world, one)[0]]
+    assert len(bound) >= 2
+    world.restart()
+    assert not any(world.mind.pods[one.metadata.uid].refused for one in bound)

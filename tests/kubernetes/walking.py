@@ -1,0 +1,298 @@
+"""A make-believe world in which everybody does something at once, by dice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from random import Random
+from typing import Any
+
+import yaml
+from msgspec.structs import replace
+
+from hived.cluster.requests import Member
+from hived.engines.kubernetes import keys
+from hived.engines.kubernetes.gangs import GangState
+from hived.engines.kubernetes.objects import (
+    Owner,
+    Pod,
+    PodStatus,
+)
+from hived.engines.kubernetes.turns import Binding
+from hived.spec.compiled import ClusterSpec
+
+from .make_believe import Sent, World
+from .pods import annotated, labelled, node, node_names, pod
+
+Members = tuple[Member, ...] | None
+
+
+class Walk:
+    """Everybody at once, by dice."""
+
+    def __init__(self, spec: ClusterSpec, seed: int, others: Iterable[ClusterSpec] = (), rough: bool = True) -> None:
+        self.world = World(spec, seed)
+        self.random = Random(seed + 1)
+        self.others = list(others)
+        #: whether somebody meddles with what HiveD has written
+        self.rough = rough
+        self.numbers = count(1)
+
+    def go(self, steps: int) -> None:
+        """So many events, and quiet."""
+        for step in range(steps):
+            self.world.now += self.random.choice([0.1, 0.5, 1.0, 3.0])
+            event = self.event()
+            self.world.log.append(f"{step}: {event.__name__}")
+            event()
+        self.world.quiet()
+        self.world.restart()
+        self.world.quiet()
+
+    def event(self) -> Callable[[], None]:
+        """What happens next."""
+        world = self.world
+        events: list[tuple[int, Callable[[], None]]] = [
+            (5, self.pods_come),
+            (10 if world.active else 0, self.ask),
+            (8 if world.news else 0, self.deliver),
+            (4 if world.node_news else 0, world.deliver_nodes),
+            (8 if world.todo else 0, world.carry_out),
+            (4 if world.sent else 0, self.arrive),
+            (4 if world.unanswered else 0, self.look_after),
+            (4, self.kubelet),
+            (3, self.time_passes),
+            (3 if world.pods else 0, self.a_pod_ends),
+            (2 if world.pods else 0, self.a_gang_ends),
+            (2, self.a_node_changes),
+            (1, self.restart),
+            (1, world.restart),
+            (1 if self.others else 0, self.respecify),
+            (2 if world.pods else 0, self.all_are_asked_again),
+        ]
+        if self.rough:
+            events += [(2, self.labels_change), (1, self.tamper), (1, self.bind_behind), (1, self.split_brain)]
+        return self.random.choices([call for _, call in events], [weight for weight, _ in events])[0]
+
+    def some(self, uids: Iterable[str]) -> str | None:
+        """One of them."""
+        found = sorted(uids)
+        return self.random.choice(found) if found else None
+
+    def pods_come(self) -> None:
+        """A gang of any kind, all at once or some of it."""
+        dice, number, world = self.random, next(self.numbers), self.world
+        vcs = world.spec.virtual_clusters
+        owner_vc = dice.choice(vcs)
+        vc = owner_vc.name if dice.random() < 0.97 else "nobody"
+        size, gpus = dice.choice([1, 1, 2, 3, 4]), dice.choice([1, 1, 2, 4])
+        priority = dice.choice(["-1", "-1", "opportunistic", "0", "0", "5", "20"])
+        created = int(world.now)
+        labels = {"priority": priority}
+        if dice.random() < 0.3:
+            labels["lazy_preemption"] = "true"
+        pinned = [pin.pinned_cell_id for pin in owner_vc.pinned]
+        if pinned and priority not in ("-1", "opportunistic") and dice.random() < 0.5:
+            labels["pinned_cell"] = dice.choice(pinned)
+        name = f"g{number}" if dice.random() < 0.9 else f"g{dice.randint(1, number)}"
+        kind = dice.choice(["labels", "labels", "annotation", "owner", "owner", "alone"])
+        made: list[Pod] = []
+        members: Members = None
+        if kind == "labels":
+            many = size + dice.choice([0, 0, 0, 1, -1])
+            made = [
+                pod(f"{name}-{i}", gpus, vc, created=created, group=name, group_size=str(size), more=labels)
+                for i in range(max(1, many))
+            ]
+        elif kind == "annotation":
+            number_of = "-1" if priority == "opportunistic" else priority
+            said: dict[str, Any] = {"virtualCluster": vc, "priority": int(number_of), "leafCellNumber": gpus}
+            if size > 1:
+                said["affinityGroup"] = {"name": name, "members": [{"podNumber": size, "leafCellNumber": gpus}]}
+            said["lazyPreemptionEnable"] = "lazy_preemption" in labels
+            said["ignoreK8sSuggestedNodes"] = dice.random() < 0.4
+            if "pinned_cell" in labels:
+                said["pinnedCellId"] = labels["pinned_cell"]
+            made = [pod(f"{name}-{i}", said=yaml.safe_dump(said), created=created) for i in range(size)]
+        else:
+            job = Owner(api_version="batch/v1", kind="Job", name=name, uid=f"job-{number}", controller=True)
+            if kind == "alone":
+                labels["gang"] = "false"
+            elif dice.random() < 0.8:
+                members = (Member(size, gpus),) if dice.random() < 0.8 else (Member(size, gpus), Member(1, 1))
+            made = [pod(f"{name}-{i}", gpus, vc, created=created, owner=job, more=labels) for i in range(size)]
+            if members is not None and len(members) > 1:
+                made.append(pod(f"{name}-head", 1, vc, created=created, owner=job, more=labels))
+        fresh = [replace(one, metadata=replace(one.metadata, uid=f"{one.key}#{number}")) for one in made]
+        taken = {there.key for there in world.pods.values()}
+        world.create(*(one for one in fresh if one.key not in taken), members=members, deliver=dice.random() < 0.5)
+
+    def ask(self) -> None:
+        uid = self.some(self.world.active)
+        assert uid is not None
+        if uid not in self.world.pods or self.world.pods[uid].spec.node_name:
+            self.world.active.discard(uid)
+            return
+        usable = self.world.usable
+        offered = usable
+        if self.random.random() < 0.25:
+            offered = self.random.sample(usable, self.random.randint(0, len(usable)))
+        if self.world.ask(uid, offered, bind=False) == "node":
+            entry = self.world.mind.pods[uid]
+            if entry.gang is None or entry.gang.placement is None or entry.slot is None:
+                self.world.active.add(uid)
+                return
+            where = entry.gang.placement.pods[entry.slot].node
+            self.world.bind(uid, where, self.random.choice(["done"] * 6 + ["failed", "unheard", "late", "late"]))
+
+    def all_are_asked_again(self) -> None:
+        """Something has moved in Kubernetes."""
+        self.world.active |= {uid for uid, there in self.world.pods.items() if not there.spec.node_name}
+
+    def deliver(self) -> None:
+        uid = self.some(self.world.news)
+        assert uid is not None
+        self.world.deliver(uid, newest=self.random.random() < 0.5)
+
+    def arrive(self) -> None:
+        self.world.arrive(self.random.choice(self.world.sent))
+
+    def look_after(self) -> None:
+        uid = self.some(self.world.unanswered)
+        assert uid is not None
+        self.world.look_after(uid)
+
+    def kubelet(self) -> None:
+        self.world.kubelet()
+        self.world.settle()
+
+    def time_passes(self) -> None:
+        self.world.now += self.random.choice([1.0, 5.0, 30.0])
+        self.world.mind.due(self.world.now)
+        self.world.settle()
+
+    def a_pod_ends(self) -> None:
+        """A pod ends or is deleted; its owner may make another at once, under the same name."""
+        uid = self.some(self.world.pods)
+        assert uid is not None
+        self._end(uid)
+
+    def _end(self, uid: str) -> None:
+        there, world = self.world.pods[uid], self.world
+        if there.spec.node_name and self.random.random() < 0.4:
+            world.write(replace(there, status=PodStatus(phase=self.random.choice(["Succeeded", "Failed"]))))
+            return
+        world.delete(uid)
+        if self.random.random() < 0.5 and uid not in world.pods:
+            fresh = world.again(there, int(world.now))
+            world.create(fresh, members=world.members.get(uid), deliver=False)
+
+    def a_gang_ends(self) -> None:
+        gang = self.some(self.world.mind.gangs)
+        for uid in list(self.world.mind.gangs[gang].pods) if gang is not None else ():
+            if uid in self.world.pods:
+                self._end(uid)
+
+    def a_node_changes(self) -> None:
+        name = self.random.choice(node_names(self.world.spec))
+        kind = self.random.choice(["well", "well", "well", "not ready", "cordoned", "gone", "marked"])
+        deliver = self.random.random() < 0.5
+        if kind == "gone":
+            self.world.remove_node(name, deliver)
+        else:
+            bad = self.random.choice(["0", "1, 3", "nonsense"]) if kind == "marked" else None
+            self.world.set_node(node(name, kind != "not ready", kind == "cordoned", bad), deliver)
+        self.all_are_asked_again()
+
+    def restart(self) -> None:
+        self.world.restart(compare=False)
+
+    def respecify(self) -> None:
+        spec = self.random.choice(self.others)
+        for name in node_names(spec):
+            if name not in self.world.nodes and self.random.random() < 0.7:
+                self.world.set_node(node(name))
+        self.world.respecify(spec)
+
+    # -- those who meddle -----------------------------------------------------------------------------------------
+
+    def labels_change(self) -> None:
+        uid = self.some(self.world.pods)
+        if uid is None:
+            return
+        there = self.world.pods[uid]
+        change: dict[str, str | None] = self.random.choice(
+            [{"priority": "7"}, {"vc": "elsewhere"}, {"vc": None}, {"group": "other", "group_size": "1"}, {"x": "y"}]
+        )
+        self.world.touch(there)
+        self.world.write(labelled(there, **change))
+        self.world.touch(there)
+        if there.spec.node_name is None:
+            self.world.active.add(uid)
+
+    def tamper(self) -> None:
+        """Annotations of a bound pod are not what HiveD wrote."""
+        uid = self.some(u for u, there in self.world.pods.items() if there.spec.node_name)
+        if uid is None:
+            return
+        there = self.world.pods[uid]
+        other = self.some(u for u, o in self.world.pods.items() if o.annotation(keys.BIND_INFO))
+        info = there.annotation(keys.BIND_INFO) or ""
+        notes: dict[str, str | None] = self.random.choice(
+            [
+                {"BIND_INFO": None},
+                {"BIND_INFO": "[" * 50},
+                {"BIND_INFO": info.replace("0", "1")},
+                {"ISOLATION": "0,1,2,3"},
+                {"BIND_INFO": None, "ISOLATION": None},
+                {"BIND_INFO": self.world.pods[other].annotation(keys.BIND_INFO)} if other else {"ISOLATION": "x"},
+            ]
+        )
+        self.world.behind.add(uid)
+        self.world.touch(there)
+        self.world.write(annotated(there, **notes))
+        self.world.touch(self.world.pods[uid])
+
+    def bind_behind(self) -> None:
+        """Somebody else binds a waiting pod, with annotations of their own making, or none."""
+        uid = self.some(u for u, there in self.world.pods.items() if not there.spec.node_name and not there.ended)
+        if uid is None:
+            return
+        where = self.random.choice(node_names(self.world.spec))
+        devices = self.random.choice([[0], [0, 1], [2], [2, 3], [0, 1, 2, 3]])
+        chain = self.random.choice(self.world.spec.chains)
+        info = {
+            "node": where,
+            "leafCellIsolation": devices,
+            "cellChain": chain.name,
+            "affinityGroupBindInfo": [
+                {
+                    "podPlacements": [
+                        {
+                            "physicalNode": where,
+                            "physicalLeafCellIndices": devices,
+                            "preassignedCellTypes": [chain.levels[-1].cell_type] * len(devices),
+                        }
+                    ]
+                }
+            ],
+        }
+        notes = {keys.ISOLATION: ",".join(map(str, devices)), keys.BIND_INFO: yaml.safe_dump(info, sort_keys=False)}
+        self._behind(uid, Binding(uid, self.world.pods[uid].key, where, notes if self.random.random() < 0.8 else {}))
+
+    def _behind(self, uid: str, binding: Binding) -> None:
+        if self.world.land(Sent(binding, self.world.mind, behind=True)):
+            self.world.touch(self.world.pods[uid])
+
+    def split_brain(self) -> None:
+        """The mind loses its lease and does not know; what it had decided lands under another."""
+        world = self.world
+        late = [
+            (entry.uid, gang.placement.pods[entry.slot].node)
+            for gang in world.mind.gangs.values()
+            for entry in gang.pods.values()
+            if gang.state is GangState.PLACED and gang.placement and entry.slot is not None and not entry.holds
+        ]
+        bindings = [Sent(world.mind.binding(*one), world.mind, behind=True) for one in late]
+        world.restart(compare=False)
+        world.sent += bindings

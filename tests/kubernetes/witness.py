@@ -1,0 +1,155 @@
+"""Who sees every change of every pod, in the API server's order: no GPU is given twice, and who went is remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+import threading
+import time
+from typing import Any
+
+import httpx
+import yaml
+
+from .control_plane import ControlPlane
+
+Json = dict[str, Any]
+Place = tuple[str, int]
+
+PREFIX = "hivedscheduler.microsoft.com"
+
+
+class Witness(threading.Thread):
+    """Watches the pods of one namespace, from when it is made. Everything here may be read from other threads."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        super().__init__(daemon=True)
+        self.found: list[str] = []  #: GPUs that were given twice, in words
+        self.pods: dict[str, Json] = {}  #: those that there are, by uid
+        self.gone: dict[str, Json] = {}  #: the last that was seen of others
+        self.bound_at: dict[str, float] = {}  #: by uid; monotonic
+        self.changed_at = time.monotonic()  #: when something was seen last
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._client = httpx.Client(
+            base_url=plane.url,
+            headers={"Authorization": f"Bearer {plane.admin_token}"},
+            verify=ssl.create_default_context(cafile=plane.ca),
+            timeout=httpx.Timeout(10.0, read=3600.0),
+            trust_env=False,
+        )
+        self._places: dict[Place, str] = {}
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self.start()
+
+    def stop(self) -> None:
+        """See nothing more."""
+        self._ending.set()
+
+    def living(self) -> dict[str, Json]:
+        """A copy, by uid."""
+        with self._lock:
+            return dict(self.pods)
+
+    def run(self) -> None:
+        """Until it is told to stop, which it notices at the next word of the API server."""
+        version = ""
+        while not self._ending.is_set():
+            try:
+                version = version or self._list()
+                version = self._watch(version)
+            except (httpx.HTTPError, ValueError):
+                version = ""  # away, or it forgot: what happened meanwhile is in the next list
+                self._ending.wait(0.1)
+        self._client.close()
+
+    def _list(self) -> str:
+        answer = self._client.get(self._path, timeout=10.0)
+        if answer.is_error:
+            raise ValueError(answer.text)
+        found = answer.json()
+        there = {pod["metadata"]["uid"]: pod for pod in found["items"]}
+        for uid in [uid for uid in self.pods if uid not in there]:
+            self._gone(uid)
+        for pod in there.values():
+            self._is(pod)
+        return str(found["metadata"]["resourceVersion"])
+
+    def _watch(self, version: str) -> str:
+        params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "300", "allowWatchBookmarks": "1"}
+        with self._client.stream("GET", self._path, params=params) as answer:
+            if answer.is_error:
+                raise ValueError(answer.status_code)
+            for line in answer.iter_lines():
+                event = json.loads(line)
+                if event["type"] == "ERROR" or self._ending.is_set():
+                    raise ValueError(line)
+                if event["type"] == "DELETED":
+                    self._gone(event["object"]["metadata"]["uid"])
+                elif event["type"] != "BOOKMARK":
+                    self._is(event["object"])
+                version = event["object"]["metadata"]["resourceVersion"]
+        return version
+
+    def _is(self, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        with self._lock:
+            self.changed_at = time.monotonic()
+            self.pods[uid] = pod
+            if not pod["spec"].get("nodeName"):
+                return
+            self.bound_at.setdefault(uid, self.changed_at)
+            if has_ended(pod):
+                self._frees(uid)
+                return
+            for place in devices(pod):
+                owner = self._places.setdefault(place, uid)
+                if owner != uid:
+                    other = self.pods[owner]["metadata"]["name"]
+                    self.found.append(f"{place} is given to {other} and to {pod['metadata']['name']}")
+                    self._places[place] = uid
+
+    def _gone(self, uid: str) -> None:
+        with self._lock:
+            self.changed_at = time.monotonic()
+            pod = self.pods.pop(uid, None)
+            if pod is not None:
+                self.gone[uid] = pod
+                self._frees(uid)
+
+    def _frees(self, uid: str) -> None:
+        for place in [place for place, owner in self._places.items() if owner == uid]:
+            del self._places[place]
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether it uses nothing any more."""
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def is_bound(pod: Json) -> bool:
+    """Whether it is on a node, and lives."""
+    return bool(pod["spec"].get("nodeName")) and not has_ended(pod)
+
+
+def devices(pod: Json) -> list[Place]:
+    """Node and devices of a bound pod, as its annotations say."""
+    text = pod["metadata"].get("annotations", {}).get(f"{PREFIX}/pod-leaf-cell-isolation", "")
+    return [(pod["spec"]["nodeName"], int(word)) for word in text.split(",") if word]
+
+
+def kind(pod: Json) -> str:
+    """What a bound pod's annotations say about its group: ``guaranteed`` or ``opportunistic``."""
+    info: Any = None
+    with contextlib.suppress(KeyError):
+        info = yaml.load(pod["metadata"]["annotations"][f"{PREFIX}/pod-bind-info"], yaml.CSafeLoader)
+    if info is None:
+        return "nobody says"
+    types = {
+        cell_type
+        for member in info["affinityGroupBindInfo"]
+        for place in member["podPlacements"]
+        for cell_type in place["preassignedCellTypes"]
+    }
+    return "opportunistic" if "" in types else "guaranteed"
