@@ -46,7 +46,7 @@ def said(**fields: object) -> str:
 
 def test_everything_that_upstreams_annotation_can_say_is_understood() -> None:
     assert ask(pod("p", said=FULL)) == Ask(
-        group="default/group-1",
+        group="t/default/group-1",
         namespace="t",
         vc="research",
         priority=5,
@@ -56,12 +56,26 @@ def test_everything_that_upstreams_annotation_can_say_is_understood() -> None:
         pinned_cell_id="PIN",
         lazy_preemption=True,
         anywhere=False,
+        title="default/group-1",
     )
+
+
+def test_a_name_is_of_the_namespace_that_uses_it_and_cannot_take_anothers() -> None:
+    text = said(affinityGroup={"name": "victim/train", "members": [{"podNumber": 1, "leafCellNumber": 1}]})
+    assert ask(pod("p", said=text)).group == "t/victim/train"
+    own = said(affinityGroup={"name": "t/train", "members": [{"podNumber": 1, "leafCellNumber": 1}]})
+    assert (ask(pod("p", said=own)).group, ask(pod("p", said=own)).title) == ("t/train", "t/train")
+
+
+def test_a_gang_whose_place_does_not_fit_on_its_pods_is_refused_at_once() -> None:
+    text = said(affinityGroup={"name": "g", "members": [{"podNumber": 1000, "leafCellNumber": 16}]}, leafCellNumber=16)
+    with pytest.raises(AskError, match="1000 x 16 GPUs are does not fit on each of its pods .* bytes of 250,000"):
+        ask(pod("p", 16, said=text))
 
 
 def test_what_upstreams_annotation_leaves_out_is_as_upstream_has_it() -> None:
     found = ask(pod("p", said="virtualCluster: a\nleafCellNumber: 1\naffinityGroup: null"))
-    assert found == Ask("t/p", "t", "a", 0, (Member(1, 1),), 1, anywhere=True)
+    assert found == Ask("t/p", "t", "a", 0, (Member(1, 1),), 1, anywhere=True, title="t/p")
     assert not found.whole
 
 

@@ -25,6 +25,7 @@ class Source:
         self.cluster = cluster
         self.pods: dict[str, GroupPods] = {}
         self.lazy: dict[str, tuple[str, str]] = {}
+        self.titles: dict[str, str] = {}
 
     def run(self, request: Request) -> Bind | Preempt:
         """Ask, and commit what is answered."""
@@ -34,6 +35,12 @@ class Source:
         uids = tuple(f"{request.group}-{number}" for number in range(len(decision.placement.pods)))
         self.pods[request.group] = GroupPods(uids) if isinstance(decision, Bind) else GroupPods((), uids)
         return decision
+
+    def title(self, group: str) -> str:
+        return self.titles.get(group, group)
+
+    def by_title(self, title: str) -> str:
+        return next((group for group, shown in self.titles.items() if shown == title), title)
 
     def pods_of(self, group: str) -> GroupPods:
         return self.pods[group]

@@ -11,7 +11,7 @@ from hived.errors import InvariantError, RequestError
 
 from .adopting import Found, Unknown, gather, without
 from .asking import AskError
-from .gangs import Gang, GangState, PodEntry
+from .gangs import Gang, GangEvent, GangState, PodEntry
 from .standing import created_at, gpus_of, standing_slots
 from .state import MindState
 from .turns import Tell
@@ -178,7 +178,7 @@ def _founded(mind: MindState, found: Found, placement: Placement, kept: list[Pod
             entry.gang, entry.ask, entry.bound, entry.binding, entry.place = gang, found.ask, True, False, place
             gang.pods[entry.uid] = entry
     kind = "guaranteed" if core.guaranteed else "opportunistic"
-    mind.becomes(gang, GangState.PLACED, core, at, "placed", f"{kind}; it runs already")
+    mind.becomes(gang, GangEvent.PLACED, core, at, f"{kind}; it runs already")
     gang.widest = gpus_of(placement)
     uids = [None if entry is None else entry.uid for entry in kept]
     gang.slots = standing_slots(zip(placement.pods, uids, strict=True), core)

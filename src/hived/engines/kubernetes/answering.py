@@ -146,8 +146,9 @@ def answer(mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unres
             FailedNodes=failed if tells_unresolvable else failed | rest,
             FailedAndUnresolvableNodes=rest if tells_unresolvable else None,
         )
-    why = next(iter(shortly(mind, gang)), f"other pods have all {gang.ask.size} places of its group")
-    tell(mind, entry, explain_pod(mind, entry, None))
+    text = explain_pod(mind, entry, None)
+    why = next(iter(shortly(mind, gang)), text.rpartition("\n- ")[2])
+    tell(mind, entry, text)
     # nodes that kube-scheduler would take only after preempting may be what it needs
     narrowed = bool(gang.excluded) and gang.state is GangState.WAITING
     return "wait", refusal(why, offered, tells_unresolvable and not narrowed)

@@ -16,6 +16,8 @@ from .reading import word as _word
 
 #: pods of a gang: where all of them are is written on each
 MOST_PODS = 1000
+#: what a placement takes at most as an annotation, and what an object may have
+_BYTES_A_POD, _BYTES_A_DEVICE, _MOST_BYTES = 200, 4, 250_000
 _LONGEST = 32_768  #: characters of the annotation
 #: kinds of owners whose size makes a gang, by the group of their API
 GANG_OWNERS = {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("kubeflow.org", "PyTorchJob")}
@@ -49,6 +51,7 @@ class Ask:
     owner: str = ""  #: uid of the object that makes these pods a gang
     anywhere: bool = False  #: its cells decide alone, whatever nodes kube-scheduler would take
     whole: bool = False  #: placed only once all of its pods exist
+    title: str = ""  #: what its pods call the group, which need not be unique; "": as ``group``
 
     @property
     def size(self) -> int:
@@ -130,8 +133,11 @@ def _from_annotation(pod: Pod, text: str) -> Ask:
     if all(member.leaf_cells != cells for member in members):
         sizes = ", ".join(str(member.leaf_cells) for member in members)
         raise AskError("members", f"{where}: no member of the group has this pod's leafCellNumber {cells} ({sizes})")
+    # two namespaces may use one name, and neither can take the other's
+    home = f"{pod.metadata.namespace}/"
+    name = pod.key if single else str(said.group)
     return Ask(
-        pod.key if single else str(said.group),
+        name if name.startswith(home) else home + name,
         pod.metadata.namespace,
         said.vc,
         said.priority,
@@ -141,6 +147,7 @@ def _from_annotation(pod: Pod, text: str) -> Ask:
         said.pinned_cell_id,
         said.lazy_preemption,
         anywhere=said.anywhere,
+        title=name,
     )
 
 
@@ -373,6 +380,13 @@ def _positive(value: object) -> bool:
 
 def _checked(members: tuple[Member, ...], where: str) -> tuple[Member, ...]:
     pods = sum(member.pods for member in members)
+    written = sum(member.pods * (_BYTES_A_POD + _BYTES_A_DEVICE * member.leaf_cells) for member in members)
+    if pods <= MOST_PODS and written > _MOST_BYTES:
+        raise AskError(
+            "members",
+            f"{where}: where {_members(members)} GPUs are does not fit on each of its pods as an annotation (about "
+            f"{written:,} bytes of {_MOST_BYTES:,}); make it several groups",
+        )
     if pods > MOST_PODS:
         raise AskError(
             "members", f"{where}: {pods:,} pods are too many for one group, at most {MOST_PODS:,} go together"

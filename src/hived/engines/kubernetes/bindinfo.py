@@ -23,6 +23,7 @@ from .objects import Pod
 from .reading import read_yaml
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_MANY = 100  #: pods
 _FORMER = {"gpuIsolation": "leafCellIsolation", "physicalGpuIndices": "physicalLeafCellIndices"}
 
 
@@ -61,7 +62,8 @@ def shared(placement: Placement, members: tuple[Member, ...], spec: ClusterSpec)
                 {
                     "physicalNode": pod.node,
                     "physicalLeafCellIndices": list(pod.leaf_cells),
-                    "preassignedCellTypes": [kind] * len(pod.leaf_cells),
+                    # upstream wants one per device; we read the first, and large gangs have no room for more
+                    "preassignedCellTypes": [kind] * (len(pod.leaf_cells) if len(placement.pods) <= _MANY else 1),
                 }
             )
         infos.append({"podPlacements": pods})

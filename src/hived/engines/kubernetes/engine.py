@@ -30,7 +30,7 @@ from .asking import AskError
 from .binding import PodBinder
 from .counts import Counts
 from .feeding import Feed, Sized
-from .gangs import Change
+from .gangs import Change, GangState
 from .leading import Leader
 from .mind import Mind
 from .objects import Node, Pod
@@ -78,7 +78,7 @@ class Engine:
         self.failed: asyncio.Future[HivedError] | None = None
         self._leader = elect(self._leads) if elect is not None else None
         self._owners = Owners(api)
-        self._writer = Writer(api, self.counts, self._evict_failed, _COMPONENT)
+        self._writer = Writer(api, self.counts, self._has_to_go, self._evict_failed, _COMPONENT)
         self._tasks: list[asyncio.Task[Any]] = []
         self._binder = PodBinder(api, self.counts, self.clock, self._spawn)
         #: once it leads
@@ -339,6 +339,10 @@ class Engine:
             await self.bind(instruction.uid, gang.placement.pods[entry.slot].node)
         except HivedError as error:
             _log.warning("pod %s was not bound: %s", instruction.key, error)
+
+    def _has_to_go(self, uid: str) -> bool:
+        entry = self.mind.pods.get(uid) if self.mind is not None else None
+        return entry is not None and entry.gang is not None and entry.gang.state is GangState.PREEMPTED
 
     def _evict_failed(self, uid: str) -> None:
         if self.mind is not None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member, Request
+from hived.errors import ensure
 
 from .asking import Ask, AskError
 from .objects import Pod
@@ -23,6 +24,49 @@ class GangState(StrEnum):
     RESERVED = "reserved"  #: has a placement kept for it, and waits for others to go
     PLACED = "placed"  #: its GPUs are its own; its pods are bound there, or will be
     PREEMPTED = "preempted"  #: placed, and has to go: no more of its pods are bound
+
+
+class GangEvent(StrEnum):
+    """What moves a gang from state to state; the kinds of :class:`Change` that have one."""
+
+    RESERVED = "reserved"  #: a placement is kept for it, and victims have to go
+    UNRESERVED = "unreserved"  #: it lost that, or gave it up
+    PLACED = "placed"  #: its GPUs are its own
+    PREEMPTED = "preempted"  #: it has to go for another
+    SPARED = "spared"  #: it need not go any more
+    RELEASED = "released"  #: none of its pods is on a node (any more), and it gave its GPUs back
+    DOWNGRADED = "downgraded"  #: it runs on as opportunistic
+    RESTORED = "restored"  #: it is guaranteed again
+    REBOUND = "rebound"  #: it stands in other cells than it did: a new spec
+
+
+_W, _R, _P, _X = GangState.WAITING, GangState.RESERVED, GangState.PLACED, GangState.PREEMPTED
+
+#: state and event to the next state; what is not here is a bug. That its last pod is gone ends a gang in any state
+GANG_TABLE: dict[tuple[GangState, GangEvent], GangState] = {
+    (_W, GangEvent.RESERVED): _R,
+    (_W, GangEvent.PLACED): _P,
+    (_R, GangEvent.PLACED): _P,
+    (_R, GangEvent.UNRESERVED): _W,
+    (_P, GangEvent.PREEMPTED): _X,
+    (_X, GangEvent.SPARED): _P,
+    (_P, GangEvent.RELEASED): _W,
+    (_X, GangEvent.RELEASED): _W,
+    (_P, GangEvent.DOWNGRADED): _P,
+    (_P, GangEvent.RESTORED): _P,
+    (_P, GangEvent.REBOUND): _P,
+    (_X, GangEvent.DOWNGRADED): _X,
+    (_X, GangEvent.RESTORED): _X,
+    (_X, GangEvent.REBOUND): _X,
+}
+
+
+def next_gang_state(state: GangState, event: GangEvent) -> GangState:
+    """The table's answer; :class:`~hived.errors.InvariantError` for what the table does not have."""
+    after = GANG_TABLE.get((state, event))
+    ensure(after is not None, f"a gang that is {state.value} cannot be {event.value}")
+    assert after is not None
+    return after
 
 
 @dataclass(frozen=True, slots=True)

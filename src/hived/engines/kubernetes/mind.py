@@ -15,24 +15,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
-from hived.cluster import decisions
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Placement, Preempt, Wait
-from hived.cluster.reasons import Misconfigured, Reason
 from hived.cluster.recovery import Reconfiguration
-from hived.cluster.requests import Member, Request
+from hived.cluster.requests import Member
 from hived.engines.lines import Lines
-from hived.errors import ConflictError, NotFoundError, RequestError
+from hived.errors import NotFoundError
 from hived.policies import Policy
 from hived.spec.compiled import ClusterSpec
 
-from . import adoption, asking, bindinfo, keys
+from . import adoption, asking, keys
 from .asking import AskError
+from .deciding import Decider
 from .gangs import Gang, GangState, PodEntry
 from .objects import Node, Pod
-from .standing import created_at, in_rank_order
-from .state import MindState
-from .turns import Binding, Evict, Tell, Wake
+from .standing import created_at
+from .turns import Evict, Wake
 
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
@@ -40,7 +37,7 @@ _EXCLUSIONS = 256  #: sets of nodes not offered that are remembered
 _REMEMBERED = 20_000  #: pods that are gone, so that an old word of them does not bring them back
 
 
-class Mind(MindState):
+class Mind(Decider):
     """Gangs on a cluster. A fact costs what the core charges for who it lets go, and O(log gangs + pods of its gang).
 
     ``evict_after``: seconds that kube-scheduler has to delete the pods of a victim before they are told to go.
@@ -50,9 +47,6 @@ class Mind(MindState):
         super().__init__(cluster, Lines(policy), evict_after, first_seq)
         #: pods that are gone
         self._gone: OrderedDict[str, None] = OrderedDict()
-        #: why others wait that ask for the same, as of the change ``_waits_seq``
-        self._waits: dict[tuple[Request, frozenset[str]], tuple[Reason, ...]] = {}
-        self._waits_seq = first_seq
         #: sets of nodes that gangs cannot go to
         self._exclusions: dict[frozenset[str], frozenset[str]] = {}
 
@@ -243,6 +237,12 @@ class Mind(MindState):
             self.dispatch(at)
         return entry
 
+    def _cannot_stay(self, gang: Gang, entry: PodEntry) -> bool:
+        """Whether a gang has a place where a pod of it cannot go, and can still be put elsewhere."""
+        if gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None or gang.on_nodes:
+            return False
+        return gang.placement.pods[entry.slot].node in gang.excluded
+
     def _resize(self, entry: PodEntry, members: tuple[Member, ...], at: float) -> None:
         """Its owner makes another number of pods by now: a gang that waits is of that size."""
         gang = entry.gang
@@ -274,41 +274,6 @@ class Mind(MindState):
             offered = self.nodes.healthy.difference(entry.gang.excluded).union(offered)
         return self.asked(pod, members, offered, at)
 
-    def _cannot_stay(self, gang: Gang, entry: PodEntry) -> bool:
-        """Whether a gang has a place where a pod of it cannot go, and can still be put elsewhere."""
-        if gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None or gang.on_nodes:
-            return False
-        return gang.placement.pods[entry.slot].node in gang.excluded
-
-    def binding(self, uid: str, node: str) -> Binding:
-        """What to write for the pod, which kube-scheduler wants bound to ``node``. It counts as bound from now on.
-
-        Raises :class:`NotFoundError`, or :class:`ConflictError` where it has no place there.
-        """
-        entry = self.pods.get(uid)
-        if entry is None:
-            raise NotFoundError(f"pod {uid} is gone, or was never here")
-        gang = entry.gang
-        if gang is None or gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None:
-            what = "is being preempted" if gang is not None and gang.state is GangState.PREEMPTED else "has no place"
-            raise ConflictError(f"pod {entry.key} {what}; kube-scheduler has to ask for it again")
-        if entry.bound:
-            raise ConflictError(f"pod {entry.key} is on its node already")
-        place = gang.placement.pods[entry.slot]
-        if place.node != node:
-            raise ConflictError(f"pod {entry.key} has its place on {place.node}, not on {node}")
-        if not gang.shared:
-            gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
-        entry.binding, entry.place = True, place
-        return Binding(uid, entry.key, node, bindinfo.notes(place, gang.shared))
-
-    def bound(self, uid: str, at: float) -> None:
-        """That was done."""
-        entry = self.pods.get(uid)
-        if entry is not None and entry.gang is not None and not entry.bound:
-            entry.bound, entry.binding, entry.waited = True, False, False
-            self.is_on_its_node(entry, at)
-
     def bind_failed(self, uid: str, at: float) -> None:
         """That was not done, for sure."""
         entry = self.pods.get(uid)
@@ -318,89 +283,6 @@ class Mind(MindState):
                 self.unplace(entry.gang, at, "preempted")
                 self.line_up(entry.gang)
             self._asks_anew(entry, entry.members, at)  # that may have changed meanwhile
-
-    # -- deciding -------------------------------------------------------------------------------------------------
-
-    def dispatch(self, at: float) -> None:
-        """Let go who can: those with a reservation, the lines of the VCs where something changed, then loans."""
-        again = True
-        while again:
-            for gang in list(self.reserved.values()):
-                if not self.cluster.group(gang.name).victims:
-                    self._ask(gang, at)
-            self.lines.dispatch(lambda gang: self._ask(gang, at), self._share)
-            again = any(not self.cluster.group(name).victims for name in self.reserved)
-
-    def _ask(self, gang: Gang, at: float) -> decisions.Bind | Preempt | Wait | None:
-        """Ask the core for ``gang``, and carry the answer out. ``None``: its request is not right for this cluster.
-
-        Nothing has changed since the latest change, so who asks for the same as another waits for the same: a line of
-        gangs that hold nobody back costs one question per kind of gang.
-        """
-        if self._waits_seq != self.seq:
-            self._waits.clear()
-            self._waits_seq = self.seq
-        kind = gang.shape, gang.excluded
-        if kind in self._waits and gang.state is GangState.WAITING:
-            gang.wrong, gang.reasons = "", self._waits[kind]
-            return Wait(gang.name, gang.reasons)
-        nodes = [name for name in self.nodes.healthy if name not in gang.excluded] if gang.excluded else None
-        try:
-            decision = self.cluster.schedule(gang.request, nodes, now=at)
-        except RequestError as error:
-            gang.wrong = error.message
-            gang.reasons = (Misconfigured(error.field, error.message),)
-            return None
-        gang.wrong = ""
-        if isinstance(decision, Wait):
-            gang.reasons = self._waits[kind] = decision.reasons
-            return decision
-        if isinstance(decision, Preempt) and gang.state is GangState.RESERVED:
-            return decision  # as before: some victims are not gone yet
-        self.cluster.commit(decision)
-        for name in decision.overtaken:
-            self.unreserve(self.gangs[name], f"{gang.name}, of a higher priority, took it", at)
-        for name in decision.downgraded:
-            self.stands(self.gangs[name], f"made room for {gang.name}", at)
-        if gang.in_line:
-            self.lines.of(gang).remove(gang)
-            gang.in_line = False
-        if isinstance(decision, Preempt):
-            victims = ", ".join(decision.victims)
-            self.becomes(gang, GangState.RESERVED, decision.placement, at, "reserved", f"waits for {victims} to go")
-            self._preempt(gang, [self.gangs[name] for name in decision.victims], at)
-        else:
-            self._place(gang, decision.placement, at)
-        return decision
-
-    def _place(self, gang: Gang, placement: Placement, at: float) -> None:
-        """``gang`` has its GPUs: its pods get their places, and kube-scheduler hears of those that it gave up."""
-        kind = "guaranteed" if placement.guaranteed else "opportunistic"
-        nodes = ", ".join(dict.fromkeys(pod.node for pod in placement.pods))
-        self.becomes(gang, GangState.PLACED, placement, at, "placed", f"{kind}, on {nodes}")
-        for entry in in_rank_order(gang.pods.values()):
-            self.give_slot(entry, gang, at)
-
-    def _preempt(self, gang: Gang, victims: list[Gang], at: float) -> None:
-        for victim in victims:
-            if victim.state is not GangState.PLACED:
-                continue  # it has to go for somebody else already
-            self.preempted[victim.vc, gang.vc] += 1
-            victim.preempted_by, victim.evict_at = gang, at + self.evict_after
-            victim.displaced_by = gang.name, gang.vc, gang.priority
-            why = f"preempted by {gang.name} of {gang.vc}"
-            self.becomes(victim, GangState.PREEMPTED, victim.placement, at, "preempted", why)
-            takes = "what its VC reserved" if gang.vc != victim.vc else "it by its higher priority"
-            for entry in victim.pods.values():
-                if entry.holds:
-                    self.instruct(Tell(entry.uid, entry.key, "HivedPreempted", f"{why}, which takes {takes}", True))
-            if not victim.on_nodes:
-                self.unplace(victim, at, why)
-                self.line_up(victim)
-
-    def _share(self, vc: str) -> float:
-        """GPUs that a VC has on loan over those that it reserved: who has the least is asked first."""
-        return self.books.lent.get(vc, 0) / max(1, self.nodes.reserved_gpus(vc))
 
 
 def _was_tried(pod: Pod) -> bool:

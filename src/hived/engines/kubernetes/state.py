@@ -14,7 +14,7 @@ from hived.errors import RequestError
 from . import asking, bindinfo
 from .asking import AskError
 from .books import Books
-from .gangs import Change, Gang, GangState, PodEntry
+from .gangs import Change, Gang, GangEvent, GangState, PodEntry, next_gang_state
 from .nodes import Nodes
 from .standing import created_at, gpus_of, standing_slots
 from .turns import Annotate, Instruction, Tell, Wake
@@ -222,10 +222,9 @@ class MindState:
 
     # -- gangs change ---------------------------------------------------------------------------------------------
 
-    def becomes(
-        self, gang: Gang, state: GangState, placement: Placement | None, at: float, kind: str, text: str
-    ) -> None:
+    def becomes(self, gang: Gang, event: GangEvent, placement: Placement | None, at: float, text: str) -> None:
         """The one place where a gang changes, and what is counted with it."""
+        state = next_gang_state(gang.state, event)
         self.books.remove(gang)
         held = gang.holds
         if state is not gang.state:
@@ -246,7 +245,7 @@ class MindState:
             gang.preempted_by = None
         self._see_who_can_go(gang, at)
         self.books.add(gang)
-        gang.remember(self.note(kind, gang.name, at, text))
+        gang.remember(self.note(event.value, gang.name, at, text))
 
     def line_up(self, gang: Gang) -> None:
         """It waits for its turn, once kube-scheduler has asked for it and all its pods are there."""
@@ -257,14 +256,14 @@ class MindState:
     def unplace(self, gang: Gang, at: float, why: str) -> None:
         """No pod of it is on a node, and it gives its GPUs back. It does not line up by itself."""
         self.cluster.release(gang.name)
-        self.becomes(gang, GangState.WAITING, None, at, "released", why)
+        self.becomes(gang, GangEvent.RELEASED, None, at, why)
         for entry in gang.pods.values():
             entry.waited = True  # kube-scheduler may have been told a node that is not its own any more
         self.lines.freed(gang.vc)
 
     def unreserve(self, gang: Gang, why: str, at: float) -> None:
         """The core has taken its reservation away; it waits again."""
-        self.becomes(gang, GangState.WAITING, None, at, "unreserved", f"it had GPUs reserved: {why}")
+        self.becomes(gang, GangEvent.UNRESERVED, None, at, f"it had GPUs reserved: {why}")
         self.line_up(gang)
         self.others_are_spared(at)
 
@@ -280,7 +279,7 @@ class MindState:
         self.cluster.cancel(gang.name)
         if gang.state is GangState.RESERVED:
             self.lines.freed(gang.vc)
-            self.becomes(gang, GangState.WAITING, None, at, "unreserved", "it gave up what was reserved for it")
+            self.becomes(gang, GangEvent.UNRESERVED, None, at, "it gave up what was reserved for it")
             self.others_are_spared(at)
 
     def end(self, gang: Gang, at: float) -> None:
@@ -309,7 +308,8 @@ class MindState:
         before = gang.placement
         if core is None or core.placement is None or before is None or core.placement == before:
             return
-        kind = "downgraded" if not core.guaranteed else "rebound" if gang.guaranteed else "restored"
+        kept = GangEvent.REBOUND if gang.guaranteed else GangEvent.RESTORED
+        kind = kept if core.guaranteed else GangEvent.DOWNGRADED
         if core.placement.pods != before.pods:
             had = list(zip(before.pods, gang.slots, strict=True))
             had += [(entry.place, entry.uid) for entry in gang.pods.values() if entry.holds and entry.place is not None]
@@ -317,7 +317,7 @@ class MindState:
             places = {uid: slot for slot, uid in enumerate(gang.slots)}
             for entry in gang.pods.values():
                 entry.slot = places.get(entry.uid)
-        self.becomes(gang, gang.state, core.placement, at, kind, why)
+        self.becomes(gang, kind, core.placement, at, why)
         if gpus_of(core.placement) == gang.widest:  # else they would forget what a later spec may have again
             self.annotate(gang)
         if gang.state is not GangState.PLACED:
@@ -345,7 +345,7 @@ class MindState:
                 if gang.preempted_by is None or gang.preempted_by.name not in wanted_by:
                     gang.preempted_by = self.gangs[wanted_by[0]]
                 continue
-            self.becomes(gang, GangState.PLACED, gang.placement, at, "spared", "nobody wants its GPUs any more")
+            self.becomes(gang, GangEvent.SPARED, gang.placement, at, "nobody wants its GPUs any more")
             for entry in gang.pods.values():
                 if entry.slot is not None and not entry.holds:
                     self.can_go(entry, gang, at)

@@ -22,18 +22,32 @@ _PAUSE_S = 0.5  #: after the first failure; doubled
 _EVENTS_PER_S, _EVENTS_AT_ONCE = 50.0, 300.0
 #: what has come to nothing by itself
 _GONE = (404, 409, 422)
+_UNTOLD = 1_000  #: warnings that are kept
 
 
 class Writer:
     """Writes pods and Events. Nothing here has to succeed: what matters is asked for again."""
 
-    def __init__(self, api: KubeApi, counts: Counts, evict_failed: Callable[[str], None], component: str) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        counts: Counts,
+        has_to_go: Callable[[str], bool],
+        evict_failed: Callable[[str], None],
+        component: str,
+    ) -> None:
+        """``has_to_go``: whether a pod, by uid, is (still) to be deleted."""
         self._api = api
         self._counts = counts
+        self._has_to_go = has_to_go
         self._evict_failed = evict_failed
+        #: annotations that pods are to have, the latest, by uid
+        self._notes: dict[str, dict[str, str]] = {}
         self._component = component
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
+        #: warnings of pods that could not be told, the latest of each uid: they are when the pod is deleted
+        self._untold: dict[str, Tell] = {}
         self._tokens, self._filled_at = _EVENTS_AT_ONCE, time.monotonic()
 
     def carry_out(self, instruction: Evict | Wake | Annotate | Tell) -> None:
@@ -44,13 +58,15 @@ class Writer:
             case Wake():
                 self._start(self._wake(instruction))
             case Annotate():
-                notes = dict(instruction.notes)
-                self._start(self._patch(instruction.uid, instruction.key, {"annotations": notes}))
+                first = instruction.uid not in self._notes
+                self._notes[instruction.uid] = dict(instruction.notes)
+                if first:
+                    self._start(self._annotate(instruction.uid, instruction.key))
             case Tell():
                 if self._may_tell():
                     self._start(self._tell(instruction))
                 else:
-                    self._counts.events_dropped += 1
+                    self._not_told(instruction)
 
     async def stop(self, within_s: float) -> None:
         """What has begun may end, within that time."""
@@ -73,18 +89,34 @@ class Writer:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": evict.uid}}
         namespace, _, name = evict.key.partition("/")
         _log.info("deleting pod %s: %s", evict.key, evict.why)
-        status = await self._tried(lambda: self._api.delete(pod_path(namespace, name), options), evict.key)
+        wanted = lambda: self._has_to_go(evict.uid)  # noqa: E731  # it may be spared between two tries
+        status = await self._tried(lambda: self._api.delete(pod_path(namespace, name), options), evict.key, wanted)
         self._counts.evictions["ok" if status == 200 else "gone" if status in _GONE else "failed"] += 1
         if status not in (200, *_GONE):
             self._evict_failed(evict.uid)
+        elif (untold := self._untold.pop(evict.uid, None)) is not None and status == 200:
+            await self._tell(untold)  # nobody's pod goes without a word
+
+    async def _annotate(self, uid: str, key: str) -> None:
+        """One after the other, so that the latest is the last; tried until the pod is gone."""
+        pause = _PAUSE_S
+        while True:
+            notes = self._notes[uid]
+            status = await self._patch(uid, key, {"annotations": notes})
+            if self._notes[uid] is notes and status in (200, 400, 401, 403, *_GONE):
+                del self._notes[uid]
+                return
+            if status != 200:
+                await asyncio.sleep(pause)
+                pause = min(30.0, pause * 2)
 
     async def _wake(self, wake: Wake) -> None:
         await self._patch(wake.uid, wake.key, {"labels": {keys.TURN: str(time.time_ns() // 1_000_000)}})
 
-    async def _patch(self, uid: str, key: str, metadata: dict[str, object]) -> None:
+    async def _patch(self, uid: str, key: str, metadata: dict[str, object]) -> int:
         namespace, _, name = key.partition("/")
         body = {"metadata": {"uid": uid, **metadata}}  # of another uid: refused
-        await self._tried(lambda: self._api.patch(pod_path(namespace, name), body), key)
+        return await self._tried(lambda: self._api.patch(pod_path(namespace, name), body), key)
 
     async def _tell(self, tell: Tell) -> None:
         namespace, _, name = tell.key.partition("/")
@@ -112,8 +144,15 @@ class Writer:
             try:
                 await self._api.post(events_path(namespace), body)
             except ApiError as error:
-                self._counts.events_dropped += 1
+                self._not_told(tell)
                 _log.debug("no Event for pod %s: %s", tell.key, error)
+
+    def _not_told(self, tell: Tell) -> None:
+        self._counts.events_dropped += 1
+        if tell.warning:
+            self._untold[tell.uid] = tell
+            if len(self._untold) > _UNTOLD:
+                del self._untold[next(iter(self._untold))]
 
     def _may_tell(self) -> bool:
         now = time.monotonic()
@@ -124,22 +163,25 @@ class Writer:
         self._tokens -= 1
         return True
 
-    async def _tried(self, request: Callable[[], Coroutine[Any, Any, bytes]], key: str) -> int:
-        """The HTTP status in the end: 200, or that of the last failure."""
-        async with self._gate:
-            for number in range(_TRIES):
-                try:
+    async def _tried(
+        self, request: Callable[[], Coroutine[Any, Any, bytes]], key: str, wanted: Callable[[], bool] = lambda: True
+    ) -> int:
+        """The HTTP status in the end: 200, or that of the last failure; 404 for what is not wanted any more."""
+        for number in range(_TRIES):
+            try:
+                async with self._gate:
+                    if not wanted():
+                        return 404
                     await request()
-                except ApiError as error:
-                    status = error.status
-                    if status in _GONE or status in (400, 401, 403):
-                        if status not in _GONE:
-                            _log.warning("pod %s: %s", key, error)
-                        return status
-                    if number + 1 == _TRIES:
-                        _log.warning("pod %s: given up: %s", key, error)
-                        return status
-                    await asyncio.sleep(_PAUSE_S * 2**number)
-                else:
-                    return 200
+            except ApiError as error:
+                status = error.status
+                if status in _GONE:
+                    return status
+                # an API server that begins forbids everything for a second or two
+                if status in (400, 401) or number + 1 == _TRIES:
+                    _log.warning("pod %s: given up: %s", key, error)
+                    return status
+                await asyncio.sleep(_PAUSE_S * 2**number)
+            else:
+                return 200
         return 200

@@ -182,6 +182,18 @@ class EngineService:
         """The core."""
         return self._engine.cluster
 
+    def title(self, group: str) -> str:
+        """What the pods of a group call it."""
+        gang = self._engine.decides().gangs.get(group)
+        return gang.ask.title or group if gang is not None else group
+
+    def by_title(self, title: str) -> str:
+        """A group of that title. O(gangs)."""
+        gangs = self._engine.decides().gangs
+        if title in gangs:
+            return title
+        return next((gang.name for gang in gangs.values() if gang.ask.title == title), title)
+
     def pods_of(self, group: str) -> GroupPods:
         """The pods of a group, as their UIDs."""
         gang = self._engine.decides().gangs.get(group)

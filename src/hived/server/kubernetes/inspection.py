@@ -63,6 +63,12 @@ class InspectionSource(Protocol):
     def cluster(self) -> Cluster:
         """The core."""
 
+    def title(self, group: str) -> str:
+        """What the pods of a group call it: upstream's names, which need not be unique."""
+
+    def by_title(self, title: str) -> str:
+        """A group of that title; the title itself where there is none."""
+
     def pods_of(self, group: str) -> GroupPods:
         """The pods of a group that has or has reserved cells."""
 
@@ -128,7 +134,7 @@ def inspection_routes(source: InspectionSource) -> APIRouter:
     async def inspect_group(name: str) -> Response:
         """One affinity group."""
         try:
-            status = source.cluster.group(name)
+            status = source.cluster.group(source.by_title(name))
         except RequestError:
             return _refused(f"there is no affinity group {name!r}; it has ended, or none of its pods has come")
         if status.placement is None:
@@ -292,7 +298,7 @@ def _group(source: InspectionSource, status: GroupStatus, inspection: Inspection
     pods = source.pods_of(status.name)
     lazy = source.lazy_preemption(status.name)
     return _Group(
-        _Name(status.name),
+        _Name(source.title(status.name)),
         _GroupStatus(
             status.vc,
             status.priority,
@@ -301,6 +307,6 @@ def _group(source: InspectionSource, status: GroupStatus, inspection: Inspection
             virtual or None,
             pods.allocated or None,
             pods.preempting or None,
-            None if lazy is None else _LazyPreemption(*lazy),
+            None if lazy is None else _LazyPreemption(source.title(lazy[0]), lazy[1]),
         ),
     )
