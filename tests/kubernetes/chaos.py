@@ -28,7 +28,7 @@ from .load import Load
 from .proxies import Fault
 from .real import scenes
 from .witness import devices, is_bound, kind
-from .world import PATIENCE_S, World
+from .world import ENDED_IN_THE_DARK, PATIENCE_S, World
 
 Json = dict[str, Any]
 
@@ -47,6 +47,7 @@ TO_SERVICE = {"filter": (12, True), "bind": (6, True), "preempt": (3, True)}
 class Chaos(World):
     """What can happen to it."""
 
+    slowest = 0.0  #: seconds until works ran again after an outage
     _startup = 2.0  #: seconds that the last start took
 
     # -- kills ----------------------------------------------------------------------------------------------------
@@ -221,14 +222,17 @@ class Chaos(World):
             if in_the_dark:
                 self._comes_to_light()
             began, enough = time.monotonic(), load.counts["works that ran"] + 3
-            self.wait(lambda: load.counts["works that ran"] >= enough, "works run after the API server is back")  # noqa: B023
-            self.counts["seconds until works ran again"] += round(time.monotonic() - began)
+            self.wait(lambda: load.counts["works that ran"] >= enough, "they run again")  # noqa: B023
+            spent = time.monotonic() - began
+            self.slowest = max(self.slowest, spent)
             self._is_honest()
             if not in_the_dark and self.service.metric("hived_watch_restarts_total") <= restarts:
                 self.found.append("the API server was away, and no watch was begun anew")
             self.counts["outages"] += 1
             if say:
-                print(f"{turn + 1} outages, {len(load.created)} pods, wrong: {len(self.found)}", flush=True)
+                print(
+                    f"{turn + 1} outages, {len(load.created)} pods, {spent:.0f} s, wrong: {len(self.found)}", flush=True
+                )
 
     def _starts_in_the_dark(self) -> None:
         """Killed, and begun anew while there is no API server: it is not ready, whatever else it does."""
@@ -248,7 +252,7 @@ class Chaos(World):
             time.sleep(0.05)
         code = process.poll()
         if code is not None:
-            self.counts[f"ended in the dark with {code}"] += 1
+            self.counts[ENDED_IN_THE_DARK] += code == EX_UNAVAILABLE
             if code != EX_UNAVAILABLE:
                 self.found.append(f"begun without an API server, it ended with {code}:\n{self.service.log()[-1500:]}")
             self.service.kill()
@@ -370,7 +374,8 @@ def run_outages(chaos: Chaos, number: int, say: bool = False) -> str:
     chaos.start()
     chaos.outages(number, say)
     chaos.settle()
-    return f"{chaos.counts['outages']} outages, {chaos.counts['pods created']} pods"
+    outages, pods = chaos.counts["outages"], chaos.counts["pods created"]
+    return f"{outages} outages, {pods} pods, works ran again after at most {chaos.slowest:.0f} s"
 
 
 def run_many(chaos: Chaos, pods: int) -> str:

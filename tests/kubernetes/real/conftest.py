@@ -41,11 +41,14 @@ def ground(control_plane: ControlPlane, nodes: list[str]) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def shared_service(ground: Cluster, spec: scenes.Json, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The service and its kube-scheduler, started once for all tests of a file."""
-    service = Service(ground.plane, tmp_path_factory.mktemp("service"), spec).start()
-    ground.plane.start_scheduler(service.extender)
-    yield service
-    ground.plane.stop_scheduler()
-    service.close()
+    service = Service(ground.plane, tmp_path_factory.mktemp("service"), spec)
+    try:
+        service.start()
+        ground.plane.start_scheduler(service.extender)
+        yield service
+    finally:
+        ground.plane.stop_scheduler()
+        service.close()
 
 
 @pytest.fixture

@@ -290,9 +290,41 @@ def test_a_lazily_preempted_gang_runs_on_where_others_leave_gpus_idle(cluster: C
         return {kind for member in info for pod in member["podPlacements"] for kind in pod["preassignedCellTypes"]}
 
     cluster.wait_until(lambda: types() == {""}, "its annotation says that it stands in no reserved cell")
-    assert service.groups()["lazy"]["kind"] == "opportunistic"
+    assert service.groups()[f"{cluster.namespace}/lazy"]["kind"] == "opportunistic"
     shown = service.get("/v1/inspect/affinitygroups/lazy")["status"]
     assert shown["lazyPreemptionStatus"]["preemptor"] == f"{cluster.namespace}/high"
+
+
+def test_nobody_gets_gpus_of_pods_that_are_still_ending(
+    cluster: Cluster, ground: Cluster, service: Service, nodes: list[str]
+) -> None:
+    for pod in scenes.gang("lent", "b", 4, 4, opportunistic=True):
+        pod["spec"]["terminationGracePeriodSeconds"] = 600
+        cluster.create_pod(pod)
+    cluster.wait_until(lambda: len(cluster.placed()) == 4, "the loan is placed on all nodes")
+    kubelet = ground.finish_deletions()
+    kubelet.silent.update(nodes)
+    try:
+        cluster.create_pod(scenes.pod("own", "a", 4))
+        scenes.wait_for_words(cluster, "own", f"{cluster.namespace}/lent")
+        cluster.wait_until(
+            lambda: all("deletionTimestamp" in cluster.pod(f"lent-{rank}")["metadata"] for rank in range(4)),
+            "all of them are told to go",
+        )
+        group = service.groups()[f"{cluster.namespace}/own"]
+        assert (group["state"], group["victims"]) == ("reserved", [f"{cluster.namespace}/lent"])
+        service.kill()
+        service.start()
+        scenes.wait_for_words(cluster, "own", f"{cluster.namespace}/lent")
+
+        cluster.delete_pod("own", force=True)
+        cluster.create_pod(scenes.pod("other", "b", 4))
+        scenes.wait_for_words(cluster, "other", f"{cluster.namespace}/lent")
+        assert len(cluster.placed()) == 4
+    finally:
+        kubelet.silent.clear()
+    scenes.wait_for_places(cluster, "other")
+    cluster.wait_until(lambda: set(cluster.pods()) == {"other"}, "those that were told to go are gone")
 
 
 # -- nodes that kube-scheduler would not take -------------------------------------------------------------------------

@@ -118,13 +118,9 @@ def test_a_plan_says_what_would_become_of_manifests(cluster: Cluster, service: S
         told = plan(manifest)
         assert (told.returncode, told.stderr) == (code, "")
         assert all(word in told.stdout for word in words), told.stdout
-    told = plan(now, waits, never, form="json")
+    told = plan(now, waits, never, form="yaml")
     assert told.returncode == 3, "of several, the worst"
-    assert [group["outcome"] for group in as_data(told, "json")["groups"]] == ["now", "waits", "never"]
-    assert as_data(plan(now, form="yaml"), "yaml")["groups"][0]["gpus"] == 4
-
-    lent = scenes.pod("lent", "b", 4, opportunistic=True) | {"apiVersion": "v1", "kind": "Pod"}
-    assert plan(lent).returncode == 0
+    assert [group["outcome"] for group in as_data(told, "yaml")["groups"]] == ["now", "waits", "never"]
     told = plan({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}})
     assert (told.returncode, told.stdout) == (0, "")
     assert "nothing here is for HiveD" in told.stderr

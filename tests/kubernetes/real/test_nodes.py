@@ -70,10 +70,14 @@ def test_a_drained_node_gets_no_new_pods_until_that_is_undone(
     assert cluster.pod("first")["status"]["phase"] in ("Pending", "Running")
 
 
-def test_a_drain_of_a_node_that_the_spec_lacks_is_refused_by_name(cluster: Cluster, service: Service) -> None:
-    told = service.cli("drain", "n9")
-    assert told.returncode != 0
-    assert "n9" in told.stderr
+def test_a_drain_of_a_node_that_the_spec_or_kubernetes_lacks_is_refused_by_name(
+    cluster: Cluster, service: Service, nodes: list[str]
+) -> None:
+    cluster.delete_node(nodes[3])
+    for node, lacks in (("n9", "the spec has no node 'n9'"), (nodes[3], f"Kubernetes has no node '{nodes[3]}'")):
+        told = service.cli("drain", node)
+        assert (told.returncode, told.stdout) == (4, "")
+        assert lacks in told.stderr
 
 
 def test_a_node_that_is_deleted_and_added_again_keeps_its_pods_and_gets_new_ones(

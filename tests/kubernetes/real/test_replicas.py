@@ -162,9 +162,9 @@ def test_over_tls_only_whoever_has_the_authoritys_certificate_may_ask(
         "authority.crt", "server.crt", "server.key", "kube-scheduler.crt", "kube-scheduler.key", "other.crt",
         "other.key")}  # fmt: skip
     service = Service(ground.plane, tmp_path, spec, authority=tmp_path / "authority.crt")
-    service.start("--tls-cert", paths["server.crt"], "--tls-key", paths["server.key"],
-                  "--tls-client-ca", paths["authority.crt"])  # fmt: skip
     try:
+        service.start("--tls-cert", paths["server.crt"], "--tls-key", paths["server.key"],
+                      "--tls-client-ca", paths["authority.crt"])  # fmt: skip
         tls = {"caFile": paths["authority.crt"], "certFile": paths["kube-scheduler.crt"],
                "keyFile": paths["kube-scheduler.key"]}  # fmt: skip
         ground.plane.start_scheduler(service.extender, extender={"enableHTTPS": True, "tlsConfig": tls})

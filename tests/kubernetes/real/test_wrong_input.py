@@ -114,10 +114,8 @@ def test_a_pod_whose_job_cannot_be_read_is_told_the_way_out(cluster: Cluster, se
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "gone", "uid": "no-such-uid", "controller": True}
     pod["metadata"]["ownerReferences"] = [owner]
     cluster.create_pod(pod)
-    words = [f"Job {cluster.namespace}/gone", "NotFound", "hived.io/group"]
-    cluster.wait_until(
-        lambda: all(word in scenes.said(cluster, "orphan", "FailedScheduling") for word in words), "its Event says it"
-    )
+    words = [f"Job {cluster.namespace}/gone", "NotFound", "hived.io/group-size"]
+    scenes.wait_for_words(cluster, "orphan", *words, reason="HivedRefused")
     told = service.http.get(f"/v1/explain/{cluster.namespace}/orphan")
     assert told.status_code == 200, told.text
     assert all(word in told.json()["text"] for word in words)
@@ -273,29 +271,36 @@ def test_a_pod_that_somebody_else_bound_to_free_gpus_has_them_from_then_on(clust
     assert service.metric("hived_conflicts") == 0
 
 
-@pytest.mark.parametrize(
-    ("notes", "words"),
-    [
-        ({}, ["by somebody else", "no GPUs of HiveD"]),
-        ({BIND_INFO: "node: [", ISOLATION: "0,1"}, [BIND_INFO, "cannot be understood"]),
-        ({BIND_INFO: "node: n9\nleafCellIsolation: [0]\ncellChain: NODE\naffinityGroupBindInfo: []\n"}, [BIND_INFO]),
-    ],
-    ids=["none", "no YAML", "not of its group"],
-)
-def test_a_pod_that_was_bound_with_wrong_annotations_is_told_and_costs_nobody_anything(
-    cluster: Cluster, service: Service, notes: dict[str, str], words: list[str]
+def test_pods_that_were_bound_with_wrong_annotations_are_told_and_cost_nobody_anything(
+    cluster: Cluster, service: Service
 ) -> None:
-    cluster.create_pod(waiting_elsewhere("odd"))
-    bind_by_hand(cluster, "odd", "n0", notes)
-    scenes.wait_for_words(cluster, "odd", *words, reason="HivedConflict")
-    cluster.create_pod(scenes.pod("right", "a", 4))
-    place = scenes.wait_for_places(cluster, "right")["right"]
-    assert place != "n0" or not notes, "what it may use is given to nobody else"
+    not_of_its_group = "node: n9\nleafCellIsolation: [0]\ncellChain: NODE\naffinityGroupBindInfo: []\n"
+    cases: dict[str, tuple[str, dict[str, str], list[str]]] = {
+        "none": ("n0", {}, ["by somebody else", "no GPUs of HiveD"]),
+        "no-yaml": ("n1", {BIND_INFO: "node: [", ISOLATION: "0,1"}, [BIND_INFO, "cannot be understood"]),
+        "not-of-its-group": ("n2", {BIND_INFO: not_of_its_group}, [BIND_INFO]),
+    }
+    for name, (node, notes, words) in cases.items():
+        cluster.create_pod(waiting_elsewhere(name))
+        bind_by_hand(cluster, name, node, notes)
+        scenes.wait_for_words(cluster, name, *words, reason="HivedConflict")
+    for number in range(4):
+        cluster.create_pod(scenes.pod(f"lent-{number}", "a", 4, opportunistic=True))
+
+    def lent() -> set[str]:
+        return {node for name, node in cluster.placed().items() if name.startswith("lent-")}
+
+    cluster.wait_until(lambda: lent() == {"n0", "n3"}, "what nobody may be using is lent")
     service.kill()
     service.start()
-    assert service.groups()[f"{cluster.namespace}/right"]["state"] == "placed"
-    cluster.delete_pod("odd", force=True)
-    cluster.wait_until(lambda: service.metric("hived_refused_pods") == 0, "it is forgotten with the pod")
+    for name, (_, _, words) in cases.items():
+        told = service.get(f"/v1/explain/{cluster.namespace}/{name}")["text"]
+        assert all(word in told for word in words)
+    assert lent() == {"n0", "n3"}
+    for name in cases:
+        cluster.delete_pod(name, force=True)
+    cluster.wait_until(lambda: lent() == {"n0", "n1", "n2", "n3"}, "the rest is lent once they are gone")
+    assert service.metric("hived_refused_pods") == 0
 
 
 def test_a_deleted_pod_is_not_brought_back_by_a_late_question(cluster: Cluster, service: Service) -> None:
