@@ -287,8 +287,8 @@ class Chaos(World):
         last = max(self.witness.bound_at.values()) - began
         bound = [pod for pod in self.witness.living().values() if is_bound(pod)]
         gpus = sum(len(devices(pod)) for pod in bound)
-        self.settle(delete=True)
         bindings = len(self.witness.bound_at)
+        self.settle(delete=True)
         return (
             f"{wanted} pods in {len(load.all)} gangs on {len(self.nodes)} nodes: created in {created:.1f} s, "
             f"{bindings} bound in {last:.1f} s ({bindings / last:.0f} a second), then {len(bound)} on {gpus} GPUs "

@@ -190,13 +190,12 @@ class Load(threading.Thread):
         labels = manifest["metadata"]["labels"]
         group = f"{self._namespace}/{name}"
         if style == "upstream":
-            group = name = f"{self._namespace}-{name}"
             asked = {
                 "virtualCluster": vc,
                 "priority": -1 if opportunistic else int(priority),
                 "leafCellNumber": gpus,
                 "ignoreK8sSuggestedNodes": self._dice.random() < 0.5,
-                "affinityGroup": {"name": group, "members": [{"podNumber": pods, "leafCellNumber": gpus}]},
+                "affinityGroup": {"name": name, "members": [{"podNumber": pods, "leafCellNumber": gpus}]},
             }
             manifest["metadata"]["annotations"] = {
                 "hivedscheduler.microsoft.com/pod-scheduling-spec": json.dumps(asked)

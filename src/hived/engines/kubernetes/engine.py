@@ -13,8 +13,8 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.requests import Member
@@ -44,6 +44,8 @@ _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
 _TIDY_S = 600.0  #: between two searches for all garbage
 _COMPONENT = "hived"
+_PATIENCE_S = 15.0  #: at the start, with an API server that does not answer as it should
+T = TypeVar("T")
 
 
 class Engine:
@@ -94,9 +96,9 @@ class Engine:
         """Begin; returns once the spec is known and Kubernetes answers. Raises what is wrong with either."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        self.spec = understood(await self._source.read(), self._source.name)
+        self.spec = understood(await _patiently(self._source.read), self._source.name)
         self.spec_loaded_at = self.clock()
-        self._tells_unresolvable = await self._api.version() >= (1, 21)
+        self._tells_unresolvable = await _patiently(self._api.version) >= (1, 21)
         self._spawn(self._source.follow(self._new_spec, self._refuse_spec))
         if self._leader is None:
             self._lead()
@@ -372,6 +374,19 @@ class Engine:
         for pod in former:
             if pod.metadata.name != own:
                 await self._label(namespace, pod.metadata.name, "standby")
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What is answered, by an API server that may be starting too: it is away then, or forbids everything at first."""
+    give_up = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except ApiError as error:
+            if error.status in (401, 404) or time.monotonic() >= give_up:
+                raise
+            _log.warning("%s (tried again for %d s)", error, max(0, round(give_up - time.monotonic())))
+        await asyncio.sleep(1.0)
 
 
 def _after(mind: Mind, seq: int) -> list[Change]:

@@ -91,7 +91,11 @@ class ConfigMapSpec:
         try:
             answer = await self._api.get(config_map_path(self._namespace, self._map))
         except ApiError as error:
-            raise InputError(f"{self.name}: cannot be read: {error}") from None
+            if error.status != 404:
+                raise
+            namespace, name = self._namespace, self._map
+            way_out = f"kubectl -n {namespace} create configmap {name} --from-file={KEY}"
+            raise InputError(f"{self.name}: there is none; {way_out}") from None
         self._last = self._spec_of(msgspec.json.decode(answer, type=ConfigMap))
         return self._last
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from . import keys
@@ -89,7 +90,7 @@ class Writer:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": evict.uid}}
         namespace, _, name = evict.key.partition("/")
         _log.info("deleting pod %s: %s", evict.key, evict.why)
-        wanted = lambda: self._has_to_go(evict.uid)  # noqa: E731  # it may be spared between two tries
+        wanted = partial(self._has_to_go, evict.uid)  # it may be spared between two tries
         status = await self._tried(lambda: self._api.delete(pod_path(namespace, name), options), evict.key, wanted)
         self._counts.evictions["ok" if status == 200 else "gone" if status in _GONE else "failed"] += 1
         if status not in (200, *_GONE):
