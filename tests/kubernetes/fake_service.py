@@ -120,11 +120,12 @@ class FakeService:
         status = Status(
             version="9.9.9", started_at=time.time() - 7200, identity="hived-0", leader=True, holder="hived-0",
             ready=True, spec=SpecStatus(source="configmap/hived/spec", loaded_at=time.time() - 60, problem=""),
-            nodes=NodeCounts(total=2, healthy=2, bad=0, missing=[], unmanaged=0), gpus=16,
+            nodes=NodeCounts(total=2, healthy=2, bad=0, why=[], missing=[], unmanaged=0), gpus=16,
             guaranteed=sum(group.gpus for group in self.all if group.kind == "guaranteed"),
             opportunistic=sum(group.gpus for group in self.all if group.kind == "opportunistic"), reserved=0, bad=0,
             groups={state: states.count(state) for state in dict.fromkeys(states)},
-            vcs=[self._summary(name) for name in VCS], safety_margin=1,
+            vcs=[self._summary(name) for name in VCS], doomed=0,
+                safety_margin=1,
         )  # fmt: skip
         return status.model_copy(update=self.changes)
 

@@ -124,8 +124,8 @@ class Load(threading.Thread):
         if work.ending:
             if not pods and not unseen:
                 del self.works[work.name]
-            for pod in pods:
-                if has_ended(pod):
+            for pod in pods:  # also those that nobody had seen when it was ended
+                if "deletionTimestamp" not in pod["metadata"]:
                     self._remove(pod, "")
             return
         there = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and not has_ended(pod)]

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.bindinfo import notes, shared
+from hived.engines.kubernetes.bindinfo import notes, shared, written
 from hived.engines.kubernetes.explaining import explain_pod
 from hived.engines.kubernetes.gangs import GangState
 from hived.engines.kubernetes.objects import Owner, Pod
+from hived.engines.kubernetes.turns import Annotate, Tell
 from hived.errors import ConflictError
 
 from .make_believe import Sent, World
@@ -195,8 +196,7 @@ def test_a_pod_whose_labels_were_taken_away_keeps_its_devices_over_a_restart() -
     one = pod("one", 4)
     run(world, one)
     where = places(world, one)[0] or ""
-    bare = labelled(world.pods[one.metadata.uid], vc=None)
-    world.write(replace(bare, spec=replace(bare.spec, containers=None)))
+    world.write(labelled(world.pods[one.metadata.uid], vc=None))
     world.restart(compare=False)
     assert "names no virtual cluster" in refusal(world, one)
     nobody_gets(world, where, *FOUR)
@@ -407,3 +407,36 @@ def test_a_binding_of_a_former_leader_that_lands_late_is_seen_as_what_it_is() ->
     world.arrive(late)
     world.calm()
     assert world.mind.conflicts.keys() == {mine.metadata.uid}
+
+
+def test_what_a_tenant_writes_over_the_annotations_of_its_bound_pod_is_written_over_again() -> None:
+    world = World(SPEC)
+    one = pod("one", 4)
+    run(world, one)
+    uid = one.metadata.uid
+    world.quiet()
+    right = world.pods[uid]
+    world.mind.pod_changed(annotated(right, ISOLATION="4,5", BIND_INFO=None), None, world.now)
+    told = world.mind.turn()
+    assert [dict(one.notes) for one in told if isinstance(one, Annotate)] == [written(right)]
+    assert [one.reason for one in told if isinstance(one, Tell)] == ["HivedRestored"]
+    world.mind.pod_changed(right, None, world.now)
+    assert world.mind.turn() == []
+
+
+def test_a_bound_pod_that_lost_its_annotations_keeps_its_whole_node_after_a_restart() -> None:
+    world = World(SPEC)
+    one = pod("one", 2)
+    run(world, one)
+    where = places(world, one)[0] or ""
+    world.write(annotated(world.pods[one.metadata.uid], ISOLATION=None, BIND_INFO=None))
+    world.restart(compare=False)
+    nobody_gets(world, where, *FOUR)
+
+
+def test_a_pod_without_gpus_that_claims_some_is_not_believed() -> None:
+    liar = there(pod("liar", 4), ("n1", FOUR))
+    liar = annotated(replace(liar, spec=replace(liar.spec, containers=None)), BIND_INFO="nonsense")
+    world = started(liar)
+    assert not world.mind.nodes.bad_nodes
+    assert not world.mind.nodes.bad_devices

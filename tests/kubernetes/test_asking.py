@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from hived.cluster.requests import Member
 from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.asking import Ask, AskError, ask, concerns, gang_owner
+from hived.engines.kubernetes.asking import Ask, ask, concerns, gang_owner
+from hived.engines.kubernetes.errors import AskError
 from hived.engines.kubernetes.objects import Container, Owner, PodSpec, Resources
 from hived.engines.kubernetes.reading import read_yaml
 
@@ -69,7 +70,7 @@ def test_a_name_is_of_the_namespace_that_uses_it_and_cannot_take_anothers() -> N
 
 def test_a_gang_whose_place_does_not_fit_on_its_pods_is_refused_at_once() -> None:
     text = said(affinityGroup={"name": "g", "members": [{"podNumber": 1000, "leafCellNumber": 16}]}, leafCellNumber=16)
-    with pytest.raises(AskError, match="1000 x 16 GPUs are does not fit on each of its pods .* bytes of 250,000"):
+    with pytest.raises(AskError, match=r"1000 x 16 GPUs are does not fit on each of its pods .* bytes of 250,000"):
         ask(pod("p", 16, said=text))
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.asking import AskError
 from hived.engines.kubernetes.bindinfo import BindInfo, bind_info, notes, shared
+from hived.engines.kubernetes.errors import AskError
 
 from .pods import annotated, flat_spec, pod
 

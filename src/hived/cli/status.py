@@ -49,11 +49,10 @@ def _print(told: Status, address: str) -> None:
     if told.spec.problem:
         facts.append(("", styled(f"a later one was refused: {told.spec.problem}", "red")))
     facts.append(("nodes", _nodes(told.nodes)))
-    if told.nodes.missing:
-        facts.append(("", styled(f"not in Kubernetes: {', '.join(told.nodes.missing)}", "yellow")))
+    facts += [("", styled(line, "yellow")) for line in told.nodes.why]
     facts.append(("GPUs", _gpus(told)))
     groups = ", ".join(f"{number:,} {clean(state)}" for state, number in told.groups.items() if number)
-    facts += [("groups", groups or "none"), ("safety", _safety(told.safety_margin))]
+    facts += [("groups", groups or "none"), ("safety", _safety(told.safety_margin, told.doomed))]
     print_facts(facts)
     if told.vcs:
         typer.echo()
@@ -94,7 +93,12 @@ def _gpus(told: Status) -> Text:
     return line.append(f", {idle:,} idle")
 
 
-def _safety(margin: int | None) -> str:
+def _safety(margin: int | None, doomed: int) -> str:
     if margin is None:
         return "nothing is reserved"
-    return f"every VC can have what it reserved, with {counted(margin, 'cell')} to spare where it is tightest"
+    spare = f"with {counted(margin, 'cell')} to spare where it is tightest"
+    if doomed:
+        return (
+            f"{counted(doomed, 'reserved cell')} cannot be healthy (hived vc show VC); the others can be had, {spare}"
+        )
+    return f"every VC can have what it reserved, {spare}"

@@ -57,12 +57,29 @@ def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
                 pool = state.tenancies[demand.tenant][choice.where].pool
                 hosts = max([hosts, *(shape.leaves for shape in set(pool.shapes))])
                 have += pool.gpus
+        if not demand.choices:  # more pods than the cluster has GPUs: where was never asked
+            hosts, have = _size(state, request, demand)
         vc = "" if request.opportunistic else request.vc  # for opportunistic groups: the cluster
         reason = NeverFits(vc, demand.gpus, have, demand.largest_pod, hosts, request.within)
     if len(state.fits_empty) >= 1_000:
         state.fits_empty.clear()
     state.fits_empty[key] = reason
     return reason
+
+
+def _size(state: State, request: Request, demand: Demand) -> tuple[int, int]:
+    """Leaf cells of the largest host, and of all that a request may look at. O(pools)."""
+    wanted = request.leaf_cell_type
+    if request.opportunistic:
+        chains = [floor.chain.hierarchy for floor in state.floors]
+        right = [chain for chain in chains if wanted in (None, chain.spec.leaf_type)]
+        return max((chain.node_size for chain in right), default=0), sum(c.nodes * c.node_size for c in right)
+    pools = [
+        tenancy.pool
+        for tenancy in state.tenancies[demand.tenant]
+        if tenancy.pinned == request.pinned_cell_id and wanted in (None, tenancy.pool.hierarchy.spec.leaf_type)
+    ]
+    return max((shape.leaves for pool in pools for shape in set(pool.shapes)), default=0), sum(p.gpus for p in pools)
 
 
 def _fits_empty(state: State, request: Request, demand: Demand, choice: Choice) -> bool:

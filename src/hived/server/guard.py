@@ -28,7 +28,10 @@ _OPEN = re.compile(r"/|/static(/.*)?|/favicon\.ico|/healthz|/openapi\.json", re.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
-_TOKEN_LINK = "open the link with ?token= that `hived up` printed, or send the header Authorization: Bearer TOKEN"
+_TOKEN_LINK = (
+    "open the dashboard's link with ?token=TOKEN, or send the header Authorization: Bearer TOKEN "
+    "(the command line does, with --token-file or HIVED_TOKEN)"
+)
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -92,7 +95,9 @@ class Guard:
         named = request.headers.get("host")
         host = place(named or "")
         if self._open_to_all is not None and self._open_to_all.fullmatch(request.scope["path"]):
-            if "origin" in request.headers:
+            # a page under somebody else's name that leads here sends no Origin with a GET, but is in a browser
+            browser = "mozilla" in request.headers.get("user-agent", "").lower()
+            if "origin" in request.headers or (browser and not self._is_ours(host, request)):
                 return answer("forbidden", "a page may not ask for this")
             return None
         if not self._is_ours(host, request) and not (self._local and named is None):

@@ -260,6 +260,8 @@ def test_a_config_map_that_is_not_there_ends_the_service_with_its_name(ground: C
         service.start("--spec-configmap", "hived/hived-spec", ready=False)
         assert service.process is not None
         assert service.process.wait(30) != 0
-        assert "configmap/hived/hived-spec: there is none; kubectl -n hived create configmap hived-spec" in service.log()
+        assert (
+            "configmap/hived/hived-spec: there is none; kubectl -n hived create configmap hived-spec" in service.log()
+        )
     finally:
         service.close()

@@ -314,3 +314,18 @@ def test_a_deleted_pod_is_not_brought_back_by_a_late_question(cluster: Cluster, 
     answer = service.http.post("/v1/extender/filter", json={"Pod": pod, "NodeNames": ["n0"]}).json()
     assert f"{cluster.namespace}/short" in answer["Error"]
     assert service.groups() == {}
+
+
+def test_a_question_about_a_pod_that_is_not_as_it_says_changes_nothing(cluster: Cluster, service: Service) -> None:
+    plain = scenes.pod("plain", "a", 1)
+    del plain["metadata"]["labels"], plain["spec"]["containers"][0]["resources"]
+    del plain["spec"]["containers"][0]["env"]
+    plain["spec"]["schedulerName"] = "nobody"
+    made = cluster.create_pod(plain)
+    forged = scenes.pod("plain", "a", 4, priority="1000")
+    forged["metadata"] |= {key: made["metadata"][key] for key in ("namespace", "name", "uid")}
+    nodes = list(service.get("/v1/dashboard/layout")["views"][0]["chains"][0]["nodes"])
+    answer = service.http.post("/v1/extender/filter", json={"Pod": forged, "NodeNames": nodes}).json()
+    assert "none of HiveD's" in answer["Error"]
+    assert service.groups() == {}
+    assert "plain" not in {event["involvedObject"]["name"] for event in cluster.events()}

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from hived.cluster.decisions import Placement
 
 from . import asking, keys
-from .asking import Ask, AskError
+from .asking import Ask
 from .bindinfo import BindInfo, bind_info
+from .errors import AskError
 from .gangs import PodEntry
+from .gpus import uses
 from .objects import Pod
 
 
@@ -136,12 +138,17 @@ def _add(of: Found, entry: PodEntry, ask: Ask, info: BindInfo) -> None:
 
 
 def _devices(entry: PodEntry) -> tuple[int, ...] | None:
-    """What a pod may be using, whose annotations are not what they should be. () where it got no devices."""
-    text = entry.pod.annotation(keys.ISOLATION) or entry.pod.annotation(keys.FORMER_ISOLATION)
-    if text is None:
-        return () if entry.pod.annotation(keys.BIND_INFO) is None else None
+    """What a pod may be using, whose annotations are not what they should be: () nothing, None any of its node.
+
+    Annotations can be changed by whoever owns the pod, its resources cannot: they say whether it has devices, and
+    mostly how many.
+    """
+    some, number = uses(entry.pod)
+    if not some:
+        return ()
+    text = entry.pod.annotation(keys.ISOLATION) or entry.pod.annotation(keys.FORMER_ISOLATION) or ""
     words = text.split(",")
-    if all(word.strip().isdecimal() and len(word) < 8 for word in words):
+    if all(word.strip().isdecimal() and len(word) < 8 for word in words) and number in (None, len(words)):
         return tuple(int(word) for word in words)
     return None
 

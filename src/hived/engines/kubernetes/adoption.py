@@ -10,7 +10,7 @@ from hived.cluster.recovery import Record
 from hived.errors import InvariantError, RequestError
 
 from .adopting import Found, Unknown, gather, without
-from .asking import AskError
+from .errors import AskError
 from .gangs import Gang, GangEvent, GangState, PodEntry
 from .standing import created_at, gpus_of, standing_slots
 from .state import MindState
@@ -194,9 +194,8 @@ def _hold(mind: MindState, unknown: Unknown, at: float) -> None:
     entry, error = unknown.entry, unknown.error
     entry.refused, entry.bound, entry.binding = error, True, False
     mind.refused[entry.uid] = entry
-    if error.kind == "conflict":
-        mind.conflicts[entry.uid] = str(error)
     if unknown.devices != ():
+        mind.conflicts[entry.uid] = str(error)
         why = f"pod {entry.key} may be using it: {error}"
         node = entry.pod.spec.node_name or ""
         mind.nodes.hold(entry.uid, node, unknown.devices, why)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hived.cluster.requests import HIGHEST, OPPORTUNISTIC, Member, Request
-from hived.errors import InputError
 
 from . import keys
-from .objects import Container, Owner, Pod
+from .errors import AskError
+from .gpus import limits, pod_gpus, positive
+from .objects import Owner, Pod
 from .reading import read_yaml
 from .reading import word as _word
 
@@ -18,20 +19,13 @@ from .reading import word as _word
 MOST_PODS = 1000
 #: what a placement takes at most as an annotation, and what an object may have
 _BYTES_A_POD, _BYTES_A_DEVICE, _MOST_BYTES = 200, 4, 250_000
-_LONGEST = 32_768  #: characters of the annotation
+_LONGEST = 8_192  #: characters of the annotation
+_MOST_MEMBERS = 64  #: kinds of pods in a group
 #: kinds of owners whose size makes a gang, by the group of their API
 GANG_OWNERS = {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("kubeflow.org", "PyTorchJob")}
 #: annotation keys that had another name before
 _FORMER = {"gpuType": "leafCellType", "gpuNumber": "leafCellNumber"}
 _YES = {"true": True, "false": False}
-
-
-class AskError(InputError):
-    """What a pod says cannot be understood, or cannot be. ``kind`` is a word for metrics."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +87,13 @@ def concerns(pod: Pod) -> bool:
         pod.label(keys.VC) is not None
         or pod.annotation(keys.POD_SPEC) is not None
         or (bool(pod.spec.node_name) and pod.annotation(keys.BIND_INFO) is not None)
-        or any(_positive(value) for _, value in _limits(pod, (keys.ENABLE, keys.GPU)))
+        or any(positive(value) for _, value in limits(pod, (keys.ENABLE, keys.GPU)))
     )
+
+
+def may_concern(pod: Pod) -> bool:
+    """Whether kube-scheduler may ask about ``pod``: it asks for devices of any kind."""
+    return concerns(pod) or any(positive(value) for _, value in limits(pod, keys.GPU_RESOURCES))
 
 
 def gang_owner(pod: Pod) -> Owner | None:
@@ -246,7 +245,7 @@ class _Fields:
     def members(self) -> tuple[Member, ...]:
         """The members of a group."""
         value = self.values.get("members")
-        if not isinstance(value, list) or not value or len(value) > MOST_PODS:
+        if not isinstance(value, list) or not value or len(value) > _MOST_MEMBERS:
             raise AskError(
                 "members", f"{self.where}.members: a list of podNumber and leafCellNumber, not {_word(value)}"
             )
@@ -262,7 +261,7 @@ class _Fields:
 
 
 def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> Ask:
-    cells = _gpus(pod)
+    cells = pod_gpus(pod)
     if cells is None:
         wanted = ", ".join(keys.GPU_RESOURCES)
         raise AskError("gpus", f"it asks for no GPUs; put a number under resources.limits of a container ({wanted})")
@@ -329,53 +328,6 @@ def _flag(pod: Pod, key: str) -> bool:
     if text not in _YES:
         raise AskError("labels", f"label {key}: true or false, not {_word(text)}")
     return _YES[text]
-
-
-def _gpus(pod: Pod) -> int | None:
-    """Devices that a pod asks for: of all containers, or of its largest init container."""
-    return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())
-
-
-def gpus_of(containers: object, init_containers: object = ()) -> int | None:
-    """The same of the containers of a template; None: they ask for none."""
-    for resource in keys.GPU_RESOURCES:
-        running = [_count(c, resource) for c in containers]  # type: ignore[attr-defined]  # iterables of Container
-        first = [_count(c, resource) for c in init_containers]  # type: ignore[attr-defined]
-        if most := max(sum(running), max(first, default=0)):
-            return most
-    return None
-
-
-def _count(container: Container, resource: str) -> int:
-    value = (container.resources.limits or {}).get(resource) if container.resources is not None else None
-    if value is None:
-        return 0
-    number = _whole(value)
-    if number is None or not 0 <= number <= 1_048_576:
-        raise AskError("gpus", f"container {container.name}: {resource}: a whole number of GPUs, not {_word(value)}")
-    return number
-
-
-def _whole(value: object) -> int | None:
-    """A quantity of Kubernetes, where it is a whole number."""
-    text = str(value).strip()
-    scale = {"k": 1000, "m": 0.001}.get(text[-1:], 0)
-    try:
-        number = float(text[:-1]) * scale if scale else float(text)
-    except ValueError:
-        return None
-    return int(number) if number == number // 1 and abs(number) < 2**53 else None
-
-
-def _limits(pod: Pod, resources: tuple[str, ...]) -> list[tuple[str, object]]:
-    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
-    limits = [c.resources.limits or {} for c in containers if c.resources is not None]
-    return [(name, of[name]) for of in limits for name in resources if name in of]
-
-
-def _positive(value: object) -> bool:
-    number = _whole(value)
-    return number is None or number > 0
 
 
 def _checked(members: tuple[Member, ...], where: str) -> tuple[Member, ...]:

@@ -18,7 +18,8 @@ from hived.cluster.requests import Member
 from hived.spec.compiled import ClusterSpec
 
 from . import keys
-from .asking import MOST_PODS, AskError
+from .asking import MOST_PODS
+from .errors import AskError
 from .objects import Pod
 from .reading import read_yaml
 
@@ -83,6 +84,11 @@ def notes(pod: PodPlacement, of_group: str) -> dict[str, str]:
     """What a pod is annotated with when it is bound; ``of_group`` is :func:`shared`."""
     own = _dump({"node": pod.node, "leafCellIsolation": list(pod.leaf_cells)})
     return {keys.ISOLATION: ",".join(map(str, pod.leaf_cells)), keys.BIND_INFO: own + of_group}
+
+
+def written(pod: Pod) -> dict[str, str | None]:
+    """The annotations of a pod about where it is, as they stand there."""
+    return {key: pod.annotation(key) for key in (keys.ISOLATION, keys.BIND_INFO)}
 
 
 def bind_info(pod: Pod) -> BindInfo | None:

@@ -101,8 +101,7 @@ def _check_entries(mind: MindState) -> None:
     ensure(mind.refused.keys() == refused, "who is refused")
     for uid in mind.conflicts:
         entry = mind.pods[uid]
-        kind = entry.refused.kind if entry.refused is not None else None
-        ensure(entry.bound and kind == "conflict", f"{entry.key} is in conflict")
+        ensure(entry.bound and entry.refused is not None, f"{entry.key} is in conflict")
     for uid, name in mind.outside.items():
         ensure(uid in refused and not mind.pods[uid].bound, f"{mind.pods[uid].key} is kept outside")
         ensure(name in mind.gangs, f"{mind.pods[uid].key} is kept outside of {name}, which is no more")

@@ -128,7 +128,8 @@ class Decider(MindState):
         if not gang.shared:
             gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
         entry.binding, entry.place = True, place
-        return Binding(uid, entry.key, node, bindinfo.notes(place, gang.shared))
+        entry.notes = bindinfo.notes(place, gang.shared)
+        return Binding(uid, entry.key, node, entry.notes)
 
     def bound(self, uid: str, at: float) -> None:
         """That was done."""

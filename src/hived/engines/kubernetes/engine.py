@@ -13,11 +13,10 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.requests import Member
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
 from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
@@ -26,9 +25,10 @@ from . import keys
 from .answering import Answer, answer, preemption, refusal
 from .answering import Victims as VictimsAnswer
 from .api import ApiError, KubeApi
-from .asking import AskError
+from .asking import may_concern
 from .binding import PodBinder
 from .counts import Counts
+from .errors import AskError
 from .feeding import Feed, Sized
 from .gangs import Change, GangState
 from .leading import Leader
@@ -36,6 +36,7 @@ from .mind import Mind
 from .objects import Node, Pod
 from .owners import Owners
 from .paths import node_path, pod_path, pods_path
+from .patience import patiently, steady_clock
 from .specs import SpecSource, understood
 from .turns import Bind
 from .writing import Writer
@@ -44,8 +45,6 @@ _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
 _TIDY_S = 600.0  #: between two searches for all garbage
 _COMPONENT = "hived"
-_PATIENCE_S = 15.0  #: at the start, with an API server that does not answer as it should
-T = TypeVar("T")
 
 
 class Engine:
@@ -74,7 +73,7 @@ class Engine:
         self.spec_source = source.name
         self.spec_loaded_at = 0.0
         self.spec_problem = ""
-        self.clock: Callable[[], float] = time.time
+        self.clock: Callable[[], float] = steady_clock()
         self.started_at = self.clock()
         #: why it cannot go on
         self.failed: asyncio.Future[HivedError] | None = None
@@ -96,9 +95,9 @@ class Engine:
         """Begin; returns once the spec is known and Kubernetes answers. Raises what is wrong with either."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        self.spec = understood(await _patiently(self._source.read), self._source.name)
+        self.spec = understood(await patiently(self._source.read), self._source.name)
         self.spec_loaded_at = self.clock()
-        self._tells_unresolvable = await _patiently(self._api.version) >= (1, 21)
+        self._tells_unresolvable = await patiently(self._api.version) >= (1, 21)
         self._spawn(self._source.follow(self._new_spec, self._refuse_spec))
         if self._leader is None:
             self._lead()
@@ -240,7 +239,7 @@ class Engine:
         """Where ``pod`` goes, of the nodes ``offered``, or why not; and the same in one word."""
         nodes = offered if isinstance(offered, list) else list(offered)
         try:
-            members = await self._members(pod)
+            pod, members = await self._known(pod)
             mind = self.decides()
             entry = mind.asked(pod, members, nodes, self.clock())
         except AskError as error:
@@ -256,7 +255,7 @@ class Engine:
     async def preempt(self, pod: Pod, offered: Iterable[str]) -> tuple[str, VictimsAnswer]:
         """Which pods have to go before ``pod`` can come; ``offered``: nodes that would do if some went."""
         try:
-            members = await self._members(pod)
+            pod, members = await self._known(pod)
             mind = self.decides()
             entry = mind.asked_to_preempt(pod, members, frozenset(offered), self.clock())
         except (AskError, NotFoundError):
@@ -265,15 +264,18 @@ class Engine:
         self._turn_soon()
         return "victims" if found.NodeNameToMetaVictims else "none", found
 
-    async def _members(self, pod: Pod) -> tuple[Member, ...] | None:
-        """The gang that the owner of ``pod`` makes, once there is such a pod.
+    async def _known(self, pod: Pod) -> Sized:
+        """``pod`` as the API server has it, and the gang that its owner makes.
 
         Raises :class:`AskError`, :class:`NotFoundError`, :class:`UnavailableError`.
         """
         mind = self.decides()
-        if self._feed is not None and not await self._feed.confirm(mind, pod):
+        found = pod if self._feed is None else await self._feed.confirm(mind, pod)
+        if found is None:
             raise NotFoundError(f"there is no pod {pod.key} with the uid {pod.metadata.uid} (any more)")
-        return await self._owners.members(pod)
+        if found.metadata.uid not in mind.pods and not may_concern(found):
+            raise NotFoundError(f"pod {pod.key} asks for no GPUs, and is none of HiveD's")
+        return found, await self._owners.members(found)
 
     async def bind(self, uid: str, node: str) -> None:
         """Bind a pod, with its annotations, in one call.
@@ -374,19 +376,6 @@ class Engine:
         for pod in former:
             if pod.metadata.name != own:
                 await self._label(namespace, pod.metadata.name, "standby")
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """What is answered, by an API server that may be starting too: it is away then, or forbids everything at first."""
-    give_up = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return await ask()
-        except ApiError as error:
-            if error.status in (401, 404) or time.monotonic() >= give_up:
-                raise
-            _log.warning("%s (tried again for %d s)", error, max(0, round(give_up - time.monotonic())))
-        await asyncio.sleep(1.0)
 
 
 def _after(mind: Mind, seq: int) -> list[Change]:

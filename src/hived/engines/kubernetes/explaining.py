@@ -104,7 +104,10 @@ def in_words(mind: MindState, found: Sequence[WhyNot]) -> list[str]:
 
 def _why_bad(mind: MindState, node: str) -> str:
     why = mind.nodes.bad_nodes.get(node)
-    return why.removeprefix("it is ") if why is not None else "some of its GPUs"
+    if why is not None:
+        return why.removeprefix("it is ")
+    found = [why for (name, _), why in mind.nodes.bad_devices.items() if name == node]
+    return "; ".join(dict.fromkeys(found)) or "some of its GPUs"
 
 
 def explain(mind: MindState, gang: Gang, at: float | None) -> str:

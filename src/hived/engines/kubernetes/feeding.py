@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,8 +14,8 @@ import msgspec
 from hived.cluster.requests import Member
 
 from .api import ApiError, KubeApi
-from .asking import AskError
 from .counts import Counts
+from .errors import AskError
 from .mind import Mind
 from .objects import Node, Pod
 from .owners import Owners
@@ -25,6 +26,7 @@ _log = logging.getLogger("hived.kubernetes")
 #: those that hold nothing are none of our business
 _LIVING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _AT_ONCE = 16
+_QUIET_S = 10.0  #: between two lines of the log about one failure
 _PATIENCE_S = 0.2  #: with the watch
 
 #: a pod, and the gang that its owner makes of it
@@ -74,13 +76,19 @@ class Feed:
     ) -> Reflector[Any]:
         name = path.rpartition("/")[2]
 
+        told = {"at": float("-inf")}
+
         def restarted(reason: str) -> None:
             self._counts.watch_restarts[name, reason] += 1
-            _log.warning("watching %s: %s", name, reason)
+            if reason == "list" and time.monotonic() - told["at"] < _QUIET_S:
+                return  # it is tried every few seconds
+            told["at"] = time.monotonic()
+            _log.warning("watching %s: %s: %s", name, reason, reflector.problem)
 
-        return Reflector(
+        reflector: Reflector[Any] = Reflector(
             api, path, of, replace=replace, changed=changed, restarted=restarted, dice=random.Random(), params=params
         )
+        return reflector
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
@@ -173,15 +181,15 @@ class Feed:
         if awaited is not None:
             awaited.set()
 
-    async def confirm(self, mind: Mind, pod: Pod) -> bool:
-        """Whether there is such a pod, by the word of the API server; whoever asks may be late, or lie.
+    async def confirm(self, mind: Mind, pod: Pod) -> Pod | None:
+        """``pod`` as the API server has it; None: there is no such pod. Whoever asks may be late, or lie.
 
         The watch brings it as a rule, a moment after kube-scheduler's; else it is read. Raises :class:`AskError` where
         its owner cannot be read, and what the API server raises.
         """
         uid = pod.metadata.uid
         if uid in mind.pods:
-            return True
+            return mind.pods[uid].pod
         awaited = self._awaited.setdefault(uid, asyncio.Event())
         try:
             async with asyncio.timeout(_PATIENCE_S):
@@ -189,22 +197,22 @@ class Feed:
         except TimeoutError:
             if self._awaited.get(uid) is awaited:
                 del self._awaited[uid]
-        return uid in mind.pods or await self._read(mind, pod)
+        return mind.pods[uid].pod if uid in mind.pods else await self._read(mind, pod)
 
-    async def _read(self, mind: Mind, pod: Pod) -> bool:
-        """The same, of the API server alone; a pod that asks for nothing of ours is taken in too, to be answered."""
+    async def _read(self, mind: Mind, pod: Pod) -> Pod | None:
+        """The same, of the API server alone."""
         try:
             answer = await self._api.get(pod_path(pod.metadata.namespace, pod.metadata.name))
         except ApiError as error:
             if error.status == 404:
-                return False
+                return None
             raise
         found = msgspec.json.decode(answer, type=Pod)
         if found.metadata.uid != pod.metadata.uid:
-            return False
+            return None
         if found.metadata.uid not in mind.pods:
             mind.pod_changed(found, None if found.spec.node_name else await self._owners.members(found), self._clock())
-        return True
+        return found
 
     # -- the beginning --------------------------------------------------------------------------------------------
 

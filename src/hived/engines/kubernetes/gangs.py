@@ -11,7 +11,8 @@ from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member, Request
 from hived.errors import ensure
 
-from .asking import Ask, AskError
+from .asking import Ask
+from .errors import AskError
 from .objects import Pod
 
 _REMEMBERED = 200  #: changes of one gang
@@ -86,8 +87,8 @@ class PodEntry:
     """A pod that lives, and concerns HiveD."""
 
     __slots__ = (
-        "ask", "binding", "bound", "evicted", "gang", "key", "members", "place", "pod", "refused", "slot", "told",
-        "uid", "waited",
+        "ask", "binding", "bound", "evicted", "gang", "key", "members", "notes", "place", "pod", "refused", "slot",
+        "told", "uid", "waited",
     )  # fmt: skip
 
     def __init__(self, pod: Pod) -> None:
@@ -105,6 +106,8 @@ class PodEntry:
         self.slot: int | None = None
         #: where it is while it ``holds``, as its annotations say, whatever a new spec has left of that
         self.place: PodPlacement | None = None
+        #: the annotations about where it is that were written last; None: by another than us
+        self.notes: dict[str, str] | None = None
         #: whether Kubernetes has it on its node
         self.bound = False
         #: whether a Binding is on its way, or may be

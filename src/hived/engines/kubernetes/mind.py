@@ -24,12 +24,13 @@ from hived.policies import Policy
 from hived.spec.compiled import ClusterSpec
 
 from . import adoption, asking, keys
-from .asking import AskError
+from .bindinfo import written
 from .deciding import Decider
+from .errors import AskError
 from .gangs import Gang, GangState, PodEntry
 from .objects import Node, Pod
 from .standing import created_at
-from .turns import Evict, Wake
+from .turns import Annotate, Evict, Tell, Wake
 
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
@@ -85,6 +86,8 @@ class Mind(Decider):
             if uid not in self._gone and asking.concerns(pod):
                 self._pod_came(pod, members, at)
             return
+        if entry.bound:
+            self._keep_notes(entry, pod)
         changed = entry.pod.metadata.labels != pod.metadata.labels or (
             entry.pod.annotation(keys.POD_SPEC) != pod.annotation(keys.POD_SPEC)
         )
@@ -93,6 +96,17 @@ class Mind(Decider):
             self._pod_bound(entry, at)
         elif not pod.spec.node_name and not entry.holds and (changed or entry.refused is not None):
             self._asks_anew(entry, members, at)
+
+    def _keep_notes(self, entry: PodEntry, pod: Pod) -> None:
+        """A restart believes what bound pods say of where they are, so nobody else may write that."""
+        before, now = written(entry.pod), written(pod)
+        wanted = entry.notes or before
+        if entry.gang is None or now in (before, wanted) or None in wanted.values():
+            return
+        entry.notes = {key: value for key, value in wanted.items() if value is not None}
+        self.instruct(Annotate(entry.uid, entry.key, tuple(entry.notes.items())))
+        why = "its annotations about where it is were changed by somebody else, and are written again"
+        self.instruct(Tell(entry.uid, entry.key, "HivedRestored", why, True))
 
     def _pod_came(self, pod: Pod, members: tuple[Member, ...] | None, at: float) -> PodEntry:
         entry = self.pods[pod.metadata.uid] = PodEntry(pod)
@@ -119,7 +133,7 @@ class Mind(Decider):
         """What a waiting pod asks for has changed, or may be understood by now."""
         try:
             same = entry.gang is not None and asking.ask(entry.pod, members or entry.members) == entry.ask
-        except asking.AskError:
+        except AskError:
             same = False
         if not same:
             self.leave(entry, at)

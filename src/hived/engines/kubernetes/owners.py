@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import OrderedDict
 from typing import Any
@@ -11,12 +12,16 @@ import msgspec
 from hived.cluster.requests import Member
 
 from .api import ApiError, KubeApi
-from .asking import GANG_OWNERS, AskError, gang_owner, gpus_of
+from .asking import GANG_OWNERS, gang_owner
+from .errors import AskError
+from .gpus import gpus_of
 from .objects import Container, Object, Owner, Pod
+from .paths import object_path
 
 _KEPT = 10_000
 _FRESH_S = 15.0
 _PLURALS = {"Job": "jobs", "JobSet": "jobsets", "PyTorchJob": "pytorchjobs"}
+_VERSION = re.compile(r"[a-z0-9.-]+/v[0-9]+((alpha|beta)[0-9]+)?")
 _JobOwner = ("jobset.x-k8s.io", "JobSet")
 
 
@@ -64,12 +69,16 @@ class Owners:
         return members_of(thing, what)
 
     async def _get(self, namespace: str, owner: Owner, what: str) -> Object:
-        path = f"/apis/{owner.api_version}/namespaces/{namespace}/{_PLURALS[owner.kind]}/{owner.name}"
+        if not _VERSION.fullmatch(owner.api_version):
+            raise AskError("owner", f"{what}, its owner, is of no API version: {owner.api_version[:60]!r}")
+        path = object_path(owner.api_version, namespace, _PLURALS[owner.kind], owner.name)
         try:
             found: Object = msgspec.json.decode(await self._api.get(path))
         except ApiError as error:
             way_out = "give its pods the labels hived.io/group and hived.io/group-size"
             raise AskError("owner", f"{what}, its owner, cannot be read ({error.reason}); {way_out}") from None
+        if (found.get("metadata") or {}).get("uid") != owner.uid:
+            raise AskError("owner", f"{what} is another one by now than the one that owns it")
         return found
 
 

@@ -59,6 +59,11 @@ def config_map_path(namespace: str, name: str) -> str:
     return "/api/v1" + _in(namespace, "configmaps", name)
 
 
+def object_path(api_version: str, namespace: str, plural: str, name: str) -> str:
+    """An object of any kind in a namespace; ``batch/v1``, ``jobs``."""
+    return f"/apis/{quote(api_version)}" + _in(namespace, plural, name)
+
+
 def leases_path(namespace: str) -> str:
     """All leases of a namespace."""
     return "/apis/coordination.k8s.io/v1" + _in(namespace, "leases")

@@ -12,8 +12,8 @@ from hived.engines.lines import Lines
 from hived.errors import RequestError
 
 from . import asking, bindinfo
-from .asking import AskError
 from .books import Books
+from .errors import AskError
 from .gangs import Change, Gang, GangEvent, GangState, PodEntry, next_gang_state
 from .nodes import Nodes
 from .standing import created_at, gpus_of, standing_slots
@@ -335,6 +335,7 @@ class MindState:
         for entry in gang.pods.values():
             if entry.holds and entry.slot is not None:
                 notes = bindinfo.notes(gang.placement.pods[entry.slot], gang.shared)
+                entry.notes = notes
                 self.instruct(Annotate(entry.uid, entry.key, tuple(notes.items())))
 
     def others_are_spared(self, at: float) -> None:

@@ -53,7 +53,7 @@ class EngineService:
             "gpus": sum(chain.gpus for chain in spec.chains),
         }
         if mind is None:
-            counts = schema.NodeCounts(total=len(nodes), healthy=0, bad=0, missing=[], unmanaged=0)
+            counts = schema.NodeCounts(total=len(nodes), healthy=0, bad=0, why=[], missing=[], unmanaged=0)
             none = {state.value: 0 for state in GangState}
             return schema.Status(
                 **common,
@@ -64,10 +64,15 @@ class EngineService:
                 bad=0,
                 groups=none,
                 vcs=[],
+                doomed=0,
                 safety_margin=None,
             )
         missing = mind.nodes.missing
-        bad = sum(len(mind.nodes.devices[name]) for name in mind.nodes.bad_nodes)
+        held = mind.books.at
+        bad = sum((name, one) not in held for name in mind.nodes.bad_nodes for one in mind.nodes.devices[name])
+        single = [place for place in mind.nodes.bad_devices if place[0] not in mind.nodes.bad_nodes]
+        why = [f"{name}: {words}" for name, words in sorted(mind.nodes.bad_nodes.items())]
+        why += [f"{node} GPU {one}: {mind.nodes.bad_devices[node, one]}" for node, one in sorted(single)]
         rows = [row.margin for row in mind.cluster.check_safety()]
         return schema.Status(
             **common,
@@ -75,15 +80,17 @@ class EngineService:
                 total=len(nodes),
                 healthy=len(mind.nodes.healthy),
                 bad=len(mind.nodes.bad_nodes),
+                why=why[:20],
                 missing=missing[:20],
                 unmanaged=mind.nodes.unmanaged,
             ),
             guaranteed=sum(mind.books.used.values()),
             opportunistic=sum(mind.books.lent.values()),
             reserved=self._kept(mind),
-            bad=bad + sum(node not in mind.nodes.bad_nodes for node, _ in mind.nodes.bad_devices),
+            bad=bad + sum(place not in held for place in single),
             groups=mind.books.per_state(),
             vcs=[self._summary(mind, vc.name) for vc in spec.virtual_clusters],
+            doomed=len(mind.cluster.doomed()),
             safety_margin=min(rows) if rows else None,
         )
 

@@ -25,6 +25,7 @@ from hived.server.failures import answer as failure
 from .metrics import Metrics
 
 _log = logging.getLogger("hived.kubernetes")
+_QUIET_S = 10.0  #: between two lines of the log about wrong questions
 _filter_args = msgspec.json.Decoder(FilterArgs)
 _preempt_args = msgspec.json.Decoder(PreemptArgs)
 _bind_args = msgspec.json.Decoder(BindArgs)
@@ -48,6 +49,7 @@ class _NodeList(msgspec.Struct, frozen=True):
 def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool) -> APIRouter:
     """``/v1/extender/*``. ``needs_certificate``: only whoever has shown one may ask."""
     router = APIRouter(prefix="/v1/extender", include_in_schema=False)
+    quiet = {"since": float("-inf")}
 
     async def answered(
         verb: str,
@@ -62,14 +64,16 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
             if needs_certificate and not getattr(request.state, "certificate", False):
                 raise ForbiddenError("kube-scheduler has to show a client certificate of the given authority")
             result, found = await ask(await request.body())
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             result, found = "malformed", wrong("malformed", f"this is no question of kube-scheduler's: {error}")
         except HivedError as error:
             result, found = error.code, wrong(error.code, str(error))
             if result == "bug":
                 _log.error("%s cannot be answered, which is a bug of hived", verb, exc_info=error)
-        if result in ("malformed", "forbidden"):
-            _log.warning("%s: %s", verb, found)
+        if result in ("malformed", "forbidden") and began - quiet["since"] > _QUIET_S:
+            quiet["since"] = began  # the metric counts them all
+            asker = request.client.host if request.client is not None else "?"
+            _log.warning("%s was asked by %s in a way that is %s", verb, asker, result)
         metrics.observe(verb, result, time.perf_counter() - began)
         response = (
             found if isinstance(found, Response) else Response(encoder.encode(found), media_type="application/json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import prometheus_client
 from fastapi import APIRouter, Response
@@ -25,6 +25,9 @@ VERBS = ("filter", "bind", "preempt")
 #: seconds; from a quarter of a millisecond on, which is what the core takes for a gang
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
+#: the label of groups that name a virtual cluster which is not there
+UNKNOWN = "(unknown)"
+_FORMER = 20  #: virtual clusters that are no more and have a name still
 #: values of the labels, and the number; codes of answers may be numbers too
 Row = tuple[tuple[str | int, ...], float]
 
@@ -125,7 +128,7 @@ class _OfEngine(Collector):
             self._vc_gpus,
         )
         yield "groups", "Affinity groups by state.", ("vc", "state"), self._groups
-        yield "waiting_groups", "Affinity groups that wait, by the decisive reason.", ("vc", "reason"), _waiting
+        yield "waiting_groups", "Affinity groups that wait, by the decisive reason.", ("vc", "reason"), self._waiting
         yield (
             "nodes",
             "Nodes of the spec: healthy, drained (cordoned), missing in Kubernetes, or bad for another reason; and "
@@ -186,14 +189,26 @@ class _OfEngine(Collector):
             yield (vc, "borrowed"), mind.books.lent[vc]
 
     def _groups(self, mind: MindState) -> Iterator[Row]:
-        for vc in self._vcs(mind):
+        known = self._vcs(mind)
+        for vc in known:
             for state in GangState:
                 yield (vc, state.value), mind.books.states[vc, state.value]
+        unknown = Counter[str]()
+        for (vc, name), number in mind.books.states.items():
+            if vc not in known:
+                unknown[name] += number
+        for name, number in sorted(unknown.items()):
+            if number:
+                yield (UNKNOWN, name), number
+
+    def _waiting(self, mind: MindState) -> Iterator[Row]:
+        return _waiting(mind, self._vcs(mind))
 
     def _vcs(self, mind: MindState) -> list[str]:
-        """Those of the spec, and those that are no more and still have groups."""
-        others = {vc for (vc, _), groups in mind.books.states.items() if groups}
-        return list(dict.fromkeys([*self._mapped(mind).reserved, *sorted(others)]))
+        """Those of the spec, and some that are no more and still have GPUs; pods can name any number of others."""
+        books = mind.books
+        others = sorted(vc for vc in {*books.used, *books.lent} if books.used[vc] or books.lent[vc])
+        return list(dict.fromkeys([*self._mapped(mind).reserved, *others[:_FORMER]]))
 
     def _mapped(self, mind: MindState) -> Map:
         if self._map is None or self._map.spec is not mind.cluster.spec:
@@ -201,11 +216,15 @@ class _OfEngine(Collector):
         return self._map
 
 
-def _waiting(mind: MindState) -> Iterator[Row]:
+def _waiting(mind: MindState, known: Container[str]) -> Iterator[Row]:
     """O(gangs) while one waits: a look at each is a tenth of what its place in line would cost."""
     if any(mind.books.waiting.values()):
         holds = GangState.PLACED, GangState.PREEMPTED
-        found = Counter((gang.ask.vc, why(gang)) for gang in mind.gangs.values() if gang.state not in holds)
+        found = Counter(
+            (gang.vc if gang.vc in known else UNKNOWN, why(gang))
+            for gang in mind.gangs.values()
+            if gang.state not in holds
+        )
         for (vc, kind), number in found.items():
             yield (vc, kind.value.replace(" ", "_")), number
 

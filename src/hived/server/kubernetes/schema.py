@@ -20,6 +20,8 @@ class NodeCounts(Model):
     healthy: int
     bad: int
     """Not ready, cordoned, or missing."""
+    why: list[str]
+    """Of bad nodes and single bad GPUs, in words: the first 20."""
     missing: list[str]
     """Of the spec, and not in Kubernetes: the first 20."""
     unmanaged: int
@@ -68,9 +70,12 @@ class Status(Model):
     reserved: int
     """Idle, kept for a group that waits for others to go."""
     bad: int
+    """And not in use."""
     groups: dict[str, int]
     """How many per state."""
     vcs: list[VcSummary]
+    doomed: int
+    """Reserved cells that cannot be healthy any more."""
     safety_margin: int | None
     """Least cells to spare over all levels; never below 0. None: nothing is reserved."""
 

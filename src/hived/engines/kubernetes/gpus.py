@@ -1,0 +1,71 @@
+"""How many GPUs pods ask for, by their resources."""
+
+from __future__ import annotations
+
+from . import keys
+from .errors import AskError
+from .objects import Container, Pod
+from .reading import word
+
+
+def uses(pod: Pod) -> tuple[bool, int | None]:
+    """Whether a pod can be using devices that HiveD gave it, and how many, by what nobody can change: its resources.
+
+    None: it does not say how many.
+    """
+    if any(positive(value) for _, value in limits(pod, (keys.ENABLE,))):
+        return True, None
+    try:
+        number = pod_gpus(pod)
+    except AskError:
+        return True, None
+    return number is not None, number
+
+
+def pod_gpus(pod: Pod) -> int | None:
+    """Devices that a pod asks for: of all containers, or of its largest init container."""
+    return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())
+
+
+def gpus_of(containers: object, init_containers: object = ()) -> int | None:
+    """The same of the containers of a template; None: they ask for none."""
+    for resource in keys.GPU_RESOURCES:
+        running = [_count(c, resource) for c in containers]  # type: ignore[attr-defined]  # iterables of Container
+        first = [_count(c, resource) for c in init_containers]  # type: ignore[attr-defined]
+        if most := max(sum(running), max(first, default=0)):
+            return most
+    return None
+
+
+def _count(container: Container, resource: str) -> int:
+    value = (container.resources.limits or {}).get(resource) if container.resources is not None else None
+    if value is None:
+        return 0
+    number = _whole(value)
+    if number is None or not 0 <= number <= 1_048_576:
+        raise AskError("gpus", f"container {container.name}: {resource}: a whole number of GPUs, not {word(value)}")
+    return number
+
+
+def _whole(value: object) -> int | None:
+    """A quantity of Kubernetes, where it is a whole number."""
+    text = str(value).strip()
+    scale = {"k": 1000, "m": 0.001}.get(text[-1:], 0)
+    try:
+        number = float(text[:-1]) * scale if scale else float(text)
+    except ValueError:
+        return None
+    return int(number) if number == number // 1 and abs(number) < 2**53 else None
+
+
+def limits(pod: Pod, resources: tuple[str, ...]) -> list[tuple[str, object]]:
+    """What containers of a pod ask for of some resources: name and quantity."""
+    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+    found = [c.resources.limits or {} for c in containers if c.resources is not None]
+    return [(name, of[name]) for of in found for name in resources if name in of]
+
+
+def positive(value: object) -> bool:
+    """Whether a quantity is more than nothing; one that cannot be read is taken to be."""
+    number = _whole(value)
+    return number is None or number > 0
