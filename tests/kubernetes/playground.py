@@ -20,7 +20,7 @@ from . import binaries
 from .cluster import Cluster
 from .control_plane import ControlPlane
 from .real import scenes
-from .service import ROOT, Service, grant
+from .service import Service, grant
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 
@@ -74,7 +74,7 @@ def _greet(kubeconfig: Path, service: Service | None) -> None:
         print(f"    export HIVED_ENGINE={service.url} HIVED_TOKEN={service.token}")
         print(f"    dashboard: {service.url}/?token={service.token}")
         print("    virtual clusters vision and speech have two nodes of 8 GPUs each")
-    print(f"    examples: {ROOT / 'deploy/examples'}")
+    print("    docs/kubernetes.md says what to try")
     print("    Ctrl-C ends it", flush=True)
 
 

@@ -104,6 +104,7 @@ class Engine:
         else:
             await self._say_role("standby")
             self._spawn(self._leader.run())
+            self._spawn(self._tell_of_lease(self._leader))
 
     async def stop(self) -> None:
         """Answer nothing more, let what has begun end, hand leadership over."""
@@ -173,6 +174,27 @@ class Engine:
     def holder(self) -> str:
         """Who leads; "" where there is no election."""
         return "" if self._leader is None else self._leader.holder
+
+    @property
+    def problem(self) -> str:
+        """Why it does not hear of Kubernetes at the moment; "" where it does."""
+        feed = self._feed
+        problems = (
+            self._leader.problem if self._leader is not None else None,
+            feed.pods.problem if feed is not None else None,
+            feed.nodes.problem if feed is not None else None,
+        )
+        return next((str(problem) for problem in problems if problem is not None), "")
+
+    async def _tell_of_lease(self, leader: Leader) -> None:
+        """Say once why the lease cannot be had, and again when that changes."""
+        told = ""
+        while True:
+            await asyncio.sleep(2.0)
+            problem = "" if leader.problem is None else str(leader.problem)
+            if problem and problem != told:
+                _log.warning("the lease: %s", problem)
+            told = problem
 
     @property
     def ready(self) -> bool:

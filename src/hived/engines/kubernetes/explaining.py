@@ -124,7 +124,7 @@ def explain(mind: MindState, gang: Gang, at: float | None) -> str:
             lines.append("- its pods are being deleted" if left <= 0 else f"- its pods are told to go in {left:.1f} s")
         return "\n".join(lines)
     since = "" if at is None else f", for {_duration(at - gang.since)} now"
-    lines = [f"{gang.name} of {gang.vc} waits for {gang.gpus} GPUs{since}:"]
+    lines = [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:"]
     return "\n".join([*lines, *(f"- {line}" for line in shortly(mind, gang))])
 
 
@@ -154,6 +154,11 @@ def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> str:
 def _some(entries: Sequence[PodEntry]) -> str:
     names = ", ".join(entry.key for entry in entries[:MAX_NAMED])
     return names + (f" and {len(entries) - MAX_NAMED} more" if len(entries) > MAX_NAMED else "")
+
+
+def counted(number: int, what: str) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:

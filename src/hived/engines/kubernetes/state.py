@@ -112,7 +112,14 @@ class MindState:
         self._number += 1
         gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, at)
         self.books.add(gang)
-        gang.remember(self.note("waiting", gang.name, at, f"{gang.gpus} GPUs in {ask.size} pods of {ask.vc}"))
+        gang.remember(
+            self.note(
+                "waiting",
+                gang.name,
+                at,
+                f"{gang.gpus:,} GPU{'s' * (gang.gpus != 1)} of {ask.vc}, for {ask.size} pod{'s' * (ask.size != 1)}",
+            )
+        )
         return gang
 
     def refuse(self, entry: PodEntry, error: AskError) -> None:

@@ -80,8 +80,10 @@ def _readiness(engine: Engine) -> APIRouter:
         """200 once this replica can do its part: it decides and knows all there is, or it stands by."""
         if not engine.ready:
             why = "pods and nodes are being listed" if engine.leader else "the lease cannot be read"
-            return Response(f"not ready: {why}\n", 503, media_type="text/plain")
+            return Response(f"not ready: {why} {engine.problem}".rstrip() + "\n", 503, media_type="text/plain")
         role = "decides" if engine.leader else f"stands by; {engine.holder} leads"
-        return Response(f"ready: {engine.identity} {role}\n", media_type="text/plain")
+        # what was decided stays right while the API server is away
+        but = f", but does not hear of Kubernetes: {engine.problem}" if engine.problem else ""
+        return Response(f"ready: {engine.identity} {role}{but}\n", media_type="text/plain")
 
     return router
