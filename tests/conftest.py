@@ -1,6 +1,7 @@
 """What all tests share: hypothesis draws the same examples on every run, and never fails by the clock; Ctrl-C works.
 
-Tests on a real control plane go to one of the workers, whichever, so that only one is started.
+Tests on a real control plane go to one of the workers, whichever, so that only one is started; those in a browser too,
+since what drives it leaves no room for other event loops in its process.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ settings.register_profile(
 )
 settings.load_profile("hived")
 
-REAL = "tests/kubernetes/real/"
+TOGETHER = ("tests/kubernetes/real/", "tests/server/browser/")
 
 
 # xdist's own marks for this (--dist=loadgroup) do nothing from pytest 9.2 on, until xdist learns of it
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests are given out one by one, as ever, but those of one folder together."""
+    """Tests are given out one by one, as ever, but those of some folders together."""
     if config.getvalue("dist") != "load":
         return None
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it has none
 
     scheduling = LoadScopeScheduling(config, log)
-    scheduling._split_scope = lambda nodeid: REAL if nodeid.startswith(REAL) else nodeid
+    scheduling._split_scope = lambda nodeid: next((name for name in TOGETHER if nodeid.startswith(name)), nodeid)
     return scheduling

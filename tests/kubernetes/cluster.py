@@ -96,7 +96,9 @@ class Cluster:
                 raise
 
     def empty(self) -> None:
-        """Take its pods away, at once."""
+        """Take its pods away, at once, and first what would make them anew."""
+        jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
+        self.api("DELETE", jobs, propagationPolicy="Background")
         self.api("DELETE", self._path("pods"), gracePeriodSeconds="0")
 
     # --- nodes

@@ -20,7 +20,7 @@ SCREENSHOTS = Path(os.environ.get("HIVED_SCREENSHOTS", "test-output/screenshots"
 PATIENCE_S = 30.0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     try:
         find_chromium()
