@@ -108,7 +108,7 @@ def test_what_is_wrong_is_in_the_status(hived: Hived, cluster: str, service: Fak
     told = service.status()
     service.changes = {
         "spec": told.spec.model_copy(update={"problem": "spec:3: \x1b[2J no such cell type"}),
-        "nodes": told.nodes.model_copy(update={"healthy": 1, "bad": 1, "why": ["gpu2: it is cordoned"], "unmanaged": 3}),
+        "nodes": told.nodes.model_copy(update={"healthy": 1, "bad": 1, "why": ["gpu2: cordoned"], "unmanaged": 3}),
         "bad": 8, "reserved": 4, "vcs": [], "safety_margin": None, "leader": False, "holder": "hived-1",
     }  # fmt: skip
     answer = hived("status")
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_in_the_status(hived: Hived, cluster: str, service: Fak
     assert "ready, stands by; hived-1 decides;" in said
     assert r"a later one was refused: spec:3: \x1b[2J no such cell type" in said
     assert "2: 1 healthy, 1 bad; 3 more in Kubernetes that the spec does not have" in said
-    assert "gpu2: it is cordoned" in said
+    assert "gpu2: cordoned" in said
     assert "0 opportunistic, 4 kept for a group, 8 bad, 4 idle" in said
     assert "groups  none" in said
     assert "safety  nothing is reserved" in said

@@ -21,7 +21,6 @@ from hived.errors import HivedError, InputError, InvariantError, NotFoundError, 
 from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
 
-from . import keys
 from .answering import Answer, answer, preemption, refusal
 from .answering import Victims as VictimsAnswer
 from .api import ApiError, KubeApi
@@ -35,8 +34,9 @@ from .leading import Leader
 from .mind import Mind
 from .objects import Node, Pod
 from .owners import Owners
-from .paths import node_path, pod_path, pods_path
+from .paths import node_path
 from .patience import patiently, steady_clock
+from .roles import Roles
 from .specs import SpecSource, understood
 from .turns import Bind
 from .writing import Writer
@@ -64,7 +64,7 @@ class Engine:
         self._api = api
         self._source = source
         self._evict_after = evict_after
-        self._own_pod = own_pod
+        self._roles = Roles(api, own_pod)
         self.identity = identity
         self.counts = counts or Counts()
         #: None until it leads and knows all there is
@@ -102,7 +102,7 @@ class Engine:
         if self._leader is None:
             self._lead()
         else:
-            await self._say_role("standby")
+            await self._roles.say("standby")
             self._spawn(self._leader.run())
             self._spawn(self._tell_of_lease(self._leader))
 
@@ -154,7 +154,7 @@ class Engine:
         mind.start(nodes, pods, self.clock())
         self.settle(mind)
         _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))
-        self._spawn(self._say_role("leader"))
+        self._spawn(self._roles.say("leader"))
         return mind
 
     def settle(self, mind: Mind) -> None:
@@ -373,31 +373,6 @@ class Engine:
     def _evict_failed(self, uid: str) -> None:
         if self.mind is not None:
             self.mind.evict_failed(uid, self.clock())
-
-    async def _say_role(self, role: str) -> None:
-        """Label the own pod, so that the Service leads to who decides."""
-        if self._own_pod is None:
-            return
-        while True:
-            try:
-                if role == "leader":
-                    await self._depose(*self._own_pod)
-                await self._label(*self._own_pod, role)
-            except ApiError as error:
-                _log.warning("the own pod cannot be labelled: %s", error)
-                await asyncio.sleep(1.0)
-            else:
-                return
-
-    async def _label(self, namespace: str, pod: str, role: str) -> None:
-        await self._api.patch(pod_path(namespace, pod), {"metadata": {"labels": {keys.ROLE: role}}})
-
-    async def _depose(self, namespace: str, own: str) -> None:
-        """Pods that led before us and could not say any more that they do not."""
-        former, _ = await self._api.list(pods_path(namespace), Pod, {"labelSelector": f"{keys.ROLE}=leader"})
-        for pod in former:
-            if pod.metadata.name != own:
-                await self._label(namespace, pod.metadata.name, "standby")
 
 
 def _after(mind: Mind, seq: int) -> list[Change]:
