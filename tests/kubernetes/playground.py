@@ -46,8 +46,8 @@ def main() -> None:
         extender = arguments.extender
         if arguments.hived:
             grant(cluster.api)
-            cluster.create_priority_class(scenes.GUARANTEED, 1000)
-            cluster.create_priority_class(scenes.OPPORTUNISTIC, 1)
+            cluster.create_priority_class("hived-guaranteed", 1000)
+            cluster.create_priority_class("hived-opportunistic", 1)
             spec = scenes.spec(list(NODES), {"vision": 2, "speech": 2}, gpus=8)
             service = Service(plane, folder, spec, port=9096).start()
             extender = service.extender

@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.kubernetes.cluster import Cluster
 
-GUARANTEED, OPPORTUNISTIC = "hived-guaranteed", "hived-opportunistic"
+#: not those of deploy/, which other tests apply
+GUARANTEED, OPPORTUNISTIC = "tests-guaranteed", "tests-opportunistic"
 Json = dict[str, Any]
 
 
