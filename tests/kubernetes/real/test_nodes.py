@@ -120,7 +120,7 @@ def test_nodes_that_only_the_spec_or_only_kubernetes_has_are_shown_and_never_use
     left = next(f"idle-{number}" for number in range(4) if f"idle-{number}" not in cluster.placed())
     scenes.wait_for_words(cluster, left, "GPUs")
     shown = service.cli("status").stdout
-    assert f"not in Kubernetes: {nodes[3]}" in shown
+    assert f"{nodes[3]}: there is no node of that name in Kubernetes" in shown
     assert "1 more in Kubernetes that the spec does not have" in shown
     assert len(cluster.placed()) == 3
 
@@ -156,7 +156,7 @@ def test_a_restart_finds_pods_on_nodes_that_are_bad_by_now(
     cluster.cordon(nodes[1])
     cluster.annotate_node(nodes[2], bad_devices="0,3")
     cluster.delete_node(nodes[3])
-    cluster.wait_until(lambda: service.get("/v1/status")["bad"] == 14, "the service knows")
+    cluster.wait_until(lambda: len(service.get("/v1/status")["nodes"]["why"]) == 5, "the service knows")
 
     def standing() -> dict[str, tuple[str, str]]:
         return {name: (group["state"], group["kind"]) for name, group in service.groups().items()}
@@ -166,7 +166,7 @@ def test_a_restart_finds_pods_on_nodes_that_are_bad_by_now(
     service.kill()
     service.start()
     assert standing() == before
-    assert service.get("/v1/status")["bad"] == 14
+    assert len(service.get("/v1/status")["nodes"]["why"]) == 5
     assert service.metric("hived_conflicts") == 0
 
     cluster.delete_pod("own-0", force=True)
