@@ -32,8 +32,8 @@ import httpx
 
 from hived import Cluster, replay
 from hived.engines.local.jobs import Job, spec_from
+from hived.engines.local.marks import MARK
 from hived.engines.local.model import Event, JobState
-from hived.engines.local.tasks import MARK
 
 VCS = (("a", 4), ("b", 2), ("c", 2))
 

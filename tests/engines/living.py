@@ -14,9 +14,9 @@ from typing import Any
 from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.jobs import Job
+from hived.engines.local.marks import MARK, environments
 from hived.engines.local.model import Event, JobSpec, JobState
 from hived.engines.local.store import Store
-from hived.engines.local.tasks import MARK
 from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec
 
@@ -87,12 +87,10 @@ class Lives:
         """Processes of tasks of this folder, and the task of each."""
         mark = f"{self.engines[-1]._mark}/"
         found = {}
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit():
-                with suppress(OSError):
-                    for variable in (process / "environ").read_bytes().split(b"\0"):
-                        if variable.startswith(f"{MARK}={mark}".encode()):
-                            found[int(process.name)] = variable.decode().partition("/")[2]
+        for pid, environment in environments():
+            for variable in environment:
+                if variable.startswith(f"{MARK}={mark}".encode()):
+                    found[pid] = variable.decode().partition("/")[2]
         return found
 
     def end(self) -> None:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hived.engines.local.tasks import MARK, Ending, Stand, Task, Work
+from hived.engines.local.marks import MARK, environments, kill_marked
+from hived.engines.local.tasks import Ending, Stand, Task, Work
 
 #: how long anything may take before a test is given up, in seconds
 PATIENCE_S = 30.0
@@ -70,7 +71,7 @@ class RealTask(Task):
         for supervisor in self.supervisors:
             supervisor.kill()
             supervisor.wait(PATIENCE_S)
-        self.clear(self.mark)
+        kill_marked(self.mark)
 
     @property
     def printed(self) -> str:
@@ -80,15 +81,7 @@ class RealTask(Task):
 
 def marked(mark: str) -> list[int]:
     """Processes with this mark in their environment."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                if f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                    found.append(int(process.name))
-            except OSError:
-                continue
-    return found
+    return [pid for pid, environment in environments() if f"{MARK}={mark}".encode() in environment]
 
 
 def lives(pid: int) -> bool:

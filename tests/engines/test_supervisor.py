@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hived.engines.local import supervisor
+from hived.engines.local.marks import kill_marked
 from hived.engines.local.tasks import Ending, Stand, Task
 
 from .real import PATIENCE_S, RealTask, lives, marked, until
@@ -199,7 +200,7 @@ def test_what_a_lost_task_left_is_cleared(task: RealTask, tmp_path: Path) -> Non
     task.supervisors[0].kill()
     task.end()
     assert lives(int((tmp_path / "pid").read_text()))
-    task.clear(task.mark)
+    kill_marked(task.mark)
     assert not lives(int((tmp_path / "pid").read_text()))
 
 
@@ -207,7 +208,7 @@ def test_a_task_that_kills_its_supervisor_dies_too(task: RealTask) -> None:
     ending = task.ready("sh", "-c", "echo $$; kill -9 $PPID; sleep 600").run()
     assert ending.lost
     until(lambda: not lives(int(task.printed)))
-    task.clear(task.mark)  # what it had started in that moment
+    kill_marked(task.mark)  # what it had started in that moment
     assert not marked(task.mark)
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from hived.engines.local import supervisor
-from hived.engines.local.tasks import MARK, Ending, Stand, Task, Work
+from hived.engines.local.marks import MARK, kill_marked
+from hived.engines.local.tasks import Ending, Stand, Task, Work
 
-from .real import RealTask, marked, until
+from .real import PATIENCE_S, RealTask, marked, until
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_only_who_has_the_whole_mark_is_cleared(task: RealTask) -> None:
     processes = [subprocess.Popen(["sleep", "600"], env={MARK: mark, "PATH": os.environ["PATH"]}) for mark in marks]
     try:
         until(lambda: all(marked(mark) for mark in marks))
-        task.clear(task.mark)
+        kill_marked(task.mark)
         assert [process.poll() for process in processes] == [-9, None, None]
     finally:
         for process in processes:
@@ -228,9 +229,24 @@ time.sleep(600)
     environment = {MARK: task.mark, "PATH": os.environ["PATH"]}
     first = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
     until((tmp_path / "far").exists)
-    task.clear(task.mark)
+    kill_marked(task.mark)
     first.wait()
     assert not marked(task.mark)
+
+
+def test_who_becomes_another_program_while_it_is_cleared_is_found_too(task: RealTask, tmp_path: Path) -> None:
+    # in the middle of execve(2) a process shows no environment: what a lost task had left was passed over, and ran on
+    program = tmp_path / "becomes"
+    program.write_text('#!/bin/sh\nexec "$0"\n')
+    program.chmod(0o755)
+    for _ in range(40):
+        process = subprocess.Popen([program], env={MARK: task.mark, "PATH": os.environ["PATH"]})
+        try:
+            kill_marked(task.mark)
+            assert process.wait(PATIENCE_S) == -9
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_a_lock_on_a_claim_by_the_task_itself_does_not_keep_its_end_from_being_read(old: RealTask) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .jobs import Job
-from .tasks import MARK
+from .marks import MARK
 
 #: of the engine's own environment: what a program needs to run at all
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH")

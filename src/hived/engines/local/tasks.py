@@ -10,12 +10,10 @@ import errno
 import fcntl
 import json
 import os
-import select
 import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -24,16 +22,12 @@ from types import UnionType
 
 from . import supervisor
 
-#: in the environment of every task, so that what it leaves behind can be found
-MARK = "HIVED_TASK"
 #: errors for want of open files, processes or memory: the same may succeed a little later
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 #: of the engine's own environment: what a supervisor needs to run at all, where Python is not the system's
 _KEPT = ("LD_LIBRARY_PATH",)
 #: the most that is read of a small file: a task is of the same user, and may have put anything in its place
 _MOST = 65_536
-#: how long what is killed may take to be gone, in seconds
-_CLEARING_S = 2.0
 
 
 class Stand(Enum):
@@ -202,16 +196,6 @@ class Task:
             return Ending(137, error="its folder was deleted", lost=True)
         return Ending(127, error=f"its supervisor could not start{self._last_words()}")
 
-    def clear(self, mark: str) -> None:
-        """Kill what a lost task has left running: whoever has its mark in the environment. O(processes).
-
-        They are gone when this returns, unless the kernel takes its time.
-        """
-        wanted = f"{MARK}={mark}".encode()
-        last = time.monotonic() + _CLEARING_S
-        while (killed := _kill_marked(wanted)) and time.monotonic() < last:  # who has forked meanwhile is found then
-            _wait_for(killed, last)
-
     def _claimed(self) -> tuple[int, str]:
         """Pid of its supervisor, and the world that is of."""
         pid, world = _read(self.folder / "claim").split()
@@ -250,34 +234,4 @@ def _read(path: Path, start: int = 0) -> str:
             raise OSError(f"{path}: no file")
         return os.pread(fd, _MOST, start if start >= 0 else max(0, status.st_size + start)).decode(errors="replace")
     finally:
-        os.close(fd)
-
-
-def _kill_marked(wanted: bytes) -> list[int]:
-    """Pidfds of those who have ``wanted`` in their environment, and were killed for it. To be closed."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            fd = os.pidfd_open(int(process.name))
-            marked = False
-            try:
-                marked = wanted in (process / "environ").read_bytes().split(b"\0")
-                if marked:
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)
-            finally:
-                if marked:
-                    found.append(fd)
-                else:
-                    os.close(fd)
-    return found
-
-
-def _wait_for(pidfds: list[int], last: float) -> None:
-    """Until all of them are gone, or it is ``last``; closes them."""
-    for fd in pidfds:
-        gone = select.poll()
-        gone.register(fd, select.POLLIN)
-        gone.poll(max(0.0, last - time.monotonic()) * 1000)
         os.close(fd)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 
+from .marks import kill_marked
 from .tasks import SCARCE, Ending, Stand, Task, Work
 
 #: job, attempt, rank
@@ -51,7 +52,7 @@ class Watching:
                 self._look(key, task)
                 return
             if inherited:
-                task.clear(self._mark(key))
+                kill_marked(self._mark(key))
             task.write(work())
             child = task.spawn()
             fd = os.pidfd_open(child.pid)
@@ -98,5 +99,5 @@ class Watching:
                 return
             stand = task.stand()
         if stand is not Stand.ENDED:
-            task.clear(self._mark(key))
+            kill_marked(self._mark(key))
         self._ended(key, task.never_started() if stand is Stand.UNCLAIMED else task.ending())
