@@ -7,6 +7,7 @@ since what drives it leaves no room for other event loops in its process.
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -27,6 +28,18 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("hived")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """No test is left out unseen: xdist runs one of those that have the same id, as schemathesis' have."""
+    for item in items:
+        if not item.nodeid.endswith(item.name):  # from pytest 9.2 on, until schemathesis learns of it
+            assert item.parent is not None
+            item._id = item.parent.id.child(item.name)
+    twice = [nodeid for nodeid, number in Counter(item.nodeid for item in items).items() if number > 1]
+    if twice:
+        raise pytest.UsageError(f"several tests have one id, and xdist would run one of them: {twice[:3]}")
+
 
 TOGETHER = ("tests/kubernetes/real/", "tests/server/browser/")
 

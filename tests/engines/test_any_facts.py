@@ -9,8 +9,8 @@ import pytest
 from hived import ConflictError, InfeasibleError, RequestError
 from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import explain, reasons, shortly
-from hived.engines.local.health import places
 from hived.engines.local.model import JobState
+from hived.engines.places import places
 
 from .driver import FAILED, STOPPED, WELL, Driver, job, stands
 

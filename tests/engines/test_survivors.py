@@ -17,7 +17,7 @@ import pytest
 
 from hived.cluster.reasons import BehindOthers
 from hived.engines.local import supervisor
-from hived.engines.local.devices import Place, Simulated, spec_for
+from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.environment import task_environment
 from hived.engines.local.explaining import explain, reasons
@@ -26,6 +26,7 @@ from hived.engines.local.jobs import Job, default_name
 from hived.engines.local.model import JobState
 from hived.engines.local.store import Store
 from hived.engines.local.tasks import Ending, Stand
+from hived.engines.places import Place
 from hived.errors import ConflictError, InputError, StorageError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec

@@ -19,6 +19,7 @@ import yaml
 
 from .cluster import Api, RefusedError
 from .control_plane import ControlPlane
+from .warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -75,7 +76,7 @@ class Service:
             self.port: int = at.getsockname()[1]
         self.url = f"http{'s' if authority is not None else ''}://127.0.0.1:{self.port}"
         self.extender = f"{self.url}/v1/extender"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | WarmProcess | None = None
         #: words of errors that a test provokes
         self.expected: set[str] = set()
         self.http = httpx.Client(
@@ -92,18 +93,27 @@ class Service:
         new.write_text(spec if isinstance(spec, str) else yaml.safe_dump(spec))
         new.rename(self.spec_file)
 
-    def start(self, *options: str, ready: bool = True, environment: dict[str, str] | None = None) -> Service:
-        """Start it; ``ready``: and return once it is ready."""
+    def start(
+        self, *options: str, ready: bool = True, warm: bool = False, environment: dict[str, str] | None = None
+    ) -> Service:
+        """Start it; ``ready``: and return once it is ready. ``warm``: its modules are loaded (see :mod:`.warm`)."""
         assert self.process is None
-        command = [sys.executable, "-m", "hived", "serve", "kubernetes", "--kubeconfig"]
+        command = ["serve", "kubernetes", "--kubeconfig"]
         command += [str(self.plane.kubeconfig(self._user)), "--listen", f"127.0.0.1:{self.port}"]
         command += ["--token-file", str(self._token_file), "--log-format", "json"]
         if not any(option.startswith("--spec") for option in options):
             command += ["--spec", str(self.spec_file)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, *options], stdout=log, stderr=log, env={**os.environ, **(environment or {})}
-            )
+        command += options
+        if warm:
+            self.process = WarmProcess(command, self._log, environment or {})
+        else:
+            with self._log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "hived", *command],
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **(environment or {})},
+                )
         if ready:
             self.wait_ready()
         return self

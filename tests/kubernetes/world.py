@@ -68,9 +68,9 @@ class World:
         self.to_api.stop()
         self.to_service.stop()
 
-    def start(self, ready: bool = True) -> None:
-        """The service begins."""
-        self.service.start("--kubeconfig", str(self._kubeconfig), ready=ready)
+    def start(self, ready: bool = True, warm: bool = False) -> None:
+        """The service begins; ``warm``: with its modules loaded."""
+        self.service.start("--kubeconfig", str(self._kubeconfig), ready=ready, warm=warm)
 
     def work(self, most: int) -> Load:
         """Users come."""

@@ -12,10 +12,10 @@ import pytest
 
 from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
-from hived.engines.local.health import places
 from hived.engines.local.jobs import Job
 from hived.engines.local.machine import Machine
 from hived.engines.local.model import Event, JobState
+from hived.engines.places import places
 from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.curves import LiveCurves

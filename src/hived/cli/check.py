@@ -14,8 +14,9 @@ from rich.tree import Tree
 from hived.cells import LevelSafety
 from hived.cluster import Shortage, initial_safety, shortages
 from hived.spec import ChainSpec, ClusterSpec, VirtualClusterSpec, load_spec
+from hived.words import counted
 
-from .console import counted, output
+from .console import output
 
 
 def check(

@@ -56,11 +56,6 @@ def patience(words: str, after_s: float = 1.0) -> Iterator[None]:
         status.stop()
 
 
-def counted(number: int, word: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{number:,} {word}" + ("" if number == 1 else "s")
-
-
 def show_verbs(context: typer.Context) -> None:
     """A group that was called without a verb shows which it has."""
     if context.invoked_subcommand is None:

@@ -10,9 +10,9 @@ from hived.engines.kubernetes.keys import BAD_DEVICES
 from hived.errors import InputError
 from hived.server.kubernetes.schema import Drained
 from hived.server.schema import Device
+from hived.words import counted
 
 from .client import Engine, connect
-from .console import counted
 from .formats import Cell, Column, Form, clean, gpu_list, print_answer, print_table
 from .options import EngineOption, FormOption, NodeArgument, StateOption, TokenOption
 

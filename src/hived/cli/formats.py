@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 from rich.table import Table
 from rich.text import Text
 
+from hived.words import plural
+
 from .console import output
 
 if TYPE_CHECKING:
@@ -194,8 +196,7 @@ def where_in_words(placement: Iterable[Place], most: int = 4) -> str:
     """``node-0 (GPUs 0-3) and node-1 (GPUs 0-3)``, the first few of many."""
     nodes = by_node(placement)
     words = [
-        f"{node} (GPU{'' if len(devices) == 1 else 's'} {gpu_list(devices)})"
-        for node, devices in list(nodes.items())[:most]
+        f"{node} ({plural(len(devices), 'GPU')} {gpu_list(devices)})" for node, devices in list(nodes.items())[:most]
     ]
     if len(nodes) > most:
         words.append(f"{len(nodes) - most:,} more nodes")

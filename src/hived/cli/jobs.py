@@ -14,10 +14,11 @@ from rich.text import Text
 from hived.errors import ConflictError, HivedError, InputError
 from hived.server.kubernetes.schema import GroupExplanation
 from hived.server.schema import Explanation, Job, Jobs
+from hived.words import counted
 
 from .client import Engine, connect, group_path, job_path
 from .completion import complete_vc
-from .console import counted, messages, note
+from .console import messages, note
 from .formats import (
     ACTIVE,
     ENDED,

@@ -11,11 +11,12 @@ import typer
 from hived.errors import InputError
 from hived.server.kubernetes.schema import PlanAnswer, PlannedGroup
 from hived.server.schema import Plan
+from hived.words import counted
 
 from .addresses import SCHEDULER_URL
 from .client import Engine, connect
 from .completion import complete_vc
-from .console import counted, note
+from .console import note
 from .formats import Form, Place, clean, clean_lines, print_answer, where_in_words
 from .manifests import Manifest, read_manifests
 from .options import EngineOption, FormOption, StateOption, TokenOption

@@ -13,8 +13,9 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.replay import ReplayError
 from hived.cluster.replay import replay as carry_out
 from hived.errors import InputError
+from hived.words import counted
 
-from .console import counted, messages
+from .console import messages
 
 #: how the line begins with which an engine opens its core
 _OPENS = '{"is":"Opened",'

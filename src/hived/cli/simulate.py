@@ -39,8 +39,9 @@ from hived.simulator.output import (
 from hived.simulator.report import Report, RunReport, make_report
 from hived.simulator.traces import TABLE1, compress_clock, generate_table1, read_trace
 from hived.spec import ClusterSpec, load_spec, parse_spec, spec_from_quotas
+from hived.words import counted
 
-from .console import counted, messages, output
+from .console import messages, output
 
 _DAY_MS = 86_400_000
 _MOST_DAYS = 10**9

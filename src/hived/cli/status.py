@@ -9,8 +9,8 @@ from rich.text import Text
 
 from hived.errors import UnavailableError
 from hived.server.kubernetes.schema import NodeCounts, Status
+from hived.words import counted
 
-from .console import counted
 from .formats import Form, age, clean, print_answer, print_table
 from .kubernetes import VC_COLUMNS, print_facts, scheduler, styled, vc_rows
 from .options import FormOption, SchedulerOption, TokenOption

@@ -9,9 +9,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Waiting
+from hived.words import counted
 
 from .client import Engine, EngineGoneError, connect
-from .console import counted, output
+from .console import output
 from .formats import Cell, Column, Form, age, clean, clock, duration, gpu_list, print_answer, priority, rich_table
 from .options import EngineOption, FormOption, StateOption, TokenOption
 from .screen import full_screen, has_screen

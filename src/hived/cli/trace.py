@@ -12,8 +12,9 @@ from rich.table import Table
 
 from hived.errors import InputError
 from hived.simulator.traces import TABLE1, Description, describe, generate_table1, read_trace, write_trace
+from hived.words import counted
 
-from .console import counted, output, show_verbs
+from .console import output, show_verbs
 
 trace_app = typer.Typer(invoke_without_command=True, help="Make and describe traces.")
 

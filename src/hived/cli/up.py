@@ -32,9 +32,10 @@ from hived.server.live import LiveSource
 from hived.server.local_service import LocalService
 from hived.server.serving import Server
 from hived.spec import ClusterSpec, load_spec
+from hived.words import counted
 
 from .addresses import ANY, address, link
-from .console import counted, messages, output
+from .console import messages, output
 from .formats import clean
 from .options import state_folder
 

@@ -8,10 +8,11 @@ import typer
 from rich.text import Text
 
 from hived.server.kubernetes.schema import ReservedCells, VcDetail, VcSummary
+from hived.words import counted
 
 from .client import group_path
 from .completion import complete_vc_on_kubernetes
-from .console import counted, note, show_verbs
+from .console import note, show_verbs
 from .formats import Form, clean, print_answer, print_table
 from .kubernetes import VC_COLUMNS, group_columns, group_rows, print_facts, scheduler, styled, vc_rows
 from .options import FormOption, SchedulerOption, TokenOption

@@ -8,8 +8,8 @@ import typer
 
 from hived.errors import InputError
 from hived.server.schema import Job
+from hived.words import counted
 
-from .console import counted
 from .formats import clean, where_in_words
 
 GpusOption = Annotated[int, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1)]

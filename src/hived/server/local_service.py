@@ -16,10 +16,10 @@ from hived.cluster.reasons import BehindOthers, Reason
 from hived.engines.local import telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly
-from hived.engines.local.health import places
 from hived.engines.local.jobs import Job as EngineJob
 from hived.engines.local.model import Event, JobSpec, JobState
 from hived.engines.local.tasks import Stand
+from hived.engines.places import places
 from hived.errors import InvariantError, RequestError
 from hived.spec import parse_spec
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hived.errors import InputError, NotFoundError
+from hived.words import counted
 
 from .pictures import (
     Comparison,
@@ -38,7 +39,7 @@ from .results_files import (
 )
 from .results_runs import Places, read_runs
 from .results_view import RunView
-from .results_words import counted, length, moments, stays
+from .results_words import length, moments, stays
 
 FILES = ("cluster.json", "summary.json", "jobs.csv", "runs.csv", "series.csv")
 _WORDS = {"private": "Private clusters", "quota": "Quota", "hived": "HiveD"}

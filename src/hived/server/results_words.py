@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from hived.words import counted
+
 from .pictures import Chain, Moment, Stay, Stretch
 from .results_files import NEVER
 
@@ -25,11 +27,6 @@ def length(ms: int) -> str:
             rest = ms % size // of
             return f"{ms // size} {name}" + (f" {rest} {small}" if rest else "")
     return f"{ms / 1000:g} s"
-
-
-def counted(number: int, word: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{number:,} {word}" + ("" if number == 1 else "s")
 
 
 def place_words(parts: Sequence[Stretch], chains: Sequence[Chain]) -> str:

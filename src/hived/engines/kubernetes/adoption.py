@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hived.cluster.decisions import Placement
 from hived.cluster.recovery import Record
+from hived.engines.places import Place
 from hived.errors import InvariantError, RequestError
 
 from .adopting import Found, Unknown, gather, without
@@ -15,9 +16,6 @@ from .gangs import Gang, GangEvent, GangState, PodEntry
 from .standing import created_at, gpus_of, standing_slots
 from .state import MindState
 from .turns import Tell
-
-#: node and device index
-Place = tuple[str, int]
 
 
 def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .gangs import Gang, GangState
+from hived.engines.places import Place
 
-#: node and device index
-Place = tuple[str, int]
+from .gangs import Gang, GangState
 
 
 class Books:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hived.cluster.states import GroupState
+from hived.engines.places import Place
 from hived.errors import RequestError, ensure
 
-from .books import Books, Place
+from .books import Books
 from .gangs import Gang, GangState
 from .state import MindState
 

@@ -16,6 +16,7 @@ from hived.cluster.reasons import (
     ReasonKind,
     WaitingForPreemption,
 )
+from hived.words import counted, duration, plural
 
 from . import keys
 from .gangs import Gang, GangState, PodEntry
@@ -123,7 +124,7 @@ def explain(mind: MindState, gang: Gang, at: float | None) -> str:
             left = gang.evict_at - (gang.evict_at if at is None else at)
             lines.append("- its pods are being deleted" if left <= 0 else f"- its pods are told to go in {left:.1f} s")
         return "\n".join(lines)
-    since = "" if at is None else f", for {_duration(at - gang.since)} now"
+    since = "" if at is None else f", for {duration(at - gang.since)} now"
     lines = [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:"]
     return "\n".join([*lines, *(f"- {line}" for line in shortly(mind, gang))])
 
@@ -138,7 +139,7 @@ def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> str:
         place = gang.placement.pods[entry.slot]
         gpus = ", ".join(map(str, place.leaf_cells))
         state = "is" if entry.bound else "is to be"
-        lines.append(f"- {entry.key} {state} on {place.node}, with GPU{'s' * (len(place.leaf_cells) > 1)} {gpus}")
+        lines.append(f"- {entry.key} {state} on {place.node}, with {plural(len(place.leaf_cells), 'GPU')} {gpus}")
     elif entry.bound:
         lines.append(
             f"- {entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)"
@@ -154,16 +155,3 @@ def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> str:
 def _some(entries: Sequence[PodEntry]) -> str:
     names = ", ".join(entry.key for entry in entries[:MAX_NAMED])
     return names + (f" and {len(entries) - MAX_NAMED} more" if len(entries) > MAX_NAMED else "")
-
-
-def counted(number: int, what: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _duration(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if whole >= size:
-            return f"{whole // size} {unit}"
-    return f"{whole} s"

@@ -76,9 +76,7 @@ class Change:
 
     seq: int
     at: float  #: seconds since the epoch
-    kind: (
-        str  #: waiting, reserved, unreserved, placed, preempted, downgraded, restored, rebound, bound, ..., node, spec
-    )
+    kind: str  #: as of a :class:`GangEvent`, or of a pod, a node or the spec: waiting, bound, node, spec, ...
     gang: str  #: "" where it is about none
     text: str  #: in words
 

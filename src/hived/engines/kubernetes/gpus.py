@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from . import keys
 from .errors import AskError
 from .objects import Container, Pod
@@ -27,11 +29,11 @@ def pod_gpus(pod: Pod) -> int | None:
     return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())
 
 
-def gpus_of(containers: object, init_containers: object = ()) -> int | None:
+def gpus_of(containers: Iterable[Container], init_containers: Iterable[Container] = ()) -> int | None:
     """The same of the containers of a template; None: they ask for none."""
     for resource in keys.GPU_RESOURCES:
-        running = [_count(c, resource) for c in containers]  # type: ignore[attr-defined]  # iterables of Container
-        first = [_count(c, resource) for c in init_containers]  # type: ignore[attr-defined]
+        running = [_count(c, resource) for c in containers]
+        first = [_count(c, resource) for c in init_containers]
         if most := max(sum(running), max(first, default=0)):
             return most
     return None

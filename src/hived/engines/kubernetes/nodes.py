@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
-from hived.errors import RequestError, ensure
+from hived.engines.places import Place, places, reserved_gpus
+from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec
 
 from . import keys
 from .objects import Node
-
-#: node and device index
-Place = tuple[str, int]
 
 
 class _Known(NamedTuple):
@@ -93,12 +91,10 @@ class Nodes:
     def again(self, spec: ClusterSpec) -> None:
         """The spec has changed: the core is told of all that is bad once more."""
         devices: dict[str, list[int]] = {}
-        for chain in spec.chains:
-            for number, name in enumerate(chain.node_names):
-                found = devices.setdefault(name, [])
-                found += [chain.device_index(number, leaf) for leaf in range(chain.gpus_per_node)]
+        for name, device in places(spec):
+            devices.setdefault(name, []).append(device)
         self.devices = {name: tuple(found) for name, found in devices.items()}
-        self._reserved = _reserved(spec)
+        self._reserved = reserved_gpus(spec)
         self.bad_nodes.clear()
         self.bad_devices.clear()
         self.healthy = set(self.devices)
@@ -189,26 +185,9 @@ class Nodes:
         """Nodes of the spec that are cordoned. O(nodes)."""
         return {name for name, known in self._known.items() if known.cordoned and name in self.devices}
 
-    def is_cordoned(self, name: str) -> bool:
-        """Whether a node is kept from new pods by its owner."""
-        known = self._known.get(name)
-        return known is not None and known.cordoned
-
-    def exists(self, name: str) -> bool:
-        """Whether Kubernetes has a node of this name."""
-        return name in self._known
-
     def reserved_gpus(self, vc: str) -> int:
         """GPUs that a VC reserved; 0 for none of the spec."""
         return self._reserved.get(vc, 0)
-
-    def knows(self, node: str, device: int) -> bool:
-        """Whether the spec has this device."""
-        try:
-            self._cluster.leaf_state(node, device)
-        except RequestError:
-            return False
-        return True
 
 
 def _read(node: Node) -> _Known:
@@ -226,11 +205,3 @@ def _numbers(text: str) -> frozenset[int] | None:
             return None
         found.update(range(int(ends[0]), int(ends[1]) + 1))
     return frozenset(found)
-
-
-def _reserved(spec: ClusterSpec) -> dict[str, int]:
-    found = {}
-    for vc in spec.virtual_clusters:
-        cells = sum(c.number * spec.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
-        found[vc.name] = cells + sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
-    return found

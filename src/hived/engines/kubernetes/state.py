@@ -10,6 +10,7 @@ from hived.cluster.requests import Member
 from hived.cluster.states import GroupState
 from hived.engines.lines import Lines
 from hived.errors import RequestError
+from hived.words import counted
 
 from . import asking, bindinfo
 from .books import Books
@@ -117,7 +118,7 @@ class MindState:
                 "waiting",
                 gang.name,
                 at,
-                f"{gang.gpus:,} GPU{'s' * (gang.gpus != 1)} of {ask.vc}, for {ask.size} pod{'s' * (ask.size != 1)}",
+                f"{counted(gang.gpus, 'GPU')} of {ask.vc}, for {counted(ask.size, 'pod')}",
             )
         )
         return gang

@@ -12,12 +12,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
+from hived.engines.places import Place
 from hived.errors import InputError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-#: node and device index
-Place = tuple[str, int]
 #: XIDs that a program's own faults cause: the device is fine. 13, 31, 43, 45, 68: NVIDIA's XID catalogue calls them so
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
 #: cell types of a node with 2, 4, 8, 16 ... devices, from the pair up to below the node

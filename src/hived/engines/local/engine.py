@@ -26,6 +26,7 @@ from hived.cluster.looking import PlanAnswer
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
+from hived.engines.places import places
 from hived.errors import InvariantError, NeverFitsError, NotFoundError, RequestError, StorageError
 from hived.policies import Policy, YarnCS
 from hived.spec.compiled import ClusterSpec
@@ -33,7 +34,6 @@ from hived.spec.compiled import ClusterSpec
 from .devices import Devices
 from .ending import MOST_BACKOFF_S
 from .environment import free_port, task_environment
-from .health import places
 from .jobs import Job
 from .machine import Machine
 from .model import Event, JobSpec, JobState

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from hived.cluster.explaining import MAX_NAMED, say
 from hived.cluster.reasons import BadHardware, BehindOthers, PreemptedBy, Reason, WaitingForPreemption
+from hived.words import duration
 
 from .jobs import Job
 from .machine import Machine
 from .model import JobState
-from .telling import duration, ended_text
+from .telling import ended_text
 
 
 def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:

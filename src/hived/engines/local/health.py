@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from hived.cluster.cluster import Cluster
+from hived.engines.places import Place, reserved_gpus
 from hived.errors import RequestError
-from hived.spec.compiled import ClusterSpec
-
-#: node and device index
-Place = tuple[str, int]
-
-
-def places(spec: ClusterSpec) -> Iterator[Place]:
-    """All devices, in the order of the spec. A node's chains follow one another."""
-    for chain in spec.chains:
-        for number, node in enumerate(chain.node_names):
-            for leaf in range(chain.gpus_per_node):
-                yield node, chain.device_index(number, leaf)
 
 
 class Health:
@@ -31,7 +20,7 @@ class Health:
         self.drained: dict[Place, None] = {}
         self._told: set[Place] = set()
         self._changed: dict[Place, None] = {}
-        self._reserved = _reserved(cluster.spec)
+        self._reserved = reserved_gpus(cluster.spec)
 
     def set_bad(self, place: Place, why: str | None) -> bool:
         """It was found bad or (None) healthy; whether that is news."""
@@ -67,7 +56,7 @@ class Health:
 
     def again(self) -> None:
         """The spec has changed: devices may have come and gone, and VCs."""
-        self._reserved = _reserved(self._cluster.spec)
+        self._reserved = reserved_gpus(self._cluster.spec)
         self._told.clear()
         self._changed = dict.fromkeys([*self.bad, *self.drained])
         self.apply()
@@ -86,12 +75,3 @@ class Health:
     def reserved_gpus(self, vc: str) -> int:
         """GPUs that a VC reserved; 0 for none of the spec."""
         return self._reserved.get(vc, 0)
-
-
-def _reserved(spec: ClusterSpec) -> dict[str, int]:
-    """GPUs per virtual cluster."""
-    found = {}
-    for vc in spec.virtual_clusters:
-        cells = sum(c.number * spec.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
-        found[vc.name] = cells + sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
-    return found

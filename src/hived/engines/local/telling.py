@@ -7,6 +7,7 @@ from typing import Any
 
 from hived.cluster.explaining import say
 from hived.cluster.reasons import Reason
+from hived.words import counted, duration
 
 from .jobs import Job
 from .model import Event
@@ -63,10 +64,10 @@ def tell(event: Event, job: str = "") -> str:
         case "engine_stopped":
             return f"the engine stopped (pid {data['pid']}); jobs run on"
         case "recovered":
-            return f"the engine took over {_count(data['active'], 'job')}, {data['running']} of them running"
+            return f"the engine took over {counted(data['active'], 'job')}, {data['running']} of them running"
         case "reconfigured":
-            down = f", {_count(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
-            return f"the cluster has a new spec; {_count(data['kept'], 'job')} went on as before{down}"
+            down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
+            return f"the cluster has a new spec; {counted(data['kept'], 'job')} went on as before{down}"
     return event.kind
 
 
@@ -101,17 +102,6 @@ def ended_text(job: Job) -> str:
     return f"{job.name} {'was ' if job.state.value == 'cancelled' else ''}{job.state.value}{ran}{why}{again}"
 
 
-def duration(seconds: float) -> str:
-    """``3 m 20 s``, in the two largest units that say something."""
-    left = max(0, round(seconds))
-    parts: list[str] = []
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
-        if left >= size or (unit == "s" and not parts):
-            parts.append(f"{left // size} {unit}")
-            left %= size
-    return " ".join(parts[:2])
-
-
 def _code(data: Mapping[str, Any]) -> str:
     if data.get("error"):
         return f"an error: {data['error']}"
@@ -121,8 +111,4 @@ def _code(data: Mapping[str, Any]) -> str:
 
 
 def _gpus(count: int) -> str:
-    return _count(count, "GPU")
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+    return counted(count, "GPU")

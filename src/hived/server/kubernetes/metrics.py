@@ -230,11 +230,12 @@ def _waiting(mind: MindState, known: Container[str]) -> Iterator[Row]:
 
 
 def _nodes(mind: MindState) -> Iterator[Row]:
-    """O(bad nodes), and the names in Kubernetes against those of the spec once."""
+    """O(nodes): the names in Kubernetes against those of the spec."""
     nodes = mind.nodes
+    missing, drained = set(nodes.missing), nodes.drained
     found = Counter({"healthy": len(nodes.devices) - len(nodes.bad_nodes), "bad": 0, "drained": 0, "missing": 0})
     for name in nodes.bad_nodes:
-        found["missing" if not nodes.exists(name) else "drained" if nodes.is_cordoned(name) else "bad"] += 1
+        found["missing" if name in missing else "drained" if name in drained else "bad"] += 1
     found["unmanaged"] = nodes.unmanaged
     yield from _by(found)
 

@@ -1,0 +1,28 @@
+"""Numbers and times in sentences for people, the same wherever they are told.
+
+>>> counted(1, "GPU"), counted(1200, "GPU"), duration(200), duration(86400)
+('1 GPU', '1,200 GPUs', '3 m 20 s', '1 d')
+"""
+
+from __future__ import annotations
+
+
+def counted(number: int, word: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{number:,} {plural(number, word)}"
+
+
+def plural(number: int, word: str) -> str:
+    """``job`` for one, ``jobs`` for any other number."""
+    return word if number == 1 else f"{word}s"
+
+
+def duration(seconds: float) -> str:
+    """``3 m 20 s``, in the two largest units that say something."""
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
+        if left >= size or (unit == "s" and not parts):
+            parts.append(f"{left // size} {unit}")
+            left %= size
+    return " ".join(parts[:2])
