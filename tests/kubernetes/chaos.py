@@ -312,6 +312,8 @@ class Chaos(World):
         storm = [self._latency(f"storm-{number}") for number in range(tries)]
         self.wait(lambda: not self.unsettled(), "who fits is placed")
         quiet = [self._latency(f"quiet-{number}") for number in range(tries)]
+        told = self.service.metric('hived_requests_total{result="wait",verb="filter"}')
+        self.counts["looks at a waiting pod"] = round(told / waiting)
         self.settle(delete=True)
         times = ((alone, "alone"), (storm, f"while {waiting} others come"), (quiet, f"beside {waiting} that wait"))
         return "; ".join(f"{what}: median {statistics.median(s):.2f} s, worst {max(s):.2f} s" for s, what in times)

@@ -28,6 +28,7 @@ USERS = {
     "hived": ("hived", ""),
     "standby": ("hived-standby", ""),
 }
+BACKOFF_S = (10, 60)  #: until kube-scheduler looks at a waiting pod again by itself: the first time, at most
 MANAGED = ("hivedscheduler.microsoft.com/pod-scheduling-enable", "hived.io/gpu", "nvidia.com/gpu", "amd.com/gpu")
 #: not run: what would need kubelets, a cloud, or volumes; and who would taint nodes that no kubelet keeps alive
 CONTROLLERS = (
@@ -238,8 +239,8 @@ class ControlPlane:
             "clientConnection": {"kubeconfig": str(self.kubeconfig("scheduler")), "qps": 1000, "burst": 1000},
             "leaderElection": {"leaderElect": False},
             "percentageOfNodesToScore": 100,
-            "podInitialBackoffSeconds": 1,
-            "podMaxBackoffSeconds": 2,
+            "podInitialBackoffSeconds": BACKOFF_S[0],
+            "podMaxBackoffSeconds": BACKOFF_S[1],
             "profiles": [{"schedulerName": name}],
             "extenders": [
                 {

@@ -157,7 +157,12 @@ class Service:
 
     def groups(self) -> dict[str, Any]:
         """All groups by name."""
-        return {group["name"]: group for group in self.get("/v1/groups", limit=1000)["groups"]}
+        found: dict[str, Any] = {}
+        while True:
+            page = self.get("/v1/groups", limit=1000, offset=len(found))["groups"]
+            found |= {group["name"]: group for group in page}
+            if len(page) < 1000:
+                return found
 
     def metric(self, name: str) -> float:
         """The sum over all labels; or the one with all of its labels, ``name{label="value"}``."""

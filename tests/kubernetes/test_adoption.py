@@ -16,7 +16,7 @@ from hived.engines.kubernetes import keys
 from hived.engines.kubernetes.bindinfo import notes, shared, written
 from hived.engines.kubernetes.explaining import explain_pod
 from hived.engines.kubernetes.gangs import GangState
-from hived.engines.kubernetes.objects import Owner, Pod
+from hived.engines.kubernetes.objects import Condition, Owner, Pod, PodStatus
 from hived.engines.kubernetes.turns import Annotate, Tell
 from hived.errors import ConflictError
 
@@ -74,6 +74,17 @@ def test_a_gang_is_where_its_annotations_say() -> None:
     assert placement is not None
     assert [place.node for place in placement.pods] == ["n1", "n3"]
     assert gang(world, "g").guaranteed
+
+
+@pytest.mark.parametrize(("reason", "state"), [("Unschedulable", "placed"), ("SchedulingGated", "waiting")])
+def test_a_pod_that_kube_scheduler_may_not_look_at_yet_holds_nothing_after_a_restart(reason: str, state: str) -> None:
+    # the API server says of both that they are not scheduled: GPUs were kept idle for one that has a scheduling gate
+    waits = Condition(type="PodScheduled", status="False", reason=reason)
+    one = replace(pod("w", 4), status=PodStatus(conditions=[waits]))
+    world = started(one)
+    found = world.mind.pods[one.metadata.uid].gang
+    assert found is not None
+    assert found.state.value == state
 
 
 def test_a_gang_of_which_some_are_bound_keeps_the_places_of_the_others() -> None:

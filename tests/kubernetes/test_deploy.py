@@ -18,6 +18,7 @@ from hived.engines.kubernetes.asking import GANG_OWNERS, Ask, ask, concerns, gan
 from hived.engines.kubernetes.objects import Pod
 from hived.engines.kubernetes.owners import members_of
 
+from .control_plane import BACKOFF_S
 from .manifests import CHART, DEPLOY, EXAMPLES, MONITORING, PLAIN, Manifest, by_key, in_folder, pod_templates
 
 #: every metric of the service, with its labels
@@ -211,6 +212,10 @@ def test_kube_scheduler_asks_hived_about_every_pod_that_is_its_own() -> None:
 
 def test_kube_scheduler_shows_hived_all_nodes() -> None:
     assert CONFIG["percentageOfNodesToScore"] == 100
+
+
+def test_kube_scheduler_is_patient_with_waiting_pods_as_it_is_where_that_was_measured() -> None:
+    assert (CONFIG["podInitialBackoffSeconds"], CONFIG["podMaxBackoffSeconds"]) == BACKOFF_S
 
 
 def test_what_is_opportunistic_can_be_preempted_by_what_is_guaranteed_and_by_what_has_no_class() -> None:

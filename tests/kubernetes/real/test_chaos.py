@@ -29,11 +29,11 @@ def make(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterato
 
 def test_a_service_that_is_killed_again_and_again_knows_what_it_knew_and_loses_nobody(make: Make) -> None:
     chaos = make(8, VCS, GPUS)
-    chaos.kills(15)
+    chaos.kills(200)
     chaos.settle()
     assert not chaos.found
-    assert chaos.counts["kills"] == 15
-    assert chaos.counts["bound pods compared"] > 10, "hardly anybody was there to be remembered: nothing was tried"
+    assert chaos.counts["kills"] == 200
+    assert chaos.counts["bound pods compared"] > 1000, "hardly anybody was there to be remembered: nothing was tried"
 
 
 def test_an_api_server_that_goes_away_again_and_again_costs_nothing_but_time(make: Make) -> None:
@@ -58,3 +58,5 @@ def test_a_tenant_with_many_waiting_pods_does_not_keep_another_from_its_own(make
     chaos.start()
     chaos.crowd(60, tries=2)
     assert not chaos.found
+    # it would be 14 a minute with short backoffs, whenever anybody's pod is gone
+    assert chaos.counts["looks at a waiting pod"] <= 5

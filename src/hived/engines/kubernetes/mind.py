@@ -34,6 +34,7 @@ from .turns import Annotate, Evict, Tell, Wake
 
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
+_GATED = "SchedulingGated"  #: the reason that the API server gives for a pod that has a scheduling gate
 _EXCLUSIONS = 256  #: sets of nodes not offered that are remembered
 _REMEMBERED = 20_000  #: pods that are gone, so that an old word of them does not bring them back
 
@@ -300,5 +301,9 @@ class Mind(Decider):
 
 
 def _was_tried(pod: Pod) -> bool:
-    """Whether a scheduler has looked at a waiting pod and found nothing: so it may be asked about again only late."""
-    return any(c.type == "PodScheduled" and c.status == "False" for c in pod.status.conditions or ())
+    """Whether a scheduler has looked at a waiting pod and found nothing: so it may be asked about again only late.
+
+    Not so one with a scheduling gate (Kueue's pods have it): no scheduler looks at it until it is taken away.
+    """
+    found = [c for c in pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
+    return any(c.reason != _GATED for c in found)
