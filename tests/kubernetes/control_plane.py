@@ -241,7 +241,12 @@ class ControlPlane:
             "percentageOfNodesToScore": 100,
             "podInitialBackoffSeconds": BACKOFF_S[0],
             "podMaxBackoffSeconds": BACKOFF_S[1],
-            "profiles": [{"schedulerName": name}],
+            "profiles": [
+                {
+                    "schedulerName": name,
+                    "pluginConfig": [{"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}}],
+                }
+            ],
             "extenders": [
                 {
                     "urlPrefix": url,

@@ -218,7 +218,12 @@ class World:
         if nodes and bind:
             self.bind(uid, nodes[0])
         elif not nodes and not self.pods[uid].spec.node_name:
-            failed = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+            failed = Condition(
+                type="PodScheduled",
+                status="False",
+                reason="Unschedulable",
+                message="0/4 nodes are available: 4 hived: it waits.",
+            )
             self.write(replace(self.pods[uid], status=PodStatus(conditions=[failed])))
             if word == "preempting":
                 self.preempt(entry)

@@ -76,10 +76,18 @@ def test_a_gang_is_where_its_annotations_say() -> None:
     assert gang(world, "g").guaranteed
 
 
-@pytest.mark.parametrize(("reason", "state"), [("Unschedulable", "placed"), ("SchedulingGated", "waiting")])
-def test_a_pod_that_kube_scheduler_may_not_look_at_yet_holds_nothing_after_a_restart(reason: str, state: str) -> None:
-    # the API server says of both that they are not scheduled: GPUs were kept idle for one that has a scheduling gate
-    waits = Condition(type="PodScheduled", status="False", reason=reason)
+@pytest.mark.parametrize(
+    ("reason", "message", "state"),
+    [
+        ("Unschedulable", "0/4 nodes are available: 4 hived: VC a has 0 of the 4 GPUs it needs.", "placed"),
+        ("SchedulerError", 'Post "http://hived:9096/v1/extender/filter": connection refused', "placed"),
+        ("Unschedulable", "0/4 nodes are available: 4 Insufficient hived.io/gpu.", "waiting"),
+        ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", "waiting"),
+    ],
+)
+def test_what_hived_was_never_asked_about_holds_nothing_after_a_restart(reason: str, message: str, state: str) -> None:
+    # GPUs were kept for pods of another scheduler, and for those that none may look at yet
+    waits = Condition(type="PodScheduled", status="False", reason=reason, message=message)
     one = replace(pod("w", 4), status=PodStatus(conditions=[waits]))
     world = started(one)
     found = world.mind.pods[one.metadata.uid].gang

@@ -316,7 +316,8 @@ def test_a_job_of_too_many_pods_is_refused() -> None:
         ([{"hived.io/gpu": 1}], [{"hived.io/gpu": 4}], 4),
         ([{"nvidia.com/gpu": "8"}], [], 8),
         ([{"amd.com/gpu": "8"}, {}], [], 8),
-        ([{"hived.io/gpu": "1", "nvidia.com/gpu": "8"}], [], 1),
+        ([{"hived.io/gpu": "1", "nvidia.com/gpu": "8"}], [], 8),
+        ([{"hived.io/gpu": "1"}, {"nvidia.com/gpu": "8"}], [], 8),
         ([{"nvidia.com/gpu": "1k"}], [], 1000),
         ([{"nvidia.com/gpu": "7000m"}], [], 7),
         ([{"nvidia.com/gpu": "1009000m"}], [], 1009),
@@ -329,6 +330,28 @@ def test_gpus_are_those_of_all_containers_or_of_the_largest_that_runs_first(
     containers = [[Container(resources=Resources(limits=one)) for one in some] for some in (limits, first)]
     one = replace(pod("p"), spec=PodSpec(containers=containers[0], init_containers=containers[1]))
     assert ask(one).leaf_cells == gpus
+
+
+@pytest.mark.parametrize(
+    ("first", "gpus"),
+    [([("Always", 1)], 3), ([("Always", 1), (None, 4)], 5), ([(None, 4), ("Always", 1)], 4), ([("Always", 4)], 6)],
+)
+def test_sidecars_stay_beside_what_runs_later(first: list[tuple[str | None, int]], gpus: int) -> None:
+    # a sidecar's GPUs were not counted, and given to others
+    def container(number: int, policy: str | None = None) -> Container:
+        return Container(resources=Resources(limits={"nvidia.com/gpu": number}), restart_policy=policy)
+
+    init = [container(number, policy) for policy, number in first]
+    one = replace(pod("p"), spec=PodSpec(containers=[container(2)], init_containers=init))
+    assert ask(one).leaf_cells == gpus
+
+
+def test_an_annotation_cannot_ask_for_less_than_the_containers_will_use() -> None:
+    said = "{virtualCluster: a, leafCellNumber: 1}"
+    limits: dict[str, str | int | float] = {keys.ENABLE: 1, "nvidia.com/gpu": 8}
+    one = replace(pod("p", said=said), spec=PodSpec(containers=[Container(resources=Resources(limits=limits))]))
+    with pytest.raises(AskError, match="leafCellNumber 1, and its containers ask for 8 GPUs"):
+        ask(one)
 
 
 @pytest.mark.parametrize("value", ["500m", "-1", "nan", "inf", "1e400", "some", "", "0x2", "1048577", 1.5])

@@ -212,6 +212,13 @@ def test_kube_scheduler_asks_hived_about_every_pod_that_is_its_own() -> None:
 
 def test_kube_scheduler_shows_hived_all_nodes() -> None:
     assert CONFIG["percentageOfNodesToScore"] == 100
+    (profile,) = CONFIG["profiles"]
+    (preemption,) = profile["pluginConfig"]
+    assert preemption == {"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}}
+
+
+def test_who_decides_is_reached_while_the_kube_scheduler_beside_it_is_not_ready() -> None:
+    assert OBJECTS["Service", "hived", "hived"]["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_kube_scheduler_is_patient_with_waiting_pods_as_it_is_where_that_was_measured() -> None:

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from hived.cluster.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
-from hived.engines.kubernetes import keys
+from hived.engines.kubernetes import answering, keys
 from hived.engines.kubernetes.explaining import explain, explain_pod, reasons, shortly
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.engines.kubernetes.objects import Owner, Pod
-from hived.engines.kubernetes.turns import Wake
+from hived.engines.kubernetes.turns import Evict, Wake
 from hived.errors import ConflictError, NotFoundError
 from hived.spec import load_spec
 
@@ -652,3 +652,125 @@ def test_a_pod_bound_after_a_spec_took_places_of_its_gang_away_is_believed_with_
     assert len(bound) >= 2
     world.restart()
     assert not any(world.mind.pods[one.metadata.uid].refused for one in bound)
+
+
+# -- what kube-scheduler does -----------------------------------------------------------------------------------------
+
+
+def test_a_question_about_the_nominated_node_alone_takes_no_place_away() -> None:
+    # from 1.22 on kube-scheduler asks about the node that it has nominated, and then about all: GPUs that were won by
+    # a preemption were given to the next in between
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    pods = gang_of("g", 2, 4)
+    world.create(*pods)
+    assert world.ask(pods[0].metadata.uid, bind=False) == "node"
+    placement = gang(world, "g").placement
+    assert placement is not None
+    second = world.mind.pods[pods[1].metadata.uid]
+    assert second.slot is not None
+    elsewhere = next(name for name in node_names(world.spec) if name != placement.pods[second.slot].node)
+    entry = world.mind.asked(pods[1], None, [elsewhere], world.now, some=True)
+    word, answer = answering.answer(world.mind, entry, [elsewhere], True, some=True)
+    assert (word, answer.NodeNames) == ("not offered", [])
+    assert list(answer.FailedNodes or ()) == [elsewhere]
+    assert gang(world, "g").placement == placement
+    assert not gang(world, "g").excluded
+    world.quiet()
+    assert None not in places(world, *pods)
+
+
+@pytest.mark.parametrize("why", ["a gate", "it is being deleted"])
+def test_a_gang_is_placed_once_all_of_its_pods_can_be_bound(why: str) -> None:
+    # one of two was bound, and held the GPUs of both while the other could not come
+    world = World(flat_spec(("a", 2), ("b", 1)))
+    one, two = gang_of("g", 2, 4)
+    if why == "a gate":
+        held = replace(two, spec=replace(two.spec, scheduling_gates=[{"name": "queue"}]))
+    else:
+        held = replace(two, metadata=replace(two.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    world.create(one, held)
+    assert world.ask(one.metadata.uid) == "wait"
+    assert gang(world, "g").state is GangState.WAITING
+    assert "2 of its 2 pods exist, of which 1 cannot be bound" in shortly(world.mind, gang(world, "g"))[0]
+    world.write(two)
+    world.deliver_all()
+    assert gang(world, "g").state is GangState.PLACED
+    world.quiet()
+    assert None not in places(world, one, two)
+
+
+def test_a_gang_that_waits_leaves_its_line_when_one_of_its_pods_is_held_back() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    run(world, *gang_of("first", 1, 4))
+    pods = gang_of("g", 1, 4)
+    world.create(*pods)
+    assert world.ask(pods[0].metadata.uid) == "wait"
+    assert gang(world, "g").in_line
+    there = world.pods[pods[0].metadata.uid]
+    world.write(replace(there, metadata=replace(there.metadata, deletion_timestamp="2026-01-01T00:00:00Z")))
+    world.deliver_all()
+    assert not gang(world, "g").in_line
+
+
+def test_gpus_are_not_kept_for_pods_that_nobody_asks_about() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    one, two = gang_of("one", 1, 4), gang_of("two", 1, 4)
+    world.create(*one)
+    assert world.ask(one[0].metadata.uid, bind=False) == "node"
+    world.create(*two)
+    assert world.ask(two[0].metadata.uid) == "wait"
+    for _ in range(8):  # its scheduler is gone, or never was
+        world.now += 21.0
+        world.mind.due(world.now)
+        world.settle()
+        world.todo.clear()
+    assert gang(world, "one").state is GangState.WAITING
+    assert not gang(world, "one").in_line
+    assert gang(world, "two").state is GangState.PLACED
+    assert world.ask(two[0].metadata.uid) == "node"
+    assert world.ask(one[0].metadata.uid) == "wait"
+    assert gang(world, "one").in_line
+
+
+def test_a_pod_of_a_gang_that_runs_is_replaced_though_others_have_succeeded_and_its_owner_makes_fewer_by_now() -> None:
+    world = World(flat_spec(("a", 3), ("b", 1)))
+    pods = [pod(f"train-{i}", 4, owner=JOB) for i in range(3)]
+    world.create(*pods, members=(Member(3, 4),))
+    world.quiet()
+    assert None not in places(world, *pods)
+    succeeded = world.pods[pods[0].metadata.uid]
+    world.write(replace(succeeded, status=replace(succeeded.status, phase="Succeeded")))
+    world.deliver_all()
+    world.delete(pods[1].metadata.uid)
+    world.kubelet()
+    again = pod("train-1-again", 4, owner=JOB)
+    world.create(again, members=(Member(2, 4),))
+    world.quiet()
+    assert places(world, again) != [None]
+    assert world.mind.pods[again.metadata.uid].refused is None
+
+
+def test_a_victim_that_was_spared_before_it_was_told_to_go_is_told_by_the_next() -> None:
+    # the order to go was not carried out, as nobody wanted its GPUs any more; the next preemptor waited for ever
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    loan = gang_of("loan", 2, 4, vc="b", priority="opportunistic")
+    run(world, *loan)
+    first = gang_of("first", 1, 4)
+    world.create(*first)
+    world.ask(first[0].metadata.uid, bind=False)
+    assert gang(world, "loan").state is GangState.PREEMPTED
+    world.now += 3.0
+    world.mind.due(world.now)
+    world.settle()
+    assert [type(instruction) for instruction in world.todo].count(Evict) == 2
+    world.todo.clear()
+    world.remove(first[0].metadata.uid)
+    world.deliver_all()
+    assert gang(world, "loan").state is GangState.PLACED
+    second = gang_of("second", 1, 4)
+    world.create(*second)
+    world.ask(second[0].metadata.uid, bind=False)
+    world.now += 3.0
+    world.mind.due(world.now)
+    world.settle()
+    assert [type(instruction) for instruction in world.todo].count(Evict) == 2

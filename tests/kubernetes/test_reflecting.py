@@ -35,7 +35,7 @@ class Receiver:
         self.lists = 0
         self.restarts: list[str] = []
 
-    def replace(self, items: list[Pod]) -> None:
+    def replace(self, items: list[Pod], _version: str) -> None:
         self.lists += 1
         self.pods = {item.metadata.uid: item.metadata.resource_version for item in items}
         self.gone -= set(self.pods)

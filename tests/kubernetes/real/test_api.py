@@ -283,7 +283,7 @@ class Kept:
             dice=random.Random(1),
         )
 
-    def _replace(self, items: list[Pod]) -> None:
+    def _replace(self, items: list[Pod], _version: str) -> None:
         self.lists += 1
         self.pods = {item.metadata.uid: item for item in items}
 

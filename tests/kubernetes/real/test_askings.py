@@ -187,6 +187,21 @@ def test_the_pods_of_a_job_are_a_gang_and_new_ones_come_back_to_the_places_of_ol
     cluster.wait_until(lambda: not cluster.pods(), "the Job's pods are gone")
 
 
+def test_a_pod_of_a_job_that_is_made_anew_does_not_wait_for_one_that_has_succeeded(
+    cluster: Cluster, service: Service, controller_manager: None
+) -> None:
+    jobs = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
+    spec = {"parallelism": 2, "completions": 2, "template": template(2)}
+    cluster.api("POST", jobs, {"metadata": {"name": "train"}, "spec": spec})
+    cluster.wait_until(lambda: len(cluster.placed()) == 2, "both are placed")
+    one, two = sorted(cluster.placed())
+    cluster.set_phase(one, "Succeeded")
+    cluster.set_phase(two, "Failed")
+    cluster.wait_until(lambda: len(cluster.pods()) == 3 and len(cluster.placed()) == 3, "the third has its place")
+    cluster.api("DELETE", f"{jobs}/train", propagationPolicy="Background")
+    cluster.wait_until(lambda: not cluster.pods(), "the Job's pods are gone")
+
+
 def test_a_job_that_does_not_fit_as_a_whole_gets_no_place_for_any_of_its_pods(
     cluster: Cluster, service: Service, controller_manager: None
 ) -> None:

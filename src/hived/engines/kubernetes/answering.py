@@ -112,10 +112,13 @@ class BindAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     Error: str = ""
 
 
-def answer(mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unresolvable: bool) -> tuple[str, Answer]:
+def answer(
+    mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unresolvable: bool, some: bool = False
+) -> tuple[str, Answer]:
     """What filter is answered about a pod that was :meth:`~.mind.Mind.asked` for, and that in one word. O(nodes).
 
-    ``tells_unresolvable``: kube-scheduler understands ``FailedAndUnresolvableNodes`` (from 1.21 on).
+    ``some``: kube-scheduler asks about other nodes next. ``tells_unresolvable``: it understands
+    ``FailedAndUnresolvableNodes`` (from 1.21 on).
     """
     gang = entry.gang
     if gang is None:
@@ -127,6 +130,8 @@ def answer(mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unres
             entry.waited = False
             return "node", Answer(NodeNames=[node])
         entry.waited = True
+        if some:
+            return "not offered", refusal(f"its place is on {node}", offered, False)
         if gang.ask.anywhere and not entry.holds:
             mind.instruct(Bind(entry.uid, entry.key))
             why = f"bound to {node} whatever kube-scheduler makes of it"

@@ -132,6 +132,8 @@ def _from_annotation(pod: Pod, text: str) -> Ask:
     if all(member.leaf_cells != cells for member in members):
         sizes = ", ".join(str(member.leaf_cells) for member in members)
         raise AskError("members", f"{where}: no member of the group has this pod's leafCellNumber {cells} ({sizes})")
+    if (asked := pod_gpus(pod) or 0) > cells:
+        raise AskError("gpus", f"{where}: leafCellNumber {cells}, and its containers ask for {asked} GPUs")
     # two namespaces may use one name, and neither can take the other's
     home = f"{pod.metadata.namespace}/"
     name = pod.key if single else str(said.group)

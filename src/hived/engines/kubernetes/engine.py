@@ -260,17 +260,19 @@ class Engine:
     async def filter(self, pod: Pod, offered: Iterable[str]) -> tuple[str, Answer]:
         """Where ``pod`` goes, of the nodes ``offered``, or why not; and the same in one word."""
         nodes = offered if isinstance(offered, list) else list(offered)
+        # from 1.22 on it asks about the node that it has nominated alone, and then about all
+        some = nodes == [pod.status.nominated_node_name]
         try:
             pod, members = await self._known(pod)
             mind = self.decides()
-            entry = mind.asked(pod, members, nodes, self.clock())
+            entry = mind.asked(pod, members, nodes, self.clock(), some)
         except AskError as error:
             self.decides().unreadable(pod, error, self.clock())
             self._turn_soon()
             return "refused", refusal(str(error), nodes, self._tells_unresolvable)
         except NotFoundError as error:
             return "gone", Answer(Error=str(error))
-        found = answer(mind, entry, nodes, self._tells_unresolvable)
+        found = answer(mind, entry, nodes, self._tells_unresolvable, some)
         self._turn_soon()
         return found
 

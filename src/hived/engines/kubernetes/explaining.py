@@ -25,11 +25,12 @@ from .state import MindState
 
 @dataclass(frozen=True, slots=True)
 class PodsMissing:
-    """A gang is placed once all of its pods exist, and some do not."""
+    """A gang is placed once all of its pods exist and can be bound, and some do not, or cannot."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
     there: int
     pods: int
+    held_back: int  #: of those that exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def reasons(mind: MindState, gang: Gang) -> tuple[WhyNot, ...]:
         return ()
     found: list[WhyNot] = []
     if not gang.complete:
-        found.append(PodsMissing(len(gang.pods), gang.ask.size))
+        found.append(PodsMissing(len(gang.pods), gang.ask.size, gang.held_back))
     elif not gang.asked:
         first = next(iter(gang.pods.values()))
         conditions = [c for c in first.pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
@@ -85,7 +86,9 @@ def in_words(mind: MindState, found: Sequence[WhyNot]) -> list[str]:
     for reason in found:
         match reason:
             case PodsMissing():
-                lines.append(f"{reason.there} of its {reason.pods} pods exist; it is placed once all do")
+                held = f", of which {reason.held_back} cannot be bound (a scheduling gate, or being deleted)"
+                them = held if reason.held_back else ""
+                lines.append(f"{reason.there} of its {reason.pods} pods exist{them}; it is placed once all do")
             case NotAsked():
                 said = f": {' '.join(reason.said.split())}" if reason.said else ""
                 lines.append(f"its scheduler, {reason.scheduler}, has not asked for it{said or ' yet'}")

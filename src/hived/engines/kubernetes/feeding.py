@@ -20,7 +20,7 @@ from .mind import Mind
 from .objects import Node, Pod
 from .owners import Owners
 from .paths import nodes_path, pod_path, pods_path
-from .reflecting import Reflector
+from .reflecting import Reflector, is_after
 
 _log = logging.getLogger("hived.kubernetes")
 #: those that hold nothing are none of our business
@@ -28,6 +28,7 @@ _LIVING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _AT_ONCE = 16
 _QUIET_S = 10.0  #: between two lines of the log about one failure
 _PATIENCE_S = 0.2  #: with the watch
+_AGAIN_S = 5.0  #: between two looks at owners of gangs that lack pods
 
 #: a pod, and the gang that its owner makes of it
 Sized = tuple[Pod, tuple[Member, ...] | None]
@@ -64,13 +65,14 @@ class Feed:
         """Begin to listen."""
         self._spawn(self.nodes.run())
         self._spawn(self.pods.run())
+        self._spawn(self._look_again())
 
     def _reflector(
         self,
         api: KubeApi,
         path: str,
         of: Any,
-        replace: Callable[[list[Any]], None],
+        replace: Callable[[list[Any], str], None],
         changed: Callable[[str, Any], None],
         params: dict[str, str] | None = None,
     ) -> Reflector[Any]:
@@ -92,7 +94,7 @@ class Feed:
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
-    def _nodes_are(self, nodes: list[Node]) -> None:
+    def _nodes_are(self, nodes: list[Node], _version: str) -> None:
         if self._mind is None:
             self._nodes = {node.metadata.name: node for node in nodes}
             self._start_soon()
@@ -116,14 +118,17 @@ class Feed:
 
     # -- pods -----------------------------------------------------------------------------------------------------
 
-    def _pods_are(self, pods: list[Pod]) -> None:
+    def _pods_are(self, pods: list[Pod], version: str) -> None:
         there = {pod.metadata.uid: pod for pod in pods}
         if self._mind is None:
             self._pods = there
             self._start_soon()
             return
-        for uid in [uid for uid in (*self._mind.pods, *self._resolving) if uid not in there]:
-            self._pod_gone(uid)
+        known = {uid: entry.pod for uid, entry in self._mind.pods.items()} | self._resolving
+        for uid, pod in known.items():
+            # who was read meanwhile for a question, and is younger than the list, the watch will bring
+            if uid not in there and not is_after(pod.metadata.resource_version, version):
+                self._pod_gone(uid)
         for pod in pods:
             self._pod_is(self._mind, pod)
         self._fed()
@@ -213,6 +218,19 @@ class Feed:
         if found.metadata.uid not in mind.pods:
             mind.pod_changed(found, None if found.spec.node_name else await self._owners.members(found), self._clock())
         return found
+
+    async def _look_again(self) -> None:
+        """Owners of gangs that lack pods may make fewer by now, since some have succeeded. O(gangs) each time."""
+        while True:
+            await asyncio.sleep(_AGAIN_S)
+            mind = self._mind
+            for entry in [] if mind is None else mind.lacking():
+                assert mind is not None
+                try:
+                    mind.sized(entry.uid, await self._owners.members(entry.pod), self._clock())
+                except AskError:
+                    continue  # it has been told when it came, and waits as it did
+            self._fed()
 
     # -- the beginning --------------------------------------------------------------------------------------------
 

@@ -148,6 +148,8 @@ class Gang:
         self.pods: dict[str, PodEntry] = {}
         #: whether kube-scheduler has asked for it
         self.asked = False
+        #: how often it was reminded of it since
+        self.reminders = 0
         #: whether it stands in its line
         self.in_line = False
         #: where it is, or what is reserved for it
@@ -209,8 +211,17 @@ class Gang:
 
     @property
     def complete(self) -> bool:
-        """Whether all pods that have to exist before it is placed do."""
-        return not self.ask.whole or len(self.pods) >= self.ask.size
+        """Whether all pods that have to exist before it is placed do, and can be bound once it is.
+
+        O(1) where there are too few; else O(its pods).
+        """
+        least = self.ask.size if self.ask.whole else 1
+        return len(self.pods) >= least and len(self.pods) - self.held_back >= least
+
+    @property
+    def held_back(self) -> int:
+        """How many of its pods cannot be bound as they are. O(its pods)."""
+        return sum(entry.pod.held_back and not entry.holds for entry in self.pods.values())
 
     def remember(self, change: Change) -> None:
         """``change`` happened to it."""

@@ -25,18 +25,29 @@ def uses(pod: Pod) -> tuple[bool, int | None]:
 
 
 def pod_gpus(pod: Pod) -> int | None:
-    """Devices that a pod asks for: of all containers, or of its largest init container."""
+    """Devices that a pod asks for: the most that may be in use at a time, as Kubernetes counts."""
     return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())
 
 
 def gpus_of(containers: Iterable[Container], init_containers: Iterable[Container] = ()) -> int | None:
-    """The same of the containers of a template; None: they ask for none."""
-    for resource in keys.GPU_RESOURCES:
-        running = [_count(c, resource) for c in containers]
-        first = [_count(c, resource) for c in init_containers]
-        if most := max(sum(running), max(first, default=0)):
-            return most
-    return None
+    """The same of the containers of a template; None: they ask for none.
+
+    Of several kinds of GPU resources the largest counts, since all of them mean devices of the one node.
+    """
+    running, first = tuple(containers), tuple(init_containers)
+    return max(_at_a_time(resource, running, first) for resource in keys.GPU_RESOURCES) or None
+
+
+def _at_a_time(resource: str, containers: tuple[Container, ...], init_containers: tuple[Container, ...]) -> int:
+    """Init containers run one after another, but for those that are restarted always: these stay (sidecars)."""
+    beside = most = 0
+    for container in init_containers:
+        number = _count(container, resource)
+        if container.restart_policy == "Always":
+            beside += number
+        else:
+            most = max(most, beside + number)
+    return max(most, beside + sum(_count(container, resource) for container in containers))
 
 
 def _count(container: Container, resource: str) -> int:

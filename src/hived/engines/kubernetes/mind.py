@@ -34,7 +34,9 @@ from .turns import Annotate, Evict, Tell, Wake
 
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
-_GATED = "SchedulingGated"  #: the reason that the API server gives for a pod that has a scheduling gate
+_REMINDERS = 6  #: after so many, of which nothing came, nobody is taken to look after those pods
+_OURS = "hived:"  #: what kube-scheduler's words about a pod have in them where HiveD was asked for it
+_FAILED = "SchedulerError"  #: the reason that it gives where HiveD did not answer
 _EXCLUSIONS = 256  #: sets of nodes not offered that are remembered
 _REMEMBERED = 20_000  #: pods that are gone, so that an old word of them does not bring them back
 
@@ -89,6 +91,7 @@ class Mind(Decider):
             return
         if entry.bound:
             self._keep_notes(entry, pod)
+        held_back = entry.pod.held_back
         changed = entry.pod.metadata.labels != pod.metadata.labels or (
             entry.pod.annotation(keys.POD_SPEC) != pod.annotation(keys.POD_SPEC)
         )
@@ -97,6 +100,8 @@ class Mind(Decider):
             self._pod_bound(entry, at)
         elif not pod.spec.node_name and not entry.holds and (changed or entry.refused is not None):
             self._asks_anew(entry, members, at)
+        if pod.held_back is not held_back and entry.gang is not None:
+            self.line_up_again(entry.gang)
 
     def _keep_notes(self, entry: PodEntry, pod: Pod) -> None:
         """A restart believes what bound pods say of where they are, so nobody else may write that."""
@@ -201,10 +206,21 @@ class Mind(Decider):
                     self.instruct(Evict(entry.uid, entry.key, why))
         for name, since in list(self.to_bind.items()):
             if at - since >= _REMIND_S:
-                self.to_bind[name] = at
-                for entry in self.gangs[name].pods.values():
-                    if entry.slot is not None and not entry.holds:
-                        self.instruct(Wake(entry.uid, entry.key))
+                self._remind(self.gangs[name], at)
+
+    def _remind(self, gang: Gang, at: float) -> None:
+        """kube-scheduler looks at its pods again; where it never does, nothing is kept for them."""
+        gang.reminders += 1
+        if gang.reminders > _REMINDERS and not gang.on_nodes:
+            gang.asked, gang.reminders = False, 0
+            self.unplace(gang, at, "kube-scheduler has not asked for it for long")
+            for entry in gang.pods.values():
+                entry.waited = False  # nobody waits to be called
+            return
+        self.to_bind[gang.name] = at
+        for entry in gang.pods.values():
+            if entry.slot is not None and not entry.holds:
+                self.instruct(Wake(entry.uid, entry.key))
 
     def evict_failed(self, uid: str, at: float) -> None:
         """A pod could not be told to go: it is tried again in a while."""
@@ -215,10 +231,13 @@ class Mind(Decider):
 
     # -- kube-scheduler asks --------------------------------------------------------------------------------------
 
-    def asked(self, pod: Pod, members: tuple[Member, ...] | None, offered: Collection[str], at: float) -> PodEntry:
+    def asked(
+        self, pod: Pod, members: tuple[Member, ...] | None, offered: Collection[str], at: float, some: bool = False
+    ) -> PodEntry:
         """kube-scheduler wants to know about ``pod``, and would take the nodes ``offered``. Decides what can be.
 
-        Raises :class:`NotFoundError` for a pod that is gone.
+        ``some``: it would take others as well, and asks about them next. Raises :class:`NotFoundError` for a pod that
+        is gone.
         """
         uid = pod.metadata.uid
         entry = self.pods.get(uid)
@@ -228,13 +247,12 @@ class Mind(Decider):
             entry = self._pod_came(pod, members, at)
         elif entry.refused is not None and not entry.bound:
             self._asks_anew(entry, members, at)
-        elif members is not None and members != entry.members and not entry.bound:
-            self._resize(entry, members, at)
+        self.sized(uid, members, at)
         gang = entry.gang
         if gang is None:
             return entry
-        gang.asked = True
-        if not gang.ask.anywhere:
+        gang.asked, gang.reminders = True, 0
+        if not gang.ask.anywhere and not some:
             # of nodes that the spec lacks nothing is wanted, bad ones the core leaves out by itself
             excluded = frozenset(self.nodes.healthy.difference(offered))
             if len(self._exclusions) >= _EXCLUSIONS:
@@ -246,7 +264,7 @@ class Mind(Decider):
                     self.lines.freed(gang.vc)
         self.line_up(gang)
         self.dispatch(at)
-        if self._cannot_stay(gang, entry):
+        if not some and self._cannot_stay(gang, entry):
             self.unplace(gang, at, "kube-scheduler does not take its node")
             self.line_up(gang)
             self.dispatch(at)
@@ -258,8 +276,16 @@ class Mind(Decider):
             return False
         return gang.placement.pods[entry.slot].node in gang.excluded
 
-    def _resize(self, entry: PodEntry, members: tuple[Member, ...], at: float) -> None:
-        """Its owner makes another number of pods by now: a gang that waits is of that size."""
+    def lacking(self) -> list[PodEntry]:
+        """A pod of each gang that waits for more of the pods that its owner makes. O(gangs)."""
+        waiting = (gang for gang in self.gangs.values() if gang.ask.owner and gang.state is GangState.WAITING)
+        return [next(iter(gang.pods.values())) for gang in waiting if len(gang.pods) < gang.ask.size]
+
+    def sized(self, uid: str, members: tuple[Member, ...] | None, at: float) -> None:
+        """The owner of a pod makes so many by now: a gang that waits is of that size."""
+        entry = self.pods.get(uid)
+        if entry is None or entry.bound or members is None or members == entry.members:
+            return
         gang = entry.gang
         if gang is None or gang.state is not GangState.WAITING:
             return
@@ -301,9 +327,9 @@ class Mind(Decider):
 
 
 def _was_tried(pod: Pod) -> bool:
-    """Whether a scheduler has looked at a waiting pod and found nothing: so it may be asked about again only late.
+    """Whether HiveD was asked about a waiting pod, and told it to wait: so it may be asked about again only late.
 
-    Not so one with a scheduling gate (Kueue's pods have it): no scheduler looks at it until it is taken away.
+    Not so where another scheduler looked at it, or none may yet (Kueue's pods have a scheduling gate).
     """
     found = [c for c in pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
-    return any(c.reason != _GATED for c in found)
+    return any(c.reason == _FAILED or _OURS in (c.message or "") for c in found)

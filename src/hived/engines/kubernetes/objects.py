@@ -38,11 +38,12 @@ class Resources(msgspec.Struct, frozen=True):
     requests: dict[str, str | int | float] | None = None
 
 
-class Container(msgspec.Struct, frozen=True):
+class Container(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """A container of a pod."""
 
     name: str = ""
     resources: Resources | None = None
+    restart_policy: str | None = None  #: of an init container: ``Always`` for a sidecar
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -53,6 +54,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     priority: int | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
+    scheduling_gates: list[Any] | None = None  #: why no scheduler may look at it yet
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -88,6 +90,11 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """Whether it holds nothing any more."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def held_back(self) -> bool:
+        """Whether it cannot be bound as it is: it is being deleted, or some controller does not let it go yet."""
+        return self.metadata.deletion_timestamp is not None or bool(self.spec.scheduling_gates)
 
     def annotation(self, key: str) -> str | None:
         """One annotation; None: it has none of that name."""

@@ -19,7 +19,7 @@ from .objects import Container, Object, Owner, Pod
 from .paths import object_path
 
 _KEPT = 10_000
-_FRESH_S = 15.0
+_FRESH_S = 10.0
 _PLURALS = {"Job": "jobs", "JobSet": "jobsets", "PyTorchJob": "pytorchjobs"}
 _VERSION = re.compile(r"[a-z0-9.-]+/v[0-9]+((alpha|beta)[0-9]+)?")
 _JobOwner = ("jobset.x-k8s.io", "JobSet")
@@ -96,18 +96,24 @@ def is_gang(thing: Object) -> bool:
 
 
 def _members(thing: Object, what: str) -> tuple[Member, ...]:
-    spec = thing["spec"]
+    spec, status = thing["spec"], thing.get("status") or {}
     found: list[tuple[int, Object]] = []
     if thing.get("kind") == "JobSet":
+        done = {job["name"]: _number(job.get("succeeded")) for job in status.get("replicatedJobsStatus") or ()}
         for job in spec["replicatedJobs"]:
             inner = job["template"]["spec"]
-            found.append((_count(job.get("replicas")) * _at_once(inner), inner["template"]))
+            left = _left(_count(job.get("replicas")), done.get(job.get("name"), 0))
+            found.append((left * _at_once(inner, 0), inner["template"]))
+        _check_together(spec, [template_gpus(template) for pods, template in found if pods], what)
     elif thing.get("kind") == "PyTorchJob":
         # the master first, as rank 0
         roles = sorted(spec["pytorchReplicaSpecs"].items(), key=lambda role: (role[0] != "Master", role[0]))
-        found += [(_count(role.get("replicas")), role["template"]) for _, role in roles]
+        replicas: Object = status.get("replicaStatuses") or {}
+        for name, role in roles:
+            succeeded = _number((replicas.get(name) or {}).get("succeeded"))
+            found.append((_left(_count(role.get("replicas")), succeeded), role["template"]))
     else:
-        found.append((_at_once(spec), spec["template"]))
+        found.append((_at_once(spec, _number(status.get("succeeded"))), spec["template"]))
     members = []
     for pods, template in found:
         gpus = template_gpus(template)
@@ -125,11 +131,34 @@ def template_gpus(template: Object) -> int | None:
     return gpus_of(containers, msgspec.convert(spec.get("initContainers") or [], list[Container]))
 
 
-def _at_once(spec: Object) -> int:
-    """How many pods a Job runs at a time."""
+def _check_together(spec: Object, gpus: list[int | None], what: str) -> None:
+    """A gang is placed once all of its pods exist: those that are made one after another cannot be one."""
+    policy = (spec.get("startupPolicy") or {}).get("startupPolicyOrder")
+    if len([number for number in gpus if number]) > 1 and (
+        policy == "InOrder" or any(job.get("dependsOn") for job in spec["replicatedJobs"])
+    ):
+        raise AskError(
+            "owner",
+            f"{what} starts its jobs one after another, so they are no gang; give the pods of each the labels "
+            "hived.io/group and hived.io/group-size",
+        )
+
+
+def _at_once(spec: Object, succeeded: int) -> int:
+    """How many pods a Job runs at a time, now that so many have succeeded."""
     parallelism = _count(spec.get("parallelism"))
     completions = spec.get("completions")
-    return parallelism if completions is None else min(parallelism, _count(completions))
+    return parallelism if completions is None else min(parallelism, _left(_count(completions), succeeded))
+
+
+def _left(number: int, done: int) -> int:
+    """Who still runs, of so many; a pod that asks is one of them."""
+    return max(min(number, 1), number - done)
+
+
+def _number(value: Any) -> int:
+    """How many, as a status has it."""
+    return 0 if value is None else _count(value)
 
 
 def _count(value: Any) -> int:

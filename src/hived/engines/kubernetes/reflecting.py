@@ -45,7 +45,7 @@ class Reflector(Generic[T]):
         path: str,
         of: type[T],
         *,
-        replace: Callable[[list[T]], None],
+        replace: Callable[[list[T], str], None],
         changed: Callable[[str, T], None],
         restarted: Callable[[str], None],
         dice: random.Random,
@@ -53,7 +53,8 @@ class Reflector(Generic[T]):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``replace``: hears of a whole list; what it does not have is gone. ``changed``: hears of one object.
+        """``replace``: hears of a whole list and of its version; what it does not have was gone then.
+        ``changed``: hears of one object.
 
         ``restarted``: why a watch had to be begun anew before its time: ``expired`` (410: listed again), ``refused``
         (listed again), ``disconnected`` (resumed), or ``list`` (a list failed).
@@ -84,7 +85,7 @@ class Reflector(Generic[T]):
                 await self._stumble("list", error)
                 continue
             self._heard()
-            self._list(items)
+            self._list(items, version)
             self.synced.set()
             await self._follow(version)
 
@@ -114,12 +115,12 @@ class Reflector(Generic[T]):
                 else:
                     await self._pause()
 
-    def _list(self, items: list[T]) -> None:
+    def _list(self, items: list[T], version: str) -> None:
         """A list is the truth at its moment, whatever was thought before."""
         self._known = {item.metadata.uid: item.metadata.resource_version for item in items}
         for uid in self._known:
             self._graves.pop(uid, None)
-        self._replace(items)
+        self._replace(items, version)
 
     def _take(self, kind: str, item: T) -> None:
         """Tell of an event, unless it is old news. O(1)."""
@@ -159,3 +160,8 @@ def _newer(version: str, known: str) -> bool:
     if version.isdecimal() and known.isdecimal():
         return int(version) > int(known)
     return version != known
+
+
+def is_after(version: str, of_list: str) -> bool:
+    """Whether an object is surely younger than a list of that version."""
+    return version.isdecimal() and of_list.isdecimal() and int(version) > int(of_list)

@@ -113,7 +113,7 @@ class ConfigMapSpec:
                 self._last = text
                 changed(text)
 
-        def listed(maps: list[ConfigMap]) -> None:
+        def listed(maps: list[ConfigMap], _version: str) -> None:
             for config in maps:
                 heard(config)
 

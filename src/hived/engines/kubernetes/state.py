@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
@@ -90,6 +91,8 @@ class MindState:
             self.refuse(entry, error)
             return
         gang = self.gangs.get(ask.group)
+        if gang is not None and gang.holds and ask.owner and gang.ask.owner == ask.owner:
+            ask = replace(ask, members=gang.ask.members)  # its owner may make fewer by now, since some have succeeded
         if gang is None:
             gang = self.new_gang(ask, created_at(entry.pod), at)
         elif gang.ask.owner != ask.owner:
@@ -113,14 +116,8 @@ class MindState:
         self._number += 1
         gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, at)
         self.books.add(gang)
-        gang.remember(
-            self.note(
-                "waiting",
-                gang.name,
-                at,
-                f"{counted(gang.gpus, 'GPU')} of {ask.vc}, for {counted(ask.size, 'pod')}",
-            )
-        )
+        text = f"{counted(gang.gpus, 'GPU')} of {ask.vc}, for {counted(ask.size, 'pod')}"
+        gang.remember(self.note("waiting", gang.name, at, text))
         return gang
 
     def refuse(self, entry: PodEntry, error: AskError) -> None:
@@ -224,9 +221,8 @@ class MindState:
                     break
             self._see_who_can_go(gang, at)
             self._flee(gang, at)
-        elif gang.in_line and not gang.complete:
-            gang.in_line = False
-            self.lines.left(gang)
+        else:
+            self.line_up_again(gang)
 
     # -- gangs change ---------------------------------------------------------------------------------------------
 
@@ -257,9 +253,16 @@ class MindState:
 
     def line_up(self, gang: Gang) -> None:
         """It waits for its turn, once kube-scheduler has asked for it and all its pods are there."""
-        if gang.state is GangState.WAITING and gang.asked and gang.complete and not gang.in_line:
+        if gang.state is GangState.WAITING and gang.asked and not gang.in_line and gang.complete:
             gang.in_line = True
             self.lines.add(gang)
+
+    def line_up_again(self, gang: Gang) -> None:
+        """Its pods, or what they may do, have changed."""
+        if gang.in_line and not gang.complete:
+            gang.in_line = False
+            self.lines.left(gang)
+        self.line_up(gang)
 
     def unplace(self, gang: Gang, at: float, why: str) -> None:
         """No pod of it is on a node, and it gives its GPUs back. It does not line up by itself."""
@@ -356,6 +359,7 @@ class MindState:
                 continue
             self.becomes(gang, GangEvent.SPARED, gang.placement, at, "nobody wants its GPUs any more")
             for entry in gang.pods.values():
+                entry.evicted = False  # if that was not done yet, it is not done any more
                 if entry.slot is not None and not entry.holds:
                     self.can_go(entry, gang, at)
             self.give_slots(gang, at)

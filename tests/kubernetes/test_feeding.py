@@ -1,0 +1,92 @@
+"""What the mind hears of pods, by lists, by the watch, and by reading those that questions are about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from hived.engines.kubernetes.api import GoneError, KubeApi
+from hived.engines.kubernetes.counts import Counts
+from hived.engines.kubernetes.feeding import Feed, Sized
+from hived.engines.kubernetes.mind import Mind
+from hived.engines.kubernetes.objects import Node, Pod
+from hived.engines.kubernetes.owners import Owners
+
+from .make_believe import World
+from .pods import flat_spec, node, node_names, pod
+
+SPEC = flat_spec(("a", 2), ("b", 1))
+
+
+def of_version(one: Pod, version: int) -> Pod:
+    return replace(one, metadata=replace(one.metadata, resource_version=str(version)))
+
+
+class Server(KubeApi):
+    """Lists as it is told to; its watches say nothing, and break when told to."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, Pod] = {}
+        self.lists: asyncio.Queue[tuple[list[Pod], str]] = asyncio.Queue()
+        self.breaks = asyncio.Event()
+
+    async def list(self, path: str, of: Any, params: Any = None) -> Any:
+        if of is Node:
+            return [node(name) for name in node_names(SPEC)], "1"
+        return await self.lists.get()
+
+    async def watch(
+        self, path: str, of: Any, resource_version: str, params: Any = None, timeout_s: int = 300
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        if of is Node:
+            await asyncio.Event().wait()
+        await self.breaks.wait()
+        self.breaks.clear()
+        raise GoneError("too old", 410, "Expired")
+        yield
+
+    async def get(self, path: str, params: Any = None) -> bytes:
+        return msgspec.json.encode(self.there[path.rpartition("/")[2]])
+
+
+def test_a_pod_that_was_read_while_all_were_listed_is_not_taken_for_gone() -> None:
+    # its GPUs were given to another while it ran, or it was told for ever that it is gone
+    async def story() -> None:
+        server, world, tasks = Server(), World(SPEC), []
+
+        def spawn(task: Coroutine[Any, Any, Any]) -> None:
+            tasks.append(asyncio.get_running_loop().create_task(task))
+
+        def begin(_nodes: list[Node], _pods: list[Sized]) -> Mind:
+            return world.mind
+
+        feed = Feed(server, Owners(server), Counts(), lambda: world.now, spawn, begin, lambda: None)
+        feed.start()
+        old = of_version(pod("old", 4), 3)
+        server.lists.put_nowait(([old], "5"))
+        await feed.pods.synced.wait()
+        while feed._mind is None:
+            await asyncio.sleep(0)
+        world.mind.pod_changed(old, None, world.now)
+
+        server.breaks.set()  # it lists again, and while it does a pod comes that kube-scheduler asks about
+        young = of_version(pod("young", 4), 12)
+        server.there["young"] = young
+        assert await feed.confirm(world.mind, young) is not None
+        world.mind.asked(young, None, node_names(SPEC), world.now)
+        before = world.mind.gangs["t/young"].placement
+        assert before is not None
+        server.lists.put_nowait(([], "10"))  # of the moment when it began: `old` was gone, `young` not yet there
+        while "uid-t-old" in world.mind.pods:
+            await asyncio.sleep(0)
+        assert world.mind.gangs["t/young"].placement == before
+        assert "uid-t-young" in world.mind.pods
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(story())
