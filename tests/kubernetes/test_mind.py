@@ -719,7 +719,7 @@ def test_gpus_are_not_kept_for_pods_that_nobody_asks_about() -> None:
     assert world.ask(one[0].metadata.uid, bind=False) == "node"
     world.create(*two)
     assert world.ask(two[0].metadata.uid) == "wait"
-    for _ in range(8):  # its scheduler is gone, or never was
+    for _ in range(17):  # its scheduler is gone, or never was
         world.now += 21.0
         world.mind.due(world.now)
         world.settle()

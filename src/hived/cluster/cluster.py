@@ -100,8 +100,8 @@ class Cluster:
         decision = self._logged(
             "schedule", (request, suggested_nodes, now), lambda: self._schedule(request, suggested_nodes, now)
         )
-        # what is no collection of names was refused, so a tuple is left
-        self._write(journal.Scheduled(request, suggested_nodes, now, decision))  # type: ignore[arg-type]
+        # what is no collection of names was refused
+        self._write(journal.Scheduled(request, suggested_nodes, now, decision))  # type: ignore[arg-type]  # a tuple now
         return decision
 
     def _schedule(self, request: Request, suggested_nodes: Collection[str] | None, now: float) -> Decision:

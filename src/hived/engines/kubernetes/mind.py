@@ -34,7 +34,7 @@ from .turns import Annotate, Evict, Tell, Wake
 
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
-_REMINDERS = 6  #: after so many, of which nothing came, nobody is taken to look after those pods
+_REMINDERS = 15  #: after so many, of which nothing came, nobody is taken to look after those pods
 _OURS = "hived:"  #: what kube-scheduler's words about a pod have in them where HiveD was asked for it
 _FAILED = "SchedulerError"  #: the reason that it gives where HiveD did not answer
 _EXCLUSIONS = 256  #: sets of nodes not offered that are remembered
