@@ -80,7 +80,7 @@ def test_a_gang_is_where_its_annotations_say() -> None:
     ("reason", "message", "state"),
     [
         ("Unschedulable", "0/4 nodes are available: 4 hived: VC a has 0 of the 4 GPUs it needs.", "placed"),
-        ("SchedulerError", 'Post "http://hived:9096/v1/extender/filter": connection refused', "placed"),
+        ("Unschedulable", 'Post "http://hived:9096/v1/extender/filter": connection refused', "placed"),
         ("Unschedulable", "0/4 nodes are available: 4 Insufficient hived.io/gpu.", "waiting"),
         ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", "waiting"),
     ],

@@ -43,6 +43,7 @@ _WAYS_OUT = {
     429: "it has too much to do, or a disruption budget forbids it: try again later",
 }
 _RENEW_S = 10.0  #: credentials that were refused are loaded again, at most this often
+_CLOSING_S = 0.1  #: that TLS connections which were closed have to be gone, before the loop may end
 
 
 class ApiError(UnavailableError):
@@ -123,6 +124,7 @@ class KubeApi:
         """End every connection. Again does nothing."""
         for http in (*self._former, self._http):
             await http.close()
+        await asyncio.sleep(_CLOSING_S)
 
     # --- one request, one answer
 

@@ -35,8 +35,8 @@ from .turns import Annotate, Evict, Tell, Wake
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
 _REMINDERS = 15  #: after so many, of which nothing came, nobody is taken to look after those pods
-_OURS = "hived:"  #: what kube-scheduler's words about a pod have in them where HiveD was asked for it
-_FAILED = "SchedulerError"  #: the reason that it gives where HiveD did not answer
+#: what kube-scheduler's words about a pod have in them where HiveD was asked for it: an answer, or that there was none
+_OURS = ("hived:", "/v1/extender/")
 _EXCLUSIONS = 256  #: sets of nodes not offered that are remembered
 _REMEMBERED = 20_000  #: pods that are gone, so that an old word of them does not bring them back
 
@@ -332,4 +332,4 @@ def _was_tried(pod: Pod) -> bool:
     Not so where another scheduler looked at it, or none may yet (Kueue's pods have a scheduling gate).
     """
     found = [c for c in pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
-    return any(c.reason == _FAILED or _OURS in (c.message or "") for c in found)
+    return any(words in (c.message or "") for c in found for words in _OURS)
