@@ -33,7 +33,7 @@ class Connection(H11Protocol):
         #: since when it has been open without a whole request; 0: it has sent one
         self._silent_since = 0.0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self._silent_since = self.loop.time()
         user = _peer(transport)

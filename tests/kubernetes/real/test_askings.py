@@ -166,12 +166,23 @@ def define(cluster: Cluster, group: str, version: str, kind: str) -> str:
     return path
 
 
+def make_job(cluster: Cluster, numbers: dict[str, int]) -> None:
+    """A Job ``train`` whose pods have two GPUs."""
+    spec = {**numbers, "template": template(2)}
+    path = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
+    cluster.api("POST", path, {"metadata": {"name": "train"}, "spec": spec})
+
+
+def end_job(cluster: Cluster) -> None:
+    """It goes, and its pods."""
+    cluster.api("DELETE", f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs/train", propagationPolicy="Background")
+    cluster.wait_until(lambda: not cluster.pods(), "the Job's pods are gone")
+
+
 def test_the_pods_of_a_job_are_a_gang_and_new_ones_come_back_to_the_places_of_old_ones(
     cluster: Cluster, service: Service, controller_manager: None
 ) -> None:
-    jobs = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
-    spec = {"parallelism": 4, "completions": 4, "template": template(2)}
-    cluster.api("POST", jobs, {"metadata": {"name": "train"}, "spec": spec})
+    make_job(cluster, {"parallelism": 4, "completions": 4})
     cluster.wait_until(lambda: len(cluster.placed()) == 4, "all four are placed")
     before, names = places(cluster), set(cluster.pods())
     group = service.groups()[f"{cluster.namespace}/train"]
@@ -183,41 +194,34 @@ def test_the_pods_of_a_job_are_a_gang_and_new_ones_come_back_to_the_places_of_ol
         lambda: len(placed := cluster.placed()) == 4 and len(names & set(placed)) == 2, "the Job made two anew"
     )
     assert places(cluster) == before
-    cluster.api("DELETE", f"{jobs}/train", propagationPolicy="Background")
-    cluster.wait_until(lambda: not cluster.pods(), "the Job's pods are gone")
+    end_job(cluster)
 
 
 def test_a_pod_of_a_job_that_is_made_anew_does_not_wait_for_one_that_has_succeeded(
     cluster: Cluster, service: Service, controller_manager: None
 ) -> None:
-    jobs = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
-    spec = {"parallelism": 2, "completions": 2, "template": template(2)}
-    cluster.api("POST", jobs, {"metadata": {"name": "train"}, "spec": spec})
+    make_job(cluster, {"parallelism": 2, "completions": 2})
     cluster.wait_until(lambda: len(cluster.placed()) == 2, "both are placed")
     one, two = sorted(cluster.placed())
     cluster.set_phase(one, "Succeeded")
     cluster.set_phase(two, "Failed")
     cluster.wait_until(lambda: len(cluster.pods()) == 3 and len(cluster.placed()) == 3, "the third has its place")
-    cluster.api("DELETE", f"{jobs}/train", propagationPolicy="Background")
-    cluster.wait_until(lambda: not cluster.pods(), "the Job's pods are gone")
+    end_job(cluster)
 
 
 def test_a_job_that_does_not_fit_as_a_whole_gets_no_place_for_any_of_its_pods(
     cluster: Cluster, service: Service, controller_manager: None
 ) -> None:
-    jobs = f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs"
     cluster.create_pod(scenes.pod("first", "a", 2))
     scenes.wait_for_places(cluster, "first")
-    spec = {"parallelism": 4, "template": template(2)}
-    cluster.api("POST", jobs, {"metadata": {"name": "train"}, "spec": spec})
+    make_job(cluster, {"parallelism": 4})
     cluster.wait_until(lambda: len(cluster.pods()) == 5, "the Job has its pods")
     name = next(name for name in cluster.pods() if name.startswith("train-"))
     scenes.wait_for_words(cluster, name, "8")
     assert set(cluster.placed()) == {"first"}
     cluster.delete_pod("first", force=True)
     cluster.wait_until(lambda: len(cluster.placed()) == 4, "all four are placed once there is room")
-    cluster.api("DELETE", f"{jobs}/train", propagationPolicy="Background")
-    cluster.wait_until(lambda: not cluster.pods(), "the Job's pods are gone")
+    end_job(cluster)
 
 
 def test_the_pods_of_all_jobs_of_a_jobset_are_one_gang(cluster: Cluster, service: Service) -> None:
