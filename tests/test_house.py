@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can hold: style, types, layers, and files that fit the head."""
+"""The rules of the house that a machine can hold: style, types and layers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
 def run(*command: str) -> None:
@@ -34,11 +31,6 @@ def test_the_types_hold() -> None:
 
 def test_arrows_run_downward_only_and_the_core_is_pure() -> None:
     run("lint-imports", "--no-cache")
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_fits_the_head(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
 
 
 def test_a_plain_install_needs_no_extra() -> None:
