@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: the sections that HiveD's paper (OSDI'20) has
+SECTIONS = {"1", "2", "3", "3.1", "3.2", "3.3", "4", "5", "5.1", "5.2", "5.3", "6"}
 
 
 def run(*command: str) -> None:
@@ -42,3 +45,13 @@ def test_a_plain_install_needs_no_extra() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"imported at start: {result.stderr}"
+
+
+def test_the_paper_has_every_section_that_is_cited() -> None:
+    cited = {}
+    for folder in ("src", "tests", "docs", "benchmarks", "tools"):
+        for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.md")]:
+            found = re.findall(r"section ([0-9](?:\.[0-9])*)", path.read_text(encoding="utf-8"))
+            cited[str(path.relative_to(ROOT))] = set(found)
+    assert any(cited.values())
+    assert {path: wrong for path, sections in cited.items() if (wrong := sections - SECTIONS)} == {}

@@ -1,4 +1,4 @@
-"""Theorem 1 (HiveD, OSDI'20, section 3.4) with no sampling: every hierarchy of up to 8 leaves and 4 levels.
+"""Theorem 1 (HiveD, OSDI'20, section 3.3) with no sampling: every hierarchy of up to 8 leaves and 4 levels.
 
 Up to three VCs reserve cells in every way that fits. From the empty cluster an adversary binds and unbinds their cells
 in any order, and places opportunistic jobs so that the allocator takes any cell that its rule lets it take. In every

@@ -9,7 +9,7 @@ system:
     level 1                     [taken][free]
 
 A request takes a free cell of its own level if there is one, else it splits a free cell of the lowest level above. That
-rule alone keeps sharing safety (section 3.4): *which* free cell of a level is taken does not matter for it, so the
+rule alone keeps sharing safety (section 3.3): *which* free cell of a level is taken does not matter for it, so the
 choice serves the opportunistic jobs: the cell with the fewest GPUs in opportunistic use, then the lowest number.
 
 (Where a higher cell has to be split, it is the least crowded of *its* level, and then its least crowded child.)

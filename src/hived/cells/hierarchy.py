@@ -8,7 +8,7 @@ from .shape import Shape, shape_of
 
 
 class Hierarchy:
-    """The regular tree of one chain (HiveD, OSDI'20, section 3.1).
+    """The regular tree of one chain (HiveD, OSDI'20, section 3.2).
 
     Lists are indexed by level, from 1 (leaf) to ``top``; index 0 is unused. Above the top stands one *root*, whose
     children are the top cells, so that the top level needs no case of its own.

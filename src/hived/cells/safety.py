@@ -1,4 +1,4 @@
-"""Sharing safety as arithmetic (HiveD, OSDI'20, section 3.4, equations 1 and 2).
+"""Sharing safety as arithmetic (HiveD, OSDI'20, section 3.3, equations 1 and 2).
 
 Per chain and level k: r reserved by all VCs, a of them bound to physical cells now, f free physical cells, and F cells
 that could still be had by splitting free cells of higher levels not needed there:

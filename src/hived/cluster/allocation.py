@@ -10,7 +10,7 @@ from hived.cells import Rank
 
 
 class Kind(Enum):
-    """How a job holds its GPUs (HiveD, OSDI'20, section 3.2)."""
+    """How a job holds its GPUs (HiveD, OSDI'20, section 3.3)."""
 
     GUARANTEED = "guaranteed"  #: inside its tenant's own share
     OPPORTUNISTIC = "opportunistic"  #: on what others leave idle; gives way to guaranteed jobs at once

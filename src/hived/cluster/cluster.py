@@ -295,7 +295,7 @@ class Cluster:
         return report
 
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
-        """Carry on under a new spec; every group runs on where it is (work-preserving, HiveD section 3.5).
+        """Carry on under a new spec; every group runs on where it is (work-preserving, HiveD section 4).
 
         What fits its VC's new cells stays guaranteed; the rest becomes opportunistic, preempted only when needed.
         Reservations end, their groups wait again. Health is kept by name. Raises what :meth:`from_spec` raises, and

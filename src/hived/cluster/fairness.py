@@ -2,7 +2,7 @@
 
 Everybody's share grows at a rate proportional to its weight until it has what it wants, and what it does not want goes
 to the others: *water filling*. Nobody's share could be larger without making that of somebody with less (per weight)
-smaller. (HiveD, OSDI'20, section 3.2, names the rule.)
+smaller. (HiveD, OSDI'20, section 3.3, names the rule.)
 """
 
 from __future__ import annotations

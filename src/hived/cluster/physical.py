@@ -1,6 +1,6 @@
 """One chain of real nodes: who uses which GPU, guaranteed or opportunistically, and what that leaves idle.
 
-The two views of HiveD (OSDI'20, section 3.2) are two masks per node. The guaranteed view sees every GPU outside the
+The two views of HiveD (OSDI'20, section 3.3) are two masks per node. The guaranteed view sees every GPU outside the
 first mask, the opportunistic one every GPU outside both.
 """
 

@@ -1,4 +1,4 @@
-"""A new spec under running groups: nothing dies for it (HiveD, OSDI'20, section 3.5: work-preserving)."""
+"""A new spec under running groups: nothing dies for it (HiveD, OSDI'20, section 4: work-preserving)."""
 
 from __future__ import annotations
 

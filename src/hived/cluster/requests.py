@@ -28,7 +28,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An affinity group (gang): placed all or none, as close together as possible (HiveD, OSDI'20, section 3).
+    """An affinity group (gang): placed all or none, as close together as possible (HiveD, OSDI'20, section 2).
 
     A request is checked when it is scheduled: what is wrong with it alone or in this cluster is a
     :class:`~hived.errors.RequestError` that names the field.

@@ -8,7 +8,7 @@ number of children, so a cell is a pair ``(level, index)`` and nothing about it 
     level 2            0       1             2       3      parent of (k, i):    (k+1, i // fanout of level k+1)
     level 1 (leaf)   0   1   2   3         4   5   6   7    leaves of (k, i):    i*gpus .. i*gpus+gpus-1
 
-Levels are counted from 1 (a leaf cell: one device), as in the paper (HiveD, OSDI'20, section 3.1).
+Levels are counted from 1 (a leaf cell: one device), as in the paper (HiveD, OSDI'20, section 3.2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sharing by cells: every tenant's virtual cluster behaves like its private one, and what it leaves idle is lent.
 
 A guaranteed request is decided in two steps that know nothing of each other: the VC chooses virtual leaves as if it
-were alone, then the binder finds physical cells for them. Theorem 1 (HiveD, OSDI'20, section 3.4) says the second step
+were alone, then the binder finds physical cells for them. Theorem 1 (HiveD, OSDI'20, section 3.3) says the second step
 cannot fail; opportunistic jobs in the way are preempted.
 """
 
