@@ -238,6 +238,16 @@ def test_without_a_weight_the_size_of_the_vc_counts() -> None:
     assert [vc.opportunistic_weight for vc in compiled(vcs="a: {}\nb:").virtual_clusters] == [None, None]
 
 
+@pytest.mark.parametrize(("written", "seconds"), [("0", 0), ("90", 90), ("null", 30), ("", 30)])
+def test_a_vc_may_cap_the_grace_that_its_loans_ask_for(written: str, seconds: int) -> None:
+    (vc,) = compiled(vcs=f"a:\n  opportunisticGraceSeconds: {written}").virtual_clusters
+    assert vc.opportunistic_grace_seconds == seconds
+
+
+def test_without_a_cap_loans_ask_for_30_seconds_of_grace_at_most() -> None:
+    assert [vc.opportunistic_grace_seconds for vc in compiled(vcs="a: {}\nb:").virtual_clusters] == [30, 30]
+
+
 @pytest.mark.parametrize("weight", [True, "2", float("inf"), float("nan"), 0, 10**400])
 def test_a_weight_in_plain_data_is_held_to_the_same(weight: object) -> None:
     data = {

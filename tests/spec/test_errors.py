@@ -76,7 +76,7 @@ def test_an_unknown_key_lists_what_is_allowed() -> None:
     text = error_of(vcs="a:\n  virtualCell: [] #!")
     assert text == (
         "virtualClusters.a.virtualCell: unknown key `virtualCell` (did you mean `virtualCells`?); "
-        "allowed here: virtualCells, pinnedCells, opportunisticWeight"
+        "allowed here: virtualCells, pinnedCells, opportunisticWeight, opportunisticGraceSeconds"
     )
 
 
@@ -388,6 +388,22 @@ def test_a_weight_is_a_number_above_0(weight: str) -> None:
     assert text.startswith(
         "virtualClusters.a.opportunisticWeight: a weight is a number above 0, such as 2 or 0.5, not "
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("-1", "must be at least 0, not -1"),
+        ("30s", "expected a whole number, not the text `30s`"),
+        ("'30'", "expected a whole number, not the text `30` (write 30 without quotes)"),
+        ("1.5", "expected a whole number, not the number 1.5"),
+        ("true", "expected a whole number, not the truth value true"),
+        ("[]", "expected a whole number, not a list"),
+    ],
+)
+def test_the_cap_on_the_grace_of_loans_is_a_whole_number_of_seconds(written: str, message: str) -> None:
+    text = error_of(vcs=f"a:\n  opportunisticGraceSeconds: {written} #!")
+    assert text == f"virtualClusters.a.opportunisticGraceSeconds: {message}"
 
 
 def test_dots_in_type_names_are_refused_only_where_they_confuse() -> None:

@@ -14,6 +14,7 @@ from rich.tree import Tree
 from hived.cells import LevelSafety
 from hived.cluster import Shortage, initial_safety, shortages
 from hived.spec import ChainSpec, ClusterSpec, VirtualClusterSpec, load_spec
+from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 from hived.words import counted
 
 from .console import output
@@ -100,6 +101,8 @@ def _virtual_tree(cluster: ClusterSpec) -> Tree:
         words = f"[bold]{escape(vc.name)}[/bold]: {counted(_gpus(cluster, vc), 'GPU')}"
         if vc.opportunistic_weight is not None:
             words += f", opportunistic weight {vc.opportunistic_weight:.15g}"
+        if vc.opportunistic_grace_seconds != OPPORTUNISTIC_GRACE_SECONDS:
+            words += f", loans have at most {vc.opportunistic_grace_seconds:,} s of grace"
         branch = tree.add(words)
         for cells in vc.cells:
             branch.add(escape(f"{cells.number:,} x {_path(cluster.chain(cells.chain), cells.level)}"))
@@ -141,6 +144,7 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
                 "name": vc.name,
                 "gpus": _gpus(cluster, vc),
                 **({} if vc.opportunistic_weight is None else {"opportunisticWeight": vc.opportunistic_weight}),
+                "opportunisticGraceSeconds": vc.opportunistic_grace_seconds,
                 "cells": [
                     {"cell_type": _path(cluster.chain(c.chain), c.level), "level": c.level, "number": c.number}
                     for c in vc.cells

@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+#: the longest grace period of a loan between SIGTERM and SIGKILL, where the virtual cluster gives no other
+OPPORTUNISTIC_GRACE_SECONDS = 30
+
 
 @dataclass(frozen=True, slots=True)
 class LevelSpec:
@@ -90,6 +93,7 @@ class VirtualClusterSpec:
     cells: tuple[VirtualCellsSpec, ...]
     pinned: tuple[PinnedCellSpec, ...] = ()
     opportunistic_weight: float | None = None  #: of its share of what is lent, above 0; None: the size of the VC
+    opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: the most that its loans may ask for
 
 
 @dataclass(frozen=True, slots=True)

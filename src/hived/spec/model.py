@@ -125,6 +125,7 @@ class VirtualCluster(_Form):
     virtual_cells: list[VirtualCells] | None = None
     pinned_cells: list[PinnedCell] | None = None
     opportunistic_weight: Weight = None
+    opportunistic_grace_seconds: int | None = Field(default=None, ge=0)
 
 
 class Spec(_Form):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .compiled import PinnedCellSpec, VirtualCellsSpec, VirtualClusterSpec
+from .compiled import OPPORTUNISTIC_GRACE_SECONDS, PinnedCellSpec, VirtualCellsSpec, VirtualClusterSpec
 from .document import Document, KeyPath, did_you_mean, shown
 from .hierarchy import Hierarchy
 from .model import VirtualCluster
@@ -24,9 +24,11 @@ def compile_virtual(
     for vc, reserved in clusters.items():
         cells: dict[tuple[str, int], int] = {}
         pinned: list[PinnedCellSpec] = []
-        weight = None
+        weight, grace = None, OPPORTUNISTIC_GRACE_SECONDS
         if reserved is not None:
             weight = reserved.opportunistic_weight
+            if reserved.opportunistic_grace_seconds is not None:
+                grace = reserved.opportunistic_grace_seconds
             for number, entry in enumerate(reserved.virtual_cells or ()):
                 path: KeyPath = ("virtualClusters", vc, "virtualCells", number, "cellType")
                 kind = names.find(entry.cell_type, path)
@@ -35,7 +37,7 @@ def compile_virtual(
                 path = ("virtualClusters", vc, "pinnedCells", number, "pinnedCellId")
                 pinned.append(_claim(pin.pinned_cell_id, vc, path, claimed, physical, document))
         kept = tuple(VirtualCellsSpec(chain, level, number) for (chain, level), number in cells.items() if number)
-        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight))
+        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight, grace))
     return tuple(compiled)
 
 
