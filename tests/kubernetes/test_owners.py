@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from hived.cluster.requests import Member
+from hived.engines.kubernetes.api import ApiError, KubeApi
 from hived.engines.kubernetes.errors import AskError
-from hived.engines.kubernetes.owners import members_of
+from hived.engines.kubernetes.objects import Owner, Pod
+from hived.engines.kubernetes.owners import Owners, members_of
+
+from .pods import pod
 
 Json = dict[str, Any]
+Sizes = tuple[Member, ...]
 
 
 def template(gpus: int) -> Json:
@@ -80,3 +87,98 @@ def test_jobs_that_are_made_one_after_another_are_no_gang_and_say_what_to_do() -
 def test_a_status_of_no_known_form_is_told(status: Any) -> None:
     with pytest.raises(AskError, match="has a form that is not known"):
         members_of(job(2, 2) | {"status": status}, "the Job")
+
+
+class Server(KubeApi):
+    """Has objects by their names, answers a moment later, and counts what it is asked."""
+
+    def __init__(self, *there: Json) -> None:
+        self.there = {thing["metadata"]["name"]: thing for thing in there}
+        self.asked: list[str] = []
+        self.at_once = self.most_at_once = 0
+
+    async def get(self, path: str, params: Any = None) -> bytes:
+        name = path.rpartition("/")[2]
+        self.asked.append(name)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0.001)
+        self.at_once -= 1
+        if name not in self.there:
+            raise ApiError("not found", 404, "NotFound")
+        return msgspec.json.encode(self.there[name])
+
+
+def named(thing: Json, name: str, **metadata: Any) -> Json:
+    return thing | {"metadata": {"name": name, "uid": f"uid-{name}", **metadata}}
+
+
+def pods_of(name: str, number: int, uid: str = "") -> list[Pod]:
+    owner = Owner(api_version="batch/v1", kind="Job", name=name, uid=uid or f"uid-{name}", controller=True)
+    return [pod(f"{name}-{place}", 2, owner=owner) for place in range(number)]
+
+
+def sizes(owners: Owners, pods: list[Pod]) -> list[Sizes | BaseException | None]:
+    """Of all pods, asked for together."""
+
+    async def story() -> list[Sizes | BaseException | None]:
+        return await asyncio.gather(*(owners.members(one) for one in pods), return_exceptions=True)
+
+    return asyncio.run(story())
+
+
+def test_500_pods_of_one_job_that_come_together_cost_one_read_of_it() -> None:
+    # every pod read the Job for itself: 500 reads
+    server = Server(named(job(500, None), "train"))
+    assert sizes(Owners(server), pods_of("train", 500)) == [(Member(500, 2),)] * 500
+    assert server.asked == ["train"]
+
+
+def test_the_pods_of_a_jobset_cost_one_read_of_each_of_its_jobs_and_one_of_itself() -> None:
+    above = [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "uid-set"}]
+    jobs = [named(job(2, 2), f"set-workers-{number}", ownerReferences=above) for number in range(3)]
+    server = Server(named(job_set(), "set"), *jobs)
+    pods = [one for thing in jobs for one in pods_of(thing["metadata"]["name"], 2)]
+    assert sizes(Owners(server), pods) == [(Member(1, 1), Member(6, 2))] * 6
+    assert sorted(server.asked) == ["set", "set-workers-0", "set-workers-1", "set-workers-2"]
+
+
+def test_pods_of_many_jobs_that_come_together_are_no_storm_of_reads() -> None:
+    server = Server(*(named(job(2, None), f"job-{number}") for number in range(60)))
+    assert sizes(Owners(server), [one for number in range(60) for one in pods_of(f"job-{number}", 2)])
+    assert len(server.asked) == 60
+    assert server.most_at_once == 16
+
+
+def test_all_pods_of_a_job_that_cannot_be_read_are_told_by_one_read_and_the_next_one_tries_again() -> None:
+    server = Server()
+    owners = Owners(server)
+    found = sizes(owners, pods_of("train", 5))
+    assert [type(one) for one in found] == [AskError] * 5
+    assert server.asked == ["train"]
+    server.there["train"] = named(job(4, None), "train")
+    assert sizes(owners, pods_of("train", 1)) == [(Member(4, 2),)]
+
+
+def test_whoever_stops_asking_takes_nothing_from_the_others() -> None:
+    server = Server(named(job(2, None), "train"))
+    owners = Owners(server)
+    first, second = pods_of("train", 2)
+
+    async def story() -> None:
+        asks = [asyncio.ensure_future(owners.members(one)) for one in (first, second)]
+        await asyncio.sleep(0)
+        asks[0].cancel()
+        assert await asks[1] == (Member(2, 2),)
+
+    asyncio.run(story())
+    assert server.asked == ["train"]
+
+
+def test_a_pod_that_names_its_owner_wrongly_spoils_nothing_for_the_others() -> None:
+    # beside those that name it rightly, and before them
+    server = Server(named(job(2, None), "train"), named(job(3, None), "other"))
+    right, wrong = pods_of("train", 2), pods_of("other", 1, uid="uid-train")
+    refused, *found = sizes(Owners(server), wrong + right)
+    assert isinstance(refused, AskError)
+    assert found == [(Member(2, 2),)] * 2

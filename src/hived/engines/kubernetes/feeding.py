@@ -25,7 +25,6 @@ from .reflecting import Reflector, is_after
 _log = logging.getLogger("hived.kubernetes")
 #: those that hold nothing are none of our business
 _LIVING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-_AT_ONCE = 16
 _QUIET_S = 10.0  #: between two lines of the log about one failure
 _PATIENCE_S = 0.2  #: with the watch
 _AGAIN_S = 5.0  #: between two looks at owners of gangs that lack pods
@@ -243,14 +242,12 @@ class Feed:
         """Read the owners of pods that wait, then begin; what changes meanwhile changes in what was heard."""
         assert self._pods is not None
         sizes: dict[str, tuple[Member, ...] | None] = {}
-        gate = asyncio.Semaphore(_AT_ONCE)
 
         async def size(pod: Pod) -> None:
-            async with gate:
-                try:
-                    sizes[pod.metadata.uid] = await self._owners.members(pod)
-                except AskError as error:
-                    _log.warning("pod %s: %s", pod.key, error)
+            try:
+                sizes[pod.metadata.uid] = await self._owners.members(pod)
+            except AskError as error:
+                _log.warning("pod %s: %s", pod.key, error)
 
         await asyncio.gather(*(size(pod) for pod in self._pods.values() if not pod.spec.node_name))
         assert self._nodes is not None

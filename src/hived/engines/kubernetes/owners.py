@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections import OrderedDict
@@ -20,42 +21,52 @@ from .paths import object_path
 
 _KEPT = 10_000
 _FRESH_S = 10.0
+_AT_ONCE = 16  #: reads
 _PLURALS = {"Job": "jobs", "JobSet": "jobsets", "PyTorchJob": "pytorchjobs"}
 _VERSION = re.compile(r"[a-z0-9.-]+/v[0-9]+((alpha|beta)[0-9]+)?")
 _JobOwner = ("jobset.x-k8s.io", "JobSet")
 
 
+#: a namespace, and an owner as a pod of it names it
+_Named = tuple[str, Owner]
+
+
 class Owners:
-    """Sizes of gangs by the uid of their owners; read again when they are asked for after a while."""
+    """Sizes of gangs by their owners: one read for all who ask at a time, and a new one after a while."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
         #: and until when that is good enough
-        self._known: OrderedDict[str, tuple[tuple[Member, ...], float]] = OrderedDict()
+        self._known: OrderedDict[_Named, tuple[tuple[Member, ...], float]] = OrderedDict()
+        #: what is being read
+        self._reads: dict[_Named, asyncio.Task[tuple[Member, ...]]] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
 
     def known(self, pod: Pod) -> tuple[bool, tuple[Member, ...] | None]:
         """Whether :meth:`members` would have to ask, and else what it would say."""
         owner = gang_owner(pod)
         if owner is None:
             return True, None
-        found = self._fresh(owner)
+        found = self._fresh((pod.metadata.namespace, owner))
         return found is not None, found
 
     async def members(self, pod: Pod) -> tuple[Member, ...] | None:
         """The gang of ``pod`` as its owner has it; None: it has no such owner. Raises :class:`AskError`."""
         owner = gang_owner(pod)
-        if owner is None:
-            return None
-        found = self._fresh(owner)
-        if found is None:
-            found = await self._read(pod.metadata.namespace, owner)
-            self._known[owner.uid] = found, time.monotonic() + _FRESH_S
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return found
+        return None if owner is None else await self._members((pod.metadata.namespace, owner))
 
-    def _fresh(self, owner: Owner) -> tuple[Member, ...] | None:
-        members, until = self._known.get(owner.uid, (None, 0.0))
+    async def _members(self, named: _Named) -> tuple[Member, ...]:
+        found = self._fresh(named)
+        if found is not None:
+            return found
+        read = self._reads.get(named)
+        if read is None:
+            read = self._reads[named] = asyncio.get_running_loop().create_task(self._read(*named))
+            read.add_done_callback(lambda _: self._reads.pop(named))
+        return await asyncio.shield(read)  # a caller that gives up ends it for no other
+
+    def _fresh(self, named: _Named) -> tuple[Member, ...] | None:
+        members, until = self._known.get(named, (None, 0.0))
         return members if time.monotonic() < until else None
 
     async def _read(self, namespace: str, owner: Owner) -> tuple[Member, ...]:
@@ -64,16 +75,22 @@ class Owners:
         for above in (thing.get("metadata") or {}).get("ownerReferences") or ():
             if (str(above.get("apiVersion")).partition("/")[0], above.get("kind")) == _JobOwner:
                 of = Owner(api_version=above["apiVersion"], kind=above["kind"], name=above["name"], uid=above["uid"])
-                what = f"{of.kind} {namespace}/{of.name}"
-                return members_of(await self._get(namespace, of, what), what)
-        return members_of(thing, what)
+                found = await self._members((namespace, of))
+                break
+        else:
+            found = members_of(thing, what)
+        self._known[namespace, owner] = found, time.monotonic() + _FRESH_S
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return found
 
     async def _get(self, namespace: str, owner: Owner, what: str) -> Object:
         if not _VERSION.fullmatch(owner.api_version):
             raise AskError("owner", f"{what}, its owner, is of no API version: {owner.api_version[:60]!r}")
         path = object_path(owner.api_version, namespace, _PLURALS[owner.kind], owner.name)
         try:
-            found: Object = msgspec.json.decode(await self._api.get(path))
+            async with self._gate:
+                found: Object = msgspec.json.decode(await self._api.get(path))
         except ApiError as error:
             way_out = "give its pods the labels hived.io/group and hived.io/group-size"
             raise AskError("owner", f"{what}, its owner, cannot be read ({error.reason}); {way_out}") from None
