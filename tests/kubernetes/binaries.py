@@ -1,7 +1,8 @@
 """Where a real control plane's programs are: in ``KUBEBUILDER_ASSETS``, on the PATH, in the cache, or built into it.
 
 ``python3 -m tests.kubernetes.binaries`` finds or builds them, and prints their folder. Standard library only: it runs
-before anything is installed.
+before anything is installed. ``HIVED_KUBERNETES=1.20.2`` asks for the oldest version that is supported instead of the
+current one; the PATH is then not looked at.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-KUBERNETES = "1.20.2"  #: what ``build.sh`` builds, and with which Go
-GO = "1.19"
-CACHE = Path.home() / ".cache" / "k8s-test-bin" / f"{KUBERNETES}-go{GO}"
-BUILD = Path(__file__).parents[2] / "tools" / "control_plane" / "build.sh"
+TOOLS = Path(__file__).parents[2] / "tools" / "control_plane"
+CACHE = Path.home() / ".cache" / "k8s-test-bin"
+OLD = "1.20.2"
 NAMES = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
 HOW = (
     f"put {', '.join(NAMES)} into one folder and name it in KUBEBUILDER_ASSETS, "
-    "or run `python3 -m tests.kubernetes.binaries` on Debian, which builds them"
+    "or run `python3 -m tests.kubernetes.binaries` where Go is, which builds them"
 )
 
 
@@ -43,21 +43,45 @@ class Binaries:
         return (self.folder / name).resolve()
 
 
+@dataclass(frozen=True)
+class _Build:
+    """What makes the programs, and where they are afterwards."""
+
+    script: Path
+    cache: Path
+
+
 def find() -> Binaries:
     """They are found, or built (once, however many processes ask). Raises :class:`NoBinariesError`."""
-    for folder in _places():
+    asked = os.environ.get("HIVED_KUBERNETES", "")
+    build = _build_of(asked)
+    for folder in _places(build, asked):
         if _complete(folder):
             return Binaries(folder, _version(folder))
-    _build()
-    return Binaries(CACHE, _version(CACHE))
+    _run(build)
+    return Binaries(build.cache, _version(build.cache))
 
 
-def _places() -> Iterator[Path]:
+def _build_of(asked: str) -> _Build:
+    """How the version that is asked for is had; "": the current one, which is the one in ``go.mod``."""
+    module = (TOOLS / "go.mod").read_text()
+    kubernetes, etcd = (
+        re.findall(rf"^require {re.escape(name)} v(\S+)", module, re.MULTILINE)[0]
+        for name in ("k8s.io/kubernetes", "go.etcd.io/etcd/server/v3")
+    )
+    if asked in ("", kubernetes):
+        return _Build(TOOLS / "build.sh", CACHE / f"{kubernetes}-etcd{etcd}")
+    if asked == OLD:
+        return _Build(TOOLS / "build-1.20.sh", CACHE / f"{OLD}-go1.19")
+    raise NoBinariesError(f"HIVED_KUBERNETES is {asked!r}, and what can be built is {kubernetes} and {OLD}: {HOW}")
+
+
+def _places(build: _Build, asked: str) -> Iterator[Path]:
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
         yield Path(assets)
-    if on_path := shutil.which("kube-apiserver"):
+    if not asked and (on_path := shutil.which("kube-apiserver")):
         yield Path(on_path).parent
-    yield CACHE
+    yield build.cache
 
 
 def _complete(folder: Path) -> bool:
@@ -73,14 +97,18 @@ def _version(folder: Path) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _build() -> None:
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
-    with (CACHE.parent / f"{CACHE.name}.lock").open("w") as lock:
+def _run(build: _Build) -> None:
+    build.cache.parent.mkdir(parents=True, exist_ok=True)
+    with (build.cache.parent / f"{build.cache.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if _complete(CACHE):  # another process has built them meanwhile
+        if _complete(build.cache):  # another process has built them meanwhile
             return
-        shutil.rmtree(CACHE, ignore_errors=True)
-        built = subprocess.run([BUILD, CACHE], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        shutil.rmtree(build.cache, ignore_errors=True)
+        print(f"building a Kubernetes control plane into {build.cache}: 5 to 10 minutes", file=sys.stderr)
+        command = [build.script, build.cache]
+        built = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE, text=True, check=False
+        )
         if built.returncode != 0:
             why = (built.stderr.strip().splitlines() or ["no word of why"])[-1]
             raise NoBinariesError(f"no Kubernetes control plane, and none could be built ({why}): {HOW}")
