@@ -14,7 +14,7 @@ from hived.errors import ensure
 from .dashboard import dashboard_routes
 from .engine_routes import engine_routes
 from .failures import Unexpected, answer_failures, declared
-from .guard import COOKIE, Guard
+from .guard import Guard
 from .job_routes import job_routes
 from .limits import Limits
 from .schema import EngineKind, Health
@@ -96,11 +96,9 @@ def declare_token(app: FastAPI, open_paths: Collection[str] = ("/healthz",)) -> 
     def with_token() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = plain()
-            document.setdefault("components", {})["securitySchemes"] = {
-                "token": {"type": "http", "scheme": "bearer"},
-                "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
-            }
-            document["security"] = [{"token": []}, {"cookie": []}]
+            schemes = {"token": {"type": "http", "scheme": "bearer"}}
+            document.setdefault("components", {})["securitySchemes"] = schemes
+            document["security"] = [{"token": []}]
             for path in open_paths:
                 document["paths"][path]["get"]["security"] = []
             app.openapi_schema = document

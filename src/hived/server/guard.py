@@ -4,10 +4,14 @@ A Unix socket is guarded by the permission of its file, so whoever reaches it ne
 the page itself needs the token, since other users of the machine reach 127.0.0.1 too. On both, what a browser sends on
 behalf of a foreign page is refused, by ``Host`` (DNS rebinding) and by ``Origin`` (cross-site requests): a socket can
 be forwarded to a port, and then browsers reach that as well.
+
+A browser sends a cookie to every server on its host, whatever the port. So the cookie of the dashboard is named after
+its server, holds nothing of the token, opens no other server, and only looks: a change needs the token itself.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import re
 import secrets
@@ -22,16 +26,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .failures import answer
 
-COOKIE = "hived_token"
-
 _OPEN = re.compile(r"/|/static(/.*)?|/favicon\.ico|/healthz|/openapi\.json", re.DOTALL)  #: paths without secrets
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
-_TOKEN_LINK = (
-    "open the dashboard's link with ?token=TOKEN, or send the header Authorization: Bearer TOKEN "
-    "(the command line does, with --token-file or HIVED_TOKEN)"
+_TOKEN_HEADER = (
+    "needs the header Authorization: Bearer TOKEN (the command line sends it, with --token-file or HIVED_TOKEN)"
 )
+_TOKEN_LINK = f"open the dashboard's link with ?token=TOKEN; a program {_TOKEN_HEADER}"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -71,6 +73,7 @@ class Guard:
         self._token = token
         self._hosts = {place(host) for host in hosts}
         self._local = local
+        self._cookie, self._session = session(token or "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -111,7 +114,7 @@ class Guard:
             return answer("forbidden", "a page of another origin may not ask this server")
         if self._local or self._token is None:
             return None
-        return self._without_token(request, from_page=bool(origins))
+        return self._without_token(request)
 
     def _is_ours(self, host: Place, request: Request) -> bool:
         if host.name == "":
@@ -121,32 +124,42 @@ class Guard:
         known = host in self._hosts or Place(host.name, None) in self._hosts
         return known or host.name in _LOOPBACK or _is_address(host.name, request)
 
-    def _without_token(self, request: Request, *, from_page: bool) -> Response | None:
+    def _without_token(self, request: Request) -> Response | None:
         """What becomes of a request over TCP that does not show the token."""
         path, safe = request.scope["path"], request.method in _SAFE_METHODS  # request.url would believe the Host header
         if path == "/" and safe and "token" in request.query_params:
-            if not self._is_token(request.query_params["token"]):
+            if not _is(request.query_params["token"], self._token):
                 return _unauthorized("the token in this link is not that of this engine")
             response = RedirectResponse("/", status_code=303)
-            response.set_cookie(COOKIE, self._token or "", httponly=True, samesite="strict", path="/")
+            response.set_cookie(
+                self._cookie,
+                self._session,
+                httponly=True,
+                samesite="strict",
+                path="/",
+                secure=request.scope["scheme"] == "https",
+            )
             return response
         if _OPEN.fullmatch(path):
             return None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return None if self._is_token(given.strip()) else _unauthorized("the token is not that of this engine")
-        if COOKIE not in request.cookies:
+            return None if _is(given.strip(), self._token) else _unauthorized("the token is not that of this engine")
+        if not _is(request.cookies.get(self._cookie, ""), self._session):
             return _unauthorized("this needs the token")
-        if not self._is_token(request.cookies[COOKIE]):
-            return _unauthorized("the token of this browser is not that of this engine any more")
-        if not safe and not from_page:
-            return answer(
-                "forbidden", "a change with the cookie needs an Origin header; without, send the token as Bearer"
-            )
+        if not safe:
+            return answer("forbidden", f"the cookie of the dashboard only looks, and a change {_TOKEN_HEADER}")
         return None
 
-    def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode("utf-8", "replace"), (self._token or "").encode())
+
+def session(token: str) -> tuple[str, str]:
+    """Name and value of the cookie of the server with this token: the same after a restart, and on every replica."""
+    name, value = (hmac.digest(token.encode(), what, "sha256").hex() for what in (b"cookie", b"session"))
+    return f"hived_{name[:16]}", value
+
+
+def _is(given: str, right: str | None) -> bool:
+    return secrets.compare_digest(given.encode("utf-8", "replace"), (right or "").encode())
 
 
 def place(netloc: str) -> Place:

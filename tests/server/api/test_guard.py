@@ -8,19 +8,28 @@ import httpx
 import pytest
 
 from hived.server.app import make_app
+from hived.server.guard import session
 
 from .client import Client, error
 from .fakes import FakeService, FakeSource
 
 TOKEN = "s3cret-token"
+OTHER = "another-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 HOME = "http://localhost:8080"
 JOB = {"vc": "vision", "command": ["true"]}
+NAME, VALUE = session(TOKEN)
 
 
 def tcp(service: FakeService, base_url: str = HOME, hosts: Collection[str] = ()) -> Client:
     """What a client over TCP sees."""
     return Client(make_app(service, FakeSource(), token=TOKEN, hosts=hosts), base_url=base_url)
+
+
+def other_tcp(service: FakeService) -> Client:
+    """Another server on the same host."""
+    app = make_app(service, FakeSource(), token=OTHER, hosts=())
+    return Client(app, base_url="http://localhost:8081")
 
 
 def signed_in(service: FakeService) -> Client:
@@ -44,9 +53,11 @@ def signed_in(service: FakeService) -> Client:
         {"Authorization": f"Bearer {TOKEN[:-1]}"},
         {"Authorization": f"Basic {TOKEN}"},
         {"Authorization": TOKEN},
-        {"Cookie": "hived_token="},
-        {"Cookie": "hived_token=wrong"},
-        {"Cookie": f"other={TOKEN}"},
+        {"Cookie": f"{NAME}="},
+        {"Cookie": f"{NAME}=wrong"},
+        {"Cookie": f"{NAME}={TOKEN}"},
+        {"Cookie": f"hived_token={TOKEN}"},
+        {"Cookie": f"other={VALUE}"},
     ],
 )
 def test_without_the_token_nothing_is_told(service: FakeService, headers: dict[str, str]) -> None:
@@ -83,10 +94,46 @@ def test_a_link_with_the_token_signs_the_browser_in(service: FakeService) -> Non
     response = client.get(f"/?token={TOKEN}")
     assert (response.status_code, response.headers["location"]) == (303, "/")
     cookie = response.headers["set-cookie"].lower()
-    for part in (f"hived_token={TOKEN}", "httponly", "samesite=strict", "path=/"):
+    for part in (f"{NAME}={VALUE}", "httponly", "samesite=strict", "path=/"):
         assert part in cookie
+    assert "secure" not in cookie, "over plain HTTP it would not come back"
     assert "token" not in response.headers["location"]
     assert client.get("/v1/about").status_code == 200
+
+
+def test_the_cookie_goes_to_every_server_on_this_host_and_so_has_nothing_of_the_token(service: FakeService) -> None:
+    cookie = tcp(service).get(f"/?token={TOKEN}").headers["set-cookie"]
+    assert TOKEN not in cookie
+    stolen = cookie.partition("=")[2].partition(";")[0]
+    assert tcp(service).get("/v1/about", headers={"Authorization": f"Bearer {stolen}"}).status_code == 401
+    assert tcp(service).get(f"/?token={stolen}").status_code == 401
+
+
+def test_one_browser_is_signed_in_to_two_servers_on_one_host(service: FakeService) -> None:
+    one, other = tcp(service), other_tcp(service)
+    assert one.get(f"/?token={TOKEN}").status_code == 303
+    other.cookies = one.cookies  # a browser has one jar for all ports of a host
+    assert other.get(f"/?token={OTHER}").status_code == 303
+    one.cookies = other.cookies
+    assert one.get("/v1/about").status_code == 200
+    assert other.get("/v1/about").status_code == 200
+
+
+def test_the_cookie_of_one_server_does_not_open_another(service: FakeService) -> None:
+    name, value = session(OTHER)
+    for cookie in (f"{name}={value}", f"{NAME}={value}", f"{name}={VALUE}"):
+        assert tcp(service).get("/v1/about", headers={"Cookie": cookie}).status_code == 401
+
+
+def test_a_cookie_outlives_a_restart_of_its_server(service: FakeService) -> None:
+    restarted = tcp(service)
+    restarted.cookies = signed_in(service).cookies
+    assert restarted.get("/v1/about").status_code == 200
+
+
+def test_a_cookie_that_came_over_tls_goes_back_over_tls_alone(service: FakeService) -> None:
+    cookie = tcp(service, base_url="https://localhost:8080").get(f"/?token={TOKEN}").headers["set-cookie"].lower()
+    assert "secure" in cookie
 
 
 def test_a_link_with_a_wrong_token_signs_nobody_in(service: FakeService) -> None:
@@ -113,7 +160,7 @@ def test_over_the_socket_no_token_is_needed(client: Client) -> None:
 def test_the_openapi_document_says_how_the_token_is_shown(service: FakeService, client: Client) -> None:
     document = tcp(service).get("/openapi.json").json()
     assert document["components"]["securitySchemes"]["token"] == {"type": "http", "scheme": "bearer"}
-    assert document["security"] == [{"token": []}, {"cookie": []}]
+    assert document["security"] == [{"token": []}]
     assert "401" in document["paths"]["/v1/jobs"]["post"]["responses"]
     assert "securitySchemes" not in client.get("/openapi.json").json()["components"]
 
@@ -200,9 +247,9 @@ def test_a_foreign_page_is_refused_on_a_forwarded_socket_too(client: Client, ser
     assert not service.known
 
 
-def test_our_own_page_may_change_things(service: FakeService) -> None:
+def test_our_own_page_may_change_things_with_the_token(service: FakeService) -> None:
     client = signed_in(service)
-    assert client.post("/v1/jobs", json=JOB, headers={"Origin": HOME}).status_code == 201
+    assert client.post("/v1/jobs", json=JOB, headers={"Origin": HOME, **BEARER}).status_code == 201
 
 
 def test_our_own_page_behind_tls_may_change_things(service: FakeService) -> None:
@@ -216,10 +263,11 @@ def test_one_foreign_origin_among_ours_is_foreign(service: FakeService) -> None:
     assert tcp(service).post("/v1/jobs", json=JOB, headers=headers).status_code == 403
 
 
-def test_a_cookie_alone_changes_nothing(service: FakeService) -> None:
+def test_a_cookie_looks_and_changes_nothing(service: FakeService) -> None:
     client = signed_in(service)
-    for method, path in (("POST", "/v1/jobs"), ("PUT", "/v1/spec"), ("DELETE", "/v1/jobs"), ("POST", "/v1/drain")):
-        assert client.request(method, path, json=JOB).status_code == 403, path
+    for headers in ({}, {"Origin": HOME}):  # whoever has taken the cookie can write any header
+        for method, path in (("POST", "/v1/jobs"), ("PUT", "/v1/spec"), ("DELETE", "/v1/jobs"), ("POST", "/v1/drain")):
+            assert client.request(method, path, json=JOB, headers=headers).status_code == 403, path
     assert not service.known
 
 
