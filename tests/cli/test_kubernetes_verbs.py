@@ -121,6 +121,8 @@ def test_what_is_wrong_is_in_the_status(hived: Hived, cluster: str, service: Fak
     assert "0 opportunistic, 4 kept for a group, 8 bad, 4 idle" in said
     assert "groups  none" in said
     assert "safety  nothing is reserved" in said
+    service.changes |= {"safety_margin": -1}
+    assert "safety  broken: some VC cannot have what it reserved" in hived("status").out
     service.changes |= {"holder": ""}
     assert "stands by; nobody decides" in hived("status").out
     service.changes |= {"leader": True}

@@ -13,9 +13,10 @@ from fastapi import FastAPI
 
 from hived.engines.kubernetes.explaining import reasons
 from hived.engines.kubernetes.gangs import Gang, GangState
-from hived.errors import NotFoundError
+from hived.errors import InvariantError, NotFoundError
 from hived.server import pictures
 from hived.server.dashboard import dashboard_routes
+from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.reading import waiting, why
 from hived.server.kubernetes.source import VIEW, KubernetesSource
 from hived.server.kubernetes.stays import stays
@@ -455,3 +456,29 @@ def test_the_page_has_its_data_over_http_with_names_that_have_slashes() -> None:
     assert [holder["id"] for holder in picture.json()["holders"]] == [gang.name] == ["team/job1"]
     assert story.json()["name"] == gang.name
     assert curves.status_code == 200
+
+
+class Asked(World):
+    """One whose status is asked for, too."""
+
+    identity = "hived-0"
+    holder = ""
+    spec_source = "a test"
+    spec_loaded_at = 0.0
+    spec_problem = ""
+
+
+def test_the_status_is_told_when_sharing_safety_is_broken_and_says_so() -> None:
+    world = Asked()
+    world.runs("vision", 4)
+    service = EngineService(world, may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
+    margin = service.status().safety_margin
+    assert margin is not None
+    assert margin >= 0
+
+    def broken() -> None:
+        raise InvariantError("a margin is -1")
+
+    world.known.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
+    told = service.status()
+    assert (told.safety_margin, told.guaranteed) == (-1, 4)

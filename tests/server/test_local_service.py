@@ -11,7 +11,7 @@ import pytest
 
 from hived.engines.local.engine import Engine
 from hived.engines.local.model import JobState
-from hived.errors import InputError, NeverFitsError, NotFoundError, RequestError
+from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
 from hived.server import schema
 from hived.server.local_service import LocalService
 from hived.server.service import Service
@@ -445,6 +445,13 @@ def test_devices_say_who_has_them_and_what_is_wrong(lives: Lives) -> None:
         assert (about.gpus, about.nodes, about.vcs) == (8, 1, ["vision", "speech", "research"])
         assert (about.simulated, about.draining, about.jobs["running"]) == (True, False, 1)
         assert about.safety_margin is not None
+        assert about.safety_margin >= 0
+
+        def broken() -> None:
+            raise InvariantError("a margin is -1")
+
+        engine.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
+        assert service.about().safety_margin == -1
         await service.drain(schema.Drain())
         assert service.about().draining
         for wrong in (schema.Drain(node="x"), schema.Drain(device=8), schema.Drain(node="node", device=9)):

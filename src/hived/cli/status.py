@@ -96,6 +96,8 @@ def _gpus(told: Status) -> Text:
 def _safety(margin: int | None, doomed: int) -> str:
     if margin is None:
         return "nothing is reserved"
+    if margin < 0:
+        return "broken: some VC cannot have what it reserved; this is a bug, and the log of the engine has more"
     spare = f"with {counted(margin, 'cell')} to spare where it is tightest"
     if doomed:
         return (

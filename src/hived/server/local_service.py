@@ -20,10 +20,11 @@ from hived.engines.local.jobs import Job as EngineJob
 from hived.engines.local.model import Event, JobSpec, JobState
 from hived.engines.local.tasks import Stand
 from hived.engines.places import places
-from hived.errors import InvariantError, RequestError
+from hived.errors import RequestError
 from hived.spec import parse_spec
 
 from . import schema
+from .mapping import safety_margin
 
 #: how often a growing output file is looked at, in seconds
 _LOOK_EVERY_S = 0.2
@@ -200,10 +201,6 @@ class LocalService:
         engine = self._engine
         spec = engine.cluster.spec
         health = engine.machine.health
-        try:
-            margin = min((row.margin for row in engine.cluster.check_safety()), default=None)
-        except InvariantError:
-            margin = -1
         return schema.About(
             version=__version__,
             started_at=engine.started_at,
@@ -215,7 +212,7 @@ class LocalService:
             vcs=[vc.name for vc in spec.virtual_clusters],
             draining=bool(health.drained) and len(health.drained) >= sum(chain.gpus for chain in spec.chains),
             jobs=engine.store.counts(),
-            safety_margin=margin,
+            safety_margin=safety_margin(engine.cluster),
         )
 
     def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[schema.Device]:

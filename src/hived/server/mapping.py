@@ -12,6 +12,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.states import LeafState
 from hived.engines.lines import InLine, Lines
 from hived.engines.local.telling import ranges
+from hived.errors import InvariantError
 from hived.spec.compiled import ClusterSpec
 
 from . import pictures
@@ -149,6 +150,17 @@ def kept_idle(cluster: Cluster, reserved: Iterable[Placement | None]) -> int:
         for pod in placement.pods
         for device in pod.leaf_cells
     )
+
+
+def safety_margin(cluster: Cluster) -> int | None:
+    """Least cells to spare over all levels. None: nothing is reserved; -1: sharing safety is broken, which is a bug.
+
+    O(chains * levels).
+    """
+    try:
+        return min((row.margin for row in cluster.check_safety()), default=None)
+    except InvariantError:  # the status is asked for then more than ever
+        return -1
 
 
 def in_turn(lines: Lines[Member], most: int) -> list[Member]:

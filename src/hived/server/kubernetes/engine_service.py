@@ -15,7 +15,7 @@ from hived.engines.kubernetes.explaining import WhyNot, explain, explain_pod, re
 from hived.engines.kubernetes.gangs import Gang, GangState, PodEntry
 from hived.engines.kubernetes.mind import Mind
 from hived.errors import ForbiddenError, NotFoundError
-from hived.server.mapping import virtual_clusters
+from hived.server.mapping import safety_margin, virtual_clusters
 
 from . import schema
 from .inspection import GroupPods
@@ -73,7 +73,6 @@ class EngineService:
         single = [place for place in mind.nodes.bad_devices if place[0] not in mind.nodes.bad_nodes]
         why = [f"{name}: {words}" for name, words in sorted(mind.nodes.bad_nodes.items())]
         why += [f"{node} GPU {one}: {mind.nodes.bad_devices[node, one]}" for node, one in sorted(single)]
-        rows = [row.margin for row in mind.cluster.check_safety()]
         return schema.Status(
             **common,
             nodes=schema.NodeCounts(
@@ -91,7 +90,7 @@ class EngineService:
             groups=mind.books.per_state(),
             vcs=[self._summary(mind, vc.name) for vc in spec.virtual_clusters],
             doomed=len(mind.cluster.doomed()),
-            safety_margin=min(rows) if rows else None,
+            safety_margin=safety_margin(mind.cluster),
         )
 
     def vc(self, name: str) -> schema.VcDetail:

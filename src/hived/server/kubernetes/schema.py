@@ -77,7 +77,7 @@ class Status(Model):
     doomed: int
     """Reserved cells that cannot be healthy any more."""
     safety_margin: int | None
-    """Least cells to spare over all levels; never below 0. None: nothing is reserved."""
+    """Least cells to spare over all levels; None: nothing is reserved; -1: sharing safety is broken, which is a bug."""
 
 
 class GroupPod(Model):
