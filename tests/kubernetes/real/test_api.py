@@ -106,6 +106,7 @@ def test_a_list_whose_history_is_forgotten_between_two_pages_is_asked_for_again(
             if len(asked) == 1:
                 await api.post(config_maps_path(namespace), {"metadata": {"name": "later"}})
                 control_plane.compact()
+                await asyncio.to_thread(control_plane.restart_api_server)  # from 1.34 on it has pages in memory, too
             return answer
 
         api._request = forgetting  # type: ignore[assignment,method-assign]  # to be there between two pages

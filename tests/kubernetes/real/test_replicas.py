@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.manifests import PLAIN, by_key, in_folder, pod_templates
 from tests.kubernetes.service import Service
 
 from . import scenes
@@ -38,9 +39,10 @@ def replicas(ground: Cluster, cluster: Cluster, tmp_path: Path, spec: scenes.Jso
     """Both are ready, each with a pod of its own, and kube-scheduler asks the first."""
     cluster.delete(LEASE)
     cluster.api("DELETE", "/api/v1/namespaces/hived/pods", gracePeriodSeconds="0")
+    (template,) = pod_templates(by_key(in_folder(PLAIN))["StatefulSet", "hived", "hived"])
     for identity in ("one", "two"):
-        metadata = {"name": f"hived-{identity}", "namespace": "hived", "labels": {"app": "hived"}}
-        cluster.create_pod({"metadata": metadata, "spec": {"schedulerName": "nobody"}})
+        metadata = {**template["metadata"], "name": f"hived-{identity}", "namespace": "hived"}
+        cluster.create_pod({"metadata": metadata, "spec": {**template["spec"], "schedulerName": "nobody"}})
     replicas = Replicas(
         Service(ground.plane, tmp_path, spec, "hived"), Service(ground.plane, tmp_path, spec, "standby")
     )
