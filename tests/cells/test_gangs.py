@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hived.cells import Found, HostClass, Need, Rank, Space, count_fitting, find, shape_of
+from hived.cells import Found, HostClass, Need, Rank, Space, count_fitting, find, level_of, shape_of
 from hived.cells.inside import Demand
 from hived.cells.packing import Steps, pack
 
@@ -209,6 +209,31 @@ def test_a_gang_on_one_host_is_like_one_job_and_each_pod_is_close_within_it() ->
     space = Space([NODE], [], 4, [0b1111_0111])
     assert find(space, [Need(1), Need(2)], tightest) == Found(((0, 0b0100), (0, 0b0011)), 3)
     assert find(space, [Need(2), Need(4)], tightest) == Found(((0, 0b0011), (0, 0b1111_0000)), 4)
+
+
+def test_each_pod_of_a_gang_on_one_host_is_as_close_together_as_a_pod_alone() -> None:
+    sockets, plain = shape_of((4, 2)), shape_of((8,))
+    assert find(Space([sockets], [], 3, [FULL]), [Need(3)] * 2, tightest) == Found(((0, 0b0111), (0, 0b0111_0000)), 3)
+    assert find(Space([sockets], [], 3, [FULL]), [Need(3), Need(2)], tightest) == Found(
+        ((0, 0b0111), (0, 0b11_0000)), 3
+    )
+    assert find(Space([plain], [], 2, [FULL]), [Need(3), Need(2)], tightest) == Found(((0, 0b0111), (0, 0b1_1000)), 2)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from([(2, 2, 2), (4, 2), (2, 4), (8,)]), st.integers(1, FULL), st.data())
+def test_no_pod_of_a_gang_on_one_host_could_stand_closer_on_leaves_that_the_gang_leaves_over(
+    fanouts: tuple[int, ...], free: int, data: st.DataObject
+) -> None:
+    shape = shape_of(fanouts)
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=4).filter(lambda s: sum(s) <= free.bit_count()))
+    found = find(Space([shape], [], shape.depth, [free]), [Need(size) for size in sizes], tightest)
+    assert found is not None
+    masks = [mask for _, mask in found.pods]
+    cell = next(cell for cell in cells(shape, found.level) if cell & masks[0])
+    for size, mask in zip(sizes, masks, strict=True):
+        left = free & cell & ~sum(masks) | mask
+        assert level_of(shape, mask) == shape.profile(left).level_for(size), f"{size} of {left:b} on {mask:b}"
 
 
 def test_whole_cells_are_placed_before_pods_that_could_take_any_leaf() -> None:

@@ -135,7 +135,10 @@ def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...]
     shape, obtainable, costless, avoid = leaves
     cells = [cell for cell in cells_at(shape, level) if demand.fits(demand.room(shape, obtainable & cell, costless))]
     if not demand.needs[0].level and obtainable == costless:  # no whole cells: the host's own table knows the cell
-        return _share_out(shape, shape.closest(obtainable, demand.gpus, avoid), demand) if cells else None
+        if not cells:
+            return None
+        chosen = shape.closest(obtainable, demand.gpus, avoid)
+        return _in_cell(leaves, demand, next(cell for cell in cells if cell & chosen))
     tried = []
     for cell in cells:
         masks = _in_cell(leaves, demand, cell)
@@ -145,21 +148,25 @@ def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...]
 
 
 def _in_cell(leaves: Leaves, demand: Demand, cell: int) -> tuple[int, ...]:
-    """The pods in a cell that is known to hold them: whole cells first, then one closest set for all loose pods."""
+    """Masks, in the order given, of the pods in a cell that is known to hold them: one by one, the largest first.
+
+    Each pod stands as close together as what is left of the cell allows; the gang as a whole is in that cell anyway.
+    """
     shape, left = leaves.shape, leaves.obtainable & cell
-    taken: list[int] = []
-    for need in demand.needs:
+    masks = [0] * len(demand.needs)
+    for at, need in zip(demand.order, demand.needs, strict=True):
         if need.level:
-            taken.append(_cheapest_cell(leaves._replace(obtainable=left), need.level))
-            left &= ~taken[-1]
-    loose = sum(need.gpus for need in demand.needs[len(taken) :])
-    idle = left & leaves.costless
-    spare = idle.bit_count()
-    if spare >= loose:
-        chosen = shape.closest(idle, loose, leaves.avoid)
-    else:
-        chosen = idle | shape.closest(left & ~idle, loose - spare, leaves.avoid)
-    return _share_out(shape, chosen, demand, taken)
+            mask = _cheapest_cell(leaves._replace(obtainable=left), need.level)
+        else:
+            idle = left & leaves.costless
+            spare = idle.bit_count()
+            if spare >= need.gpus:
+                mask = shape.closest(idle, need.gpus, leaves.avoid)
+            else:
+                mask = idle | shape.closest(left & ~idle, need.gpus - spare, leaves.avoid)
+        masks[at] = mask
+        left &= ~mask
+    return tuple(masks)
 
 
 def _cheapest_cell(leaves: Leaves, level: int) -> int:
@@ -177,16 +184,3 @@ def _crowd(leaves: Leaves, level: int, cell: int) -> list[tuple[int, int]]:
     shape, obtainable, _, avoid = leaves
     around = (mask for k in range(shape.depth - 1, level - 1, -1) for mask in cells_at(shape, k) if mask & cell)
     return [((mask & avoid).bit_count(), (mask & obtainable).bit_count()) for mask in around]
-
-
-def _share_out(shape: Shape, chosen: int, demand: Demand, taken: Sequence[int] = ()) -> tuple[int, ...]:
-    """Masks in the order given: ``taken`` by the first pods in placing order, ``chosen`` for the rest, large first."""
-    masks = [0] * len(demand.needs)
-    for at, need in enumerate(demand.needs):
-        if at < len(taken):
-            mask = taken[at]
-        else:
-            mask = shape.closest(chosen, need.gpus)
-            chosen &= ~mask
-        masks[demand.order[at]] = mask
-    return tuple(masks)
