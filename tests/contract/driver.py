@@ -98,6 +98,8 @@ class Driver:
         assert decision.group == request.group
         if isinstance(decision, Wait):
             assert decision.reasons, "a wait without a reason"
+            if (lost := self.preempting.pop(request.group, None)) is not None:
+                assert not {pod.node for pod in lost.pods} <= set(suggested or ()), "it could keep its reservation"
         else:
             assert self.cluster.snapshot() == before, "deciding has changed the state"
             try:
@@ -144,10 +146,17 @@ class Driver:
             return first
         self.commit(first)
         if isinstance(first, Preempt):
-            for _ in first.victims:
+            while request.group in self.preempting:
                 self.step(request, suggested)
         assert request.group in self.running
         return first
+
+    def start(self, request: Request, suggested: Collection[str] | None = None) -> Decision:
+        """Schedule and commit; victims stay."""
+        decision = self.ask(request, suggested)
+        if not isinstance(decision, Wait):
+            self.commit(decision)
+        return decision
 
     def step(self, request: Request, suggested: Collection[str] | None = None) -> None:
         """End one victim of a preempting group, and ask again."""
@@ -155,13 +164,22 @@ class Driver:
         self.release(min(reservation.victims))
         again = self.ask(request, suggested)
         assert not isinstance(again, Wait), "its reservation is gone"
-        assert again.placement.pods == reservation.pods, "the placement has changed while waiting for victims"
-        if isinstance(again, Preempt):
+        if again.placement.pods != reservation.pods:
+            self._check_moved(request, again, reservation)
+            self.commit(again)
+        elif isinstance(again, Preempt):
             assert set(again.victims) == reservation.victims
             assert reservation.victims
         else:
             assert not reservation.victims
             self.commit(again)
+
+    def _check_moved(self, request: Request, again: Bind | Preempt, reservation: Reservation) -> None:
+        """A reservation moves so that its group starts at once, or spares all whom its own VC's cells still held."""
+        assert reservation.victims, "the placement has changed with nobody left in the way"
+        if isinstance(again, Preempt):
+            assert any(self.guaranteed(name) for name in reservation.victims)
+            assert not any(self.guaranteed(name) for name in again.victims)
 
     def bind(self, request: Request, suggested: Collection[str] | None = None) -> Bind:
         """It has to start at once."""
@@ -260,7 +278,7 @@ class Driver:
         self.hardware.check_fits(request, placement, decision.relaxed, capped)
         assert placement.guaranteed == (not request.opportunistic)
         assert not wanted & self.bad, "placed on bad hardware"
-        if suggested is not None and first_answer:
+        if suggested is not None:
             assert {pod.node for pod in placement.pods} <= set(suggested)
         for name, reservation in self.preempting.items():
             if name != request.group and name not in decision.overtaken:

@@ -123,9 +123,7 @@ class Walk:
         self.driver.run(self.new_request(), self.suggestion())
 
     def ask_and_commit(self) -> None:
-        decision = self.driver.ask(self.new_request(), self.suggestion())
-        if not isinstance(decision, Wait):
-            self.driver.commit(decision)
+        self.driver.start(self.new_request(), self.suggestion())
 
     def ask_and_keep(self) -> None:
         decision = self.driver.ask(self.new_request(), self.suggestion())
@@ -133,23 +131,29 @@ class Walk:
             self.open.append(decision)
 
     def ask_again(self) -> None:
-        request = self.random.choice(self.asked)
+        preempting = [reservation.request for reservation in self.driver.preempting.values()]
+        request = self.random.choice(preempting if preempting and self.random.random() < 0.5 else self.asked)
         if request.vc in {vc.name for vc in self.spec.virtual_clusters}:
             group = request.group
             try:
-                decision = self.driver.ask(request)
+                decision = self.driver.ask(request, self.suggestion())
             except RequestError:  # the new spec has no such pinned cell or device type
                 return
             if group in self.driver.running:
                 assert isinstance(decision, Bind)
-            elif group in self.driver.preempting:
-                assert isinstance(decision, Preempt) == bool(self.driver.preempting[group].victims)
+            elif group in self.driver.preempting and not isinstance(decision, Wait):
+                reservation = self.driver.preempting[group]
+                if decision.placement.pods == reservation.pods:
+                    assert isinstance(decision, Preempt) == bool(reservation.victims)
+                elif self.random.random() < 0.3:
+                    self.open.append(decision)
+                    return
             if not isinstance(decision, Wait) and group not in self.driver.running:
                 self.driver.commit(decision)
 
     def commit_late(self) -> None:
         decision = self.open.pop(self.random.randrange(len(self.open)))
-        if decision.group in self.driver.running or decision.group in self.driver.preempting:
+        if decision.group in self.driver.running:
             return
         before = self.driver.cluster.snapshot()
         try:
@@ -267,11 +271,14 @@ def test_a_question_changes_no_later_answer(spec: ClusterSpec, seed: int) -> Non
             question = replace(asked.request(), group="question")
             assert quiet.request().members == question.members  # the same dice
             asked.driver.cluster.plan(question, asked.suggestion())
+            for reservation in asked.driver.preempting.values():
+                asked.driver.cluster.plan(reservation.request)
             quiet.suggestion()
         request, suggested = asked.new_request(), asked.suggestion()
         assert (quiet.new_request(), quiet.suggestion()) == (request, suggested)
-        decision = asked.driver.run(request, suggested)
-        assert quiet.driver.run(request, suggested) == decision
+        carried_out = Driver.run if turn % 2 else Driver.start
+        decision = carried_out(asked.driver, request, suggested)
+        assert carried_out(quiet.driver, request, suggested) == decision
         if turn % 3 == 0 and asked.driver.running:
             name = asked.some(asked.driver.running)
             assert quiet.some(quiet.driver.running) == name

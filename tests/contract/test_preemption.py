@@ -308,3 +308,77 @@ def test_what_was_given_up_for_a_placement_is_still_said_when_it_starts() -> Non
     assert driver.preempt(request).relaxed == ("NODE",)
     driver.release("loan")
     assert driver.bind(request).relaxed == ("NODE",)
+
+
+def test_a_reserved_group_starts_elsewhere_once_there_is_room_and_spares_who_has_not_gone() -> None:
+    """Twenty nodes full of loans that take their time; a gang reserves two of them; sixteen others end."""
+    driver = Driver(flat({"a": 2, "b": 18}))
+    for number in range(20):
+        driver.bind(lent(f"loan{number}", "b", 4))
+    gang = wants("gang", "a", (2, 4))
+    slow = driver.preempt(gang).victims
+    others = [f"loan{n}" for n in range(20) if f"loan{n}" not in slow]
+    driver.release(*others[:16])
+    started = driver.bind(gang)
+    assert not {pod.node for pod in started.placement.pods} & {
+        pod.node for name in slow for pod in driver.running[name].pods
+    }
+    assert states(driver, "gang", *slow) == [GroupState.ALLOCATED] * 3
+
+
+def test_a_reservation_stays_where_it_is_while_there_is_no_room_elsewhere() -> None:
+    driver = Driver(flat({"a": 2, "b": 2}))
+    for number in range(4):
+        driver.bind(lent(f"loan{number}", "b", 4))
+    gang = wants("gang", "a", (2, 4))
+    decision = driver.preempt(gang)
+    other = next(f"loan{n}" for n in range(4) if f"loan{n}" not in decision.victims)
+    driver.release(other)
+    again = driver.ask(gang)
+    assert isinstance(again, Preempt)
+    assert again.placement.pods == decision.placement.pods
+    driver.release(decision.victims[0])
+    started = driver.bind(gang)
+    assert states(driver, "gang", decision.victims[1]) == [GroupState.ALLOCATED] * 2, "one is spared"
+    assert len({pod.node for pod in started.placement.pods}) == 2
+
+
+def test_who_preempts_in_its_own_vc_starts_elsewhere_in_it_once_there_is_room() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("slow", "a", 4))
+    driver.bind(wants("other", "a", 4))
+    high = wants("high", "a", 4, priority=5)
+    (victim,) = driver.preempt(high).victims
+    (ends,) = {"slow", "other"} - {victim}
+    driver.release(ends)
+    driver.bind(high)
+    assert states(driver, "high", victim) == [GroupState.ALLOCATED] * 2
+
+
+def test_an_opportunistic_group_that_preempts_starts_on_idle_gpus_once_there_are() -> None:
+    driver = Driver(flat({"a": 2, "b": 2}))
+    for number in range(4):
+        driver.bind(lent(f"loan{number}", "b", 4))
+    borrower = lent("borrower", "a", 4)
+    (victim,) = driver.preempt(borrower).victims
+    driver.release(next(f"loan{n}" for n in range(4) if f"loan{n}" != victim))
+    driver.bind(borrower)
+    assert states(driver, "borrower", victim) == [GroupState.ALLOCATED] * 2
+
+
+def test_a_reservation_planned_again_and_not_committed_is_as_it_was() -> None:
+    driver = Driver(flat({"a": 1, "b": 2}))
+    for number in range(3):
+        driver.bind(lent(f"loan{number}", "b", 4))
+    job = wants("job", "a", 4)
+    decision = driver.preempt(job)
+    driver.release(next(f"loan{n}" for n in range(3) if f"loan{n}" not in decision.victims))
+    elsewhere = driver.ask(job)
+    assert isinstance(elsewhere, Bind)
+    driver.release(*decision.victims)
+    again = driver.ask(job)
+    assert isinstance(again, Bind)
+    assert again.placement.pods == decision.placement.pods, "its own victims are gone"
+    with pytest.raises(RequestError, match="out of date"):
+        driver.commit(elsewhere)
+    driver.commit(again)

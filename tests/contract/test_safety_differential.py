@@ -150,7 +150,13 @@ class Worlds:
 
     def ask(self, request: Request) -> None:
         """Ask in the worlds that hear of it, compare, and carry it out."""
-        if request.group in self.shared.running or request.group in self.shared.preempting:
+        if request.group in self.shared.running:
+            return
+        if request.group in self.shared.preempting:  # alone it runs already; here it may start elsewhere by now
+            again = self.shared.ask(request)
+            self.history.append(f"again {request.group}\n  -> {again}")
+            if isinstance(again, Bind):
+                self.shared.commit(again)
             return
         if request.opportunistic:
             self.history.append(f"loan {request}")
@@ -163,11 +169,14 @@ class Worlds:
         answer, expected = self.shared.ask(request), mine.ask(request)
         self.history.append(f"ask {request}\n  -> {answer}\n  alone {expected}")
         self.same(request, answer, expected)
-        if isinstance(answer, Wait):
+        if isinstance(answer, Wait) or isinstance(expected, Wait):
             return
         lost = self.own_losses(self.shared, request, answer)
         self.shared.commit(answer)
-        mine.run(request)
+        mine.commit(expected)  # its own groups go before anybody asks again, as in the shared cluster
+        if isinstance(expected, Preempt):
+            mine.release(*expected.victims)
+            mine.commit(mine.ask(request))
         for name in lost & set(self.shared.running):
             if name not in answer.downgraded:
                 self.shared.release(name)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hived import Preempt, Wait
+from hived import Bind, Preempt, Wait
 from hived.cluster.reasons import NotSuggested, ReasonKind
+from hived.cluster.states import GroupState
 
 from .driver import Driver
 from .specs import flat, lent, racks, wants
@@ -201,3 +202,55 @@ def test_whoever_preempts_keeps_to_the_suggested_nodes(seed: int) -> None:
         lazy = random.random() < 0.5
         request = wants(f"job-{i}", "a", *members, priority=random.choice([0, 0, 1, 2]), lazy_preemption=lazy)
         driver.run(request, suggested)
+
+
+def nodes_of(decision: Bind | Preempt) -> list[str]:
+    """Node per pod."""
+    return [pod.node for pod in decision.placement.pods]
+
+
+def reserved_beside_loans() -> tuple[Driver, Preempt]:
+    """Four nodes full of loans, and a gang of VC a that has reserved two of them."""
+    driver = Driver(flat({"a": 2, "b": 2}))
+    for number in range(4):
+        driver.bind(lent(f"loan{number}", "b", 4), suggested=[f"n{number}"])
+    return driver, driver.preempt(wants("gang", "a", (2, 4)))
+
+
+def test_a_reservation_that_is_not_suggested_any_more_ends_and_its_victims_are_spared() -> None:
+    driver, decision = reserved_beside_loans()
+    kept, _ = nodes_of(decision)
+    driver.wait(wants("gang", "a", (2, 4)), suggested=[kept])
+    assert driver.cluster.group("gang").state is GroupState.PENDING
+    assert all(driver.cluster.group(f"loan{n}").state is GroupState.ALLOCATED for n in range(4))
+
+
+def test_a_reservation_that_is_not_suggested_any_more_moves_to_nodes_that_are() -> None:
+    driver, decision = reserved_beside_loans()
+    kept, lost = nodes_of(decision)
+    there = {f"n{n}" for n in range(4)} - {lost}
+    again = driver.preempt(wants("gang", "a", (2, 4)), suggested=there)
+    assert kept in nodes_of(again)
+    assert set(nodes_of(again)) <= there
+    spared = f"loan{lost[1:]}"
+    assert driver.cluster.group(spared).state is GroupState.ALLOCATED
+    assert spared not in again.victims
+
+
+def test_a_group_whose_victims_are_gone_starts_on_a_suggested_node_and_not_on_its_reservation() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(lent("left", "b", 4), suggested=["n0"])
+    driver.bind(lent("right", "b", 4), suggested=["n1"])
+    (reserved,) = nodes_of(driver.preempt(wants("job", "a", 4)))
+    other = "n1" if reserved == "n0" else "n0"
+    driver.release("left", "right")
+    bound = driver.bind(wants("job", "a", 4), suggested=[other])
+    assert nodes_of(bound) == [other]
+    driver.bind(wants("theirs", "b", 4))
+
+
+def test_a_reservation_on_suggested_nodes_stays_whatever_else_is_suggested() -> None:
+    driver, decision = reserved_beside_loans()
+    again = driver.ask(wants("gang", "a", (2, 4)), suggested=nodes_of(decision))
+    assert isinstance(again, Preempt)
+    assert again.placement.pods == decision.placement.pods

@@ -20,6 +20,7 @@ from hived.spec.compiled import ClusterSpec
 from . import journal, looking, recovery
 from .answers import again, offer, plan_for, refuse_another
 from .decisions import Bind, Decision, Preempt, Wait
+from .demands import Demand
 from .dooming import see_bad
 from .groups import Group
 from .health import leaf_state, set_health
@@ -32,6 +33,7 @@ from .plans import Plan
 from .reasons import PreemptedBy, Reason
 from .reconfiguring import reconfigured
 from .recovery import Reconfiguration, Record
+from .replanning import replanned
 from .requests import Request
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
@@ -91,7 +93,8 @@ class Cluster:
         ``suggested_nodes``: it may only go there (names the cluster does not know are ignored); ``now``: seconds by the
         caller's clock, kept as the time since when it waits or runs. Nothing changes, except that a group that has to
         wait is remembered with its reasons. Asked again for a group that runs, the answer is its placement; for one
-        that is preempting, what it has reserved and who still has to go.
+        that is preempting, what it has reserved and who still has to go, or another placement, where it could start at
+        once or its reservation is not suggested any more. Without one, its reservation ends, and it waits.
         """
         if self._log is None:
             return self._schedule(request, suggested_nodes, now)
@@ -113,17 +116,32 @@ class Cluster:
         group = state.groups.get(request.group)
         if group is not None:
             refuse_another(group, request)
-            return again(state, group)
+            if group.running:
+                return again(state, group)
+            return self._schedule_again(group, demand, self._suggested(suggested_nodes), now)
         suggested = self._suggested(suggested_nodes)
         plan = plan_for(state, request, demand, suggested)
         if plan is not None:
-            plan.now = now
-            decision = offer(state, plan)
-            self._offers.remember(decision, plan)
-            return decision
+            return self._offered(plan, now)
         wait = Wait(request.group, reasons(state, request, demand, suggested))
         state.wait(request, wait.reasons, now)
         return wait
+
+    def _schedule_again(self, group: Group, demand: Demand, suggested: Suggested | None, now: float) -> Decision:
+        """The answer for a group that has reserved: there, elsewhere by now, or nowhere on the suggested nodes."""
+        plan = replanned(self._state, group, demand, suggested)
+        if plan is None:
+            return again(self._state, group)
+        if isinstance(plan, Plan):
+            return self._offered(plan, now)
+        self._state.withdraw(group, plan)
+        return Wait(group.name, plan)
+
+    def _offered(self, plan: Plan, now: float) -> Bind | Preempt:
+        plan.now = now
+        decision = offer(self._state, plan)
+        self._offers.remember(decision, plan)
+        return decision
 
     def _suggested(self, names: Collection[str] | None) -> Suggested | None:
         if names is None:
@@ -169,14 +187,17 @@ class Cluster:
             raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
         state = self._state
         group = state.groups.get(decision.group)
-        if group is not None:
+        if group is not None and (group.running or decision.placement == group.placement):
             self._commit_again(group, decision)
             return
         plan = self._offers.plan(decision)
         if plan.version != state.version:  # which rises under a new spec too
             state.step_back()
             plan = self._still(decision, plan)
-        state.admit(plan)
+        if group is not None:
+            state.move(group, plan)
+        else:
+            state.admit(plan)
         self._offers.forget(decision.group)
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
@@ -195,10 +216,15 @@ class Cluster:
         state = self._state
         try:
             demand = state.demands.of(plan.request)
-            again = plan_for(state, plan.request, demand, self._suggested(plan.suggested))
+            suggested = self._suggested(plan.suggested)
+            group = state.groups.get(decision.group)
+            if group is not None:
+                again = replanned(state, group, demand, suggested)
+            else:
+                again = plan_for(state, plan.request, demand, suggested)
         except RequestError as error:
             raise RequestError("decision", f"out of date: {error}") from None
-        if again is not None and offer(state, again) == decision:
+        if isinstance(again, Plan) and offer(state, again) == decision:
             again.now = plan.now
             return again
         state.step_back()

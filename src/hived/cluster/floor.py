@@ -73,6 +73,12 @@ class Floor:
             self.states.apply(LeafEvent.RESERVE, node, mask)
             self._claim(group, node, mask)
 
+    def reserve_again(self, group: Group) -> None:
+        """Undo a :meth:`cancel` that was only tried out: the groups of a node stand in the order they came in."""
+        self.reserve(group, group.parts)
+        for node in {node for _, node, _ in group.parts}:
+            self.holders[node] = dict(sorted(self.holders[node].items(), key=lambda held: held[0].sequence))
+
     def bind(self, group: Group) -> None:
         """``group`` starts on what it has reserved."""
         for _, node, mask in group.parts:

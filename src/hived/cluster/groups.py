@@ -23,6 +23,7 @@ class Group:
         "preempted_by",
         "priority",
         "relaxed",
+        "replanned",
         "request",
         "sequence",
         "since",
@@ -63,6 +64,8 @@ class Group:
         self.relaxed: tuple[str, ...] = ()
         #: while preempting: who still has to go, in the order in which they started
         self.victims: dict[Group, None] = {}
+        #: while preempting: the state's version and the suggested nodes when it was last found to start nowhere else
+        self.replanned: tuple[int, frozenset[str] | None] = (-1, None)
         #: while being preempted: for whom
         self.preempted_by: dict[Group, None] = {}
         #: the group for whose sake it became opportunistic (lazy preemption)

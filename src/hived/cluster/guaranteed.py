@@ -41,7 +41,7 @@ def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
 
 def place(state: State, request: Request, demand: Demand, suggested: Suggested | None = None) -> Plan | None:
     """The plan for a guaranteed group, None when it has to wait. O(levels + pods) where it fits at once."""
-    plan = _at(state, request, demand, -1, suggested)
+    plan = on_free(state, request, demand, suggested)
     if plan is not None:
         return plan
     tenancies = state.tenancies[demand.tenant]
@@ -51,6 +51,27 @@ def place(state: State, request: Request, demand: Demand, suggested: Suggested |
         if plan is not None:
             return plan
     return None
+
+
+def on_free(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> Plan | None:
+    """The plan for a guaranteed group on free leaves of its VC, None where others of the VC would have to go."""
+    return _at(state, request, demand, -1, suggested)
+
+
+def bound_to_idle(
+    state: State, group: Group, demand: Demand, tenancy: Tenancy, suggested: Suggested | None
+) -> Plan | None:
+    """The plan for the virtual leaves that a group has chosen, bound to idle physical ones; None where they cannot be.
+
+    The leaves are bound to nothing, and free, when this is called.
+    """
+    plan = Plan(group.request, demand, group.chain, group.level)
+    plan.tenancy, plan.pods, plan.relaxed = tenancy, group.spots, group.relaxed
+    if not _bind(state, plan, suggested):
+        return None
+    plan.bound = True
+    state.ahead = plan
+    return None if crowded(tenancy, plan) else plan
 
 
 def _first_that_fits(state: State, request: Request, demand: Demand, lower: list[int]) -> int:

@@ -14,6 +14,7 @@ from .explaining import explain_bind, explain_preempt, explain_running, explain_
 from .obstacles import reasons
 from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, WaitingForPreemption
 from .recovery import Record
+from .replanning import replanned
 from .requests import Request
 from .state import State
 from .states import GroupState
@@ -56,11 +57,15 @@ def plan(state: State, request: Request, suggested: Callable[[], Suggested | Non
         group = state.groups.get(request.group)
         if group is not None:
             refuse_another(group, request)
-            return PlanAnswer("now", again(state, group), ())
         nodes = suggested()
     except RequestError as error:
         why: tuple[Reason, ...] = (Misconfigured(error.field, error.message),)
         return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
+    if group is not None:
+        moved = None if group.running else replanned(state, group, demand, nodes)
+        if isinstance(moved, tuple):
+            return PlanAnswer("waits", Wait(request.group, moved), moved)
+        return PlanAnswer("now", again(state, group) if moved is None else offer(state, moved), ())
     found = plan_for(state, request, demand, nodes)
     if found is not None:
         decision = offer(state, found)

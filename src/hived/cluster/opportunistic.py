@@ -22,16 +22,24 @@ from .suggested import Suggested
 
 def place(state: State, request: Request, demand: Demand, suggested: Suggested | None = None) -> Plan | None:
     """The plan for an opportunistic group, None when it has to wait. O(levels + pods) where GPUs are idle."""
+    plan = on_idle(state, request, demand, suggested)
+    if plan is not None:
+        return plan
+    for choice in demand.choices:
+        plan = _from_others(state, request, demand, choice, suggested)
+        if plan is not None:
+            return plan
+    return None
+
+
+def on_idle(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> Plan | None:
+    """The plan for an opportunistic group on idle GPUs, None where others would have to go."""
     for step in range(demand.most_caps):
         for choice in demand.choices:
             if step < len(choice.caps):
                 plan = _idle(state, request, demand, choice, step, suggested)
                 if plan is not None:
                     return plan
-    for choice in demand.choices:
-        plan = _from_others(state, request, demand, choice, suggested)
-        if plan is not None:
-            return plan
     return None
 
 

@@ -153,7 +153,7 @@ class State:
             victim.preempted_by[group] = None
             victim.happens(GroupEvent.CHOOSE)
         for other in plan.overtaken:  # its bindings stay until the group has taken its leaves
-            self._give_up(other)
+            self._cancel(other)
         floor = self.floors[plan.chain]
         if plan.victims:
             floor.reserve(group, group.parts)
@@ -168,7 +168,7 @@ class State:
         for other in plan.overtaken:
             if other.guaranteed:
                 self.tenancies[other.tenant][other.tenancy].unbind(other.spots)
-            self._back_to_waiting(other, LostReservation(group.name, None))
+            self._back_to_waiting(other, (LostReservation(group.name, None),))
         self.waiting.pop(group.name, None)
         self.groups[group.name] = group
         return group
@@ -225,7 +225,7 @@ class State:
             group.preempted_by.clear()
             self._leave(group)
         else:
-            self._give_up(group)
+            self._cancel(group)
         had_only_reserved = not group.running
         if group.guaranteed:
             self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
@@ -235,15 +235,49 @@ class State:
         if had_only_reserved:
             self._restore_after(group)
 
-    def withdraw(self, group: Group, why: LostReservation) -> None:
+    def withdraw(self, group: Group, why: tuple[Reason, ...]) -> None:
         """A preempting group loses its reservation, and waits again."""
         self.version += 1
-        self._give_up(group)
-        if group.guaranteed:
-            self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
+        self.give_up(group)
         self._back_to_waiting(group, why)
 
-    def _give_up(self, group: Group) -> None:
+    def move(self, group: Group, plan: Plan) -> None:
+        """A preempting group starts, or reserves, as ``plan`` has it, and not where it has reserved."""
+        if self.ahead is not plan:
+            self.step_back()
+        made_room = [other for other in self.displaced if other.displaced_by is group]
+        self.give_up(group)
+        group.happens(GroupEvent.OVERTAKE)
+        del self.groups[group.name]
+        moved = self.admit(plan)
+        for other in made_room:
+            other.displaced_by = moved
+
+    def give_up(self, group: Group) -> None:
+        """The reservation ends, and its virtual leaves are unbound. The group is where it was in the list of groups."""
+        self._cancel(group)
+        if group.guaranteed:
+            self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
+
+    def reserve_again(
+        self, group: Group, wanted: Sequence[tuple[Group, Sequence[Group]]], borrowers: Sequence[Group]
+    ) -> None:
+        """Undo a :meth:`give_up` that was only tried out; its virtual leaves are bound as they were already.
+
+        ``wanted``: its victims, and who wants each; ``borrowers``: its tenant's opportunistic groups.
+        """
+        for victim, preemptors in wanted:
+            victim.happens(GroupEvent.CHOOSE)
+            victim.preempted_by = dict.fromkeys(preemptors)
+            group.victims[victim] = None
+        if group.guaranteed:
+            self.tenancies[group.tenant][group.tenancy].take_again(group)
+        else:
+            self.lend(group)
+            self.borrowers[group.tenant] = dict.fromkeys(borrowers)
+        self.floors[group.chain].reserve_again(group)
+
+    def _cancel(self, group: Group) -> None:
         """The reservation ends; victims that nobody else wants are spared."""
         self.floors[group.chain].cancel(group)
         for victim in group.victims:
@@ -261,10 +295,10 @@ class State:
                 self.lent[chain][group.tenant] -= group.gpus_in(chain)
             del self.borrowers[group.tenant][group]
 
-    def _back_to_waiting(self, group: Group, why: LostReservation) -> None:
+    def _back_to_waiting(self, group: Group, why: tuple[Reason, ...]) -> None:
         group.happens(GroupEvent.OVERTAKE)
         del self.groups[group.name]
-        self.wait(group.request, (why,), group.since)
+        self.wait(group.request, why, group.since)
         self._restore_after(group)
 
     def wait(self, request: Request, reasons: tuple[Reason, ...], now: float) -> None:
@@ -355,7 +389,7 @@ class State:
                 if not group.running and any(
                     p.chain == chain and p.node == node and p.mask & mask for p in group.parts
                 ):
-                    self.withdraw(group, LostReservation(None, floor.chain.hierarchy.spec.node_names[node]))
+                    self.withdraw(group, (LostReservation(None, floor.chain.hierarchy.spec.node_names[node]),))
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
