@@ -41,6 +41,7 @@ class Api:
             timeout=PATIENCE_S,
             trust_env=False,
         )
+        self.warnings: list[str] = []  #: what the API server has said beside its answers: deprecations and the like
 
     def close(self) -> None:
         """No more requests."""
@@ -61,6 +62,7 @@ class Api:
                 if verb == "POST" or time.monotonic() > give_up:
                     raise
                 time.sleep(0.1)
+        self.warnings += answer.headers.get_list("warning")
         found: Json = answer.json()
         if answer.is_error:
             raise RefusedError(answer.status_code, str(found.get("reason")), str(found.get("message")))

@@ -17,7 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from .binaries import Binaries
+from .manifests import PLAIN, by_key, in_folder
 
 PATIENCE_S = 60.0
 #: our name for each user, the user's own name there, and the user's groups
@@ -28,8 +31,7 @@ USERS = {
     "hived": ("hived", ""),
     "standby": ("hived-standby", ""),
 }
-BACKOFF_S = (10, 60)  #: until kube-scheduler looks at a waiting pod again by itself: the first time, at most
-MANAGED = ("hivedscheduler.microsoft.com/pod-scheduling-enable", "hived.io/gpu", "nvidia.com/gpu", "amd.com/gpu")
+SCHEDULER_CONFIG = "ConfigMap", "hived", "hived-scheduler"
 #: not run: what would need kubelets, a cloud, or volumes; and who would taint nodes that no kubelet keeps alive
 CONTROLLERS = (
     "*,-nodelifecycle,-nodeipam,-route,-service,-cloud-node-lifecycle,-attachdetach,"
@@ -228,39 +230,19 @@ class ControlPlane:
         self._stop(_scheduler(scheduler_name))
 
     def _scheduler_config(self, url: str, name: str, extender: Mapping[str, Any]) -> dict[str, Any]:
+        """What ``deploy/`` ships, but for who asks whom."""
+        config: dict[str, Any] = yaml.safe_load(by_key(in_folder(PLAIN))[SCHEDULER_CONFIG]["data"]["config.yaml"])
         minor = self.binaries.version[1]
-        version = "v1beta1" if minor < 23 else "v1beta3" if minor < 25 else "v1"
-        at = f"127.0.0.1:{_free_port()}"  # else it is 10251, which another may have
-        plain = {"healthzBindAddress": at, "metricsBindAddress": at} if minor < 23 else {}
+        if minor < 23:  # else it is 10251, which another may have
+            config["healthzBindAddress"] = config["metricsBindAddress"] = f"127.0.0.1:{_free_port()}"
+        config["apiVersion"] = f"kubescheduler.config.k8s.io/{config_version(minor)}"
+        config["leaderElection"] = {"leaderElect": False}
+        config["clientConnection"]["kubeconfig"] = str(self.kubeconfig("scheduler"))
+        (profile,), (shipped,) = config["profiles"], config["extenders"]
         return {
-            **plain,
-            "apiVersion": f"kubescheduler.config.k8s.io/{version}",
-            "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": str(self.kubeconfig("scheduler")), "qps": 1000, "burst": 1000},
-            "leaderElection": {"leaderElect": False},
-            "percentageOfNodesToScore": 100,
-            "podInitialBackoffSeconds": BACKOFF_S[0],
-            "podMaxBackoffSeconds": BACKOFF_S[1],
-            "profiles": [
-                {
-                    "schedulerName": name,
-                    "pluginConfig": [{"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}}],
-                }
-            ],
-            "extenders": [
-                {
-                    "urlPrefix": url,
-                    "filterVerb": "filter",
-                    "preemptVerb": "preempt",
-                    "bindVerb": "bind",
-                    "enableHTTPS": False,
-                    "httpTimeout": "30s",
-                    "nodeCacheCapable": True,
-                    "ignorable": False,
-                    "managedResources": [{"name": resource, "ignoredByScheduler": True} for resource in MANAGED],
-                    **extender,
-                }
-            ],
+            **config,
+            "profiles": [{**profile, "schedulerName": name}],
+            "extenders": [{**shipped, "urlPrefix": url, **extender}],
         }
 
     def _no_plain_port(self) -> list[str]:
@@ -328,6 +310,11 @@ class ControlPlane:
                     state = "does not get ready" if ended is None else f"ended with {ended}"
                     raise RuntimeError(f"{name} {state}: {error}\n{self.log(name)[-3000:]}") from None
             time.sleep(0.05)
+
+
+def config_version(minor: int) -> str:
+    """Of kube-scheduler's configuration, as Kubernetes 1.``minor`` knows it."""
+    return "v1beta1" if minor < 22 else "v1beta2" if minor < 23 else "v1beta3" if minor < 25 else "v1"
 
 
 def cpu_s(pid: int) -> float:

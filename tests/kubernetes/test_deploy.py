@@ -18,7 +18,6 @@ from hived.engines.kubernetes.asking import GANG_OWNERS, Ask, ask, concerns, gan
 from hived.engines.kubernetes.objects import Pod
 from hived.engines.kubernetes.owners import members_of
 
-from .control_plane import BACKOFF_S
 from .manifests import CHART, DEPLOY, EXAMPLES, MONITORING, PLAIN, Manifest, by_key, in_folder, pod_templates
 
 #: every metric of the service, with its labels
@@ -217,12 +216,15 @@ def test_kube_scheduler_shows_hived_all_nodes() -> None:
     assert preemption == {"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 100}}
 
 
+def test_the_kube_scheduler_is_the_one_that_the_tests_run() -> None:
+    image = CONTAINERS["kube-scheduler"]["image"]
+    version = re.search(r"k8s.io/kubernetes (v\S+)", (DEPLOY.parent / "tools/control_plane/go.mod").read_text())
+    assert version is not None
+    assert image.rpartition(":")[2] == version[1]
+
+
 def test_who_decides_is_reached_while_the_kube_scheduler_beside_it_is_not_ready() -> None:
     assert OBJECTS["Service", "hived", "hived"]["spec"]["publishNotReadyAddresses"] is True
-
-
-def test_kube_scheduler_is_patient_with_waiting_pods_as_it_is_where_that_was_measured() -> None:
-    assert (CONFIG["podInitialBackoffSeconds"], CONFIG["podMaxBackoffSeconds"]) == BACKOFF_S
 
 
 def test_what_is_opportunistic_can_be_preempted_by_what_is_guaranteed_and_by_what_has_no_class() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 import yaml
 
 from ..cluster import Api, RefusedError, wait_until
-from ..control_plane import ControlPlane
+from ..control_plane import SCHEDULER_CONFIG, ControlPlane, config_version
 from ..manifests import EXAMPLES, PLAIN, Manifest, by_key, in_folder, key, pod_templates
 
 ACCOUNT = "system:serviceaccount:hived:hived"
@@ -67,6 +68,14 @@ def api(control_plane: ControlPlane) -> Iterator[Api]:
     apply(api, PLAIN_OBJECTS["Namespace", "", "hived"])
     yield api
     api.close()
+
+
+@pytest.fixture(autouse=True)
+def no_warnings(api: Api) -> Iterator[None]:
+    """The API server has nothing to say against what is sent to it: nothing is deprecated."""
+    api.warnings.clear()
+    yield
+    assert api.warnings == []
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +130,7 @@ def test_a_manifest_is_taken_as_it_is(control_plane: ControlPlane, api: Api, man
 def test_an_example_is_taken_as_it_is(control_plane: ControlPlane, api: Api, manifest: Manifest) -> None:
     if manifest["kind"] == "Job" and control_plane.binaries.version < (1, 21):  # which brought this field
         manifest = {**manifest, "spec": {k: v for k, v in manifest["spec"].items() if k != "completionMode"}}
-    manifest = {**manifest, "metadata": {**manifest["metadata"], "namespace": "hived"}}
+    manifest = {**manifest, "metadata": {**manifest["metadata"], "namespace": "default"}}
     found = api("POST", path_of(manifest).rpartition("/")[0], manifest, dryRun="All")
     assert contains(found, manifest)  # what is not known would have been dropped
 
@@ -282,11 +291,10 @@ def test_kube_scheduler_starts_with_our_configuration_and_these_rights(
     (user,) = as_admin["users"]
     user["user"] |= {"as": ACCOUNT, "as-groups": GROUPS}
     kubeconfig.write_text(json.dumps(as_admin))
-    config = yaml.safe_load(PLAIN_OBJECTS["ConfigMap", "hived", "hived-scheduler"]["data"]["config.yaml"])
+    config = yaml.safe_load(PLAIN_OBJECTS[SCHEDULER_CONFIG]["data"]["config.yaml"])
     minor = control_plane.binaries.version[1]
-    version = "v1beta1" if minor < 22 else "v1beta2" if minor < 23 else "v1beta3" if minor < 25 else "v1"
-    config["apiVersion"] = f"kubescheduler.config.k8s.io/{version}"
-    config["clientConnection"] = {"kubeconfig": str(kubeconfig)}
+    config["apiVersion"] = f"kubescheduler.config.k8s.io/{config_version(minor)}"
+    config["clientConnection"]["kubeconfig"] = str(kubeconfig)
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     command = [
         str(control_plane.binaries.path("kube-scheduler")),
@@ -303,7 +311,7 @@ def test_kube_scheduler_starts_with_our_configuration_and_these_rights(
             assert scheduler.poll() is None, log.read_text()
         finally:
             scheduler.terminate()
-    assert "forbidden" not in log.read_text()
+    assert not re.search("forbidden|deprecated", log.read_text())
     api("DELETE", lease)
 
 
