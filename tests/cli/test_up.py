@@ -66,6 +66,26 @@ def test_the_demo_shows_a_preemption_and_an_explained_wait_and_leaves_nothing(tm
     assert not [pid for pid in _with_in_environment(f"TMPDIR={tmp_path}") if pid != os.getpid()]
 
 
+def test_the_garbage_collector_leaves_what_is_there_at_the_start_alone(tmp_path: Path) -> None:
+    at_the_end = (
+        "import atexit, gc; atexit.register(lambda: print('frozen', gc.get_freeze_count(), gc.get_threshold()))"
+    )
+    (tmp_path / "sitecustomize.py").write_text(at_the_end, encoding="utf-8")
+    process = hived(
+        "up", "--devices", "2", "--state", str(tmp_path / "state"), folder=tmp_path, PYTHONPATH=str(tmp_path)
+    )
+    assert process.stdout is not None
+    told = ""
+    while "Ctrl-C" not in told:
+        told += process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    frozen = re.search(r"frozen (\d+) \((\d+),", rest)
+    assert frozen is not None, rest
+    assert int(frozen.group(1)) > 10_000, "objects that are never looked through again"
+    assert int(frozen.group(2)) > 700, "Python's own threshold looks far too often"
+
+
 def test_jobs_outlive_the_engine_and_the_next_one_has_them(tmp_path: Path) -> None:
     state = ("--state", str(tmp_path / "state"))
     first = hived("up", "--devices", "2", "-q", *state, folder=tmp_path)

@@ -482,3 +482,16 @@ def test_the_status_is_told_when_sharing_safety_is_broken_and_says_so() -> None:
     world.known.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
     told = service.status()
     assert (told.safety_margin, told.guaranteed) == (-1, 4)
+
+
+def test_a_picture_is_made_anew_of_what_changed_alone_and_all_who_look_at_one_moment_share_it() -> None:
+    world = World()
+    gangs = [world.runs("vision", 4), world.runs("research", 2)]
+    source = looking_at(world)
+    before = source.picture(VIEW)
+    assert all(a is b for a, b in zip(before.holders, source.picture(VIEW).holders, strict=True))
+    new = world.runs("speech", 1)
+    world.end(gangs[0])
+    shown = {holder.id: holder for holder in source.picture(VIEW).holders}
+    assert set(shown) == {gangs[1].name, new.name}
+    assert shown[gangs[1].name] is before.holders[1]

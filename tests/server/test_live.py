@@ -393,3 +393,20 @@ def test_a_real_engine_is_followed_update_by_update(lives: Lives) -> None:
         assert source.curves(VIEW).at
 
     lives.live(story)
+
+
+def test_a_picture_is_made_anew_of_what_changed_alone_and_all_who_look_at_one_moment_share_it() -> None:
+    driver = Driver()
+    for _ in range(3):
+        driver.submit(job("vision", gpus=1))
+    source = looking_at(driver)
+    before = source.picture(VIEW)
+    assert all(a is b for a, b in zip(before.holders, source.picture(VIEW).holders, strict=True))
+    driver.submit(job("vision", gpus=1))
+    driver.end(driver.jobs[1])
+    shown = {holder.id: holder for holder in source.picture(VIEW).holders}
+    assert list(shown) == ["2", "3", "4"]
+    assert all(shown[holder.id] is holder for holder in before.holders if holder.id != "1")
+    assert driver.jobs[2].placement is not None
+    driver.do(lambda machine: machine.cancel(driver.jobs[2], driver.now))
+    assert next(holder for holder in source.picture(VIEW).holders if holder.id == "2").stopping

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Waiting
+from hived.errors import HivedError
+from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, Waiting, updated
 from hived.words import counted
 
 from .client import Engine, EngineGoneError, connect
@@ -22,6 +24,7 @@ _COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#
 _USED, _BORROWED, _KEPT, _IDLE, _BAD = "█", "▒", "░", "·", "×"
 _BAR, _NARROW, _NARROW_BAR = 24, 90, 10
 _LEAST_ROWS = 3
+_AGAIN_S = 1.0  #: before the next try to reach an engine that does not answer
 _RUNNING = (
     Column("ID", right=True), Column("RUNNING"), Column("VC"), Column("GPUS", right=True), Column("PRIO", right=True),
     Column("RUN", right=True), Column("WHERE", cut=True),
@@ -52,7 +55,8 @@ def top(
             print_answer(there.get("/v1/dashboard/picture"), form)
             return
         if has_screen():
-            full_screen(_Live(there).draw)
+            with _Live(there) as live:
+                full_screen(live.draw)
             return
         width = output().width
         output().print(_drawn(_layout(there), _picture(there), width if output().is_terminal else 120, None))
@@ -67,26 +71,71 @@ def _picture(there: Engine) -> Picture:
 
 
 class _Live:
-    """The latest picture; the one before while no engine answers."""
+    """The latest picture, and the last that was known while no engine answers.
+
+    A thread follows the engine's stream: a picture costs the engine what the cluster is large, an update what changed.
+    """
 
     def __init__(self, there: Engine) -> None:
         self._there = there
         self._layout = _layout(there)
         self._picture: Picture | None = None
-        self._asked = time.monotonic()
+        self._heard = 0.0  #: when the picture came
+        self._trouble = ""
+        self._failure: HivedError | None = None  #: what it cannot go on with
+        self._begun = threading.Event()
+        self._left = False
+
+    def __enter__(self) -> _Live:
+        threading.Thread(target=self._follow, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left = True
 
     def draw(self, width: int, height: int) -> RenderableType:
-        trouble = ""
+        self._begun.wait()
+        if self._failure is not None:
+            raise self._failure
+        assert self._picture is not None
+        now = self._picture
+        if not self._trouble and self._layout.end is None:  # time goes on while nothing changes
+            now = now.model_copy(update={"at": now.at + time.monotonic() - self._heard})
+        return _drawn(self._layout, now, width, height, self._trouble)
+
+    def _follow(self) -> None:
         try:
-            if self._picture is not None and time.monotonic() - self._asked > 5:  # the spec may have been replaced
-                self._layout, self._asked = _layout(self._there), time.monotonic()
-            self._picture = _picture(self._there)
-        except EngineGoneError as error:
-            if self._picture is None:
+            if self._layout.end is not None:
+                self._take("picture", self._there.get("/v1/dashboard/picture"))
+            while self._layout.end is None and not self._left:
+                try:
+                    for name, value in self._there.stream("/v1/dashboard/stream"):
+                        self._take(name, value)
+                except EngineGoneError as error:
+                    if self._picture is None:
+                        raise
+                    self._trouble = str(error)
+                time.sleep(_AGAIN_S)
+        except HivedError as error:
+            self._failure = error
+        except Exception:
+            if not self._left:  # else the connection was closed under it
                 raise
-            trouble = str(error)
-            self._asked = 0.0
-        return _drawn(self._layout, self._picture, width, height, trouble)
+        finally:
+            self._begun.set()
+
+    def _take(self, name: str, value: object) -> None:
+        if name == "open":
+            self._layout = _layout(self._there)  # another engine may answer than before
+        elif name == "layout":
+            self._layout = self._there.understood(Layout, value)
+        elif name in ("picture", "update"):
+            if name == "picture":
+                self._picture = self._there.understood(Picture, value)
+            elif self._picture is not None:
+                self._picture = updated(self._picture, self._there.understood(Update, value))
+            self._heard, self._trouble = time.monotonic(), ""
+            self._begun.set()
 
 
 def _drawn(layout: Layout, picture: Picture, width: int, height: int | None, trouble: str = "") -> RenderableType:

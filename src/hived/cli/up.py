@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -213,6 +214,10 @@ class _Up:
         helpers: list[asyncio.Task[None]] = []
         try:
             await engine.start()
+            # what is here now is here for long: looking through it for garbage would hold up everybody now and then
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 20, 100)
             assert engine.failed is not None
             source = LiveSource(engine, _title(self._spec))
             token = await self._serve(engine, source, server)

@@ -14,7 +14,7 @@ from hived.errors import NotFoundError
 
 from . import pictures
 from .curves import LiveCurves
-from .mapping import Map, after, chains, in_turn, kept_idle, usage, virtual_clusters
+from .mapping import Held, Map, after, chains, in_turn, kept_idle, usage, virtual_clusters
 from .stays import stays
 
 VIEW = "live"
@@ -53,12 +53,12 @@ class LiveSource:
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:
         """Now."""
         self._check(view)
-        machine = self._engine.machine
-        holders = [self._holder(job) for job in machine.jobs.values() if job.placement is not None]
+        machine, seq = self._engine.machine, self._engine.last_event
+        held = (_held(job) for job in machine.jobs.values() if job.placement is not None)
         return pictures.Picture(
-            seq=self._engine.last_event,
+            seq=seq,
             at=self._engine.clock(),
-            holders=holders,
+            holders=self._map.holders(seq, held),
             bad=self._bad(),
             queue=self._queue(),
             queue_total=sum(machine.occupancy.waiting.values()),
@@ -85,7 +85,7 @@ class LiveSource:
             seq=recent[-1].seq,
             at=at,
             gone=[str(n) for n in touched if n not in jobs or jobs[n].placement is None],
-            holders=[self._holder(job) for job in held],
+            holders=[self._map.holder(_held(job)) for job in held],
             bad=self._bad() if any(event.kind in _HARDWARE for event in new) else None,
             queue=self._queue(),
             queue_total=waiting,
@@ -151,23 +151,6 @@ class LiveSource:
         if self._map.spec is not self._engine.cluster.spec:
             self._map = Map(self._engine.cluster.spec)
 
-    def _holder(self, job: Job) -> pictures.Holder:
-        assert job.placement is not None
-        parts, binding = self._map.parts(job.placement, job.spec.vc)
-        kind = "guaranteed" if job.placement.guaranteed else "opportunistic"
-        return pictures.Holder(
-            id=str(job.id),
-            name=job.name,
-            vc=job.spec.vc,
-            kind="reserved" if job.state is JobState.RESERVED else kind,  # type: ignore[arg-type]  # one of the words
-            gpus=job.gpus,
-            since=job.since,
-            stopping=job.state is JobState.STOPPING,
-            priority=job.spec.priority,
-            parts=parts,
-            binding=binding,
-        )
-
     def _bad(self) -> list[pictures.Stretch]:
         health = self._engine.machine.health
         by_node: dict[str, list[int]] = {}
@@ -212,3 +195,19 @@ class LiveSource:
             bad=sum(count for _, _, _, count in self._bad()),
             fragmentation=len(counts.nodes) / self._map.nodes if self._map.nodes else 0.0,
         )
+
+
+def _held(job: Job) -> Held:
+    placement = job.placement
+    assert placement is not None
+    return Held(
+        str(job.id),
+        job.name,
+        job.spec.vc,
+        "reserved" if job.state is JobState.RESERVED else "guaranteed" if placement.guaranteed else "opportunistic",
+        job.gpus,
+        job.since,
+        job.state is JobState.STOPPING,
+        job.spec.priority,
+        placement,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Reversible
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
@@ -27,6 +27,20 @@ Numbered = TypeVar("Numbered", bound=_HasNumber)
 Member = TypeVar("Member", bound=InLine)
 
 
+class Held(NamedTuple):
+    """A job with a placement, as the dashboard shows it: all that its :class:`~.pictures.Holder` is made of."""
+
+    id: str
+    name: str
+    vc: str
+    kind: Literal["guaranteed", "opportunistic", "reserved"]
+    gpus: int
+    since: float
+    stopping: bool
+    priority: int
+    placement: Placement
+
+
 class Map:
     """Nodes and devices of a spec as the numbers that pictures have. O(nodes) to make."""
 
@@ -41,6 +55,42 @@ class Map:
         #: GPUs that each VC reserved, in the order of the spec
         self.reserved = {vc.name: vc.gpus for vc in virtual_clusters(spec)}
         self._chains = {chain.name: number for number, chain in enumerate(spec.chains)}
+        #: what was shown before, by id: a job is the same from picture to picture until something happens to it
+        self._shown: dict[str, tuple[Held, pictures.Holder]] = {}
+        #: number of the event after which the last picture was, and its holders
+        self._all: tuple[int, list[pictures.Holder]] | None = None
+
+    def holders(self, seq: int, held: Iterable[Held]) -> list[pictures.Holder]:
+        """All jobs that have a placement after event number ``seq``; all pictures of one number share them.
+
+        O(jobs), and :meth:`holder` for those that are new or have changed; O(1) where the number is that of the last
+        picture. What was known of any other job is forgotten.
+        """
+        if self._all is None or self._all[0] != seq:
+            self._shown = {one.id: (one, self.holder(one)) for one in held}
+            self._all = seq, [holder for _, holder in self._shown.values()]
+        return self._all[1]
+
+    def holder(self, held: Held) -> pictures.Holder:
+        """One of them. O(its GPUs), or O(1) where nothing has changed since it was shown."""
+        known = self._shown.get(held.id)
+        if known is not None and known[0] == held:  # the placement is the same object, and not compared
+            return known[1]
+        parts, binding = self.parts(held.placement, held.vc)
+        holder = pictures.Holder(
+            id=held.id,
+            name=held.name,
+            vc=held.vc,
+            kind=held.kind,
+            gpus=held.gpus,
+            since=held.since,
+            stopping=held.stopping,
+            priority=held.priority,
+            parts=parts,
+            binding=binding,
+        )
+        self._shown[held.id] = held, holder
+        return holder
 
     def stretches(self, chain: str, pod: PodPlacement) -> list[pictures.Stretch]:
         """Where devices of a node are, in this chain before others."""

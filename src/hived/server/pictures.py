@@ -153,6 +153,21 @@ class Update(Model):
     sample: Sample | None
 
 
+def updated(picture: Picture, update: Update) -> Picture:
+    """The picture after what changed since. O(holders)."""
+    gone = {*update.gone, *(holder.id for holder in update.holders)}
+    return Picture(
+        seq=update.seq,
+        at=update.at,
+        holders=[*(holder for holder in picture.holders if holder.id not in gone), *update.holders],
+        bad=picture.bad if update.bad is None else update.bad,
+        queue=picture.queue if update.queue is None else update.queue,
+        queue_total=update.queue_total,
+        usage=update.usage,
+        totals=update.totals,
+    )
+
+
 class Curves(Model):
     """Over time, a list per quantity; delays in seconds per VC where they are known."""
 

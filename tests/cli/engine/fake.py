@@ -67,6 +67,7 @@ class Engine:
         self.users: list[str] = []
         self.vcs = list(VCS)
         self.asked: list[str] = []  #: jobs that somebody looked at
+        self.pictures = 0  #: that were asked for
         self.lines = ['{"n":0}', '{"n":1}']
 
     # -- what a test does
@@ -263,6 +264,10 @@ class Engine:
         )  # fmt: skip
 
     def picture(self, view: str, at: float | None = None) -> Picture:
+        self.pictures += 1
+        return self._picture()
+
+    def _picture(self) -> Picture:
         now = time.time()
         holding = [job for job in self.all if job.placement]
         waiting = [job for job in self.all if job.state in ("queued", "backoff", "reserved")]
@@ -299,7 +304,13 @@ class Engine:
         )  # fmt: skip
 
     def update(self, view: str, seq: int) -> Update | None:
-        return None
+        now = self._picture()
+        touched = {str(event.job) for event in self.happened if event.seq > seq and event.job is not None}
+        held = [holder for holder in now.holders if holder.id in touched]
+        return Update(
+            seq=now.seq, at=now.at, gone=sorted(touched - {holder.id for holder in held}), holders=held, bad=None,
+            queue=now.queue, queue_total=now.queue_total, usage=now.usage, totals=now.totals, sample=None,
+        )  # fmt: skip
 
     def curves(self, view: str) -> Curves:
         return Curves(at=[], guaranteed=[], opportunistic=[], fragmentation=[], waiting=[])

@@ -82,6 +82,22 @@ def test_top_is_live_until_somebody_leaves(running: Running, key: str) -> None:
         assert "Traceback" not in terminal.seen
 
 
+def test_top_asks_for_one_picture_and_then_hears_what_changes_while_its_clock_goes_on(running: Running) -> None:
+    engine = running.engine
+    fill(engine)
+    with Terminal(["top"]) as terminal:
+        terminal.until("late-3")
+        terminal.until(" 3s  node-0:0-3")  # how long the first has run
+        engine.end(engine.all[0])
+        engine.start(engine.all[2])
+        terminal.until(" 4s  node-1:0-3")
+        engine.add(name="newcomer", gpus=4)
+        terminal.until("newcomer-4")
+        terminal.press("q")
+        assert terminal.code() == 0
+    assert engine.pictures == 1
+
+
 def test_top_stays_while_the_engine_restarts(running: Running) -> None:
     fill(running.engine)
     with Terminal(["top"]) as terminal:

@@ -13,7 +13,7 @@ from hived.engines.kubernetes.state import MindState
 from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.curves import LiveCurves
-from hived.server.mapping import Map, after, chains, kept_idle, usage, virtual_clusters
+from hived.server.mapping import Held, Map, after, chains, kept_idle, usage, virtual_clusters
 from hived.spec.compiled import ClusterSpec
 
 from .reading import waiting
@@ -61,11 +61,12 @@ class KubernetesSource:
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:
         """Now."""
         mind = self._now(view)
+        seq = self._first + (0 if mind is None else mind.seq)
         gangs = () if mind is None else mind.gangs.values()
         return pictures.Picture(
-            seq=self._first + (0 if mind is None else mind.seq),
+            seq=seq,
             at=self._engine.clock(),
-            holders=[self._holder(gang) for gang in gangs if gang.placement is not None],
+            holders=self._map.holders(seq, (_held(gang) for gang in gangs if gang.placement is not None)),
             bad=self._bad(mind),
             queue=self._queue(mind),
             queue_total=self._waiting(mind),
@@ -92,7 +93,9 @@ class KubernetesSource:
             at=at,
             gone=[name for name, gang in touched.items() if gang is None or gang.placement is None],
             holders=[
-                self._holder(gang) for gang in touched.values() if gang is not None and gang.placement is not None
+                self._map.holder(_held(gang))
+                for gang in touched.values()
+                if gang is not None and gang.placement is not None
             ],
             bad=self._bad(mind) if any(change.kind == "node" for change in new) else None,
             queue=self._queue(mind),
@@ -169,23 +172,6 @@ class KubernetesSource:
         if self._map.spec is not self._spec:
             self._map = Map(self._spec)
 
-    def _holder(self, gang: Gang) -> pictures.Holder:
-        assert gang.placement is not None
-        parts, binding = self._map.parts(gang.placement, gang.vc)
-        kind = "guaranteed" if gang.guaranteed else "opportunistic"
-        return pictures.Holder(
-            id=gang.name,
-            name=gang.name,
-            vc=gang.vc,
-            kind="reserved" if gang.state is GangState.RESERVED else kind,  # type: ignore[arg-type]  # one of the words
-            gpus=gang.gpus,
-            since=gang.since,
-            stopping=gang.state is GangState.PREEMPTED,
-            priority=gang.priority,
-            parts=parts,
-            binding=binding,
-        )
-
     def _bad(self, mind: MindState | None) -> list[pictures.Stretch]:
         """O(bad nodes + bad devices)."""
         if mind is None:
@@ -242,3 +228,19 @@ class KubernetesSource:
         """A replica that does not decide has nothing to say about the cluster."""
         if mind is not None:
             self._curves.add(self._engine.clock(), self._totals(mind), self._waiting(mind))
+
+
+def _held(gang: Gang) -> Held:
+    placement = gang.placement
+    assert placement is not None
+    return Held(
+        gang.name,
+        gang.name,
+        gang.vc,
+        "reserved" if gang.state is GangState.RESERVED else "guaranteed" if gang.guaranteed else "opportunistic",
+        gang.gpus,
+        gang.since,
+        gang.state is GangState.PREEMPTED,
+        gang.priority,
+        placement,
+    )
