@@ -238,6 +238,29 @@ def test_a_reservation_on_hardware_that_turns_bad_is_lost_and_the_place_kept(eng
     assert owner.state in (JobState.RUNNING, JobState.RESERVED)
 
 
+def test_a_job_that_has_reserved_starts_elsewhere_once_there_is_room(engine: Driver) -> None:
+    loans = [engine.submit(job("research", 2, priority=-1)) for _ in range(4)]
+    owner = engine.submit(job("vision", 4))
+    assert stands(owner, JobState.RESERVED)
+    slow = [loan for loan in loans if stands(loan, JobState.STOPPING)]
+    assert len(slow) == 2
+    for loan in loans:
+        if loan not in slow:
+            engine.end(loan)
+    assert stands(owner, JobState.RUNNING), "though its victims take their time"
+    assert all(stands(loan, JobState.STOPPING) for loan in slow)
+
+
+def test_a_job_that_has_reserved_starts_where_another_of_its_vc_has_ended(engine: Driver) -> None:
+    low, other = engine.submit(job("vision", 2)), engine.submit(job("vision", 2))
+    high = engine.submit(job("vision", 2, priority=9))
+    victim, ends = (low, other) if stands(low, JobState.STOPPING) else (other, low)
+    engine.end(ends)
+    assert stands(high, JobState.RUNNING)
+    engine.gone(victim)
+    assert stands(victim, JobState.QUEUED) or stands(victim, JobState.RUNNING)
+
+
 def test_a_lazy_job_runs_on_as_opportunistic(engine: Driver) -> None:
     lazy = engine.submit(job("vision", 4, lazy_preemption=True))
     high = engine.submit(job("vision", 4, priority=9))

@@ -30,10 +30,19 @@ class Decider(MindState):
         again = True
         while again:
             for gang in list(self.reserved.values()):
-                if not self.cluster.group(gang.name).victims:
+                if gang.name in self.reserved and self._stands_otherwise(gang):
                     self._ask(gang, at)
             self.lines.dispatch(lambda gang: self._ask(gang, at), self._share)
-            again = any(not self.cluster.group(name).victims for name in self.reserved)
+            again = any(self._stands_otherwise(gang) for gang in self.reserved.values())
+
+    def _stands_otherwise(self, gang: Gang) -> bool:
+        """Whether a gang that has reserved can start by now, there or elsewhere, or has to go from there."""
+        decision = self.cluster.plan(gang.request, self._usable(gang)).decision
+        return not isinstance(decision, Preempt) or decision.placement != gang.placement
+
+    def _usable(self, gang: Gang) -> list[str] | None:
+        """The nodes that kube-scheduler would take for a gang; None: all."""
+        return [name for name in self.nodes.healthy if name not in gang.excluded] if gang.excluded else None
 
     def _ask(self, gang: Gang, at: float) -> Bind | Preempt | Wait | None:
         """Ask the core for ``gang``, and carry the answer out. ``None``: its request is not right for this cluster.
@@ -48,9 +57,9 @@ class Decider(MindState):
         if kind in self._waits and gang.state is GangState.WAITING:
             gang.wrong, gang.reasons = "", self._waits[kind]
             return Wait(gang.name, gang.reasons)
-        nodes = [name for name in self.nodes.healthy if name not in gang.excluded] if gang.excluded else None
+        had = gang.placement if gang.state is GangState.RESERVED else None
         try:
-            decision = self.cluster.schedule(gang.request, nodes, now=at)
+            decision = self.cluster.schedule(gang.request, self._usable(gang), now=at)
         except RequestError as error:
             gang.wrong = error.message
             gang.reasons = (Misconfigured(error.field, error.message),)
@@ -58,10 +67,14 @@ class Decider(MindState):
         gang.wrong = ""
         if isinstance(decision, Wait):
             gang.reasons = self._waits[kind] = decision.reasons
+            if had is not None:
+                self.unreserve(gang, "kube-scheduler does not take its nodes any more", at)
             return decision
-        if isinstance(decision, Preempt) and gang.state is GangState.RESERVED:
+        if isinstance(decision, Preempt) and decision.placement == had:
             return decision  # as before: some victims are not gone yet
         self.cluster.commit(decision)
+        if had is not None and isinstance(decision, Preempt):
+            self.becomes(gang, GangEvent.UNRESERVED, None, at, "other GPUs are reserved for it by now")
         for name in decision.overtaken:
             self.unreserve(self.gangs[name], f"{gang.name}, of a higher priority, took it", at)
         for name in decision.downgraded:
@@ -75,6 +88,9 @@ class Decider(MindState):
             self._preempt(gang, [self.gangs[name] for name in decision.victims], at)
         else:
             self._place(gang, decision.placement, at)
+        if had is not None and decision.placement != had:
+            self.others_are_spared(at)
+            self.lines.freed(gang.vc)
         return decision
 
     def _place(self, gang: Gang, placement: Placement, at: float) -> None:

@@ -160,6 +160,10 @@ class Gang:
         self.slots: list[str | None] = []
         #: nodes that kube-scheduler did not offer, the last time
         self.excluded: frozenset[str] = frozenset()
+        #: healthy nodes that its last filter question left out
+        self.not_offered: frozenset[str] = frozenset()
+        #: nodes that its last preempt question offered, which pods of lower priority may have to leave first
+        self.emptied: frozenset[str] = frozenset()
         #: why it waits, as the core said last
         self.reasons: tuple[Reason, ...] = ()
         #: what is wrong with its request, in this cluster

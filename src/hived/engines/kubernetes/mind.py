@@ -232,12 +232,19 @@ class Mind(Decider):
     # -- kube-scheduler asks --------------------------------------------------------------------------------------
 
     def asked(
-        self, pod: Pod, members: tuple[Member, ...] | None, offered: Collection[str], at: float, some: bool = False
+        self,
+        pod: Pod,
+        members: tuple[Member, ...] | None,
+        offered: Collection[str],
+        at: float,
+        some: bool = False,
+        emptied: bool = False,
     ) -> PodEntry:
         """kube-scheduler wants to know about ``pod``, and would take the nodes ``offered``. Decides what can be.
 
-        ``some``: it would take others as well, and asks about them next. Raises :class:`NotFoundError` for a pod that
-        is gone.
+        ``some``: it would take others as well, and asks about them next. ``emptied``: beside those of its last
+        question, it would take these once pods of lower priority have left them. Raises :class:`NotFoundError` for a
+        pod that is gone.
         """
         uid = pod.metadata.uid
         entry = self.pods.get(uid)
@@ -254,7 +261,13 @@ class Mind(Decider):
         gang.asked, gang.reminders = True, 0
         if not gang.ask.anywhere and not some:
             # of nodes that the spec lacks nothing is wanted, bad ones the core leaves out by itself
-            excluded = frozenset(self.nodes.healthy.difference(offered))
+            if emptied:
+                gang.emptied = frozenset(offered)
+            else:
+                gang.not_offered = frozenset(self.nodes.healthy.difference(offered))
+            excluded = gang.not_offered
+            if emptied or gang.state is GangState.RESERVED:
+                excluded -= gang.emptied
             if len(self._exclusions) >= _EXCLUSIONS:
                 self._exclusions.clear()
             excluded = self._exclusions.setdefault(excluded, excluded)  # one object, so that equal ones are told fast
@@ -311,9 +324,8 @@ class Mind(Decider):
     ) -> PodEntry:
         """The same, about nodes that would do if pods of lower priority went: beside those of the last question."""
         entry = self.pods.get(pod.metadata.uid)
-        if entry is not None and entry.gang is not None and entry.gang.asked:
-            offered = self.nodes.healthy.difference(entry.gang.excluded).union(offered)
-        return self.asked(pod, members, offered, at)
+        asked = entry is not None and entry.gang is not None and entry.gang.asked
+        return self.asked(pod, members, offered, at, emptied=asked)
 
     def bind_failed(self, uid: str, at: float) -> None:
         """That was not done, for sure."""

@@ -168,9 +168,14 @@ class Machine:
     def dispatch(self, at: float) -> None:
         """Let start who can: those with a reservation, the lines of the VCs where something changed, then loans."""
         for job in list(self.reserved.values()):
-            if not self.cluster.group(job.name).victims:
+            if job.id in self.reserved and self._stands_otherwise(job):
                 self._ask(job, at)
         self.lines.dispatch(lambda job: self._ask(job, at), self._share)
+
+    def _stands_otherwise(self, job: Job) -> bool:
+        """Whether a job that has reserved can start by now, there or elsewhere, or can spare victims of its own VC."""
+        decision = self.cluster.plan(job.request()).decision
+        return not isinstance(decision, Preempt) or decision.placement != job.placement
 
     def turn(self) -> Turn:
         """What has come of the facts since the last call."""
@@ -188,14 +193,20 @@ class Machine:
             return None
         if isinstance(decision, Wait):
             return decision
-        if isinstance(decision, Preempt) and job.state is JobState.RESERVED:
+        had = job.placement if job.state is JobState.RESERVED else None
+        if isinstance(decision, Preempt) and decision.placement == had:
             return decision  # as before: some victims are not gone yet
         self.cluster.commit(decision)
+        if had is not None and decision.placement != had:  # what it had reserved is free
+            self._restored(at)
+            self.lines.freed(job.vc)
+            if isinstance(decision, Preempt):
+                self._happens(job, JobEvent.UNRESERVED, at, {"why": "other GPUs are reserved for it by now"})
         for name in decision.overtaken:
             self._unreserve(self.by_group[name], f"{job.name}, of a higher priority, took it", at)
         for name in decision.downgraded:
             self._stands(self.by_group[name], f"made room for {job.name}", at)
-        if job.state is JobState.QUEUED:
+        if had is None:
             self.lines.of(job).remove(job)
         if isinstance(decision, Bind):
             self.reserved.pop(job.id, None)
