@@ -110,7 +110,7 @@ def kubernetes(
             min=0.0,
             max=3600.0,
         ),
-    ] = 2.0,
+    ] = 0.0,
     log_format: Annotated[LogFormat, typer.Option(help="The log, on standard error.")] = LogFormat.TEXT,
 ) -> None:
     """Answer kube-scheduler: where pods go, who waits and why, who has to go.

@@ -113,17 +113,17 @@ class BindAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def answer(
-    mind: MindState, entry: PodEntry, offered: Sequence[str], tells_unresolvable: bool, some: bool = False
+    mind: MindState, entry: PodEntry, offered: Sequence[str], unresolvable: bool, some: bool = False
 ) -> tuple[str, Answer]:
     """What filter is answered about a pod that was :meth:`~.mind.Mind.asked` for, and that in one word. O(nodes).
 
-    ``some``: kube-scheduler asks about other nodes next. ``tells_unresolvable``: it understands
-    ``FailedAndUnresolvableNodes`` (from 1.21 on).
+    ``some``: kube-scheduler asks about other nodes next. ``unresolvable``: its own preemption is not to try the nodes
+    that are refused (from 1.22 on; before, it asks who has to go only about nodes that it may try).
     """
     gang = entry.gang
     if gang is None:
         entry.waited = True
-        return "refused", refusal(str(entry.refused), offered, tells_unresolvable)
+        return "refused", refusal(str(entry.refused), offered, unresolvable)
     if gang.state is GangState.PLACED and gang.placement is not None and entry.slot is not None:
         node = gang.placement.pods[entry.slot].node
         if node in offered:
@@ -135,28 +135,19 @@ def answer(
         if gang.ask.anywhere and not entry.holds:
             mind.instruct(Bind(entry.uid, entry.key))
             why = f"bound to {node} whatever kube-scheduler makes of it"
-            return "forced", refusal(why, offered, tells_unresolvable)
+            return "forced", refusal(why, offered, unresolvable)
         text = f"its place is on {node}, which kube-scheduler does not take for it"
         tell(mind, entry, text)
-        return "not offered", refusal(text, offered, False)
+        return "not offered", refusal(text, offered, unresolvable)
     entry.waited = True
     if gang.state is GangState.RESERVED:
         why = shortly(mind, gang)[0]
         tell(mind, entry, explain_pod(mind, entry, None))
-        waiting = {node for node, _ in victims(mind, entry)}
-        failed = {node: f"hived: {why}"[:_LONGEST] for node in offered if node in waiting}
-        rest = {node: "hived: its cells are elsewhere" for node in offered if node not in waiting}
-        return "preempting", Answer(
-            NodeNames=[],
-            FailedNodes=failed if tells_unresolvable else failed | rest,
-            FailedAndUnresolvableNodes=rest if tells_unresolvable else None,
-        )
+        return "preempting", refusal(why, offered, unresolvable)
     text = explain_pod(mind, entry, None)
     why = next(iter(shortly(mind, gang)), text.rpartition("\n- ")[2])
     tell(mind, entry, text)
-    # nodes that kube-scheduler would take only after preempting may be what it needs
-    narrowed = bool(gang.excluded) and gang.state is GangState.WAITING
-    return "wait", refusal(why, offered, tells_unresolvable and not narrowed)
+    return "wait", refusal(why, offered, unresolvable)
 
 
 def tell(mind: MindState, entry: PodEntry, text: str) -> None:

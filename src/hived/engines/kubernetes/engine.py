@@ -56,7 +56,7 @@ class Engine:
         source: SpecSource,
         *,
         identity: str,
-        evict_after: float = 2.0,
+        evict_after: float = 0.0,
         elect: Callable[[Callable[[bool], None]], Leader] | None = None,
         own_pod: tuple[str, str] | None = None,
         counts: Counts | None = None,
@@ -84,7 +84,7 @@ class Engine:
         self._binder = PodBinder(api, self.counts, self.clock, self._spawn)
         #: once it leads
         self._feed: Feed | None = None
-        self._tells_unresolvable = False
+        self._unresolvable = False
         self._turn_is_due = False
         self._changed = asyncio.Event()
         self._logged = 0
@@ -97,7 +97,8 @@ class Engine:
         self.failed = loop.create_future()
         self.spec = understood(await patiently(self._source.read), self._source.name)
         self.spec_loaded_at = self.clock()
-        self._tells_unresolvable = await patiently(self._api.version) >= (1, 21)
+        # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds nobody to preempt
+        self._unresolvable = await patiently(self._api.version) >= (1, 22)
         self._spawn(self._source.follow(self._new_spec, self._refuse_spec))
         if self._leader is None:
             self._lead()
@@ -269,10 +270,10 @@ class Engine:
         except AskError as error:
             self.decides().unreadable(pod, error, self.clock())
             self._turn_soon()
-            return "refused", refusal(str(error), nodes, self._tells_unresolvable)
+            return "refused", refusal(str(error), nodes, self._unresolvable)
         except NotFoundError as error:
             return "gone", Answer(Error=str(error))
-        found = answer(mind, entry, nodes, self._tells_unresolvable, some)
+        found = answer(mind, entry, nodes, self._unresolvable, some)
         self._turn_soon()
         return found
 

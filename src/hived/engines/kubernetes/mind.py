@@ -47,7 +47,7 @@ class Mind(Decider):
     ``evict_after``: seconds that kube-scheduler has to delete the pods of a victim before they are told to go.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, evict_after: float = 2.0, first_seq: int = 0) -> None:
+    def __init__(self, cluster: Cluster, policy: Policy, evict_after: float = 0.0, first_seq: int = 0) -> None:
         super().__init__(cluster, Lines(policy), evict_after, first_seq)
         #: pods that are gone
         self._gone: OrderedDict[str, None] = OrderedDict()
