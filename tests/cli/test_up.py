@@ -122,6 +122,7 @@ def test_jobs_outlive_the_engine_and_the_next_one_has_them(tmp_path: Path) -> No
         (["up", "spec.yaml", "--vc", "a=1"], ["virtualClusters"]),
         (["up", "none.yaml", "--simulated"], ["none.yaml"]),
         (["up", "--devices", "4", "--vc", "a"], ["--vc a", "vision=4"]),
+        (["up", "--devices", "4", "--vc", os.fsdecode(b"\xff=1")], ["--vc", "vision=4"]),
         (["up", "--devices", "4", "--vc", "a=0"], ["a=0", "at least 1"]),
         (["up", "--devices", "4", "--vc", "a=1", "--vc", "a=1"], ["given twice"]),
         (["up", "--devices", "4", "--vc", "a=3", "--vc", "b=2"], ["5 GPUs are shared out", "there are 4"]),
