@@ -16,6 +16,7 @@ from pathlib import Path
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.model import JobSpec
+from hived.engines.local.store import Store
 from hived.simulator import Options, Scheme, run_experiment
 from hived.simulator.traces import Trace, TraceJob, generate_table1, read_trace
 from hived.spec import ClusterSpec, parse_spec, spec_from_quotas
@@ -83,7 +84,7 @@ def as_submitted(job: TraceJob) -> JobSpec:
 
 async def live_delays(spec: ClusterSpec, jobs: Sequence[TraceJob], folder: Path) -> list[float]:
     """The same from an engine that runs them."""
-    engine = Engine(spec, folder, Simulated())
+    engine = Engine(spec, Store(folder), Simulated())
     await engine.start()
     loop = asyncio.get_running_loop()
     start = loop.time() + 0.5

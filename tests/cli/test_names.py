@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -105,16 +104,3 @@ def test_nodes_with_the_placements_own_signs_in_their_names_can_still_be_told_ap
     else:
         assert answer.code == 2
         assert answer.err.count("\n") == 1
-
-
-def test_files_whose_names_are_no_text_are_read_and_written(hived: Hived, folder: Path) -> None:
-    odd = folder / os.fsdecode(b"d\xff")
-    odd.mkdir()
-    for name in ("spec.yaml", "trace.csv"):
-        (folder / name).rename(odd / f"{odd.name}-{name}")
-    spec, trace = odd / f"{odd.name}-spec.yaml", odd / f"{odd.name}-trace.csv"
-    assert hived("check", spec).code == 0
-    assert json.loads(hived("check", "--json", spec).out)["feasible"]
-    assert hived("trace", "describe", "--json", trace).code == 0
-    assert hived("simulate", "--spec", spec, "--trace", trace, "--out", odd / "out").code == 0
-    assert json.loads((odd / "out" / "summary.json").read_text(encoding="utf-8"))["trace"]["name"] == r"d\udcff-trace"

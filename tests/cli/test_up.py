@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from hived.cli.up import up
+from hived.errors import InputError
 
 
 def hived(*arguments: str, folder: Path, **more: str) -> subprocess.Popen[str]:
@@ -105,12 +109,81 @@ def test_jobs_outlive_the_engine_and_the_next_one_has_them(tmp_path: Path) -> No
         assert "running" in text
         code, text = refused("cancel", *state, "sleep", folder=tmp_path)
         assert code == 0, text
-        code, text = refused("wait", *state, "--timeout", "30s", "1", folder=tmp_path)
+        code, text = refused("wait", *state, "--timeout", "30", "1", folder=tmp_path)
         assert "cancelled" in text
     finally:
         second.send_signal(signal.SIGINT)
         second.communicate(timeout=30)
     assert second.returncode == 0
+
+
+def test_a_restart_goes_on_as_the_last_start_was_and_asks_before_it_takes_cells(tmp_path: Path) -> None:
+    # without --vc all of it was one VC, and who had been guaranteed was stopped for whoever came
+    state = ("--state", str(tmp_path / "state"))
+    shares = ("--vc", "a=2", "--vc", "b=2")
+
+    def life(*arguments: str, of: str, kind: str) -> str:
+        """Start it so, look whether the job is of this kind, and stop it again. What it said."""
+        engine = hived("up", *arguments, *state, folder=tmp_path)
+        _wait_for(tmp_path / "state" / "hived.sock", engine)
+        if not (tmp_path / "begun").exists():
+            code, text = refused("submit", *state, "--vc", "a", "--gpus", "2", "--", "sleep", "300", folder=tmp_path)
+            assert code == 0, text
+            (tmp_path / "begun").touch()
+        code, text = refused("ps", *state, "-o", "json", folder=tmp_path)
+        (job,) = json.loads(text)["jobs"]
+        assert (job["vc"], job["kind"], job["placement"][0]["devices"]) == ("a", kind, [0, 1])
+        engine.send_signal(signal.SIGINT)
+        said, _ = engine.communicate(timeout=60)
+        assert engine.returncode == 0
+        (tmp_path / "state" / "hived.sock").unlink(missing_ok=True)
+        assert of in said, said
+        return said
+
+    try:
+        life("--devices", "4", *shares, of="a 2, b 2", kind="guaranteed")
+        for others in (("--devices", "4", "--vc", "c=4"), ("--devices", "1", "--vc", "a=1")):
+            code, text = refused("up", *others, *state, folder=tmp_path)
+            assert code == 2
+            assert "takes the cells of 1 running job" in text
+            assert "sleep-1 (2 GPUs of a)" in text
+            assert "--yes" in text
+        code, text = refused("up", "--devices", "3", *state, folder=tmp_path)
+        assert code == 2
+        assert "4 GPUs are shared out as at the last start (--vc a=2 --vc b=2), and there are 3" in text
+        life(of="4 simulated devices; a 2, b 2 (as at the last start)", kind="guaranteed")
+        life("--devices", "8", of="8 simulated devices; a 2, b 2", kind="guaranteed")
+        life("--devices", "4", "--vc", "c=4", "--yes", of="c 4", kind="opportunistic")
+        life(of="c 4 (as at the last start)", kind="opportunistic")
+        life("--devices", "4", *shares, of="sleep-1 is guaranteed again", kind="guaranteed")
+    finally:
+        engine = hived("up", *state, folder=tmp_path)
+        _wait_for(tmp_path / "state" / "hived.sock", engine)
+        refused("cancel", *state, "1", folder=tmp_path)
+        refused("wait", *state, "--timeout", "30", "1", folder=tmp_path)
+        engine.send_signal(signal.SIGINT)
+        engine.communicate(timeout=60)
+
+
+def test_a_log_does_not_have_the_token(tmp_path: Path) -> None:
+    # whoever may read the journal of a service could have run anything as its user
+    engine = hived(
+        "up", "--devices", "2", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state"), folder=tmp_path
+    )
+    _wait_for(tmp_path / "state" / "hived.sock", engine)
+    engine.send_signal(signal.SIGINT)
+    said, _ = engine.communicate(timeout=60)
+    assert re.search(r"dashboard  http://127\.0\.0\.1:\d+/\n", said), said
+    assert (tmp_path / "state" / "token").read_text() not in said
+    assert f"{tmp_path}/state/token" in said
+
+
+def test_a_group_is_not_let_in_to_an_engine_of_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # every member could have run anything as root
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(InputError, match=r"--group gpu: hived up runs as root.*start it as a user of its own"):
+        up(devices=2, group="gpu", state=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +195,6 @@ def test_jobs_outlive_the_engine_and_the_next_one_has_them(tmp_path: Path) -> No
         (["up", "spec.yaml", "--vc", "a=1"], ["virtualClusters"]),
         (["up", "none.yaml", "--simulated"], ["none.yaml"]),
         (["up", "--devices", "4", "--vc", "a"], ["--vc a", "vision=4"]),
-        (["up", "--devices", "4", "--vc", os.fsdecode(b"\xff=1")], ["--vc", "vision=4"]),
         (["up", "--devices", "4", "--vc", "a=0"], ["a=0", "at least 1"]),
         (["up", "--devices", "4", "--vc", "a=1", "--vc", "a=1"], ["given twice"]),
         (["up", "--devices", "4", "--vc", "a=3", "--vc", "b=2"], ["5 GPUs are shared out", "there are 4"]),

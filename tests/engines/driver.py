@@ -16,6 +16,7 @@ from hived.engines.local.machine import Machine
 from hived.engines.local.model import Event, JobSpec, JobState
 from hived.engines.local.occupancy import Occupancy
 from hived.engines.local.turns import StartTasks, StopTasks, WakeAt
+from hived.engines.places import places
 from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
 
@@ -95,8 +96,11 @@ class Driver:
             self.settle()
         self.now = until
 
-    def restart(self) -> None:
-        """The engine is killed, and another takes over what the store has: rows of the jobs that have not ended."""
+    def restart(self, spec: ClusterSpec | None = None) -> None:
+        """The engine is killed, and another takes over what the store has: rows of the jobs that have not ended.
+
+        ``spec``: what it is started with, if not with the same.
+        """
         rows = [
             (found.id, json.dumps(spec_data(found.spec)), json.dumps(found.status()))
             for found in self.jobs.values()
@@ -112,6 +116,9 @@ class Driver:
         taken = [Job.restored(n, spec_from(json.loads(spec)), json.loads(status)) for n, spec, status in rows]
         self.jobs |= {found.id: found for found in taken}
         self.machine.recover(taken, self.now)
+        if spec is not None:
+            self.machine.reconfigure(spec, self.now)
+            self.spec = spec
         self.settle()
 
     # -- what comes of them ---------------------------------------------------------------------------------------
@@ -140,6 +147,7 @@ class Driver:
         machine.cluster.validate()
         assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
         held: Counter[tuple[str, int]] = Counter()
+        known = set(places(machine.cluster.spec))
         counted = Occupancy()
         for found in self.jobs.values():
             assert (found.id in machine.jobs) is not found.state.ended
@@ -153,10 +161,19 @@ class Driver:
                 assert found.placement is not None
                 assert runs, f"{found.name} is {found.state}, and none of its tasks is left"
                 assert all(attempt == found.attempt for _, attempt, _ in runs)
-                held.update((pod.node, device) for pod in found.placement.pods for device in pod.leaf_cells)
+                own = {(pod.node, device) for pod in found.placement.pods for device in pod.leaf_cells}
+                assert len(own) == found.gpus, f"{found.name} has lost some of its devices"
+                held.update(own)
                 core = machine.cluster.group(found.name)
-                assert core.placement == found.placement
                 assert core.guaranteed is found.guaranteed
+                assert core.placement is not None
+                if own <= known:
+                    assert core.placement == found.placement
+                else:
+                    beyond = {(pod.node, device) for pod in machine.beyond[found.id] for device in pod.leaf_cells}
+                    assert beyond == own - known
+                    assert not found.guaranteed
+            assert found.id not in machine.beyond or found.state.holds
         assert max(held.values(), default=1) == 1, "a device is held twice"
         for name in ("used", "lent", "waiting", "nodes", "displaced", "states"):
             ours, theirs = getattr(counted, name), getattr(machine.occupancy, name)

@@ -49,7 +49,12 @@ class Lives:
             loop = asyncio.get_running_loop()
             unhandled: list[dict[str, Any]] = []
             loop.set_exception_handler(lambda _, context: unhandled.append(context))
-            engine = Engine(self.spec, self.folder, devices or Simulated(), **options)
+            store = Store(self.folder)
+            try:
+                engine = Engine(self.spec, store, devices or Simulated(), **options)
+            except BaseException:
+                store.close()
+                raise
             self.engines.append(engine)
             try:
                 await engine.start()

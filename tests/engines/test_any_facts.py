@@ -15,11 +15,14 @@ from hived.engines.places import places
 from .driver import FAILED, STOPPED, WELL, Driver, job, stands
 
 VCS = (("vision", 4), ("speech", 2), ("research", 2))
+#: devices, and who reserved how many
 OTHER_SHARES = (
-    VCS,
-    (("vision", 2), ("speech", 4), ("research", 2)),
-    (("vision", 8),),
-    (("vision", 4), ("speech", 1)),
+    (8, VCS),
+    (8, (("vision", 2), ("speech", 4), ("research", 2))),
+    (8, (("vision", 8),)),
+    (8, (("vision", 4), ("speech", 1))),
+    (4, (("vision", 2), ("speech", 2))),
+    (5, VCS[:1]),
 )
 
 
@@ -68,7 +71,7 @@ def one_fact(engine: Driver, choose: random.Random) -> None:
             why = choose.choice((None, None, "NVML: lost"))
             engine.do(lambda machine: machine.set_health(chosen, why, engine.now))
         case 14:
-            engine.restart()
+            engine.restart(choose.choice((None, engine_spec(choose))))
         case 15:
             try:
                 engine.do(lambda machine: machine.reconfigure(engine_spec(choose), engine.now))
@@ -80,7 +83,8 @@ def one_fact(engine: Driver, choose: random.Random) -> None:
 
 
 def engine_spec(choose: random.Random):  # type: ignore[no-untyped-def]
-    return spec_for("node", 8, "GPU", choose.choice(OTHER_SHARES))
+    devices, shares = choose.choice(OTHER_SHARES)
+    return spec_for("node", devices, "GPU", shares)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -36,6 +36,7 @@ class FakeNvml:
         self.without_rows: set[int] = set()
         self.without_events: set[int] = set()
         self.hidden: set[int] = set()  #: of which not even a handle can be had
+        self.there: list[int] | None = None  #: the boards that NVML counts, in its order; None: all
         self.xids: list[tuple[int, int]] = []
         self.watched: set[int] = set()
         self.open = 0
@@ -49,7 +50,7 @@ class FakeNvml:
         self.open -= 1
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.names)
+        return len(self.names if self.there is None else self.there)
 
     def nvmlDeviceGetHandleByIndex(self, number: int) -> str:  # noqa: N802
         if number in self.hidden:
@@ -69,7 +70,8 @@ class FakeNvml:
         return self.names[self.number(handle)]
 
     def nvmlDeviceGetUUID(self, handle: str) -> str:  # noqa: N802
-        return f"GPU-{handle[7:]}"  # the library remembers it, even of one that is lost
+        board = int(handle[7:]) if self.there is None else self.there[int(handle[7:])]
+        return f"GPU-{board}"  # the library remembers it, even of one that is lost
 
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> object:  # noqa: N802
         return self.number(handle)
@@ -214,6 +216,90 @@ def test_a_platform_without_events_has_its_questions(nvml: FakeNvml, monkeypatch
     nvml.lost = {0}
     assert list(found.health(NODE)) == [("node", 0)]
     found.close()
+
+
+# -- numbers that stay ------------------------------------------------------------------------------------------------
+
+
+def after(nvml: FakeNvml, there: list[int], known: tuple[str, ...], same_boot: bool = True) -> Nvml:
+    """What a start finds while NVML counts these boards."""
+    nvml.there = there
+    found = find_gpus("node", known, same_boot)
+    assert found is not None
+    found.close()
+    return found
+
+
+FOUR = ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
+
+
+def test_a_gpu_that_nvml_misses_for_one_start_is_bad_and_the_others_keep_their_numbers(nvml: FakeNvml) -> None:
+    # NVML counts those behind it anew: number 2 was another board then, and had a job already
+    missed = after(nvml, [0, 2, 3], FOUR)
+    assert missed.uuids == FOUR
+    assert dict(missed.health(NODE)) == {("node", 1): "NVML does not find it since the engine was started"}
+    missed.check(spec_for("node", 4, "GPU", []))
+    assert "1 not found" in missed.what
+    assert missed.visible([0, 2]) == "GPU-0,GPU-2"
+    assert missed.visible([1, 3]) == "GPU-1,GPU-3"
+    nvml.lost = {2}
+    assert dict(missed.health(NODE)) == {("node", 3): "NVML: GPU is lost"}
+    back = after(nvml, [0, 1, 2, 3], missed.uuids)
+    nvml.lost = set()
+    assert back.uuids == FOUR
+    assert back.health(NODE) == {}
+    assert back.visible([0, 2]) == "0,2"
+
+
+def test_an_xid_is_of_the_gpu_that_has_the_number_here(nvml: FakeNvml) -> None:
+    missed = after(nvml, [0, 2, 3], FOUR)
+    missed.health(NODE)
+    nvml.xids = [(1, FATAL)]
+    assert dict(missed.health(NODE)) == {("node", 2): "NVML: XID 79"}
+
+
+def test_once_a_gpu_is_lost_the_others_are_named_so_that_no_count_is_needed(nvml: FakeNvml, gpus: Nvml) -> None:
+    # CUDA leaves out the lost one and counts the others anew: number 2 was 3
+    gpus.health(NODE)
+    assert gpus.visible([2, 3]) == "2,3"
+    nvml.lost = {1}
+    gpus.health(NODE)
+    assert gpus.visible([2, 3]) == "GPU-2,GPU-3"
+
+
+@pytest.mark.parametrize(
+    ("known", "there", "same_boot", "numbers"),
+    [
+        ((), [0, 1], True, ("GPU-0", "GPU-1")),
+        (FOUR[:2], [3, 0, 1], True, ("GPU-0", "GPU-1", "GPU-3")),
+        (FOUR[:2], [3, 0], True, ("GPU-0", "GPU-1", "GPU-3")),
+        (FOUR[:2], [3, 0], False, ("GPU-0", "GPU-3")),
+        (("GPU-0", ""), [0, 1], True, ("GPU-0", "GPU-1")),
+        (FOUR, [3, 2, 1, 0], False, FOUR),
+        (FOUR, [1], False, FOUR),
+    ],
+    ids=[
+        "first start",
+        "one more",
+        "another while one is missed",
+        "exchanged",
+        "silent before",
+        "re-ordered",
+        "one left",
+    ],
+)
+def test_a_gpu_keeps_its_number_from_start_to_start(
+    nvml: FakeNvml, known: tuple[str, ...], there: list[int], same_boot: bool, numbers: tuple[str, ...]
+) -> None:
+    assert after(nvml, there, known, same_boot).uuids == numbers
+
+
+def test_two_gpus_that_do_not_say_who_they_are_are_two(nvml: FakeNvml) -> None:
+    nvml.hidden = {1, 2}
+    found = after(nvml, [0, 1, 2, 3], ())
+    assert sorted(found.health(NODE)) == [("node", 1), ("node", 2)]
+    nvml.hidden = set()
+    assert dict(found.health(NODE)) == {("node", 1): None, ("node", 2): None}
 
 
 # -- a spec for them ----------------------------------------------------------------------------------------------

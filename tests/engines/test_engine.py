@@ -751,7 +751,7 @@ def test_a_second_engine_on_the_same_folder_is_refused_and_harms_nobody(lives: L
     async def story(engine: Engine) -> Job:
         job = engine.submit(shell("vision", "echo here; sleep 0.2"))
         with pytest.raises(ConflictError):
-            Engine(lives.spec, lives.folder, Simulated())
+            Store(lives.folder)
         return (await ended(engine, job))[0]
 
     assert lives.live(story).state is JobState.SUCCEEDED

@@ -17,13 +17,15 @@ import pytest
 
 from hived import ConflictError
 from hived.engines.local.jobs import Job
+from hived.engines.local.laststart import last_start
 from hived.engines.local.model import Event, JobState
-from hived.engines.local.store import SCHEMA, Store
+from hived.engines.local.store import MIGRATIONS, Store
 from hived.errors import StorageError
 
 from .driver import job
 
 PATIENCE_S = 30.0
+FIRST_VERSION = Path(__file__).parent / "first_version.sql"
 
 
 @pytest.fixture
@@ -201,17 +203,51 @@ def test_a_disk_that_is_full_refuses_and_keeps_what_there_is(store: Store) -> No
     submitted(store, kept + 1)
 
 
-def test_another_schema_is_refused_and_left_as_it_is(folder: Path) -> None:
+def test_a_newer_schema_is_refused_and_left_as_it_is(folder: Path) -> None:
     # it was refused only after it had been written to, or for the wrong reason
     folder.mkdir(parents=True)
     with closing(sqlite3.connect(folder / "hived.db")) as db:
         db.execute("CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT")
         db.execute("CREATE TABLE jobs (other TEXT) STRICT")
-        db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA + 1),))
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
         db.commit()
     before = rows(folder, "SELECT * FROM sqlite_schema"), rows(folder, "SELECT * FROM meta")
-    one_storage_error(folder, "another version of hived", str(SCHEMA + 1))
+    one_storage_error(folder, "newer version of hived", str(len(MIGRATIONS) + 1))
     assert (rows(folder, "SELECT * FROM sqlite_schema"), rows(folder, "SELECT * FROM meta")) == before
+
+
+def of_the_first_version(folder: Path) -> None:
+    """The file as the first version has left it, with a job that a smaller spec has cut off from its devices."""
+    folder.mkdir(parents=True)
+    with closing(sqlite3.connect(folder / "hived.db")) as db:
+        db.executescript(FIRST_VERSION.read_text(encoding="utf-8"))
+
+
+def test_a_folder_of_the_first_version_goes_on_with_its_running_jobs(folder: Path) -> None:
+    of_the_first_version(folder)
+    for _ in range(2):
+        with closing(Store(folder)) as store:
+            jobs = store.active()
+            assert [found.name for found in jobs] == ["sleep-1", "sleep-2", "sleep-3", "sleep-4"]
+            assert [pod.leaf_cells for found in jobs if found.placement for pod in found.placement.pods] == [
+                (0, 1, 2, 3), (4, 5), (6, 7),
+            ]  # fmt: skip
+            last = last_start(store)
+            assert last is not None
+            assert [chain.gpus for chain in last.spec.chains] == [4]
+            assert last.simulated is None
+    assert rows(folder, "PRAGMA user_version") == [(len(MIGRATIONS),)]
+    assert rows(folder, "SELECT value FROM meta WHERE name = 'schema'") == []
+
+
+def test_a_folder_of_the_first_version_that_cannot_be_brought_to_this_one_is_left_as_it_is(folder: Path) -> None:
+    of_the_first_version(folder)
+    with closing(sqlite3.connect(folder / "hived.db")) as db:
+        db.execute("UPDATE jobs SET status = 'rubbish' WHERE id = 2")
+        db.commit()
+    before = rows(folder, "SELECT * FROM meta")
+    one_storage_error(folder, "damaged", "cannot be brought to this version")
+    assert rows(folder, "SELECT * FROM meta") == before
 
 
 def test_a_database_of_something_else_is_refused_and_left_as_it_is(folder: Path) -> None:

@@ -311,13 +311,13 @@ def test_a_task_is_told_whether_its_gpus_are_its_own(engine: Driver) -> None:
 
 def test_every_task_of_a_gang_is_the_first_of_its_own_node(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=2))
-    variables = task_environment(gang, 1, Path("/nowhere"), "mark", {})
+    variables = task_environment(gang, 1, Path("/nowhere"), "mark", "0", {})
     assert (variables["RANK"], variables["LOCAL_RANK"], variables["LOCAL_WORLD_SIZE"]) == ("1", "0", "1")
 
 
 def told(found: Job, *names: str) -> list[str]:
     """What a task finds in its environment."""
-    variables = task_environment(found, 0, Path("/nowhere"), "mark", {})
+    variables = task_environment(found, 0, Path("/nowhere"), "mark", "0", {})
     return [variables[f"HIVED_{name}"] for name in names]
 
 

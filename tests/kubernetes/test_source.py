@@ -149,8 +149,7 @@ def one_fact(world: World, choose: random.Random) -> None:
     placed = [gang for gang in gangs if gang.state is GangState.PLACED]
     preempted = [gang for gang in gangs if gang.state is GangState.PREEMPTED]
     name = choose.choice(NODES)
-    strangers = list(world.known.foreign.pods)
-    match choose.randrange(20):
+    match choose.randrange(18):
         case 0 | 1 | 2 | 3:
             pods = choose.choice((1, 1, 2, 3))
             world.come(
@@ -179,10 +178,6 @@ def one_fact(world: World, choose: random.Random) -> None:
             world.without_node(name)
         case 17 if choose.random() < 0.5:
             world.reconfigure(other_spec() if choose.random() < 0.5 else spec_from_dict(SPEC))
-        case 18:
-            world.foreign(choose.choice((1, 2, 4)), name)
-        case 19 if strangers:
-            world.foreign_ends(choose.choice(strangers))
         case _:
             world.now += choose.uniform(0, 30)
 

@@ -16,20 +16,17 @@ from hived.server.schema import Job, LogPage
 
 from .client import Engine, EngineGoneError, connect, job_path
 from .console import note
-from .formats import ENDED, NOT_STARTED, WAITING, Form, clean, print_answer
+from .formats import ENDED, WAITING, Form, clean, print_answer
 from .options import EngineOption, FormOption, JobArgument, StateOption, TokenOption
 from .retrying import Retrying
-from .wish import standing
 
-_PAGE = 1_048_576  #: bytes, the most that the engine gives at once: what a page costs hardly depends on its length
+_PAGE = 65_536
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0
-#: the commands that may reach a terminal: colours, and clearing a line
-_PRINTABLE = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K")
+#: what may reach a terminal: line ends, tabs, carriage returns, backspaces, and colours; no other command to it
+_PRINTABLE = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K|[\n\t\r\b]|[^\x00-\x1f\x7f-\x9f]+")
 _CUT_OFF = re.compile(r"\x1b(\[[0-9;:?]*)?\Z")
-#: every command to it, and every control character but line ends, tabs, carriage returns and backspaces
 _CLEARED = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
-    r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|[\x00-\x1f\x7f-\x9f]"
 )
 
 
@@ -70,22 +67,11 @@ def logs(
         if one.attempt and tail is not None:
             start = show_tail(there, one, rank, attempt or one.attempt, tail, out)
         if follow:
-            one = follow_job(there, one, out, rank=rank, attempt=attempt, start=start)
-        elif one.attempt and tail is None:
+            follow_job(there, one, out, rank=rank, attempt=attempt, start=start)
+        elif one.attempt == 0:
+            note(f"{clean(one.name)} has not started yet" + (f": {clean(one.reason)}" if one.reason else ""))
+        elif tail is None:
             show_all(there, one, rank, attempt or one.attempt, out)
-        if out.empty and tail != 0:
-            _explain_silence(one)
-
-
-def _explain_silence(job: Job) -> None:
-    """Say why there is no output; of a job that never will have any, as an error."""
-    name = clean(job.name)
-    if job.state in ENDED and (job.attempt == 0 or job.exit_code == NOT_STARTED):
-        raise NotFoundError(f"no output, since it was never started: {standing(job).removesuffix('.')}")
-    if job.attempt == 0:
-        note(f"{name} has not started yet" + (f": {clean(job.reason)}" if job.reason else ""))
-    else:
-        note(f"{name} has printed nothing" + ("" if job.state in ENDED else " yet"))
 
 
 class Output:
@@ -95,11 +81,9 @@ class Output:
         self._form = form
         self._terminal = sys.stdout.isatty()
         self._rest = ""
-        self.empty = True  #: whether there was none
 
     def page(self, page: LogPage) -> None:
         """One stretch more."""
-        self.empty = self.empty and not page.text
         if self._form is not Form.TABLE:
             print_answer(page.model_dump(), self._form, one_of_many=True)
             return
@@ -137,7 +121,7 @@ def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out:
         while (page := _page(there, job, rank, attempt, pages[-1].next)).next > page.offset:
             pages.append(page)
         text = "".join(page.text for page in pages)
-        if pages[0].offset == 0 or len(text.splitlines()) > lines:  # the first may lack its beginning
+        if pages[0].offset == 0 or text.rstrip("\n").count("\n") >= lines:
             break
         back *= 4
     kept = "".join(text.splitlines(keepends=True)[-lines:] if lines else [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import os
 import resource
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -25,8 +26,11 @@ from rich.markup import escape
 from hived.cluster import check_feasible
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
-from hived.engines.local.engine import Engine
+from hived.engines.local.engine import Engine, displaced_by
+from hived.engines.local.laststart import Shares, last_start
 from hived.engines.local.model import Event
+from hived.engines.local.store import Store
+from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, StorageError
 from hived.server.app import make_app
 from hived.server.live import LiveSource
@@ -46,6 +50,8 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 _MOST_FILES = 65_536
 #: where the demo's dashboard is, if that port is free
 _DEMO_PORT = 8765
+#: running jobs that are named before they lose their cells
+_NAMED = 10
 #: how long the demo's jobs have to end with it, in seconds
 _DEMO_END_S = 6.0
 
@@ -89,12 +95,16 @@ def up(
         bool,
         typer.Option("--demo", help="Three tenants, eight simulated devices, short real processes, the dashboard."),
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Start even if running jobs lose their VC's cells by it.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not tell what happens.")] = False,
 ) -> None:
     """Run the jobs of several tenants as processes on this machine.
 
-    Finds the GPUs (NVML), or takes a spec. If the engine is killed, jobs run on, and the next one takes them over.
-    Ctrl-C ends the engine and leaves jobs running; with --demo it ends them too.
+    Finds the GPUs (NVML), or takes a spec; without any of spec, --devices and --vc it goes on as at the last start. If
+    the engine is killed, jobs run on, and the next one takes them over. Ctrl-C ends the engine and leaves jobs running;
+    with --demo it ends them too.
 
     \b
     Examples:
@@ -110,12 +120,18 @@ def up(
         raise InputError("give a spec or --devices, not both")
     if spec is not None and vc:
         raise InputError("--vc is for a machine without a spec; in a spec they stand under virtualClusters")
+    if group is not None and os.geteuid() == 0:
+        raise InputError(
+            f"--group {group}: hived up runs as root, and jobs run as it does, so every member of the group could do "
+            "anything on this machine; start it as a user of its own (User= in a unit of systemd)"
+        )
     _allow_many_files()
-    with _folder(state, demo_) as folder:
+    with _folder(state, demo_) as folder, contextlib.closing(Store(folder)) as store:
         with messages().status("looking for GPUs"):
-            cluster, found = _cluster(spec, devices, vc or [], simulated, demo_)
-            check_feasible(cluster)
-        code = asyncio.run(_Up(cluster, found, folder, where, group, demo_, quiet).run())
+            chosen = _demo() if demo_ else _chosen(spec, devices, vc or [], simulated, store)
+            check_feasible(chosen.spec)
+        _may_displace(chosen.spec, store, yes)
+        code = asyncio.run(_Up(chosen, store, where, group, demo_, quiet).run())
     if code:
         raise typer.Exit(code)
 
@@ -141,39 +157,89 @@ def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cluster(
-    spec: Path | None, devices: int | None, vcs: list[str], simulated: bool, is_demo: bool
-) -> tuple[ClusterSpec, Devices]:
-    if is_demo:
-        return demo.demo_spec(), Simulated("8 simulated devices")
+class _Chosen(NamedTuple):
+    """What a start is under."""
+
+    spec: ClusterSpec
+    devices: Devices
+    shares: Shares | None = None  #: that the spec was made of
+    as_before: bool = False  #: whether nothing was asked for, so that it is as at the last start
+
+
+def _demo() -> _Chosen:
+    return _Chosen(demo.demo_spec(), Simulated("8 simulated devices"))
+
+
+def _chosen(spec: Path | None, devices: int | None, vcs: list[str], simulated: bool, store: Store) -> _Chosen:
+    """By the options, and by the last start where they say nothing."""
+    last = last_start(store)
+    again = last if spec is None and devices is None and not vcs else None
+    shares = _shares(vcs)
+    if not vcs and last is not None and last.shares is not None:
+        shares = last.shares
     if devices is not None:
-        return spec_for(this_node(), devices, "GPU", _shares(vcs, devices)), Simulated(f"{devices} simulated devices")
+        made = _shared_out(devices, "GPU", shares, not vcs)
+        return _Chosen(made, Simulated(f"{devices} simulated devices"), shares)
+    if again is not None and again.simulated:
+        what = f"{sum(chain.gpus for chain in again.spec.chains):,} simulated devices"
+        return _Chosen(again.spec, Simulated(what), again.shares, as_before=True)
     if spec is not None and simulated:
         loaded = load_spec(spec)
-        return loaded, Simulated(f"simulated devices of {spec}")
+        return _Chosen(loaded, Simulated(f"simulated devices of {spec}"))
     wanted = load_spec(spec) if spec is not None else None  # what is wrong with it is said on any machine
-    gpus = find_gpus()
+    is_last = again is not None and again.simulated is False
+    if again is not None and is_last and again.shares is None:
+        wanted = again.spec
+    known = json.loads(store.value("gpus") or "{}")
+    gpus = find_gpus(known=known.get("uuids", ()), same_boot=known.get("world") == world())
     if gpus is None:
-        what = f"{spec} cannot run here" if spec is not None else "nothing to run on"
+        what = f"{wanted.source} cannot run here" if wanted is not None else "nothing to run on"
         raise InputError(
             f"no GPUs found through NVML, so {what}; "
             "give --devices 8 or --simulated for simulated ones, or see hived up --demo"
         )
     if wanted is not None:
         gpus.check(wanted)
-        return wanted, gpus
-    count = len(gpus.names)
-    return spec_for(this_node(), count, _gpu_type(gpus.names[0]), _shares(vcs, count)), gpus
+        return _Chosen(wanted, gpus, as_before=is_last)
+    made = _shared_out(len(gpus.names), _gpu_type(gpus.names[0]), shares, not vcs)
+    return _Chosen(made, gpus, shares, is_last)
 
 
-def _shares(vcs: list[str], devices: int) -> list[tuple[str, int]]:
+def _shared_out(devices: int, gpu: str, shares: Shares, as_before: bool) -> ClusterSpec:
+    if as_before and (asked := sum(gpus for _, gpus in shares)) > devices:
+        kept = " ".join(f"--vc {name}={gpus}" for name, gpus in shares)
+        raise InputError(
+            f"{asked} GPUs are shared out as at the last start ({kept}), and there are {devices}; give --vc"
+        )
+    return spec_for(this_node(), devices, gpu, shares or (("default", devices),))
+
+
+def _may_displace(spec: ClusterSpec, store: Store, yes: bool) -> None:
+    """Ask before running jobs lose the cells of their VC. Raises :class:`InputError` for a no, or nobody to ask."""
+    taken = [] if yes else displaced_by(spec, store)
+    if not taken:
+        return
+    lines = [f"this start takes the cells of {counted(len(taken), 'running job')}, to run on as opportunistic:"]
+    for job, why in taken[:_NAMED]:
+        lines.append("  " + clean(f"{job.name} ({counted(job.gpus, 'GPU')} of {job.vc}): {why}"))
+    if len(taken) > _NAMED:
+        lines.append(f"  and {len(taken) - _NAMED:,} more")
+    text, way_out = "\n".join(lines), "without a spec, --devices and --vc it goes on as at the last start"
+    if not sys.stdin.isatty():
+        raise InputError(f"{text}\n  --yes starts it all the same; {way_out}")
+    typer.echo(text, err=True)
+    if not typer.confirm("start it all the same?", err=True):
+        raise InputError(f"not started; {way_out}")
+
+
+def _shares(vcs: list[str]) -> Shares:
     found = []
     for text in vcs:
         name, sign, gpus = text.partition("=")
-        if not name.isprintable() or not name or not sign or not (gpus.isascii() and gpus.isdigit()):
+        if not name or not sign or not (gpus.isascii() and gpus.isdigit()):
             raise InputError(f"--vc {text}: give a name and its GPUs, for example vision=4")
         found.append((name, int(gpus)))
-    return found or [("default", devices)]
+    return tuple(found)
 
 
 def _gpu_type(name: str) -> str:
@@ -185,15 +251,14 @@ class _Up:
 
     def __init__(
         self,
-        spec: ClusterSpec,
-        devices: Devices,
-        folder: Path,
+        chosen: _Chosen,
+        store: Store,
         listen: tuple[str, int] | None,
         group: str | None,
         is_demo: bool,
         quiet: bool,
     ) -> None:
-        self._spec, self._devices, self._folder = spec, devices, folder
+        self._chosen, self._store, self._spec, self._folder = chosen, store, chosen.spec, store.folder
         self._listen, self._group, self._demo, self._quiet = listen, group, is_demo, quiet
         self._console: Console = output()
 
@@ -209,7 +274,7 @@ class _Up:
 
         for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             loop.add_signal_handler(number, tell, code)
-        engine = Engine(self._spec, self._folder, self._devices)
+        engine = Engine(self._spec, self._store, self._chosen.devices, shares=self._chosen.shares)
         server = Server()
         helpers: list[asyncio.Task[None]] = []
         try:
@@ -271,9 +336,18 @@ class _Up:
 
     def _greet(self, engine: Engine, server: Server, token: str) -> None:
         say = self._console.print
-        say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self._spec)}")
+        as_before = " [dim](as at the last start)[/dim]" if self._chosen.as_before else ""
+        say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self._spec)}{as_before}")
         if server.address is not None:
-            say(f"dashboard  [bold]{link(*server.address, token)}[/bold]", soft_wrap=True)
+            # who reads a journal could do anything with the token, as the engine's user
+            shown = self._demo or sys.stdout.isatty()
+            say(f"dashboard  [bold]{link(*server.address, token if shown else '')}[/bold]", soft_wrap=True)
+            if not shown:
+                say(
+                    escape(f"           with ?token=... as it is in {self._folder / 'token'}"),
+                    style="dim",
+                    soft_wrap=True,
+                )
         else:
             say("dashboard  start with --listen 127.0.0.1:8080", style="dim")
         if server.address is not None and server.address[0] not in _HERE:

@@ -135,7 +135,9 @@ def explain(state: State, preempted: Mapping[str, tuple[Reason, ...]], group: st
         answer = again(state, holds)
         lines = [explain_running(answer) if holds.running and isinstance(answer, Bind) else explained(answer)]
         if not holds.guaranteed and holds.request.priority >= 0:
-            lines.append("- it was guaranteed, and runs on as opportunistic: its VC's cells went to others")
+            lines.append(
+                "- it asked to be guaranteed, and runs on as opportunistic: no cells of its VC stand under it now"
+            )
         for by in holds.preempted_by:
             vc = state.tenants[by.tenant]
             lines.append(f"- {say(PreemptedBy(by.name, vc, by.priority, holds.priority, False))}")

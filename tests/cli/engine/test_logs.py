@@ -33,24 +33,6 @@ def test_the_tail_is_the_last_lines(hived: Hived, engine: Engine, lines: int) ->
     assert hived("logs", "--tail", lines, "1").out == "".join(whole[-lines:] if lines else [])
 
 
-def test_long_output_comes_in_few_pages(hived: Hived, engine: Engine) -> None:
-    # a page of 64 KiB costs as much as one of half a MiB: 1 GB took a minute
-    engine.print(engine.add(), "line\n" * 200_000)
-    engine.asked.clear()
-    assert len(hived("logs", "train").out) == 1_000_000
-    assert len(engine.asked) <= 3
-
-
-@pytest.mark.parametrize("end", ["\n", "\r"])
-def test_the_tail_is_read_from_the_end_alone(hived: Hived, engine: Engine, end: str) -> None:
-    # output of nothing but line ends, and progress bars, were read from their first byte
-    whole = [end] * 10_000_000
-    engine.print(engine.add(), "".join(whole))
-    engine.asked.clear()
-    assert hived("logs", "--tail", 3, "train").out == 3 * end
-    assert len(engine.asked) <= 4
-
-
 def test_each_task_and_each_attempt_has_its_own_output(hived: Hived, engine: Engine) -> None:
     job = engine.add(gpus=2, tasks=2)
     engine.print(job, "first\n")
@@ -74,34 +56,6 @@ def test_a_job_that_has_not_started_says_so(hived: Hived, engine: Engine) -> Non
     answer = hived("logs", "3")
     assert (answer.code, answer.out) == (0, "")
     assert answer.err.startswith("train-3 has not started yet: needs 4 GPUs")
-
-
-@pytest.mark.parametrize("options", [(), ("--follow",), ("--tail", "3"), ("-o", "json")], ids=" ".join)
-def test_a_job_that_never_started_is_no_success(hived: Hived, engine: Engine, options: tuple[str, ...]) -> None:
-    for _ in range(2):
-        engine.add(gpus=4)
-    withdrawn, wrong = engine.add(), engine.add(name="typo")
-    engine.change(withdrawn, state="cancelled", reason="cancelled")
-    answer = hived("logs", *options, "train")
-    assert (answer.code, answer.out) == (4, "")
-    assert answer.err == "hived: no output, since it was never started: train-3 was cancelled\n"
-    engine.start(wrong)
-    engine.end(wrong, 127)
-    engine.change(wrong, reason="it could not be started: typo: No such file")
-    answer = hived("logs", *options, "typo")
-    assert (answer.code, answer.out) == (4, "")
-    assert "typo-4 has failed: it could not be started: typo: No such file" in answer.err
-
-
-def test_a_job_that_printed_nothing_says_so(hived: Hived, engine: Engine) -> None:
-    job = engine.add()
-    answer = hived("logs", "train")
-    assert (answer.code, answer.out, answer.err) == (0, "", "train-1 has printed nothing yet\n")
-    engine.end(job, 3)
-    for options in ((), ("-f",)):
-        answer = hived("logs", *options, "train")
-        assert (answer.code, answer.out, answer.err) == (0, "", "train-1 has printed nothing\n")
-    assert hived("logs", "--tail", 0, "train").err == ""
 
 
 def test_json_is_a_page_a_line(hived: Hived, engine: Engine) -> None:

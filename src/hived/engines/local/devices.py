@@ -34,6 +34,13 @@ class Devices(Protocol):
     def simulated(self) -> bool:
         """Whether there are none behind the numbers."""
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """What tells them apart for good, by number; () for numbers alone."""
+
+    def visible(self, numbers: Sequence[int]) -> str:
+        """These devices, as ``CUDA_VISIBLE_DEVICES`` has them."""
+
     def check(self, spec: ClusterSpec) -> None:
         """Raise :class:`InputError` for a spec that speaks of other devices than these."""
 
@@ -54,6 +61,11 @@ class Simulated:
 
     def __init__(self, what: str = "simulated devices") -> None:
         self.what = what
+        self.uuids: tuple[str, ...] = ()
+
+    def visible(self, numbers: Sequence[int]) -> str:
+        """Their numbers."""
+        return ",".join(map(str, numbers))
 
     def check(self, spec: ClusterSpec) -> None:
         """Every spec is right."""
@@ -67,19 +79,30 @@ class Simulated:
 
 
 class Nvml:
-    """The NVIDIA GPUs of this machine, numbered by PCI order as ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` does."""
+    """The NVIDIA GPUs of this machine, numbered by PCI order as ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` does.
+
+    NVML and CUDA leave out a device that has fallen off the bus, and number the others anew. Here a device keeps the
+    number that it had at the start before; one that is not found is bad.
+    """
 
     simulated = False
 
-    def __init__(self, nvml: Any, node: str) -> None:
-        """``nvml``: the module ``pynvml``, initialised."""
+    def __init__(self, nvml: Any, node: str, known: Sequence[str] = (), same_boot: bool = False) -> None:
+        """``nvml``: the module ``pynvml``, initialised. ``known``: :attr:`uuids` at the start before.
+
+        ``same_boot``: the machine has not been started anew since, so jobs may still run on any of them.
+        """
         self._nvml = nvml
         self._node = node
-        self._count = nvml.nvmlDeviceGetCount()
-        found = {number: self._name(number) for number in range(self._count)}
-        known = [name for name in found.values() if name is not None]
+        found = [self._uuid(index) for index in range(nvml.nvmlDeviceGetCount())]
+        self.uuids = numbered(known, found, same_boot)
+        index_of = {uuid: index for index, uuid in enumerate(found) if uuid}
+        #: by number, what NVML counts it as now; None: it does not find it
+        self._indices = [index_of.get(uuid) for uuid in self.uuids] if known else list(range(len(found)))
+        self._in_order = self._indices == list(range(len(found)))
+        names = [None if index is None else self._name(index) for index in self._indices]
         #: product names; of one that does not answer, that of its neighbours
-        self.names = [name or next(iter(known), "GPU") for name in found.values()]
+        self.names = [name or next(filter(None, names), "GPU") for name in names]
         self._found: dict[int, str | None] = {}
         #: XIDs seen: such a device stays bad until the engine is started again
         self._xids: dict[int, str] = {}
@@ -89,7 +112,14 @@ class Nvml:
     def what(self) -> str:
         """In a few words, for people."""
         kinds = " and ".join(f"{self.names.count(name)} x {name}" for name in dict.fromkeys(self.names))
-        return f"{kinds} on {self._node}"
+        missing = sum(index is None for index in self._indices)
+        return f"{kinds} on {self._node}" + (f" ({missing} not found by NVML)" if missing else "")
+
+    def visible(self, numbers: Sequence[int]) -> str:
+        """Their numbers; once CUDA may count otherwise, as a device is lost or bad, what tells them apart for good."""
+        if self._in_order and not any(self._found.values()):
+            return ",".join(map(str, numbers))
+        return ",".join(self.uuids[number] or str(number) for number in numbers)
 
     def check(self, spec: ClusterSpec) -> None:
         """One node, with devices that are there."""
@@ -102,8 +132,8 @@ class Nvml:
         for chain in spec.chains:
             for leaf in range(chain.gpus_per_node):
                 device = chain.device_index(0, leaf)
-                if device >= self._count:
-                    have = f"this machine has {self._count}, numbered from 0"
+                if device >= len(self.uuids):
+                    have = f"this machine has {len(self.uuids)}, numbered from 0"
                     raise InputError(f"{spec.source}: names device {device}, and {have}; mend the spec, or --simulated")
 
     def health(self, spec: ClusterSpec) -> Mapping[Place, str | None]:
@@ -114,7 +144,7 @@ class Nvml:
             self._found.clear()
         self._read_events()
         news: dict[Place, str | None] = {}
-        for number in range(self._count):
+        for number in range(len(self.uuids)):
             why = self._xids.get(number) or self._fault(number)
             if why != self._found.get(number):
                 self._found[number] = why
@@ -126,15 +156,22 @@ class Nvml:
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def _name(self, number: int) -> str | None:
+    def _name(self, index: int) -> str | None:
         with contextlib.suppress(self._nvml.NVMLError):
-            return _text(self._nvml.nvmlDeviceGetName(self._nvml.nvmlDeviceGetHandleByIndex(number)))
+            return _text(self._nvml.nvmlDeviceGetName(self._nvml.nvmlDeviceGetHandleByIndex(index)))
         return None
 
+    def _uuid(self, index: int) -> str:
+        with contextlib.suppress(self._nvml.NVMLError):
+            return _text(self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index)))
+        return ""
+
     def _fault(self, number: int) -> str | None:
-        nvml = self._nvml
+        nvml, index = self._nvml, self._indices[number]
+        if index is None:
+            return "NVML does not find it since the engine was started"
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(number)  # asked each time: it may have been lost, and come back
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)  # asked each time: it may have been lost, and come back
             nvml.nvmlDeviceGetUUID(handle)
             nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError as error:
@@ -150,9 +187,9 @@ class Nvml:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError:
             return None  # not on every platform; the questions of _fault remain
-        for number in range(self._count):
+        for index in [index for index in self._indices if index is not None]:
             with contextlib.suppress(nvml.NVMLError):  # nor of every device
-                handle = nvml.nvmlDeviceGetHandleByIndex(number)
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
         return events
 
@@ -166,19 +203,33 @@ class Nvml:
             xid = int(event.eventData)
             if xid in _OF_PROGRAMS:
                 continue
-            with contextlib.suppress(nvml.NVMLError):
-                self._xids[int(nvml.nvmlDeviceGetIndex(event.device))] = f"NVML: XID {xid}"
+            with contextlib.suppress(nvml.NVMLError, ValueError):  # of a device that was not there at the start
+                number = self._indices.index(int(nvml.nvmlDeviceGetIndex(event.device)))
+                self._xids[number] = f"NVML: XID {xid}"
 
 
-def find_gpus(node: str | None = None) -> Nvml | None:
-    """The GPUs of this machine; ``None`` where there are none, or no driver."""
+def numbered(known: Sequence[str], found: Sequence[str], same_boot: bool) -> tuple[str, ...]:
+    """What tells devices apart ("": one that did not say), by number: those ``known`` keep theirs, found or not.
+
+    A new one has the number of one that is not found, if the machine was started anew since and nothing runs on that;
+    else the next number.
+    """
+    if not known:
+        return tuple(found)
+    new = [uuid for uuid in found if uuid and uuid not in known]
+    numbers = [new.pop(0) if new and uuid not in found and not (uuid and same_boot) else uuid for uuid in known]
+    return (*numbers, *new)
+
+
+def find_gpus(node: str | None = None, known: Sequence[str] = (), same_boot: bool = False) -> Nvml | None:
+    """The GPUs of this machine; ``None`` where there are none, or no driver. See :class:`Nvml` for the rest."""
     import pynvml  # type: ignore[import-untyped]  # here, since most who import this module have no GPU
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return None
-    found = Nvml(pynvml, node or this_node())
+    found = Nvml(pynvml, node or this_node(), known, same_boot)
     if found.names:
         return found
     found.close()

@@ -21,23 +21,35 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from hived.cluster import check_feasible
 from hived.cluster.cluster import Cluster
 from hived.cluster.looking import PlanAnswer
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
 from hived.engines.places import places
-from hived.errors import InvariantError, NeverFitsError, NotFoundError, RequestError, StorageError
+from hived.errors import (
+    ConflictError,
+    InputError,
+    InvariantError,
+    NeverFitsError,
+    NotFoundError,
+    RequestError,
+    StorageError,
+)
 from hived.policies import Policy, YarnCS
 from hived.spec.compiled import ClusterSpec
+from hived.words import counted
 
 from .devices import Devices
 from .ending import MOST_BACKOFF_S
 from .environment import free_port, task_environment
 from .jobs import Job
+from .laststart import LastStart, Shares, last_start, renamed, same, the_node
 from .machine import Machine
 from .model import Event, JobSpec, JobState
 from .store import Store
+from .supervisor import world
 from .tasks import Ending, Task, Work
 from .turns import Instruction, StartTasks, StopTasks, WakeAt
 from .watching import Key, Watching
@@ -57,19 +69,27 @@ class Engine:
     def __init__(
         self,
         spec: ClusterSpec,
-        folder: Path,
+        store: Store,
         devices: Devices,
         policy: Policy | None = None,
         clock: Callable[[], float] = time.time,
+        shares: Shares | None = None,
     ) -> None:
-        """Take the folder over. Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``."""
-        self.folder = folder.absolute()
+        """Take the folder of ``store`` over. ``shares``: what ``spec`` was made of, to be remembered with it.
+
+        Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``.
+        """
+        self.store = store
+        self.folder = store.folder.absolute()
         self.devices = devices
         self.clock = clock
         self.started_at = clock()
         self._lines: list[str] = []
-        cluster = Cluster(spec, log=self._lines.append)
-        self.store = Store(self.folder)
+        check_feasible(spec)
+        self._before = _Before(store, spec)
+        self._before.check(devices)
+        self._now = LastStart(spec, devices.simulated, shares)
+        cluster = Cluster(self._before.spec, log=self._lines.append)
         self._mark = self.store.value("mark") or ""
         if not self._mark:
             self._mark = os.urandom(6).hex()
@@ -103,11 +123,16 @@ class Engine:
         self.failed = self._loop.create_future()
         at = self.clock()
         self.machine.note("engine_started", at, {"pid": os.getpid(), "devices": self.devices.what})
+        names = self._before.names
         drained = json.loads(self.store.value("drained") or "[]")
-        self.machine.health.set_drained([(node, device) for node, device in drained], True)
+        self.machine.health.set_drained([(names.get(node, node), device) for node, device in drained], True)
         self.machine.health.apply()
-        self._take_in(self.devices.health(self.cluster.spec))
-        self.machine.recover(self.store.active(), at)
+        self._take_in(self.devices.health(self._now.spec))
+        # as it was first, and then the new spec as if it came under running jobs: a restart is no other way
+        self.machine.recover(self.store.active(), at, names)
+        if not same(self._before.spec, self._now.spec):
+            self.machine.reconfigure(self._now.spec, at)
+        self._remember(self._now)
         self._advance_or_raise()
         self._health = self._loop.create_task(self._look_after())
 
@@ -201,10 +226,25 @@ class Engine:
     def reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
         """Go on under a new spec (work-preserving). Raises what the spec is refused for."""
         self.devices.check(spec)
+        node, was = the_node(spec), the_node(self.cluster.spec)
+        running = any(job.state.holds for job in self.machine.jobs.values())
+        if running and node is not None and was is not None and node != was:
+            raise InputError(
+                f"{spec.source}: calls the node {node}, and jobs run on it as {was}; "
+                "call it that, or stop hived up and start it with this spec"
+            )
         with self._failing():
             report = self.machine.reconfigure(spec, self.clock())
+        self._remember(LastStart(spec, self.devices.simulated))
         self._advance_or_raise()
         return report
+
+    def _remember(self, start: LastStart) -> None:
+        """For the next start, with the events of this turn."""
+        self._now = start
+        self._values |= start.values()
+        if self.devices.uuids:
+            self._values["gpus"] = json.dumps({"world": world(), "uuids": self.devices.uuids})
 
     def find(self, ref: str) -> Job:
         """A job by number, full name, or the latest by the name asked for. Raises :class:`NotFoundError`."""
@@ -330,7 +370,8 @@ class Engine:
         def work() -> Work:
             shared = self._job_folder(job.id) / "shared"
             shared.mkdir(parents=True, exist_ok=True, mode=0o700)
-            environment = task_environment(job, rank, shared, self._task_mark(key))
+            visible = self.devices.visible(job.placement.pods[rank].leaf_cells) if job.placement is not None else ""
+            environment = task_environment(job, rank, shared, self._task_mark(key), visible)
             return Work(job.spec.command, job.spec.cwd, environment, job.spec.grace_s, job.spec.time_limit_s)
 
         self._watching.ensure(key, self.task(job, rank), work, (job.started_at or 0) < self.started_at)
@@ -372,6 +413,42 @@ class Engine:
     def _take_in(self, news: Mapping[tuple[str, int], str | None]) -> None:
         for place, why in news.items():
             self.machine.set_health([place], why, self.clock())
+
+
+class _Before:
+    """What a start under ``spec`` finds: how the last one had the cluster, and who runs."""
+
+    def __init__(self, store: Store, spec: ClusterSpec) -> None:
+        last = last_start(store) or LastStart(spec)
+        node, was = the_node(spec), the_node(last.spec)
+        self._simulated = last.simulated
+        self._running = [job for job in store.active() if job.state.holds]
+        #: what a node is called now, by what it was called: this machine is one, however its specs call it
+        self.names = {} if node is None or was is None or node == was else {was: node}
+        #: how the cluster was, by the names of now
+        self.spec = renamed(last.spec, node) if node is not None and self.names else last.spec
+
+    def check(self, devices: Devices) -> None:
+        """Numbers of simulated devices are not those of this machine's: raise :class:`ConflictError` for jobs there."""
+        if self._running and self._simulated not in (None, devices.simulated):
+            kinds = ("simulated devices", "the GPUs of this machine")
+            theirs, ours = kinds if self._simulated else kinds[::-1]
+            raise ConflictError(
+                f"{counted(len(self._running), 'job')} of the last start still run on {theirs}, and this start is for "
+                f"{ours}; hived up without a spec, --devices or --vc takes them over, and hived cancel ends them"
+            )
+
+
+def displaced_by(spec: ClusterSpec, store: Store) -> list[tuple[Job, str]]:
+    """Guaranteed jobs that a start under ``spec`` would make opportunistic, and why. O(cells + jobs)."""
+    before = _Before(store, spec)
+    if same(before.spec, spec):
+        return []
+    machine = Machine(Cluster(before.spec), YarnCS(), int)
+    machine.recover(store.active(), 0.0, before.names)
+    guaranteed = [job for job in machine.jobs.values() if job.guaranteed]
+    machine.reconfigure(spec, 0.0)
+    return [(job, job.reason) for job in guaranteed if not job.guaranteed]
 
 
 def _without_name(text: str) -> list[str]:

@@ -18,11 +18,11 @@ MASTER = "127.0.0.1"
 
 
 def task_environment(
-    job: Job, rank: int, folder: Path, mark: str, own: Mapping[str, str] = os.environ
+    job: Job, rank: int, folder: Path, mark: str, visible: str, own: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Of task ``rank``: some of the engine's, what the submitter gave, and what hived says.
 
-    ``CUDA_VISIBLE_DEVICES`` has the devices, by PCI order. A gang gets what ``torch.distributed`` reads
+    ``CUDA_VISIBLE_DEVICES`` is ``visible``, the devices as CUDA has them. A gang gets what ``torch.distributed`` reads
     (``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``, ``WORLD_SIZE``, ...) and what ``torchrun`` does (``PET_*``), one task
     being one node of it: so both ``python train.py`` and ``torchrun train.py`` find each other. ``HIVED_JOB_DIR``
     outlives a preemption.
@@ -52,7 +52,7 @@ def task_environment(
         **dict(job.spec.environment),
         **(meeting if job.spec.tasks > 1 else {}),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": listed,
+        "CUDA_VISIBLE_DEVICES": visible,
         "HIVED_JOB_ID": str(job.id),
         "HIVED_JOB_NAME": job.name,
         "HIVED_JOB_DIR": str(folder),

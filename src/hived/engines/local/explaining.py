@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from hived.cluster.explaining import MAX_NAMED, say
 from hived.cluster.reasons import BadHardware, BehindOthers, PreemptedBy, Reason, WaitingForPreemption
-from hived.words import duration
+from hived.cluster.requests import OPPORTUNISTIC
+from hived.words import counted, duration
 
 from .jobs import Job
 from .machine import Machine
 from .model import JobState
-from .telling import ended_text
+from .telling import ended_text, place_text
 
 
 def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
@@ -31,7 +32,9 @@ def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
         found.append(BehindOthers(position, tuple(other.name for other in ahead)))
     if job.preempted_by is not None:
         group, vc, priority = job.preempted_by
-        found.append(PreemptedBy(group, vc, priority, job.spec.priority, True))
+        # guaranteed jobs go for higher ones of their own VC alone: for anybody else it was one that ran on a loan
+        own = job.spec.priority if vc == job.vc and priority > job.spec.priority else OPPORTUNISTIC
+        found.append(PreemptedBy(group, vc, priority, own, True))
     return tuple(found)
 
 
@@ -69,6 +72,10 @@ def explain(machine: Machine, job: Job, at: float) -> str:
             return ended_text(job)
         case JobState.RUNNING | JobState.STOPPING:
             lines = [by_rank(machine.cluster.explain(job.name), job.spec.tasks)]
+            if job.id in machine.beyond:
+                lines = _beyond(machine, job)
+            if job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
+                lines.append(f"- why: {job.reason}")
             if job.state is JobState.STOPPING:
                 lines.append(f"- it is being stopped ({job.reason}); it has {job.spec.grace_s:g} s for that")
             if job.resumes:
@@ -84,6 +91,19 @@ def explain(machine: Machine, job: Job, at: float) -> str:
     if job.reason and job.state is JobState.QUEUED and job.preempted_by is None:
         lines.append(f"- {job.reason}")
     return "\n".join(lines)
+
+
+def _beyond(machine: Machine, job: Job) -> list[str]:
+    """Where a job runs that holds devices which the core cannot attribute to it."""
+    assert job.placement is not None
+    kept = place_text({"pods": machine.beyond[job.id]})
+    own = "" if job.spec.opportunistic else "; it asked to be guaranteed, and is again once a spec has them in its VC"
+    return [
+        f"{job.name} runs on {counted(job.gpus, 'GPU')}:",
+        *(f"- on {place_text({'pods': [pod]})}" for pod in job.placement.pods),
+        f"- opportunistic: the spec of now lacks {kept}{own}",
+        "- it keeps them, and nobody else is given them while it runs",
+    ]
 
 
 def by_rank(text: str, tasks: int) -> str:

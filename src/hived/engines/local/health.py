@@ -1,4 +1,4 @@
-"""Which devices are kept from new jobs, and why: found bad, or drained by the machine's owner. Either is enough."""
+"""Which devices are kept from new jobs, and why: found bad, drained by the owner, or held by a job beyond the core."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class Health:
         self.bad: dict[Place, str] = {}
         #: an ordered set
         self.drained: dict[Place, None] = {}
+        #: held by jobs to which the core cannot attribute them
+        self.claimed: set[Place] = set()
         self._told: set[Place] = set()
         self._changed: dict[Place, None] = {}
         self._reserved = reserved_gpus(cluster.spec)
@@ -44,11 +46,16 @@ class Health:
             self._changed[place] = None
         return bool(news)
 
+    def set_claimed(self, places: Iterable[Place]) -> None:
+        """These are held by jobs to which the core cannot attribute them, and no others."""
+        before, self.claimed = self.claimed, set(places)
+        self._changed |= dict.fromkeys(sorted(before ^ self.claimed))
+
     def apply(self) -> bool:
         """Tell the core what is new; whether anything was."""
         news = False
         for place in self._changed:
-            bad = place in self.bad or place in self.drained
+            bad = place in self.bad or place in self.drained or place in self.claimed
             if bad is not (place in self._told) and self._tell(place, bad):
                 news = True
         self._changed.clear()
@@ -58,7 +65,7 @@ class Health:
         """The spec has changed: devices may have come and gone, and VCs."""
         self._reserved = reserved_gpus(self._cluster.spec)
         self._told.clear()
-        self._changed = dict.fromkeys([*self.bad, *self.drained])
+        self._changed = dict.fromkeys([*self.bad, *self.drained, *sorted(self.claimed)])
         self.apply()
 
     def _tell(self, place: Place, bad: bool) -> bool:

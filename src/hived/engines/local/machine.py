@@ -10,14 +10,17 @@ engine that was killed in between does it again, and nothing happens twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Preempt, Wait
-from hived.cluster.recovery import Reconfiguration
+from hived.cluster.decisions import Bind, Placement, PodPlacement, Preempt, Wait
+from hived.cluster.recovery import Reconfiguration, Record
 from hived.cluster.states import GroupState
 from hived.engines.lines import Lines
+from hived.engines.places import Place
 from hived.errors import ConflictError, RequestError
 from hived.policies import Policy
 from hived.spec.compiled import ClusterSpec
@@ -45,6 +48,8 @@ class Machine:
         self.lines: Lines[Job] = Lines(policy)
         self.reserved: dict[int, Job] = {}
         self.occupancy = Occupancy()
+        #: what running jobs hold and the core cannot attribute to them, by job: devices that the spec lacks for now
+        self.beyond: dict[int, tuple[PodPlacement, ...]] = {}
         self._pausing: dict[int, Job] = {}
         self._events: list[Event] = []
         self._touched: dict[int, Job] = {}
@@ -119,7 +124,7 @@ class Machine:
         if now and not undo:
             wanted = set(places)
             for job in list(self.jobs.values()):
-                if job.state is JobState.RUNNING and job.placement is not None and wanted & _devices(job):
+                if job.state is JobState.RUNNING and job.placement is not None and wanted & _devices(job.placement):
                     self._stop(job, at, "drained", f"{what} is drained by the machine's owner")
         self._hardware_changed(at)
 
@@ -134,14 +139,22 @@ class Machine:
         self.lines.stir()
         return report
 
-    def recover(self, jobs: Iterable[Job], at: float) -> Reconfiguration:
-        """Take jobs in after a restart: who runs goes on, who waits has its place. The first call, if any."""
-        records = []
+    def recover(
+        self, jobs: Iterable[Job], at: float, names: Mapping[str, str] = MappingProxyType({})
+    ) -> Reconfiguration:
+        """Take jobs in after a restart: who runs goes on, who waits has its place. The first call, if any.
+
+        ``names``: what nodes are called now, by what they were called before.
+        """
         for job in jobs:
             self.jobs[job.id] = self.by_group[job.name] = job
             self.occupancy.add(job)
-            if job.state.holds and job.placement is not None:
-                records.append((job.name, job.request(), job.placement))
+            if job.state.holds and job.placement is not None and any(pod.node in names for pod in job.placement.pods):
+                pods = tuple(pod._replace(node=names.get(pod.node, pod.node)) for pod in job.placement.pods)
+                placement = replace(job.placement, pods=pods)
+                why = f"its node is called {pods[0].node} now"
+                self._happens(job, JobEvent.REBOUND, at, {"why": why, "placement": placement_data(placement)})
+        records = self._records()
         report = self.cluster.recover(records)
         self._note("recovered", at, None, {"running": len(records), "active": len(self.jobs)})
         self._standing_changed(report, at)
@@ -158,6 +171,20 @@ class Machine:
             elif job.state is JobState.STOPPING:
                 self._instructions += [StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt)]
         return report
+
+    def _records(self) -> list[Record]:
+        """Who runs where, for the core. Of two jobs on one device the one that has run for longer is given it."""
+        records: list[Record] = []
+        taken: set[Place] = set()
+        holding = [job for job in self.jobs.values() if job.state.holds]
+        for job in sorted(holding, key=lambda job: (job.started_at or 0.0, job.id)):
+            placement = job.placement
+            assert placement is not None
+            pods = _without(placement.pods, taken)
+            taken |= _devices(placement)
+            cut = placement if pods == placement.pods else replace(placement, pods=pods, reserved_levels=())
+            records.append((job.name, job.request(), cut))
+        return records
 
     def note(self, kind: str, at: float, data: dict[str, object]) -> None:
         """Something that happened to the engine itself."""
@@ -234,6 +261,8 @@ class Machine:
     def _all_gone(self, job: Job, result: Outcome, at: float) -> None:
         """The last task of an attempt has ended: its GPUs are free."""
         self.cluster.release(job.name)
+        if self.beyond.pop(job.id, None) is not None:
+            self._claim(at)
         self.lines.freed(job.vc)
         self._happens(job, result.event, at, result.data(at))
         if result.event is JobEvent.PREEMPTED:
@@ -294,19 +323,39 @@ class Machine:
     def _standing_changed(self, report: Reconfiguration, at: float) -> None:
         """The core has put all running groups where they are once more: under other cells, perhaps, or none."""
         why = dict(report.downgraded) | {
-            name: f"its devices on {', '.join(nodes)} are no more" for name, nodes in report.lost
+            name: f"the spec lacks devices of it on {', '.join(nodes)}" for name, nodes in report.lost
         }
+        self.beyond.clear()
         for job in self.jobs.values():
             if job.state.holds:
                 self._stands(job, why.get(job.name, "the cluster has a new spec"), at)
+                core = self.cluster.group(job.name).placement
+                assert job.placement is not None
+                left = _without(job.placement.pods, set() if core is None else _devices(core))
+                if left:
+                    self.beyond[job.id] = left
+        self._claim(at)
+
+    def _claim(self, at: float) -> None:
+        """What jobs hold beyond the core's knowledge is given to nobody."""
+        held = [pod for pods in self.beyond.values() for pod in pods]
+        self.health.set_claimed((pod.node, device) for pod in held for device in pod.leaf_cells)
+        self._hardware_changed(at)
 
     def _stands(self, job: Job, why: str, at: float) -> None:
-        """Take over how the core has it now, where that is news."""
+        """Take over how the core has it now, where that is news. Its devices are its own whatever the spec has."""
         core = self.cluster.group(job.name)
-        if core.placement is None or core.placement == job.placement or not job.state.holds:
+        if core.placement is None or job.placement is None or not job.state.holds:
             return
-        kind = JobEvent.DOWNGRADED if not core.guaranteed else JobEvent.REBOUND if job.guaranteed else JobEvent.RESTORED
-        self._happens(job, kind, at, {"why": why, "placement": placement_data(core.placement)})
+        now = core.placement
+        if now.pods != job.placement.pods:
+            now = replace(job.placement, reserved_levels=())
+        if now == job.placement:
+            return
+        kind = JobEvent.REBOUND
+        if now.guaranteed is not job.guaranteed:
+            kind = JobEvent.RESTORED if now.guaranteed else JobEvent.DOWNGRADED
+        self._happens(job, kind, at, {"why": why, "placement": placement_data(now)})
 
     def _restored(self, at: float) -> None:
         """Who was downgraded for a job that is withdrawn, or has lost its reservation, may be guaranteed again."""
@@ -332,6 +381,11 @@ class Machine:
         return event
 
 
-def _devices(job: Job) -> set[tuple[str, int]]:
-    assert job.placement is not None
-    return {(pod.node, device) for pod in job.placement.pods for device in pod.leaf_cells}
+def _devices(placement: Placement) -> set[Place]:
+    return {(pod.node, device) for pod in placement.pods for device in pod.leaf_cells}
+
+
+def _without(pods: Iterable[PodPlacement], taken: Collection[Place]) -> tuple[PodPlacement, ...]:
+    """The pods as far as their devices are not among ``taken``."""
+    left = [PodPlacement(node, tuple(d for d in devices if (node, d) not in taken)) for node, devices in pods]
+    return tuple(pod for pod in left if pod.leaf_cells)

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -25,9 +25,6 @@ from hived.errors import ConflictError, StorageError
 
 from .jobs import Job, spec_data, spec_from
 from .model import Event, JobState
-
-#: of the tables below; another is refused
-SCHEMA = 1
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -42,6 +39,37 @@ CREATE INDEX IF NOT EXISTS jobs_by_base ON jobs (base, id);
 CREATE INDEX IF NOT EXISTS jobs_of_vcs ON jobs (vc, id);
 CREATE TABLE IF NOT EXISTS decisions (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
 """
+
+
+def _first(db: sqlite3.Connection) -> None:
+    """The tables."""
+    for statement in _TABLES.split(";"):
+        db.execute(statement)
+
+
+def _whole_placements(db: sqlite3.Connection) -> None:
+    """A job that runs has all the devices that it was started on, though a spec lacked some; and the last spec is kept.
+
+    The first version cut such devices off the placement, and took the number of the schema from ``meta``.
+    """
+    running = db.execute("SELECT id, status FROM jobs WHERE state IN ('running', 'stopping')").fetchall()
+    for number, text in running:
+        status = json.loads(text)
+        started = "SELECT data FROM events WHERE job = ? AND kind = 'started' ORDER BY seq DESC LIMIT 1"
+        rows = db.execute(started, (number,)).fetchall()
+        whole = json.loads(rows[0][0])["placement"] if rows else status["placement"]
+        if whole["pods"] != status["placement"]["pods"]:
+            status["placement"] = {**whole, "levels": []}
+            db.execute("UPDATE jobs SET status = ? WHERE id = ?", (_json(status), number))
+    db.execute(
+        "INSERT OR IGNORE INTO meta SELECT 'spec', line FROM decisions "
+        """WHERE line LIKE '{"is":"Opened"%' OR line LIKE '{"is":"Reconfigured"%' ORDER BY seq DESC LIMIT 1"""
+    )
+    db.execute("DELETE FROM meta WHERE name = 'schema'")
+
+
+#: what makes of a file of one version one of the next; its version is how many of them were done (``user_version``)
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements)
 
 
 class Store:
@@ -75,13 +103,11 @@ class Store:
         try:
             (folder / "hived.db").chmod(0o600)
             self._files = self._found()
-            self._check_schema()
+            version = self._version()
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction():
-                for statement in _TABLES.split(";"):
-                    self._db.execute(statement)
-                self._db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+                self._migrate(version)
                 # so that a disk that is full is found now, and not at the first job
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES ('opened', ?)", (str(os.getpid()),))
         except (OSError, sqlite3.Error) as error:
@@ -91,18 +117,29 @@ class Store:
             self.close()
             raise
 
-    def _check_schema(self) -> None:
-        """Refuse what another version, or another program, has written; before anything is changed."""
+    def _version(self) -> int:
+        """Of the tables. Refuses what a newer version, or another program, has written; before anything is changed."""
         tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         if not tables:
-            return
+            return 0
         if "meta" not in tables:
             raise StorageError(f"{self.folder}: hived.db is not of hived; give another --state")
-        version = self.value("schema")
-        if version != str(SCHEMA):
+        version = int(self._rows("PRAGMA user_version")[0][0]) or int(self.value("schema") or 0)
+        if not 1 <= version <= len(MIGRATIONS):
             raise StorageError(
-                f"{self.folder}: written by another version of hived (schema {version}, this one has {SCHEMA})"
+                f"{self.folder}: written by a newer version of hived (schema {version}, this one knows "
+                f"{len(MIGRATIONS)}); start that version, or give another --state"
             )
+        return version
+
+    def _migrate(self, version: int) -> None:
+        """Bring the tables to the version of now, in the transaction that is open."""
+        try:
+            for migrate in MIGRATIONS[version:]:
+                migrate(self._db)
+        except (ValueError, TypeError, KeyError) as error:
+            raise _damaged(self.folder, f"it cannot be brought to this version: {error!r}") from None
+        self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
     def _found(self) -> list[tuple[int, int]]:
         """Which files the names stand for."""

@@ -38,6 +38,8 @@ def tell(event: Event, job: str = "") -> str:
         case "restored":
             return f"{job} is guaranteed again: {data['why']}"
         case "rebound":
+            if not data["placement"]["levels"]:
+                return f"{job} runs on where it is: {data['why']}"
             return f"{job} stands in other cells of its VC: {data['why']}"
         case "preempted":
             return f"{job} is back in line: {data['why']}"
@@ -67,7 +69,8 @@ def tell(event: Event, job: str = "") -> str:
             return f"the engine took over {counted(data['active'], 'job')}, {data['running']} of them running"
         case "reconfigured":
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
-            return f"the cluster has a new spec; {counted(data['kept'], 'job')} went on as before{down}"
+            lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
+            return f"the cluster has a new spec; {counted(data['kept'], 'job')} went on as before{down}{lost}"
     return event.kind
 
 

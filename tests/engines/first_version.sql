@@ -1,0 +1,48 @@
+PRAGMA foreign_keys=OFF;
+BEGIN TRANSACTION;
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+INSERT INTO meta VALUES('schema','1');
+INSERT INTO meta VALUES('mark','fa51b08ef753');
+INSERT INTO meta VALUES('opened','17053');
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, job INTEGER, data TEXT NOT NULL) STRICT;
+INSERT INTO events VALUES(1,1795322938.5847167968,'engine_started',NULL,'{"pid":16994,"devices":"8 simulated devices"}');
+INSERT INTO events VALUES(2,1795322938.5847167968,'recovered',NULL,'{"running":0,"active":0}');
+INSERT INTO events VALUES(3,1795322941.6258490085,'submitted',1,'{"name":"sleep-1","vc":"default","gpus":4,"user":"ada"}');
+INSERT INTO events VALUES(4,1795322941.64193964,'started',1,'{"placement":{"chain":"NODE","pods":[["node",[0,1,2,3]]],"levels":[4]},"attempt":1,"port":0}');
+INSERT INTO events VALUES(5,1795322943.5349624156,'submitted',2,'{"name":"sleep-2","vc":"default","gpus":2,"user":"ada"}');
+INSERT INTO events VALUES(6,1795322943.5644073486,'started',2,'{"placement":{"chain":"NODE","pods":[["node",[4,5]]],"levels":[4]},"attempt":1,"port":0}');
+INSERT INTO events VALUES(7,1795322945.2894895076,'submitted',3,'{"name":"sleep-3","vc":"default","gpus":2,"user":"ada"}');
+INSERT INTO events VALUES(8,1795322945.3084783553,'started',3,'{"placement":{"chain":"NODE","pods":[["node",[6,7]]],"levels":[]},"attempt":1,"port":0}');
+INSERT INTO events VALUES(9,1795322946.9854164123,'submitted',4,'{"name":"sleep-4","vc":"default","gpus":6,"user":"ada"}');
+INSERT INTO events VALUES(10,1795322947.5729591846,'engine_stopped',NULL,'{"pid":16994}');
+INSERT INTO events VALUES(11,1795322952.4750182629,'engine_started',NULL,'{"pid":17053,"devices":"4 simulated devices"}');
+INSERT INTO events VALUES(12,1795322952.4750182629,'recovered',NULL,'{"running":3,"active":4}');
+INSERT INTO events VALUES(13,1795322952.4750182629,'rebound',1,'{"why":"the cluster has a new spec","placement":{"chain":"NODE","pods":[["node",[0,1,2,3]]],"levels":[3]}}');
+INSERT INTO events VALUES(14,1795322952.4750182629,'downgraded',2,'{"why":"its devices on node are no more","placement":{"chain":"NODE","pods":[],"levels":[]}}');
+INSERT INTO events VALUES(15,1795322952.4750182629,'downgraded',3,'{"why":"its devices on node are no more","placement":{"chain":"NODE","pods":[],"levels":[]}}');
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, base TEXT NOT NULL, vc TEXT NOT NULL, state TEXT NOT NULL,
+    ended INTEGER NOT NULL, spec TEXT NOT NULL, status TEXT NOT NULL) STRICT;
+INSERT INTO jobs VALUES(1,'sleep-1','sleep','default','running',0,'{"vc":"default","command":["sleep","60"],"gpus":4,"tasks":1,"priority":0,"name":"","cwd":"/","environment":[["PATH","/usr/bin:/bin"],["HOME","/home/ada"],["LANG","C.UTF-8"]],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":30.0,"lazy_preemption":false,"user":"ada"}','{"submitted_at":1795322941.625849,"since":1795322941.6419396,"attempt":1,"resumes":0,"retries":0,"guaranteed":true,"port":0,"started_at":1795322941.6419396,"ended_at":null,"exit_code":null,"reason":"the cluster has a new spec","stopping_for":"","preempted_by":null,"retry_at":null,"endings":{},"state":"running","placement":{"chain":"NODE","pods":[["node",[0,1,2,3]]],"levels":[3]}}');
+INSERT INTO jobs VALUES(2,'sleep-2','sleep','default','running',0,'{"vc":"default","command":["sleep","60"],"gpus":2,"tasks":1,"priority":0,"name":"","cwd":"/","environment":[["PATH","/usr/bin:/bin"],["HOME","/home/ada"],["LANG","C.UTF-8"]],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":30.0,"lazy_preemption":false,"user":"ada"}','{"submitted_at":1795322943.5349624,"since":1795322943.5644073,"attempt":1,"resumes":0,"retries":0,"guaranteed":false,"port":0,"started_at":1795322943.5644073,"ended_at":null,"exit_code":null,"reason":"its devices on node are no more","stopping_for":"","preempted_by":null,"retry_at":null,"endings":{},"state":"running","placement":{"chain":"NODE","pods":[],"levels":[]}}');
+INSERT INTO jobs VALUES(3,'sleep-3','sleep','default','running',0,'{"vc":"default","command":["sleep","60"],"gpus":2,"tasks":1,"priority":-1,"name":"","cwd":"/","environment":[["PATH","/usr/bin:/bin"],["HOME","/home/ada"],["LANG","C.UTF-8"]],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":30.0,"lazy_preemption":false,"user":"ada"}','{"submitted_at":1795322945.2894895,"since":1795322945.3084784,"attempt":1,"resumes":0,"retries":0,"guaranteed":false,"port":0,"started_at":1795322945.3084784,"ended_at":null,"exit_code":null,"reason":"its devices on node are no more","stopping_for":"","preempted_by":null,"retry_at":null,"endings":{},"state":"running","placement":{"chain":"NODE","pods":[],"levels":[]}}');
+INSERT INTO jobs VALUES(4,'sleep-4','sleep','default','queued',0,'{"vc":"default","command":["sleep","60"],"gpus":6,"tasks":1,"priority":0,"name":"","cwd":"/","environment":[["PATH","/usr/bin:/bin"],["HOME","/home/ada"],["LANG","C.UTF-8"]],"retries":0,"backoff_s":5.0,"time_limit_s":null,"grace_s":30.0,"lazy_preemption":false,"user":"ada"}','{"submitted_at":1795322946.9854164,"since":1795322946.9854164,"attempt":0,"resumes":0,"retries":0,"guaranteed":false,"port":0,"started_at":null,"ended_at":null,"exit_code":null,"reason":"","stopping_for":"","preempted_by":null,"retry_at":null,"endings":{},"state":"queued","placement":null}');
+CREATE TABLE decisions (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
+INSERT INTO decisions VALUES(1,'{"is":"Opened","spec":{"chains":[{"name":"NODE","levels":[{"cell_type":"GPU","fanout":1,"gpus":1},{"cell_type":"PAIR","fanout":2,"gpus":2},{"cell_type":"SOCKET","fanout":2,"gpus":4},{"cell_type":"NODE","fanout":2,"gpus":8}],"node_level":4,"top_cells":1,"node_names":["node"]}],"virtual_clusters":[{"name":"default","cells":[{"chain":"NODE","level":4,"number":1}]}],"source":"the shares (--vc)"}}');
+INSERT INTO decisions VALUES(2,'{"is":"Recovered","records":[]}');
+INSERT INTO decisions VALUES(3,'{"is":"Scheduled","request":{"group":"sleep-1","vc":"default","members":[{"pods":1,"leaf_cells":4}]},"suggested_nodes":null,"now":1795322941.6419396,"decision":{"is":"Bind","group":"sleep-1","placement":{"chain":"NODE","pods":[["node",[0,1,2,3]]],"reserved_levels":[4]},"within":"SOCKET"}}');
+INSERT INTO decisions VALUES(4,'{"is":"Committed","decision":{"is":"Bind","group":"sleep-1","placement":{"chain":"NODE","pods":[["node",[0,1,2,3]]],"reserved_levels":[4]},"within":"SOCKET"}}');
+INSERT INTO decisions VALUES(5,'{"is":"Scheduled","request":{"group":"sleep-2","vc":"default","members":[{"pods":1,"leaf_cells":2}]},"suggested_nodes":null,"now":1795322943.5644073,"decision":{"is":"Bind","group":"sleep-2","placement":{"chain":"NODE","pods":[["node",[4,5]]],"reserved_levels":[4]},"within":"PAIR"}}');
+INSERT INTO decisions VALUES(6,'{"is":"Committed","decision":{"is":"Bind","group":"sleep-2","placement":{"chain":"NODE","pods":[["node",[4,5]]],"reserved_levels":[4]},"within":"PAIR"}}');
+INSERT INTO decisions VALUES(7,'{"is":"Scheduled","request":{"group":"sleep-3","vc":"default","priority":-1,"members":[{"pods":1,"leaf_cells":2}]},"suggested_nodes":null,"now":1795322945.3084784,"decision":{"is":"Bind","group":"sleep-3","placement":{"chain":"NODE","pods":[["node",[6,7]]]},"within":"PAIR"}}');
+INSERT INTO decisions VALUES(8,'{"is":"Committed","decision":{"is":"Bind","group":"sleep-3","placement":{"chain":"NODE","pods":[["node",[6,7]]]},"within":"PAIR"}}');
+INSERT INTO decisions VALUES(9,'{"is":"Scheduled","request":{"group":"sleep-4","vc":"default","members":[{"pods":1,"leaf_cells":6}]},"suggested_nodes":null,"now":1795322947.0021374,"decision":{"is":"Wait","group":"sleep-4","reasons":[{"is":"VcExhausted","vc":"default","need":6,"have":2,"size":8,"held_by":[["sleep-1",4],["sleep-2",2]],"more":0}]}}');
+INSERT INTO decisions VALUES(10,'{"is":"Opened","spec":{"chains":[{"name":"NODE","levels":[{"cell_type":"GPU","fanout":1,"gpus":1},{"cell_type":"PAIR","fanout":2,"gpus":2},{"cell_type":"NODE","fanout":2,"gpus":4}],"node_level":3,"top_cells":1,"node_names":["node"]}],"virtual_clusters":[{"name":"default","cells":[{"chain":"NODE","level":3,"number":1}]}],"source":"the shares (--vc)"}}');
+INSERT INTO decisions VALUES(11,'{"is":"Recovered","records":[["sleep-1",{"group":"sleep-1","vc":"default","members":[{"pods":1,"leaf_cells":4}]},{"chain":"NODE","pods":[["node",[0,1,2,3]]],"reserved_levels":[4]}],["sleep-2",{"group":"sleep-2","vc":"default","members":[{"pods":1,"leaf_cells":2}]},{"chain":"NODE","pods":[["node",[4,5]]],"reserved_levels":[4]}],["sleep-3",{"group":"sleep-3","vc":"default","priority":-1,"members":[{"pods":1,"leaf_cells":2}]},{"chain":"NODE","pods":[["node",[6,7]]]}]]}');
+INSERT INTO decisions VALUES(12,'{"is":"Scheduled","request":{"group":"sleep-4","vc":"default","members":[{"pods":1,"leaf_cells":6}]},"suggested_nodes":null,"now":1795322952.4762292,"decision":{"is":"Wait","group":"sleep-4","reasons":[{"is":"NeverFits","vc":"default","need":6,"have":4,"largest_pod":6,"largest_host":4,"within":null}]}}');
+CREATE INDEX events_of_jobs ON events (job, seq);
+CREATE INDEX jobs_by_state ON jobs (state, id);
+CREATE INDEX jobs_by_base ON jobs (base, id);
+CREATE INDEX jobs_of_vcs ON jobs (vc, id);
+COMMIT;
