@@ -208,6 +208,11 @@ class Load(threading.Thread):
         elif style == "labels":
             labels |= {"hived.io/group": name, "hived.io/group-size": str(pods)}
         labels[_WORK] = name
+        if priority == "5":
+            manifest["spec"]["priorityClassName"] = scenes.URGENT
+        # a node that is full has no CPU to spare either, but for pods that ask for none
+        cpu = self._dice.choice((0, scenes.CPU // self._gpus))
+        manifest["spec"]["containers"][0]["resources"]["requests"] = {"cpu": str(cpu * gpus)}
         manifest["spec"]["terminationGracePeriodSeconds"] = self._dice.choice((0, 30))
         same_names = self._dice.random() < 0.5
         if style == "job" and pods == 1:  # one pod is no gang, and goes by its own name

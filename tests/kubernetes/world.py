@@ -40,10 +40,11 @@ class World:
         self.plane = plane
         self.cluster = Cluster(plane, namespace)
         grant(self.cluster.api)
+        self.cluster.create_priority_class(scenes.URGENT, 2000)
         self.cluster.create_priority_class(scenes.GUARANTEED, 1000)
         self.cluster.create_priority_class(scenes.OPPORTUNISTIC, 1)
         self.nodes = [f"n{number:03}" for number in range(nodes)]
-        self.cluster.create_nodes(self.nodes)
+        self.cluster.create_nodes(self.nodes, cpu=str(scenes.CPU))
         self.witness = Witness(plane, namespace)
         self.to_api = Proxy(plane.port, plane.ca)
         self.service = Service(plane, folder, scenes.spec(self.nodes, vcs, gpus))

@@ -7,7 +7,8 @@ from typing import Any
 from tests.kubernetes.cluster import Cluster
 
 #: not those of deploy/, which other tests apply
-GUARANTEED, OPPORTUNISTIC = "tests-guaranteed", "tests-opportunistic"
+URGENT, GUARANTEED, OPPORTUNISTIC = "tests-urgent", "tests-guaranteed", "tests-opportunistic"
+CPU = 64  #: of a node
 Json = dict[str, Any]
 
 

@@ -1,7 +1,11 @@
-"""A service that is killed at any moment, an API server that goes away, and crowds; :mod:`tests.kubernetes.chaos`."""
+"""A service that is killed at any moment, an API server that goes away, and crowds; :mod:`tests.kubernetes.chaos`.
+
+``HIVED_KILLS=200`` kills more often than every run can afford.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +14,7 @@ import pytest
 from tests.kubernetes.chaos import GPUS, VCS, Chaos
 from tests.kubernetes.control_plane import ControlPlane
 
+KILLS = int(os.environ.get("HIVED_KILLS", "60"))
 Make = Callable[[int, dict[str, int], int], Chaos]
 
 
@@ -29,11 +34,13 @@ def make(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterato
 
 def test_a_service_that_is_killed_again_and_again_knows_what_it_knew_and_loses_nobody(make: Make) -> None:
     chaos = make(8, VCS, GPUS)
-    chaos.kills(200)
+    chaos.kills(KILLS)
     chaos.settle()
     assert not chaos.found
-    assert chaos.counts["kills"] == 200
-    assert chaos.counts["bound pods compared"] > 1000, "hardly anybody was there to be remembered: nothing was tried"
+    assert chaos.counts["kills"] == KILLS
+    assert chaos.counts["bound pods compared"] > 5 * KILLS, (
+        "hardly anybody was there to be remembered: nothing was tried"
+    )
 
 
 def test_an_api_server_that_goes_away_again_and_again_costs_nothing_but_time(make: Make) -> None:
@@ -53,10 +60,14 @@ def test_many_pods_at_once_are_all_placed_or_told_why_not(make: Make) -> None:
     assert chaos.counts["pods bound"] > 400
 
 
-def test_a_tenant_with_many_waiting_pods_does_not_keep_another_from_its_own(make: Make) -> None:
+def test_a_tenant_with_many_waiting_pods_does_not_keep_another_from_its_own(
+    control_plane: ControlPlane, make: Make
+) -> None:
     chaos = make(4, {"a": 2, "b": 2}, 4)
     chaos.start()
     chaos.crowd(60, tries=2)
     assert not chaos.found
-    # it would be 14 a minute with short backoffs, whenever anybody's pod is gone
-    assert chaos.counts["looks at a waiting pod"] <= 5
+    # it would be 14 a minute with short backoffs, whenever anybody's pod is gone; from 1.33 on kube-scheduler looks at
+    # pods in their backoff when it has nothing else to do: each time that one of the four others comes, runs or goes
+    most = 5 if control_plane.binaries.version < (1, 33) else 1 + 3 * 4
+    assert chaos.counts["looks at a waiting pod"] <= most
