@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import polars
 import pytest
 import yaml
 
@@ -64,6 +65,21 @@ def test_only_the_schemes_asked_for_are_run_and_each_once(hived: Hived, folder: 
     with (folder / "results" / "jobs.csv").open(newline="", encoding="utf-8") as file:
         rows = [row["scheme"] for row in csv.DictReader(file)]
     assert rows == ["quota"] * 40 + ["private"] * 40
+
+
+def test_polars_reads_every_file_with_its_defaults(hived: Hived, folder: Path) -> None:
+    # it takes the types of columns from the first 100 rows: whole seconds, then 0.5; a tenant that comes a week later
+    early = "".join(f"j{n},a,{n * 4000},3000,1,pass\n" for n in range(150))
+    (folder / "trace.csv").write_text(f"{HEADER}{early}late,b,600000.5,10.25,8,pass\n", encoding="utf-8")
+    assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures").code == 0
+    texts = dict.fromkeys(("scheme", "policy", "job_id", "tenant", "kind", "placement"), polars.String())
+    whole = dict.fromkeys(("gpus", "preemptions"), polars.Int64())
+    for name in ("jobs.csv", "runs.csv", "series.csv"):
+        table = polars.read_csv(folder / "results" / name)
+        kinds = {"finished": polars.Boolean(), **texts, **whole}
+        assert dict(table.schema) == {column: kinds.get(column, polars.Float64()) for column in table.columns}
+        assert len(table) > 150
+    assert table["delay_s b"].drop_nans().to_list()
 
 
 def test_an_end_is_kept(hived: Hived, folder: Path) -> None:

@@ -201,9 +201,7 @@ def long_fields() -> Iterator[None]:
 
 
 def milliseconds(text: str) -> int:
-    """A time as the simulator writes it: ``12``, ``12.5``. ``ValueError`` for anything else."""
-    if text.isdigit() and text.isascii() and len(text) <= _DIGITS:
-        return int(text) * 1000
+    """A time as the simulator writes it: ``12.0``, ``12.5``. ``ValueError`` for anything else."""
     if not _TIME.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is not a time in seconds")
     whole, _, rest = text.partition(".")
@@ -319,10 +317,10 @@ def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict
             refuse(path, line, f"{scheme} {policy} is not among the runs of summary.json")
         try:
             at = milliseconds(time) / 1000
-            numbers = [at, *(float(value) if value else math.nan for value in values)]
+            numbers = [at, *map(float, values)]
         except ValueError as error:
             refuse(path, line, str(error))
-        if any(value and not math.isfinite(number) for value, number in zip(values, numbers[1:], strict=True)):
+        if any(value != "NaN" and not math.isfinite(number) for value, number in zip(values, numbers[1:], strict=True)):
             refuse(path, line, "has a value that is no number")
         if own and at <= own[-1][0]:
             refuse(path, line, "is not in order of time")

@@ -82,7 +82,11 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_jobs(results: Results, path: Path) -> None:
-    """``jobs.csv``: one row per scheme, policy and job of the trace, in the order of the trace."""
+    """``jobs.csv``: one row per scheme, policy and job of the trace, in the order of the trace.
+
+    Here and in the other files a number that may have decimals always has them, so that Polars, which takes the types
+    of columns from the first 100 rows, and pandas read them with their defaults.
+    """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(JOB_COLUMNS)
@@ -92,11 +96,11 @@ def write_jobs(results: Results, path: Path) -> None:
                 if finish < 0:
                     times: tuple[str, ...] = ("", "", "")
                 else:
-                    times = (seconds(record.first_start[number]), seconds(finish), seconds(record.queue(number)))
+                    times = (_time(record.first_start[number]), _time(finish), _time(record.queue(number)))
                 writer.writerow(
                     (
-                        record.scheme, record.policy, job.job_id, job.tenant, job.gpus, seconds(job.submit_ms),
-                        seconds(job.duration_ms), *times, record.preemptions[number],
+                        record.scheme, record.policy, job.job_id, job.tenant, job.gpus, _time(job.submit_ms),
+                        _time(job.duration_ms), *times, record.preemptions[number],
                         "true" if finish >= 0 else "false",
                     )
                 )  # fmt: skip
@@ -115,8 +119,8 @@ def write_runs(results: Results, path: Path) -> None:
             for run in sorted(record.runs, key=lambda run: (run.start, run.job)):
                 writer.writerow(
                     (
-                        record.scheme, record.policy, record.jobs[run.job].job_id, seconds(run.start),
-                        seconds(run.end), run.kind.value, names.text(run.parts),
+                        record.scheme, record.policy, record.jobs[run.job].job_id, _time(run.start),
+                        _time(run.end), run.kind.value, names.text(run.parts),
                     )
                 )  # fmt: skip
 
@@ -213,7 +217,7 @@ def write_series(report: Report, path: Path) -> None:
     """``series.csv``: what the figures show over time, by the hour (less in short traces, more in those of many years).
 
     Shares (0 to 1) are means over the time from ``time_s`` to the next; delays (seconds, one column per tenant) are
-    means of the jobs submitted within 6 hours of it, empty where there are none.
+    means of the jobs submitted within 6 hours of it, NaN where there are none.
     """
     tenants = [vc.name for vc in report.results.spec.virtual_clusters]
     shares = ("utilization", "opportunistic", "fragmentation", "partly_used")
@@ -227,15 +231,24 @@ def write_series(report: Report, path: Path) -> None:
                     (
                         run.scheme,
                         run.policy,
-                        seconds(int(start)),
+                        _time(int(start)),
                         *(_number(getattr(run.series, share)[hour]) for share in shares),
                         *(_number(delays.mean_ms[tenant][hour] / 1000) for tenant in tenants),
                     )
                 )
 
 
+def _time(ms: int) -> str:
+    return _decimal(seconds(ms))
+
+
 def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.6g}"
+    return "NaN" if math.isnan(value) else _decimal(f"{value:.6g}")
+
+
+def _decimal(number: str) -> str:
+    """``5.0`` for ``5``: readers that take the type of a column from its first rows see that it is no whole number."""
+    return number if "." in number or "e" in number else f"{number}.0"
 
 
 def write_summary(report: Report, path: Path) -> None:
