@@ -228,3 +228,19 @@ def test_a_fairer_place_found_while_a_downgrade_was_tried_is_forgotten_with_it()
     driver.bind(lent("a-0", "a", (2, 1)), suggested=["0"])
     driver.bind(wants("theirs", "b", 1), suggested=["4"])
     driver.ask(wants("high", "a", (3, 2), priority=5))
+
+
+def test_a_reservation_planned_again_sees_hardware_that_another_has_left_whoever_looked_before() -> None:
+    def story(look: bool) -> object:
+        cluster = Cluster.from_spec(flat({"a": 2, "b": 1}))
+        cluster.set_node_health("n0", healthy=False)
+        cluster.commit(cluster.schedule(wants("theirs", "b", 4)))
+        cluster.commit(cluster.schedule(wants("low", "a", 4)))
+        cluster.commit(cluster.schedule(wants("high", "a", 4, priority=5)))
+        cluster.release("theirs")
+        if look:
+            cluster.plan(wants("question", "a", 4, priority=1))
+        return cluster.schedule(wants("high", "a", 4, priority=5))
+
+    assert isinstance(story(look=True), Bind)
+    assert story(look=True) == story(look=False)

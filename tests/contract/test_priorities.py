@@ -146,3 +146,69 @@ def test_whatever_is_asked_the_strongest_groups_of_a_vc_never_lose_to_weaker_one
             )
             probe = driver.ask(wants(f"probe-{vc}-{priority}", vc, 1, priority=priority))
             assert isinstance(probe, Wait) == (held == size)
+
+
+def test_a_reservation_is_overtaken_rather_than_a_running_group_of_equal_priority_ended() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("runs", "a", 4, priority=2))
+    driver.bind(wants("low", "a", 4))
+    driver.preempt(wants("reserves", "a", 4, priority=2))
+    decision = driver.preempt(wants("top", "a", 4, priority=5))
+    assert (decision.victims, decision.overtaken) == (("low",), ("reserves",))
+
+
+def test_a_reservation_none_of_whose_vc_is_in_the_way_counts_as_if_it_ran() -> None:
+    """Alone its VC would run it: what is lent to others must not change who is preempted in the VC."""
+    driver = Driver(flat({"a": 2, "b": 1}))
+    driver.bind(wants("runs", "a", 4, priority=2))
+    for number in range(2):
+        driver.bind(lent(f"loan{number}", "b", 4))
+    driver.preempt(wants("reserves", "a", 4, priority=2))
+    decision = driver.preempt(wants("top", "a", 4, priority=5))
+    assert (decision.victims, decision.overtaken) == (("runs",), ())
+
+
+def test_a_lazy_group_is_downgraded_rather_than_another_of_equal_priority_ended() -> None:
+    driver = Driver(flat({"a": 2}, spare=1))
+    driver.bind(wants("eager", "a", 4))
+    driver.bind(wants("lazy", "a", 4, lazy_preemption=True))
+    decision = driver.bind(wants("top", "a", 4, priority=5))
+    assert decision.downgraded == ("lazy",)
+    assert set(driver.running) == {"eager", "lazy", "top"}
+
+
+def test_a_lazy_group_of_higher_priority_is_left_alone_where_a_lower_one_will_do() -> None:
+    driver = Driver(flat({"a": 2}, spare=1))
+    driver.bind(wants("lazy", "a", 4, priority=1, lazy_preemption=True))
+    driver.bind(wants("low", "a", 4))
+    assert driver.preempt(wants("top", "a", 4, priority=5)).victims == ("low",)
+
+
+@pytest.mark.parametrize(
+    ("groups", "gpus", "victims"),
+    [
+        ([("pair", 2, 0), ("other", 1, 7)], 2, {"pair"}),  # with the third leaf the pair would be ended all the same
+        ([("pair", 2, 0), ("single", 1, 0)], 2, {"single"}),
+        ([("two", 2, 0), ("one", 1, 0), ("more", 1, 0)], 1, {"one"}),
+        ([("three", 3, 0), ("one", 1, 0)], 1, {"one"}),
+    ],
+)
+def test_in_a_host_the_fewest_gpus_of_others_are_lost_and_then_the_closest_are_taken(
+    groups: list[tuple[str, int, int]], gpus: int, victims: set[str]
+) -> None:
+    driver = Driver(flat({"a": 1}))
+    for name, size, priority in groups:
+        driver.bind(wants(name, "a", size, priority=priority))
+    decision = driver.preempt(wants("high", "a", gpus, priority=5))
+    assert set(decision.victims) == victims
+    (pod,) = decision.placement.pods
+    assert driver.hardware.group_level(decision.placement) == (1 if gpus == 1 else 2), pod
+
+
+def test_the_leaves_of_a_gang_that_ends_anyway_are_free_to_take_on_every_host() -> None:
+    driver = Driver(flat({"a": 2}))
+    driver.bind(wants("gang", "a", (2, 3)))
+    driver.bind(wants("left", "a", 1))
+    driver.bind(wants("right", "a", 1))
+    decision = driver.preempt(wants("high", "a", (2, 3), priority=5))
+    assert decision.victims == ("gang",)

@@ -5,7 +5,7 @@ from .gangs import Found, count_fitting, find
 from .hierarchy import Hierarchy
 from .hosts import HostClass, HostIndex, Rank, Ranking
 from .index_set import IndexSet
-from .inside import Need, level_of
+from .inside import Leaves, Need, level_of, place
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
 from .siblings import Siblings
@@ -19,6 +19,7 @@ __all__ = [
     "HostClass",
     "HostIndex",
     "IndexSet",
+    "Leaves",
     "LevelSafety",
     "Need",
     "Profile",
@@ -33,6 +34,7 @@ __all__ = [
     "find",
     "leaves_of",
     "level_of",
+    "place",
     "safety",
     "shape_of",
 ]

@@ -22,6 +22,7 @@ class Group:
         "placement",
         "preempted_by",
         "priority",
+        "rank",
         "relaxed",
         "replanned",
         "request",
@@ -41,7 +42,9 @@ class Group:
         self.tenant = tenant
         #: the priority that counts now: that of the request, or -1 while it runs as opportunistic
         self.priority = request.priority
-        #: rank among all groups by when they were bound or reserved; breaks ties
+        #: how late it gives way in its VC, as of when it took its virtual leaves (:meth:`current_rank`)
+        self.rank = -1
+        #: place among all groups by when they were bound or reserved; breaks ties
         self.sequence = sequence
         #: when that was, by the clock of the caller
         self.since = since
@@ -82,6 +85,15 @@ class Group:
     def running(self) -> bool:
         """Whether somebody runs on its leaf cells, rather than waiting for them."""
         return self.state is not GroupState.PREEMPTING
+
+    def current_rank(self) -> int:
+        """How late it gives way in its VC: lower priorities first; among equals, who loses no work by it first.
+
+        That is a group that becomes opportunistic instead (lazy preemption), or still waits for victims of its own VC.
+        One that waits for loans alone counts as if it ran, as it would in a VC without neighbours.
+        """
+        waits = not self.running and any(victim.guaranteed for victim in self.victims)
+        return 2 * self.priority + (not waits and not self.request.lazy_preemption)
 
     @property
     def chains(self) -> tuple[int, ...]:

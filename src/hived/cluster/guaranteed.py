@@ -4,7 +4,7 @@ The first step looks at nothing but the VC's own groups and bad hardware, so ten
 The second cannot fail (theorem 1), except that bad hardware or a list of suggested nodes can turn a choice down; then
 the hosts that did are left out, and the first step is asked again.
 
-    for each lower priority in use, from none upward:       rather preempt nobody, then the lowest
+    for each lower rank in use, from none upward:           rather preempt nobody, then the lowest
         for each cap, from the one asked for upward:        (soft affinity)
             for each pool of the VC, in the order of the spec
 """
@@ -20,6 +20,7 @@ from .fairer import bind_fairly
 from .groups import Group
 from .plans import Plan
 from .requests import Request
+from .sparing import losing_least
 from .standing import Bindings, rebind, recorded
 from .state import State
 from .states import GroupState
@@ -75,9 +76,9 @@ def bound_to_idle(
 
 
 def _first_that_fits(state: State, request: Request, demand: Demand, lower: list[int]) -> int:
-    """Place in ``lower`` of the first priority up to which taking leaves makes room in the VC; its length for none.
+    """Place in ``lower`` of the first rank up to which taking leaves makes room in the VC; its length for none.
 
-    The higher the priority, the more can be had: a search by halves, O(log priorities) choices of virtual leaves.
+    The higher the rank, the more can be had: a search by halves, O(log ranks) choices of virtual leaves.
     """
     tenancies = state.tenancies[demand.tenant]
 
@@ -98,7 +99,7 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
 
 
 def _at(state: State, request: Request, demand: Demand, key: int, suggested: Suggested | None) -> Plan | None:
-    """The plan where leaves taken at priorities up to ``key`` may be had."""
+    """The plan where leaves taken at ranks up to ``key`` may be had."""
     tenancies = state.tenancies[demand.tenant]
     for step in range(demand.most_caps):
         for choice in demand.choices:
@@ -131,6 +132,8 @@ def _in(
         found = find(space, choice.needs, packed, cap)
         if found is None:
             break
+        if key >= 0:
+            found = losing_least(tenancy, space, choice.needs, found, cap, key)
         plan = _plan(state, request, demand, choice, tenancy, key, step, found, suggested)
         if plan is not None:
             return plan

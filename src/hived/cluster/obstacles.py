@@ -143,10 +143,10 @@ def _exhausted(request: Request, tenancy: Tenancy, need: int, have: int) -> VcEx
     """What stands in the way in the pool that has most to give."""
     holders: list[Group] = []
     number = 0
-    for priority in sorted(tenancy.at):
-        if priority >= request.priority:
-            number += len(tenancy.at[priority])
-            holders += islice(tenancy.at[priority], NAMED)
+    for rank in sorted(tenancy.at):
+        if rank >= 2 * request.priority:
+            number += len(tenancy.at[rank])
+            holders += islice(tenancy.at[rank], NAMED)
     oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
     held_by = tuple((group.name, group.gpus) for group in oldest)
     return VcExhausted(request.vc, need, have, tenancy.pool.gpus, held_by, number - len(held_by))

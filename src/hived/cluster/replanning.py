@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from . import guaranteed, opportunistic
-from .answers import plan_for
 from .demands import Demand
+from .dooming import see_bad
 from .groups import Group
 from .obstacles import reasons
 from .plans import Plan
@@ -35,11 +35,16 @@ def replanned(
     O(pods * levels + groups on its nodes) and what a plan costs.
     """
     request = group.request
+    see_bad(state)  # not while the group is set aside: its cells must not be doomed for others
+    seen = state.version, None if suggested is None else suggested.names
     if suggested is not None and not _nodes(state, group) <= suggested.names:
         with _set_aside(state, group):
-            plan = plan_for(state, request, demand, suggested)
-            return reasons(state, request, demand, suggested) if plan is None else plan
-    seen = state.version, None if suggested is None else suggested.names
+            place = opportunistic.place if request.opportunistic else guaranteed.place
+            plan = place(state, request, demand, suggested)
+            if plan is None:
+                return reasons(state, request, demand, suggested)
+        plan.version, plan.suggested = seen
+        return plan
     own = group.guaranteed and any(victim.guaranteed for victim in group.victims)
     if not group.victims or group.replanned == seen or not _may_start(state, group, demand, own):
         return None
@@ -48,8 +53,7 @@ def replanned(
     if plan is None:
         group.replanned = seen
     else:
-        plan.version = state.version
-        plan.suggested = seen[1]
+        plan.version, plan.suggested = seen
     return plan
 
 
@@ -61,7 +65,10 @@ def _nodes(state: State, group: Group) -> set[str]:
 def _may_start(state: State, group: Group, demand: Demand, own: bool) -> bool:
     """Whether enough leaf cells are free at all; ``own``: in its VC, where others of that are its victims. O(pods)."""
     if own:
-        return any(state.tenancies[group.tenant][choice.where].totals[-1] >= group.gpus for choice in demand.choices)
+        pools = [state.tenancies[group.tenant][choice.where] for choice in demand.choices]
+        for tenancy in pools:
+            tenancy.settle()
+        return any(tenancy.totals[-1] >= group.gpus for tenancy in pools)
     used = state.floors[group.chain].states.used
     free = sum([(mask & ~used[node]).bit_count() for _, node, mask in group.parts])
     chains = [group.chain] if group.guaranteed else [choice.chain for choice in demand.choices]

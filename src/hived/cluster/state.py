@@ -222,6 +222,9 @@ class State:
                 floor.end(group)
             for preemptor in group.preempted_by:
                 del preemptor.victims[group]
+                if group.guaranteed and preemptor.rank != preemptor.current_rank():
+                    self.tenancies[preemptor.tenant][preemptor.tenancy].give(preemptor)
+                    self.tenancies[preemptor.tenant][preemptor.tenancy].take_again(preemptor)
             group.preempted_by.clear()
             self._leave(group)
         else:

@@ -1,9 +1,10 @@
-"""The cells of one VC in one chain (or one pinned cell) under groups of many priorities.
+"""The cells of one VC in one chain (or one pinned cell) under groups of many ranks.
 
 A leaf cell of a VC is taken by the group that runs in it and, while that one is being preempted, by the group that has
-reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a priority
-is a :class:`~hived.cells.Space` of its own (a *view*), made when somebody asks, and kept up as leaves are taken and
-given back until nobody has asked for as long as it would take to make it anew.
+reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a rank (a
+priority, and whether those of it lose work: :meth:`.Group.current_rank`) is a :class:`~hived.cells.Space` of its own (a
+*view*), made when somebody asks, and kept up as leaves are taken and given back until nobody has asked for as long as
+it would take to make it anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .groups import Group
 from .standing import host_for, virtual_leaves
 from .virtual import VirtualPool
 
-#: how many views of priorities are kept
+#: how many views of ranks are kept
 VIEWS = 16
 #: the leaves of a node that others should rather not lose
 Spared = Callable[[int], int]
@@ -59,25 +60,26 @@ class Tenancy:
         self.pool: VirtualPool = binder.pool
         #: per host that has any: the groups that take leaves of it
         self.takers: dict[int, dict[Group, int]] = {}
-        #: per priority: the groups of that priority, in the order in which they came
+        #: per rank: the groups of that rank, in the order in which they came
         self.at: dict[int, dict[Group, None]] = {}
-        #: healthy leaves free (-1), or free and taken at priorities up to the key
+        #: healthy leaves free (-1), or free and taken at ranks up to the key
         self.totals: dict[int, int] = {-1: self.pool.gpus}
         # per host asked for: the level of the reserved cell that it is in
         self._levels: dict[int, int] = {}
         # per view: changes since somebody asked for it
         self._unused: dict[int, int] = {}
-        # what may be had, where leaves taken at priorities up to the key count as free
+        # what may be had, where leaves taken at ranks up to the key count as free
         self._views: dict[int, Space] = {}
 
     def below(self, priority: int) -> list[int]:
-        """The priorities below ``priority`` that groups have here, ascending. O(priorities in use)."""
+        """The ranks below ``priority`` that groups have here, ascending. O(ranks in use)."""
+        first = 2 * priority
         if len(self.at) <= 1:  # the common case, without a sort
-            return [key for key in self.at if key < priority]
-        return sorted(key for key in self.at if key < priority)
+            return [key for key in self.at if key < first]
+        return sorted(key for key in self.at if key < first)
 
     def space(self, key: int = -1) -> Space:
-        """What may be had: free leaves, and those taken at priorities up to ``key``. O(hosts) when first asked for."""
+        """What may be had: free leaves, and those taken at ranks up to ``key``. O(hosts) when first asked for."""
         if self.binder.changed:
             self.settle()
         if key < 0:
@@ -103,15 +105,14 @@ class Tenancy:
         self.binder.changed.clear()
 
     def take_again(self, group: Group) -> None:
-        """Undo a :meth:`give` that was only tried out: the groups of a priority stand in the order they came in."""
+        """Take what it gave just now, at its rank of by now; the groups of a rank stand in the order they came in."""
         self.take(group)
-        of_priority = self.at[group.priority]
-        self.at[group.priority] = dict.fromkeys(sorted(of_priority, key=lambda g: g.sequence))
+        self.at[group.rank] = dict.fromkeys(sorted(self.at[group.rank], key=lambda g: g.sequence))
 
     def _blocked(self, host: int, key: int) -> int:
         blocked = 0
         for group, mask in self.takers.get(host, {}).items():
-            if group.priority > key:
+            if group.rank > key:
                 blocked |= mask
         return blocked
 
@@ -141,10 +142,11 @@ class Tenancy:
     def take(self, group: Group) -> None:
         """``group`` takes its spots, whoever else is there. O(pods * views)."""
         pool = self.pool
-        of_priority = self.at.get(group.priority)
-        if of_priority is None:
-            of_priority = self.at[group.priority] = {}
-        of_priority[group] = None
+        rank = group.rank = group.current_rank()
+        of_rank = self.at.get(rank)
+        if of_rank is None:
+            of_rank = self.at[rank] = {}
+        of_rank[group] = None
         for host, mask in group.spots:
             takers = self.takers.get(host)
             if takers is None:
@@ -157,10 +159,10 @@ class Tenancy:
     def give(self, group: Group) -> None:
         """``group`` takes them no longer; bindings are as they were. O(pods * (views + takers of the host))."""
         pool = self.pool
-        of_priority = self.at[group.priority]
-        del of_priority[group]
-        if not of_priority:
-            del self.at[group.priority]
+        of_rank = self.at[group.rank]
+        del of_rank[group]
+        if not of_rank:
+            del self.at[group.rank]
         for host in dict.fromkeys([host for host, _ in group.spots]):
             takers = self.takers[host]
             del takers[group]
@@ -276,12 +278,12 @@ class Tenancy:
         takers: dict[int, dict[Group, int]] = {}
         at: dict[int, set[Group]] = {}
         for group in groups:
-            at.setdefault(group.priority, set()).add(group)
+            at.setdefault(group.current_rank(), set()).add(group)
             for host, mask in group.spots:
                 of_host = takers.setdefault(host, {})
                 of_host[group] = of_host.get(group, 0) | mask
         ensure(takers == self.takers, "groups per virtual host")
-        ensure(at == {key: set(of_priority) for key, of_priority in self.at.items()}, "groups per priority")
+        ensure(at == {key: set(of_rank) for key, of_rank in self.at.items()}, "groups per rank")
         pool = self.pool
         for host in range(pool.hosts):
             free = pool.shapes[host].full
@@ -297,7 +299,7 @@ class Tenancy:
             ensure(pool.space.free[host] == free & ~pool.bad[host], f"healthy free leaves of virtual host {host}")
             for key, view in self._views.items():
                 obtainable = pool.shapes[host].full & ~(pool.bad[host] | self._blocked(host, key))
-                ensure(view.free[host] == obtainable, f"leaves to be had at priority {key} in host {host}")
+                ensure(view.free[host] == obtainable, f"leaves to be had at rank {key} in host {host}")
                 ensure(view.idle[host] == pool.space.free[host], f"free ones among them in host {host}")
         for key, view in [(-1, pool.space), *self._views.items()]:
             view.validate()

@@ -1,0 +1,90 @@
+"""Inside a host that a preemption has chosen: the leaves whose taking loses others least, and then the closest ones.
+
+A group that loses a leaf loses all it has, so what counts is who ends, not how many leaves are taken: the other leaves
+of a group that ends anyway cost nobody anything.
+
+    A A B .    a pod of 2 in place of A: both leaves of A, and not one of them and the idle one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, reduce
+from heapq import nsmallest
+from operator import or_
+
+from hived.cells import Found, Leaves, Need, Space, level_of, place
+
+from .groups import Group
+from .tenancy import Tenancy
+
+#: groups of a host among which those who lose are chosen: all subsets of them are looked at
+GROUPS = 8
+
+
+def losing_least(tenancy: Tenancy, space: Space, needs: Sequence[Need], found: Found, cap: int, key: int) -> Found:
+    """``found`` on the same hosts, with the leaves taken there that lose the groups of ranks up to ``key`` least.
+
+    First the fewest GPUs of groups that end (on all their nodes, once), then of those that lose no work, then as close
+    as can be. O(2^``GROUPS``) for a host where more is lost than taken, or where closer leaves could be had.
+    """
+    pods = list(found.pods)
+    ended: set[Group] = set()
+    hosts = list(dict.fromkeys(host for host, _ in pods))
+    for host in hosts:
+        at = [i for i, (where, _) in enumerate(pods) if where == host]
+        here = tuple([needs[i] for i in at])
+        masks: Sequence[int] = [pods[i][1] for i in at]
+        if sum(masks) & ~space.idle[host]:
+            takers = {group: mask for group, mask in tenancy.takers[host].items() if group.rank <= key}
+            lose = {group: mask for group, mask in takers.items() if group not in ended}
+            masks = _on_host(space, host, here, masks, lose, cap)
+            ended.update(group for group, mask in takers.items() if mask & sum(masks))
+        for i, mask in zip(at, masks, strict=True):
+            pods[i] = host, mask
+    level = found.level if len(hosts) > 1 else level_of(space.shapes[hosts[0]], sum(mask for _, mask in pods))
+    return Found(tuple(pods), level)
+
+
+def _loss(group: Group) -> tuple[int, int]:
+    """GPUs of a group that ends; of one that loses no work."""
+    return (group.gpus, 0) if group.rank % 2 else (0, group.gpus)
+
+
+def _on_host(
+    space: Space,
+    host: int,
+    needs: tuple[Need, ...],
+    masks: Sequence[int],
+    lose: dict[Group, int],
+    cap: int,
+) -> Sequence[int]:
+    """Masks for pods on one host that lose the groups ``lose``, with their leaves there, least."""
+    shape, obtainable, idle, taken = space.shapes[host], space.free[host], space.idle[host], sum(masks)
+    lost = sum(group.gpus for group, mask in lose.items() if mask & taken)
+    closest = len(needs) == 1 and level_of(shape, taken) == shape.profile(obtainable).level_for(needs[0].gpus)
+    if closest and lost <= (taken & ~idle).bit_count():
+        return masks
+    groups = nsmallest(GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
+    best: tuple[tuple[object, ...], tuple[int, ...]] | None = None
+    for loss, ends in sorted((_sum(groups, ends), ends) for ends in range(1 << len(groups))):
+        if best is not None and loss > best[0][0]:
+            break
+        kept = (mask for group, mask in lose.items() if group not in groups or not ends >> groups.index(group) & 1)
+        free = obtainable & ~reduce(or_, kept, 0)
+        found = _place(Leaves(shape, free, free, 0), needs, cap)
+        if found is not None:
+            levels = level_of(shape, sum(found)), sum(level_of(shape, mask) for mask in found)
+            worth = loss, *levels, (sum(found) & ~idle).bit_count(), found
+            if best is None or worth < best[0]:
+                best = worth, found
+    return best[1] if best is not None else masks
+
+
+def _sum(groups: Sequence[Group], ends: int) -> tuple[int, int]:
+    """What those of ``groups`` lose whose bits are set."""
+    losses = [_loss(group) for i, group in enumerate(groups) if ends >> i & 1]
+    return sum(loss[0] for loss in losses), sum(loss[1] for loss in losses)
+
+
+_place = lru_cache(maxsize=4096)(place)
