@@ -82,6 +82,12 @@ def test_pods_of_upstreams_kind_are_placed_before_all_of_them_exist() -> None:
     assert len(world.mind.books.at) == 8
     run(world, two)
     assert len(set(places(world, one, two))) == 2
+    late = pod("p2", said=said)
+    world.create(late)
+    assert world.ask(late.metadata.uid) == "wait"
+    told = explain_pod(world.mind, world.mind.pods[late.metadata.uid], None)
+    assert "affinityGroup.members" in told
+    assert keys.GROUP_SIZE not in told, "a label that it does not use"
 
 
 def test_a_gang_sized_by_its_owner_waits_for_all_its_pods() -> None:

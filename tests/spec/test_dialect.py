@@ -220,6 +220,19 @@ def test_a_vc_names_its_cells_from_the_top_down_to_any_level() -> None:
     assert vc.cells == (VirtualCellsSpec("RACK", 1, 3), VirtualCellsSpec("RACK", 4, 2))
 
 
+def test_a_vc_may_leave_out_types_between_the_top_and_the_cell_itself() -> None:
+    """As deployed clusters do: ``4-DGX2-V100-NODE.DGX2-V100-NODE``, without the ``2-DGX2-V100-NODE`` between."""
+    text = """\
+a:
+  virtualCells:
+  - {cellType: RACK.SOCKET, cellNumber: 1}
+  - {cellType: RACK.NODE.SOCKET, cellNumber: 2}
+  - {cellType: RACK.GPU, cellNumber: 3}
+"""
+    (vc,) = compiled(vcs=text).virtual_clusters
+    assert [(cells.level, cells.number) for cells in vc.cells] == [(2, 3), (1, 3)]
+
+
 def test_a_vc_may_be_empty_in_every_way_of_writing_it() -> None:
     vcs = "a:\nb: {}\nc: {virtualCells: []}\nd: {virtualCells: null, pinnedCells: []}"
     assert [vc.cells for vc in compiled(vcs=vcs).virtual_clusters] == [(), (), (), ()]

@@ -87,11 +87,25 @@ class _Names:
                 self._kinds[name] = (hierarchy.name, level)
 
     def find(self, qualified: str, path: KeyPath) -> tuple[str, int]:
-        """Chain and level of ``qualified``, which the spec has at ``path``."""
-        kind = self._kinds.get(qualified)
+        """Chain and level of ``qualified``, which the spec has at ``path``.
+
+        Between the top and the cell itself types may be left out, as deployed clusters do.
+        """
+        kind = self._kinds.get(qualified) or self._abbreviated(qualified.split("."))
         if kind is None:
             raise self._document.error(path, self._why_not(qualified))
         return kind
+
+    def _abbreviated(self, words: list[str]) -> tuple[str, int] | None:
+        """Chain and level of a path from the top downward that leaves out some types; None for any other."""
+        hierarchy = self._hierarchies.get(words[0])
+        if hierarchy is None:
+            return None
+        names = [level.cell_type for level in reversed(hierarchy.levels)]
+        left = iter(names)
+        if not all(word in left for word in words):  # each behind the one before
+            return None
+        return hierarchy.name, hierarchy.top_level - names.index(words[-1])
 
     def _why_not(self, qualified: str) -> str:
         words = qualified.split(".")

@@ -148,11 +148,20 @@ def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> str:
             f"- {entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)"
         )
     elif gang.state is GangState.PLACED:
-        why = f"other pods have all {gang.ask.size} places of its group ({keys.GROUP_SIZE})"
+        why = f"other pods have all {gang.ask.size} places of its group ({_said_in(entry)})"
         if None in gang.slots:
             why = "the GPUs that its group has left are not as many, or a pod of no group may be using them"
         lines.append(f"- {entry.key} waits: {why}")
     return "\n".join(lines)
+
+
+def _said_in(entry: PodEntry) -> str:
+    """Where a pod says how many pods its group has."""
+    if entry.pod.annotation(keys.POD_SPEC) is not None:
+        return f"affinityGroup.members of annotation {keys.POD_SPEC}"
+    if entry.pod.label(keys.GROUP_SIZE) is not None:
+        return f"label {keys.GROUP_SIZE}"
+    return f"pods of {entry.ask.title or entry.ask.group}" if entry.ask is not None and entry.ask.owner else "one pod"
 
 
 def _some(entries: Sequence[PodEntry]) -> str:
