@@ -66,19 +66,18 @@ def _on_host(
     if closest and lost <= (taken & ~idle).bit_count():
         return masks
     groups = nsmallest(GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
-    best: tuple[tuple[object, ...], tuple[int, ...]] | None = None
+    best: tuple[tuple[int, int], int, int, int, Sequence[int]] | None = None
     for loss, ends in sorted((_sum(groups, ends), ends) for ends in range(1 << len(groups))):
-        if best is not None and loss > best[0][0]:
+        if best is not None and loss > best[0]:
             break
         kept = (mask for group, mask in lose.items() if group not in groups or not ends >> groups.index(group) & 1)
         free = obtainable & ~reduce(or_, kept, 0)
         found = _place(Leaves(shape, free, free, 0), needs, cap)
         if found is not None:
-            levels = level_of(shape, sum(found)), sum(level_of(shape, mask) for mask in found)
-            worth = loss, *levels, (sum(found) & ~idle).bit_count(), found
-            if best is None or worth < best[0]:
-                best = worth, found
-    return best[1] if best is not None else masks
+            apart = sum(level_of(shape, mask) for mask in found)
+            worth = loss, level_of(shape, sum(found)), apart, (sum(found) & ~idle).bit_count(), found
+            best = worth if best is None else min(best, worth)
+    return masks if best is None else best[-1]
 
 
 def _sum(groups: Sequence[Group], ends: int) -> tuple[int, int]:
