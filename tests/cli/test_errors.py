@@ -168,6 +168,19 @@ def test_results_are_overwritten_when_asked_and_other_files_stay(hived: Hived, f
     assert not list((folder / "out").glob("*.png"))
 
 
+def test_a_folder_without_results_is_not_overwritten(hived: Hived, folder: Path) -> None:
+    # --overwrite --out /etc wrote there
+    (folder / "etc").mkdir()
+    for name in ("passwd", "summary.json"):  # one name that results have too makes no results of it
+        (folder / "etc" / name).write_text("theirs", encoding="utf-8")
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        line = refused(hived, *GOOD[:-1], "etc", "--overwrite", "--no-figures")
+        assert line.startswith("etc: holds no earlier results that --overwrite could replace")
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    (folder / "empty").mkdir()
+    assert hived(*GOOD[:-1], "empty", "--overwrite", "--no-figures").code == 0
+
+
 @pytest.mark.parametrize("out", ["trace.csv", "trace.csv/deeper", "/proc/nowhere/results", "/dev/null"])
 def test_a_place_that_cannot_hold_results_is_refused_before_the_work(hived: Hived, folder: Path, out: str) -> None:
     line = refused(hived, *GOOD[:-1], out)

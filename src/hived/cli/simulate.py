@@ -94,7 +94,7 @@ def simulate(
         ),
     ] = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Write no figures.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier results in --out.")] = False,
 ) -> None:
     """Simulate a multi-tenant GPU cluster under the sharing schemes and compare what tenants get.
 

@@ -29,13 +29,11 @@ JOB_COLUMNS = (
     "scheme", "policy", "job_id", "tenant", "gpus", "submit_s", "duration_s", "start_s", "finish_s", "queue_s",
     "preemptions", "finished",
 )  # fmt: skip
-#: what a folder of results holds
+#: what every folder of results holds
+_ALWAYS = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
+#: and with the figures
 _OURS = (
-    "jobs.csv",
-    "runs.csv",
-    "cluster.json",
-    "series.csv",
-    "summary.json",
+    *_ALWAYS,
     *(f"*-{policy.value}.{end}" for policy in PolicyName for end in ("png", "svg")),
 )
 RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement")
@@ -45,10 +43,16 @@ def check_output(folder: Path, overwrite: bool) -> None:
     """Raise :class:`~hived.errors.InputError` unless results can be written to ``folder``: before hours of work."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, not a folder for results; choose another --out")
-    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise InputError(
-            f"{folder}: is not empty, and results are never mixed; choose another --out, or give --overwrite"
-        )
+    if folder.is_dir() and any(folder.iterdir()):
+        if not overwrite:
+            raise InputError(
+                f"{folder}: is not empty, and results are never mixed; choose another --out, or give --overwrite"
+            )
+        if missing := [name for name in _ALWAYS if not (folder / name).is_file()]:
+            raise InputError(
+                f"{folder}: holds no earlier results that --overwrite could replace ({', '.join(missing)} not there); "
+                "choose another --out"
+            )
     parent = next(p for p in (folder, *folder.parents) if p.exists())
     if not parent.is_dir():
         raise InputError(f"{parent}: is a file, so {folder} cannot be made; choose another --out")
