@@ -127,14 +127,14 @@ def test_quotas_become_a_spec_that_can_be_simulated(hived: Hived, folder: Path) 
 
 def test_the_same_seed_gives_the_same_bytes(hived: Hived, folder: Path) -> None:
     def made(name: str, seed: int) -> bytes:
-        arguments = ("--table1", "--jobs", 500, "--days", 5, "--seed", seed, "-o", name)
+        arguments = ("--jobs", 500, "--days", 5, "--seed", seed, "-o", name)
         assert hived("trace", "generate", *arguments).code == 0
         return (folder / name).read_bytes()
 
     assert made("one.csv.gz", 7) == made("another.csv.gz", 7)
     assert made("third.csv.gz", 8) != (folder / "one.csv.gz").read_bytes()
     made("plain.csv", 7)
-    assert hived("trace", "generate", "--table1", "--jobs", 5, "--force", "-o", "plain.csv").code == 0
+    assert hived("trace", "generate", "--jobs", 5, "--force", "-o", "plain.csv").code == 0
     assert "5 jobs" in hived("trace", "describe", "plain.csv").out
 
 

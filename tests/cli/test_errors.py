@@ -232,12 +232,11 @@ def test_an_option_that_cannot_be_understood_is_refused_in_one_line_too(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("trace", "generate", "-o", "t.csv"),
-        ("trace", "generate", "--table1", "-o", "trace.csv"),
-        ("trace", "generate", "--table1", "-o", "no/such/t.csv"),
-        ("trace", "generate", "--table1", "-o", "trace.csv/t.csv"),
-        ("trace", "generate", "--table1", "--jobs", "100000000000", "-o", "t.csv"),
-        ("trace", "generate", "--table1", "--days", "100000000000", "-o", "t.csv"),
+        ("trace", "generate", "-o", "trace.csv"),
+        ("trace", "generate", "-o", "no/such/t.csv"),
+        ("trace", "generate", "-o", "trace.csv/t.csv"),
+        ("trace", "generate", "--jobs", "100000000000", "-o", "t.csv"),
+        ("trace", "generate", "--days", "100000000000", "-o", "t.csv"),
         ("trace", "describe", "spec.yaml"),
         ("spec", "from-quotas", "--nodes", "3", "--quotas", "trace.csv"),
         ("spec", "from-quotas", "--nodes", "3", "--quotas", "nothing.csv"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -84,7 +85,7 @@ def submit(
 ) -> None:
     """Run a command on GPUs of a virtual cluster, now or as soon as it fits.
 
-    This folder and this environment go along. The command is run as it is, through no shell.
+    This folder and this environment go along, standard input does not. The command is run as it is, through no shell.
 
     \bExamples:
       hived submit --vc vision --gpus 4 -- python train.py --epochs 90
@@ -181,6 +182,15 @@ def _settled(there: Engine, job: Job) -> Job:
     return job
 
 
+def _stdin_has_a_source() -> bool:
+    """Whether somebody may have meant something by our standard input: it is a pipe or a file."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:  # closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
 def _follow(there: Engine, job: Job, answer: object, form: Form, quiet: bool) -> None:
     def say(text: str) -> None:
         if not quiet:
@@ -188,6 +198,8 @@ def _follow(there: Engine, job: Job, answer: object, form: Form, quiet: bool) ->
 
     if form is not Form.TABLE:
         print_answer(answer, form, one_of_many=True)
+    if _stdin_has_a_source():
+        say("the job does not get this standard input, its own is empty; let it read a file, or: sh -c '... < FILE'")
     try:
         job = _settled(there, job)
         say(standing(job))

@@ -10,7 +10,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from hived.errors import InputError
 from hived.simulator.traces import TABLE1, Description, describe, generate_table1, read_trace, write_trace
 from hived.words import counted
 
@@ -29,7 +28,6 @@ def generate(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="CSV to write, gzipped if it ends in .gz.", show_default=False)
     ],
-    table1: Annotated[bool, typer.Option("--table1", help="Calibrate on Table 1 of the HiveD paper.")] = False,
     jobs: Annotated[int, typer.Option(help="Jobs in all; Table 1 has 141950.", min=1)] = sum(
         sum(row.jobs) for row in TABLE1
     ),
@@ -39,10 +37,8 @@ def generate(
 ) -> None:
     """Write a synthetic trace: jobs per tenant and size as in the paper's Table 1, times as in Philly's statistics.
 
-    Example: hived trace generate --table1 --jobs 141950 --days 60 --seed 1 -o t.csv.gz
+    Example: hived trace generate --jobs 141950 --days 60 --seed 1 -o t.csv.gz
     """
-    if not table1:
-        raise InputError("hived trace generate: give --table1, the one calibration there is")
     write_trace(generate_table1(jobs, days, seed), output, overwrite=force)
     typer.echo(f"{output}: {jobs:,} synthetic jobs over {days} days (seed {seed})", err=True)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -41,8 +43,8 @@ def begin() -> Iterator[Begin]:
     """``begin(*arguments)`` starts a ``hived`` whose output is read; it does not outlive the test."""
     begun: list[Process] = []
 
-    def start(*arguments: object) -> Process:
-        begun.append(Process(arguments))
+    def start(*arguments: object, stdin: IO[str] | int = subprocess.DEVNULL) -> Process:
+        begun.append(Process(arguments, stdin))
         return begun[-1]
 
     yield start

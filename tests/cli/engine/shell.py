@@ -20,10 +20,10 @@ HIVED = [sys.executable, "-c", "from hived.cli import main; main()"]
 class Process:
     """A ``hived`` that runs beside the test."""
 
-    def __init__(self, arguments: Sequence[object]) -> None:
+    def __init__(self, arguments: Sequence[object], stdin: IO[str] | int = subprocess.DEVNULL) -> None:
         self._process = subprocess.Popen(
             [*HIVED, *map(str, arguments)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
+            stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8",
         )  # fmt: skip
         assert self._process.stdout is not None
         assert self._process.stderr is not None

@@ -180,6 +180,18 @@ def test_following_goes_on_through_the_queue_and_a_preemption(running: Running, 
     assert "runs again, attempt 2" in err
 
 
+def test_following_says_that_standard_input_stays_here(running: Running, begin: Begin, tmp_path: Path) -> None:
+    engine = running.engine
+    (tmp_path / "data").write_text("1 2 3\n")
+    for piped, options, said in ((True, ["-f"], True), (False, ["-f"], False), (True, ["-f", "-q"], False)):
+        with (tmp_path / "data" if piped else Path(os.devnull)).open() as given:
+            process = begin("submit", "--vc", "vision", *options, "--", "x", stdin=given)
+        until(lambda: engine.all and engine.all[-1].state == "running", "the job")
+        engine.end(engine.all[-1])
+        _, err = process.rest()
+        assert ("the job does not get this standard input" in err) is said, err
+
+
 def test_quiet_following_prints_nothing_but_the_output(running: Running, begin: Begin) -> None:
     engine = running.engine
     process = begin("submit", "--vc", "vision", "-f", "-q", "--", "x")
