@@ -21,6 +21,7 @@ from hived import Cluster, ConflictError, InfeasibleError, RequestError, replay
 from hived.engines.local import engine as engine_module
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
+from hived.engines.local.explaining import explain
 from hived.engines.local.jobs import Job
 from hived.engines.local.model import Event, JobSpec, JobState
 from hived.engines.local.store import Store
@@ -28,6 +29,7 @@ from hived.engines.local.tasks import Stand, Task
 from hived.errors import NeverFitsError, NotFoundError, StorageError
 from hived.spec.compiled import ClusterSpec
 
+from .driver import SHARES
 from .living import Lives, ended, other_spec, printed, shell, state, variables
 
 #: says who it is, saves how often it was told to stop
@@ -439,6 +441,68 @@ def test_an_engine_that_starts_under_another_spec_takes_all_jobs_over(lives: Liv
 
     assert {job.state for job in lives.live(second)} == {JobState.CANCELLED}
     assert not lives.marked()
+
+
+# -- how long a loan may take to go -------------------------------------------------------------------------------
+
+DEAF = "trap '' TERM; echo here; while :; do sleep 0.02; done"
+
+
+def capped(seconds: int, *shares: tuple[str, int]) -> ClusterSpec:
+    """All loans have this many seconds at most."""
+    spec = other_spec(*shares)
+    vcs = tuple(replace(vc, opportunistic_grace_seconds=seconds) for vc in spec.virtual_clusters)
+    return replace(spec, virtual_clusters=vcs)
+
+
+def test_a_loan_cannot_ask_for_more_grace_than_its_vc_allows(lives: Lives) -> None:
+    lives.spec = other_spec(("vision", 8))
+
+    async def story(engine: Engine) -> None:
+        with pytest.raises(RequestError, match=r"grace_s: .*vision.* 30 s at most, not 3600 s; ask for less"):
+            engine.submit(shell("vision", "true", priority=-1, grace_s=3600.0))
+        assert not engine.machine.jobs
+        engine.submit(shell("vision", "true", priority=-1, grace_s=30.0))
+        engine.submit(shell("vision", "true", grace_s=3600.0))  # of its own cells, for its own VC to wait for
+        engine.reconfigure(capped(3600, ("vision", 8)))
+        engine.submit(shell("vision", "true", priority=-1, grace_s=3600.0))
+
+    lives.live(story)
+
+
+def test_a_loan_that_runs_when_the_cap_is_lowered_goes_within_the_new_one(lives: Lives) -> None:
+    lives.spec = capped(3600, *SHARES)
+
+    async def story(engine: Engine) -> None:
+        loan = engine.submit(shell("research", DEAF, 8, priority=-1, grace_s=3600.0))
+        await printed(engine, loan, "here")
+        owner = engine.submit(shell("vision", "true", 4))
+        await state(engine, loan, JobState.STOPPING)
+        assert "3600 s" in explain(engine.machine, loan, 0.0)
+        engine.reconfigure(capped(0, *SHARES))
+        assert "has 0 s" in explain(engine.machine, loan, 0.0)
+        await ended(engine, owner)
+        engine.cancel(str(loan.id))
+
+    lives.live(story)
+
+
+def test_a_job_that_a_spec_made_a_loan_goes_as_one(lives: Lives) -> None:
+    lives.spec = other_spec(("vision", 8))
+
+    async def story(engine: Engine) -> None:
+        lent, leaving = [engine.submit(shell("vision", DEAF, 4, grace_s=3600.0)) for _ in range(2)]
+        for job in (lent, leaving):
+            await printed(engine, job, "here")
+        engine.cancel(str(leaving.id))
+        assert "3600 s" in explain(engine.machine, leaving, 0.0)  # nobody waits for it
+        engine.reconfigure(capped(0, ("vision", 2), ("speech", 6)))
+        await ended(engine, engine.submit(shell("speech", "true", 2, tasks=3)))
+        assert (await ended(engine, leaving))[0].state is JobState.CANCELLED
+        assert (await state(engine, lent, JobState.QUEUED)).resumes == 1
+        engine.cancel(str(lent.id))
+
+    lives.live(story)
 
 
 # -- the record ---------------------------------------------------------------------------------------------------

@@ -418,3 +418,23 @@ def test_a_machine_that_can_have_no_more_processes_says_so(task: RealTask, monke
     supervisor._Supervisor(["true"], "/", {}, 1.0, None).run(supervisor._room())
     ending = task.ending()
     assert (ending.code, ending.error) == (127, "true: Resource temporarily unavailable")
+
+
+def test_a_task_that_is_told_again_has_the_shorter_time(task: RealTask) -> None:
+    task.ready("sh", "-c", STUBBORN, grace_s=3600.0).started()
+    task.stop(3600.0)
+    task.stop()  # no word of another
+    assert task.stand() is Stand.ALIVE
+    task.stop(0.0)
+    ending = task.end()
+    assert (ending.signal, ending.stopped) == (9, True)
+
+
+@pytest.mark.parametrize("word", ["", "soon", "nan", "99999", "\0" * 100])
+def test_a_word_that_makes_no_sense_leaves_the_task_its_own_time(task: RealTask, word: str) -> None:
+    task.ready("sh", "-c", STUBBORN, grace_s=0.1).started()
+    (task.folder / "stop").write_text(word)
+    for child in task.supervisors:
+        child.terminate()
+    ending = task.end()
+    assert (ending.signal, ending.stopped) == (9, True)

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,23 +97,28 @@ def test_a_claim_that_nobody_can_read_is_nobodys(old: RealTask, text: str) -> No
     assert old.ending().lost
 
 
+def refusing(name: str, real: Callable[..., int]) -> Callable[..., int]:
+    """``os.open`` on a disk that has no room for a file of that name."""
+
+    def refuse(path: Path, *rest: int, **more: int) -> int:
+        if Path(path).name == name:
+            raise OSError(28, "No space left on device")
+        return real(path, *rest, **more)
+
+    return refuse
+
+
 def test_a_task_on_a_full_disk_can_still_be_told(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
     # leaving the word failed, and so nobody was told: the job that had filled the disk could not be stopped
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
     task.ready("sh", "-c", "echo here; exec sleep 600").started()
-    monkeypatch.setattr(Path, "touch", full)
+    monkeypatch.setattr(os, "open", refusing("stop", os.open))
     task.stop()
     assert task.end().stopped
 
 
 def test_a_word_that_cannot_be_left_is_an_error(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
     task.ready("true")
-    monkeypatch.setattr(Path, "touch", full)
+    monkeypatch.setattr(os, "open", refusing("stop", os.open))
     with pytest.raises(OSError, match="No space"):
         task.stop()
 

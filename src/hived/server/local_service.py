@@ -30,6 +30,8 @@ from .mapping import safety_margin
 _LOOK_EVERY_S = 0.2
 #: bytes of the widest character: the least that a page of output has room for
 _WIDEST = 4
+#: between SIGTERM and SIGKILL, where nobody says otherwise
+_GRACE_S = 30.0
 #: shown before a placement that there is not
 _NOWHERE: list[schema.TaskPlace] = []
 
@@ -45,13 +47,16 @@ class LocalService:
 
     async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
         """Take a job in."""
-        job = self._engine.submit(_spec(submission, user))
+        grace_s = _GRACE_S
+        if submission.priority < 0:
+            grace_s = min(grace_s, self._engine.machine.loan_grace_s(submission.vc))
+        job = self._engine.submit(_spec(submission, user, grace_s))
         await asyncio.sleep(0)  # so that the answer says whether it has started
         return self.shown(job)
 
     def plan(self, submission: schema.Submission) -> schema.Plan:
         """What a submission would come to now, with those who wait already before it."""
-        spec = _spec(submission, "")
+        spec = _spec(submission, "", _GRACE_S)
         answer = self._engine.plan(spec)
         placement = getattr(answer.decision, "placement", None)
         victims = list(getattr(answer.decision, "victims", ()))
@@ -262,7 +267,7 @@ class LocalService:
         ]
 
 
-def _spec(submission: schema.Submission, user: str) -> JobSpec:
+def _spec(submission: schema.Submission, user: str, grace_s: float) -> JobSpec:
     if not submission.command[0]:
         raise RequestError("command", "its first word is empty, and has to name a program")
     return JobSpec(
@@ -277,7 +282,7 @@ def _spec(submission: schema.Submission, user: str) -> JobSpec:
         retries=submission.retries,
         backoff_s=submission.backoff_s,
         time_limit_s=submission.time_limit_s,
-        grace_s=submission.grace_s,
+        grace_s=grace_s if submission.grace_s is None else submission.grace_s,
         lazy_preemption=submission.lazy_preemption,
         user=user,
     )

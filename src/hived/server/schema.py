@@ -70,7 +70,8 @@ class Submission(Model):
     retries: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
     backoff_s: Annotated[float, Field(strict=True, ge=0, le=300)] = 5.0
     time_limit_s: Annotated[float, Field(strict=True, gt=0, le=31_536_000)] | None = None
-    grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30.0
+    grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
+    """None: 30, or for an opportunistic job what its virtual cluster allows, if that is less."""
     lazy_preemption: StrictBool = False
 
 

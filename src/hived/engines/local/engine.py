@@ -168,6 +168,12 @@ class Engine:
         answer = self.plan(spec)
         if answer.outcome == "never":
             raise NeverFitsError("; ".join(_without_name(str(answer))))
+        if spec.opportunistic and spec.grace_s > (most := self.machine.loan_grace_s(spec.vc)):
+            raise RequestError(
+                "grace_s",
+                f"opportunistic jobs of {spec.vc} have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run "
+                "it as guaranteed, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
+            )
         if self._planned:
             self._advance_or_raise()  # so that what is kept below is this submission alone
         with self._failing():
@@ -385,7 +391,7 @@ class Engine:
         self._soon()
 
     def _stop_task(self, job: Job, attempt: int, rank: int) -> None:
-        self._watching.stop((job.id, attempt, rank), self.task(job, rank, attempt))
+        self._watching.stop((job.id, attempt, rank), self.task(job, rank, attempt), self.machine.grace_s(job))
 
     def _task_mark(self, key: Key) -> str:
         """Names a task among all tasks of all engines."""

@@ -77,7 +77,7 @@ def explain(machine: Machine, job: Job, at: float) -> str:
             if job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
                 lines.append(f"- why: {job.reason}")
             if job.state is JobState.STOPPING:
-                lines.append(f"- it is being stopped ({job.reason}); it has {job.spec.grace_s:g} s for that")
+                lines.append(f"- it is being stopped ({job.reason}); it has {machine.grace_s(job):g} s for that")
             if job.resumes:
                 times = "once" if job.resumes == 1 else f"{job.resumes} times"
                 lines.append(f"- it was preempted {times} before")

@@ -23,7 +23,7 @@ from hived.engines.lines import Lines
 from hived.engines.places import Place
 from hived.errors import ConflictError, RequestError
 from hived.policies import Policy
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, ClusterSpec
 
 from .ending import Outcome, outcome
 from .health import Health
@@ -250,6 +250,8 @@ class Machine:
         for victim in victims:
             if victim.state is JobState.RUNNING:
                 self._stop(victim, at, "preempted", f"preempted by {job.name} of {job.spec.vc}", job)
+            else:  # it goes already, and has less time for that from now on if it is a loan
+                self._instructions.append(StopTasks(victim.id, victim.attempt))
         return decision
 
     def _share(self, vc: str) -> float:
@@ -283,6 +285,16 @@ class Machine:
             data["by"] = [by.name, by.spec.vc, by.spec.priority]
         self._happens(job, JobEvent.STOPPING, at, data)
         self._instructions.append(StopTasks(job.id, job.attempt))
+
+    def loan_grace_s(self, vc: str) -> int:
+        """The longest grace period that a loan of this virtual cluster may have."""
+        caps = (one.opportunistic_grace_seconds for one in self.cluster.spec.virtual_clusters if one.name == vc)
+        return next(caps, OPPORTUNISTIC_GRACE_SECONDS)
+
+    def grace_s(self, job: Job) -> float:
+        """How long a job has between SIGTERM and SIGKILL: capped where it is on loan, or somebody waits for that."""
+        lent = not job.guaranteed and (job.spec.opportunistic or bool(self.cluster.group(job.name).preempted_by))
+        return min(job.spec.grace_s, self.loan_grace_s(job.vc)) if lent else job.spec.grace_s
 
     def backing_off(self) -> list[Job]:
         """Jobs between two tries."""

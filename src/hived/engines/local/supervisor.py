@@ -6,7 +6,7 @@ one, and no task notices. It needs nothing but the standard library and a few fi
     task.json   what to run, written by the engine before
     claim       the task is running, or has run: a link that can be made only once, to a file that stays locked (flock)
                 while this process lives, and holds its pid and the world it is of. On the disk before the task starts
-    stop        made by the engine before it signals: whoever has not started yet will not
+    stop        made by the engine before it signals: whoever has not started yet will not. It may hold a shorter grace
     exit        how the task ended: its room on the disk is taken before the claim, so a full disk cannot lose it
     output      what the task prints
 
@@ -104,6 +104,7 @@ class _Supervisor:
         self._status: int | None = None
         self._stopped = False  #: whether it was told to stop while it lived
         self._limited = False  #: whether that was for its time limit
+        self._stopped_at = 0.0
         self._kill_at: float | None = None
 
     def run(self, room: int) -> None:
@@ -198,7 +199,11 @@ class _Supervisor:
             waits = [at - now for at in (limit_at, self._kill_at) if at is not None and at > now]
             # one look a second at least: a signal that a debugger or a freezer swallowed must not be waited for
             info = signal.sigtimedwait(_WATCHED, max(0.0, min([*waits, 1.0])))
-            if info is not None and info.si_signo != signal.SIGCHLD and not self._stopped:
+            if info is None or info.si_signo == signal.SIGCHLD:
+                continue
+            if self._stopped and self._kill_at is not None:  # told again: it may have less time by now
+                self._kill_at = min(self._kill_at, self._stopped_at + self._grace_left())
+            elif not self._stopped:
                 self._reap()  # it may have ended by itself just before
                 if self._status is None:
                     self._stop(time.monotonic())
@@ -207,7 +212,19 @@ class _Supervisor:
         self._stopped = True
         self._tell(signal.SIGTERM)
         self._tell(signal.SIGCONT)  # who is stopped (SIGSTOP) has its grace too
-        self._kill_at = now + self._grace
+        self._stopped_at = now
+        self._kill_at = now + self._grace_left()
+
+    def _grace_left(self) -> float:
+        """Its own, or what the engine has left word of, if that is shorter."""
+        try:
+            word = os.open("stop", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                return min(self._grace, float(os.read(word, 64)))
+            finally:
+                os.close(word)
+        except (OSError, ValueError):
+            return self._grace
 
     def _reap(self) -> bool:
         """Take the status of whoever has ended; whether anybody is left."""

@@ -26,6 +26,8 @@ from . import supervisor
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 #: of the engine's own environment: what a supervisor needs to run at all, where Python is not the system's
 _KEPT = ("LD_LIBRARY_PATH",)
+#: how a word for the supervisor is written, whatever a task may have put in its place
+_WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW
 #: the most that is read of a small file: a task is of the same user, and may have put anything in its place
 _MOST = 65_536
 
@@ -136,14 +138,20 @@ class Task:
         os.close(fd)
         return None
 
-    def stop(self) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
         """Tell it to end: SIGTERM, and SIGKILL after its grace; or not to start at all. Too late does nothing.
 
-        Can be done again. ``OSError`` where it has not started yet, and the word for it cannot be left.
+        ``grace_s``: this, where its own grace is longer. Can be done again. ``OSError`` where it has not started yet,
+        and the word for it cannot be left.
         """
         problem: OSError | None = None
         try:  # first: a supervisor that claims the task after the look below will see it
-            (self.folder / "stop").touch(mode=0o600)
+            stop = os.open(self.folder / "stop", _WRITTEN, 0o600)
+            try:
+                if grace_s is not None:
+                    os.write(stop, f"{grace_s}".encode())
+            finally:
+                os.close(stop)
         except OSError as error:
             problem = error
         fd = self.watch()

@@ -63,10 +63,10 @@ class Watching:
         self._children[fd] = child
         self._watch(key, task, fd)
 
-    def stop(self, key: Key, task: Task) -> None:
-        """Tell a task to end; a second time does nothing more."""
+    def stop(self, key: Key, task: Task, grace_s: float) -> None:
+        """Tell a task to end; a second time does nothing more, unless it has less time from then on."""
         try:
-            task.stop()
+            task.stop(grace_s)
         except OSError:  # its folder is gone: then its supervisor is told directly, if it is one that we watch
             fd = self._watched.get(key)
             if fd is not None:
