@@ -46,11 +46,6 @@ def losing_least(tenancy: Tenancy, space: Space, needs: Sequence[Need], found: F
     return Found(tuple(pods), level)
 
 
-def _loss(group: Group) -> tuple[int, int]:
-    """GPUs of a group that ends; of one that loses no work."""
-    return (group.gpus, 0) if group.rank % 2 else (0, group.gpus)
-
-
 def _on_host(
     space: Space,
     host: int,
@@ -66,24 +61,27 @@ def _on_host(
     if closest and lost <= (taken & ~idle).bit_count():
         return masks
     groups = nsmallest(GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
-    best: tuple[tuple[int, int], int, int, int, Sequence[int]] | None = None
-    for loss, ends in sorted((_sum(groups, ends), ends) for ends in range(1 << len(groups))):
-        if best is not None and loss > best[0]:
+    needed = sum(need.gpus for need in needs)
+    never = reduce(or_, (mask for group, mask in lose.items() if group not in groups), 0)
+    losses, leaves = [0], [never]  # of every subset of the groups, by the bits of who is in it
+    for group in groups:
+        losses += [loss + _loss(group) for loss in losses]
+        leaves += [held | lose[group] for held in leaves]
+    best: tuple[int, int, int, int, Sequence[int]] | None = None
+    for ends in sorted(range(len(losses)), key=losses.__getitem__):
+        if best is not None and losses[ends] > best[0]:
             break
-        kept = (mask for group, mask in lose.items() if group not in groups or not ends >> groups.index(group) & 1)
-        free = obtainable & ~reduce(or_, kept, 0)
-        found = _place(Leaves(shape, free, free, 0), needs, cap)
-        if found is not None:
+        free = obtainable & ~leaves[~ends]  # the leaves of those who stay are not to be had
+        if free.bit_count() >= needed and (found := _place(Leaves(shape, free, free, 0), needs, cap)) is not None:
             apart = sum(level_of(shape, mask) for mask in found)
-            worth = loss, level_of(shape, sum(found)), apart, (sum(found) & ~idle).bit_count(), found
+            worth = losses[ends], level_of(shape, sum(found)), apart, (sum(found) & ~idle).bit_count(), found
             best = worth if best is None else min(best, worth)
     return masks if best is None else best[-1]
 
 
-def _sum(groups: Sequence[Group], ends: int) -> tuple[int, int]:
-    """What those of ``groups`` lose whose bits are set."""
-    losses = [_loss(group) for i, group in enumerate(groups) if ends >> i & 1]
-    return sum(loss[0] for loss in losses), sum(loss[1] for loss in losses)
+def _loss(group: Group) -> int:
+    """GPUs of a group: any of one that ends weigh more than all of those that lose no work."""
+    return group.gpus << 32 if group.rank % 2 else group.gpus
 
 
 _place = lru_cache(maxsize=4096)(place)
