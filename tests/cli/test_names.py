@@ -104,3 +104,32 @@ def test_nodes_with_the_placements_own_signs_in_their_names_can_still_be_told_ap
     else:
         assert answer.code == 2
         assert answer.err.count("\n") == 1
+
+
+def test_no_name_commands_the_terminal(hived: Hived, folder: Path) -> None:
+    evil = r"\e[2J\x9b5n\u202e"
+    spec = f"""
+physicalCluster:
+  cellTypes:
+    "N{evil}": {{childCellType: "G{evil}", childCellNumber: 8, isNodeLevel: true}}
+  physicalCells:
+  - {{cellType: "N{evil}", cellAddress: "host\\x9b\\u202e", pinnedCellId: "pin{evil}"}}
+  - {{cellType: "N{evil}", cellAddress: "n[1-2]"}}
+virtualClusters:
+  "a{evil}": {{virtualCells: [{{cellType: "N{evil}", cellNumber: 1}}], pinnedCells: [{{pinnedCellId: "pin{evil}"}}]}}
+  "b\u202e": {{virtualCells: [{{cellType: "N{evil}", cellNumber: 1}}]}}
+"""
+    (folder / "spec.yaml").write_text(spec, encoding="utf-8")
+    (folder / "wrong.yaml").write_text(spec.replace("cellNumber: 1", "cellNumber: 3"), encoding="utf-8")
+    rows = "j\u202e,b\u202e,0,5,64,pass\nk,b\u202e,0,5,1,pass\n"
+    (folder / "trace.csv").write_text(HEADER + rows, encoding="utf-8")
+    verbs: list[tuple[object, ...]] = [
+        ("check", "spec.yaml"), ("check", "--json", "spec.yaml"), ("check", "wrong.yaml"),
+        ("trace", "describe", "trace.csv"), ("trace", "describe", "--json", "trace.csv"),
+        ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures"),
+    ]  # fmt: skip
+    for verb in verbs:
+        answer = hived(*verb)
+        assert answer.code == (2 if "wrong.yaml" in verb else 0), answer
+        said = answer.out + answer.err
+        assert not [sign for sign in ("\x1b", "\x9b", "\u202e") if sign in said], (verb, said)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +17,7 @@ from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 from hived.words import counted
 
 from .console import output
+from .formats import json_text
 
 
 def check(
@@ -34,7 +34,7 @@ def check(
     rows = initial_safety(cluster)
     short = shortages(cluster, rows)
     if as_json:
-        typer.echo(json.dumps(_to_json(cluster, rows, short), indent=2, ensure_ascii=False))
+        typer.echo(json_text(_to_json(cluster, rows, short)))
     else:
         _print(cluster, rows, short)
     if short:

@@ -8,13 +8,24 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from .formats import clean_lines
 
 _PIPED_WIDTH = 10_000
 
 
 class _Console(Console):
-    """Prints what it is given: a name with a bracket or a colon in it is no markup and no emoji."""
+    """Prints what it is given: a name with a bracket or a colon in it is no markup and no emoji.
+
+    Names are other people's text: signs in them that could command the terminal are written out, wherever they stand.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """As it is, but for what could command the terminal and is not rich's own."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(clean_lines(segment.text), segment.style)
 
     def on_broken_pipe(self) -> NoReturn:
         """Whoever read our output has left; :func:`hived.cli.app.main` knows what to do."""

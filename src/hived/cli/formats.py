@@ -24,8 +24,6 @@ from rich.text import Text
 
 from hived.words import plural
 
-from .console import output
-
 if TYPE_CHECKING:
     from hived.server.schema import Job
 
@@ -246,6 +244,8 @@ class Column:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
     """On a terminal with colours and as wide as it is; in a pipe plain, whole, and aligned."""
+    from .console import output  # which needs the text above
+
     console = output()
     if console.is_terminal:
         console.print(rich_table(columns, rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from hived.simulator.traces import TABLE1, Description, describe, generate_table
 from hived.words import counted
 
 from .console import output, show_verbs
+from .formats import json_text
 
 trace_app = typer.Typer(invoke_without_command=True, help="Make and describe traces.")
 
@@ -57,7 +57,7 @@ def describe_trace(
     """
     description = describe(read_trace(trace))
     if as_json:
-        typer.echo(json.dumps(description.to_json(), indent=2, ensure_ascii=False))
+        typer.echo(json_text(description.to_json()))
         return
     _print(description)
 
