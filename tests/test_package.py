@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import hived
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", hived.__all__)
@@ -24,3 +29,27 @@ def test_the_package_by_itself_loads_nothing() -> None:
     code = "import sys, hived; print([name for name in sys.modules if name.startswith(('hived.', 'pydantic', 'yaml'))])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_the_readmes_first_command_installs_all_that_the_readme_shows() -> None:
+    first = re.search(r"pip install -q -e (\S+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert first is not None
+    assert first[1] == f"'.[{','.join(extra for extra in project['optional-dependencies'] if extra != 'dev')}]'"
+
+
+@pytest.mark.parametrize(
+    ("extra", "lacks", "arguments"),
+    [
+        ("figures", "matplotlib", ["simulate", "--jobs", "5"]),
+        ("kubernetes", "msgspec", ["serve", "kubernetes", "--spec", "spec.yaml"]),
+    ],
+)
+def test_what_is_not_installed_comes_from_where_hived_came_from(extra: str, lacks: str, arguments: list[str]) -> None:
+    # the hint named a package of this name in a registry, which is somebody else's
+    code = f"import sys; sys.modules['{lacks}'] = None; sys.argv[1:] = {arguments}; from hived.cli import main; main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert f"{sys.executable} -m pip install -e " in ran.stderr
+    assert f"[{extra}]" in ran.stderr
+    assert not re.search(r"[ ']hived\[", ran.stderr)

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from hived.errors import InputError
+from hived.installed import command_for
 
 from .addresses import address
 
@@ -136,7 +137,7 @@ def kubernetes(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        raise InputError(f"{error.name} is not installed: pip install 'hived[kubernetes]'") from None
+        raise InputError(f"{error.name} is not installed: {command_for('kubernetes')}") from None
     set_up_logs(log_format.value)
     name = identity or os.environ.get("POD_NAME") or socket.gethostname()
     run = Serving(spec, config_map, kubeconfig, context, where, host or [], token, tls, name, evict_after)

@@ -26,7 +26,7 @@ from hived.simulator.experiment import (
     run_experiment,
     some,
 )
-from hived.simulator.figures import figures_available, write_figures
+from hived.simulator.figures import need_matplotlib, write_figures
 from hived.simulator.output import (
     check_output,
     whole_folder,
@@ -104,8 +104,8 @@ def simulate(
     """
     errors = messages()
     check_output(out, overwrite)
-    if not no_figures and not figures_available():
-        raise InputError("figures need matplotlib: pip install 'hived[figures]', or give --no-figures")
+    if not no_figures:
+        need_matplotlib()
     if until is not None and not 0 < until <= _MOST_DAYS:
         raise InputError(f"--until {until:g}: must be a number of days above 0, at most {_MOST_DAYS:,}")
     cluster = load_spec(spec) if spec is not None else _table1_spec(nodes)

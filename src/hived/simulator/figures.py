@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hived.errors import InputError
+from hived.installed import command_for
 
 from .experiment import PolicyName, Scheme
 from .metrics import HOUR_MS
@@ -31,13 +33,10 @@ _LOOK = {
 _DAY_MS = 24 * HOUR_MS
 
 
-def figures_available() -> bool:
-    """Whether matplotlib is installed (the ``[figures]`` extra)."""
-    try:
-        import matplotlib  # noqa: F401 - an extra, asked for here alone
-    except ImportError:
-        return False
-    return True
+def need_matplotlib() -> None:
+    """Raise :class:`~hived.errors.InputError` where matplotlib, an extra, is not installed."""
+    if find_spec("matplotlib") is None:
+        raise InputError(f"figures need matplotlib: {command_for('figures')}; or give --no-figures")
 
 
 @contextmanager
@@ -65,8 +64,7 @@ def _style() -> Iterator[None]:
 
 def write_figures(report: Report, folder: Path, tenants: Sequence[str] = ()) -> list[Path]:
     """Every figure that the report has the runs for; the files written. ``tenants``: those to show over time."""
-    if not figures_available():
-        raise InputError("figures need matplotlib: pip install 'hived[figures]', or give --no-figures")
+    need_matplotlib()
     written = []
     with _style():
         for policy in report.results.options.policies:
