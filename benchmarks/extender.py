@@ -1,7 +1,8 @@
 """The extender at 8,192 nodes: what kube-scheduler's questions cost over HTTP, and inside the service.
 
-Questions carry all 8,192 names, as kube-scheduler's do; pods are synthetic. The client is a process of its own, on a
-connection that stays open; what is measured over HTTP has the client's own reading in it.
+Questions carry the names of all nodes that would do, as kube-scheduler's do: all 8,192; all but one in the middle (a
+taint is enough for that); all but the one where the pod would go; or every other one. Pods are synthetic. The client is
+a process of its own, on a connection that stays open; what is measured over HTTP has the client's own reading in it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from .measuring import Figure
 RACKS, PER_RACK, TENANTS = 8, 1024, 8
 QUESTIONS = 3_000
 WAITING = 1_000
+TOKEN = "benchmark"
+#: which nodes are not offered
+CASES = ("all offered", "one in the middle missing", "the preferred one missing", "half of them missing")
 Json = dict[str, Any]
 
 
@@ -98,10 +102,10 @@ class _NoSource:
 
 def measure() -> list[Figure]:
     """Milliseconds."""
-    return asyncio.run(_measure())
+    return [figure for case in CASES for figure in asyncio.run(_measure(case))]
 
 
-async def _measure() -> list[Figure]:
+async def _measure(case: str) -> list[Figure]:
     engine = Engine(_NoApi(), _NoSource(), identity="benchmark")  # type: ignore[arg-type]  # as much as is asked of them
     engine.spec = spec_from_dict(spec())
     began = time.perf_counter()
@@ -112,26 +116,30 @@ async def _measure() -> list[Figure]:
     engine.settle(mind)
     metrics = _Kept(engine)
     server = Server()
-    app = make_kubernetes_app(engine, KubernetesSource(engine, "benchmark"), metrics, token=None, hosts=())
+    app = make_kubernetes_app(engine, KubernetesSource(engine, "benchmark"), metrics, token=TOKEN, hosts=())
     await server.start(app, listen=("127.0.0.1", 0))
     assert server.port is not None
     client = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.extender", str(server.port), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "benchmarks.extender", str(server.port), case, stdout=asyncio.subprocess.PIPE
     )
     round_trips: list[float] = json.loads((await client.communicate())[0])
     await server.stop()
-    what = f"filter, {RACKS * PER_RACK:,} nodes"
+    what = f"filter, {RACKS * PER_RACK:,} nodes" + ("" if case == CASES[0] else f", {case}")
     inside = [seconds for _, seconds in metrics.seen]
     waits = [seconds for result, seconds in metrics.seen if result == "wait"]
-    return [
+    placed = sum(result == "node" for result, _ in metrics.seen)
+    assert placed >= QUESTIONS, f"{case}: only {placed} pods were placed"
+    figures = [
         Figure(f"{what}: in the service, p50", _ms(inside, 0.5), "ms"),
         Figure(f"{what}: in the service, p99", _ms(inside, 0.99), "ms", "< 5 ms"),
         Figure(f"{what}: in the service, longest", _ms(inside, 1.0), "ms"),
         Figure(f"{what}: in the service, told to wait, p99", _ms(waits, 0.99), "ms", "< 5 ms"),
         Figure(f"{what}: over HTTP, p50", _ms(round_trips, 0.5), "ms"),
         Figure(f"{what}: over HTTP, p99", _ms(round_trips, 0.99), "ms"),
-        Figure(f"start with {RACKS * PER_RACK:,} healthy nodes", start_s, "s"),
     ]
+    if case == CASES[0]:
+        figures.append(Figure(f"start with {RACKS * PER_RACK:,} healthy nodes", start_s, "s"))
+    return figures
 
 
 class _Kept(Metrics):
@@ -146,10 +154,15 @@ class _Kept(Metrics):
         self.seen.append((result, seconds))
 
 
-def _ask(port: int) -> list[float]:
+def _ask(port: int, case: str) -> list[float]:
     """Seconds of every question: mostly pods that fit, then ones that wait."""
     dice = random.Random(1)
-    tail = f',"Nodes":null,"NodeNames":{json.dumps(names())}}}'
+    nodes = names()
+    if case == CASES[1]:
+        del nodes[len(nodes) // 2]
+    elif case == CASES[3]:
+        del nodes[::2]
+    tail = _tail(nodes)
     connection = http.client.HTTPConnection("127.0.0.1", port)
     found = []
     for number in range(QUESTIONS + WAITING):
@@ -158,6 +171,9 @@ def _ask(port: int) -> list[float]:
             asked = pod(number, vc, dice.choice([1, 2, 4, 8]), priority)
         else:
             asked = pod(number, "vc0", 8, "0")
+        if case == CASES[2]:
+            preferred = _preferred(connection, asked)
+            tail = _tail([name for name in nodes if name != preferred])
         body = f'{{"Pod":{json.dumps(asked)}{tail}'.encode()
         began = time.perf_counter()
         connection.request("POST", "/v1/extender/filter", body, {"Content-Type": "application/json"})
@@ -167,10 +183,23 @@ def _ask(port: int) -> list[float]:
     return found
 
 
+def _tail(nodes: list[str]) -> str:
+    return f',"Nodes":null,"NodeNames":{json.dumps(nodes)}}}'
+
+
+def _preferred(connection: http.client.HTTPConnection, asked: Json) -> str | None:
+    """The node where HiveD would put the pod if it had the choice."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    body = json.dumps({"objects": [{"apiVersion": "v1", "kind": "Pod", **asked}]})
+    connection.request("POST", "/v1/plan", body, headers)
+    places = json.loads(connection.getresponse().read())["groups"][0]["placement"]
+    return places[0]["node"] if places else None
+
+
 def _ms(seconds: list[float], share: float) -> float:
     ordered = sorted(seconds)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3
 
 
 if __name__ == "__main__":
-    print(json.dumps(_ask(int(sys.argv[1]))))
+    print(json.dumps(_ask(int(sys.argv[1]), sys.argv[2])))

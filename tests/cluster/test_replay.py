@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
 from hived.cluster.journal import (
     Cancelled,
@@ -32,7 +33,7 @@ from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
 from hived.spec import ClusterSpec
 
-from ..strategies import cluster_of, nodes_of_8
+from ..strategies import cluster_of, nodes_of_8, vc
 from .logged import Logged
 
 SPEC = cluster_of(nodes_of_8(2))
@@ -72,7 +73,13 @@ class Slots:
         self._write(Refused.of(call, arguments, error))
         return error
 
-    def schedule(self, request: Request, suggested_nodes: tuple[str, ...] | None = None, now: float = 0.0) -> Decision:
+    def schedule(
+        self,
+        request: Request,
+        suggested_nodes: tuple[str, ...] | None = None,
+        now: float = 0.0,
+        excluded_nodes: tuple[str, ...] = (),
+    ) -> Decision:
         if not isinstance(request.priority, int):
             message = f"a whole number, not {request.priority!r}"
             raise self._refuse("schedule", (request, suggested_nodes, now), "priority", message)
@@ -86,7 +93,7 @@ class Slots:
             victims = tuple(self.held)
             decision = Preempt(request.group, Placement("NODE", pods), victims)
         self.offered.append((decision, self.version))
-        self._write(Scheduled(request, suggested_nodes, now, decision))
+        self._write(Scheduled(request, suggested_nodes, now, decision, excluded_nodes))
         return decision
 
     def commit(self, decision: Decision) -> None:
@@ -356,3 +363,18 @@ def test_a_failing_machine_shows_the_log_of_its_smallest_example() -> None:
     assert [type(from_line(line)) for line in lines] == [Opened, Scheduled, Committed, Scheduled, Committed]
     assert lines[0] == to_line(Opened(SPEC))
     assert replay(lines, Slots).held == {"job-0": (0,), "job-1": (1,)}, "what was shown can be carried out by itself"
+
+
+def test_excluded_nodes_are_in_the_log_where_there_are_some_and_are_carried_out_again() -> None:
+    log: list[str] = []
+    chain = nodes_of_8(3)
+    cluster = Cluster(cluster_of(chain, vc("a", (chain, chain.node_level, 3))), log.append)
+    cluster.commit(cluster.schedule(asks("anywhere"), excluded_nodes=[]))
+    cluster.commit(cluster.schedule(asks("elsewhere"), excluded_nodes={"node-node-2", "node-node-0"}))
+    with pytest.raises(RequestError):
+        cluster.schedule(asks("wrong"), excluded_nodes="n0")
+    assert ["excluded_nodes" in line for line in log[1::2]] == [False, True, True]
+    assert '"excluded_nodes":["node-node-0","node-node-2"]' in log[3]
+    again: list[str] = []
+    assert replay(log, lambda spec: Cluster(spec, again.append)).groups() == ("anywhere", "elsewhere")
+    assert again == log

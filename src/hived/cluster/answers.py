@@ -26,7 +26,8 @@ def plan_for(state: State, request: Request, demand: Demand, suggested: Suggeste
     plan = place(state, request, demand, suggested)
     if plan is not None:
         plan.version = state.version
-        plan.suggested = None if suggested is None else suggested.names
+        if suggested is not None:
+            plan.suggested = suggested.given
     return plan
 
 

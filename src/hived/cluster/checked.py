@@ -37,8 +37,14 @@ class CheckedCluster(Cluster):
         if self._on_safety is not None:
             self._on_safety(rows)
 
-    def schedule(self, request: Request, suggested_nodes: Collection[str] | None = None, now: float = 0.0) -> Decision:
-        decision = super().schedule(request, suggested_nodes, now)
+    def schedule(
+        self,
+        request: Request,
+        suggested_nodes: Collection[str] | None = None,
+        now: float = 0.0,
+        excluded_nodes: Collection[str] = (),
+    ) -> Decision:
+        decision = super().schedule(request, suggested_nodes, now, excluded_nodes)
         self.validate()
         return decision
 

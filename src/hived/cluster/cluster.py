@@ -87,27 +87,38 @@ class Cluster:
 
     # -- asking and answering -----------------------------------------------------------------------------------------
 
-    def schedule(self, request: Request, suggested_nodes: Collection[str] | None = None, now: float = 0.0) -> Decision:
+    def schedule(
+        self,
+        request: Request,
+        suggested_nodes: Collection[str] | None = None,
+        now: float = 0.0,
+        excluded_nodes: Collection[str] = (),
+    ) -> Decision:
         """Where the group of ``request`` can run now; whom that costs; or why it has to wait.
 
-        ``suggested_nodes``: it may only go there (names the cluster does not know are ignored); ``now``: seconds by the
-        caller's clock, kept as the time since when it waits or runs. Nothing changes, except that a group that has to
-        wait is remembered with its reasons. Asked again for a group that runs, the answer is its placement; for one
-        that is preempting, what it has reserved and who still has to go, or another placement, where it could start at
-        once or its reservation is not suggested any more. Without one, its reservation ends, and it waits.
+        ``suggested_nodes``: it may only go there; ``excluded_nodes``: and not there (names the cluster does not know
+        are ignored); ``now``: seconds by the caller's clock, kept as the time since when it waits or runs. Nothing
+        changes, except that a group that has to wait is remembered with its reasons. Asked again for a group that runs,
+        the answer is its placement; for one that is preempting, what it has reserved and who still has to go, or
+        another placement, where it could start at once or its reservation is not suggested any more. Without one, its
+        reservation ends, and it waits.
         """
         if self._log is None:
-            return self._schedule(request, suggested_nodes, now)
-        if isinstance(suggested_nodes, Iterable) and not isinstance(suggested_nodes, str):
-            suggested_nodes = tuple(sorted(suggested_nodes, key=str))
-        decision = self._logged(
-            "schedule", (request, suggested_nodes, now), lambda: self._schedule(request, suggested_nodes, now)
-        )
-        # what is no collection of names was refused
-        self._write(journal.Scheduled(request, suggested_nodes, now, decision))  # type: ignore[arg-type]  # a tuple now
+            return self._schedule(request, suggested_nodes, now, excluded_nodes)
+        suggested_nodes, excluded_nodes = _in_order(suggested_nodes), _in_order(excluded_nodes) or ()
+        arguments: tuple[Any, ...] = (request, suggested_nodes, now, *([excluded_nodes] if excluded_nodes else []))
+        decision = self._logged("schedule", arguments, lambda: self._schedule(*arguments))
+        # what is no collection of names was refused, and these are tuples now
+        self._write(journal.Scheduled(request, suggested_nodes, now, decision, excluded_nodes))  # type: ignore[arg-type]
         return decision
 
-    def _schedule(self, request: Request, suggested_nodes: Collection[str] | None, now: float) -> Decision:
+    def _schedule(
+        self,
+        request: Request,
+        suggested_nodes: Collection[str] | None,
+        now: float,
+        excluded_nodes: Collection[str] = (),
+    ) -> Decision:
         state = self._state
         state.step_back()
         demand = state.demands.of(request)
@@ -118,8 +129,8 @@ class Cluster:
             refuse_another(group, request)
             if group.running:
                 return again(state, group)
-            return self._schedule_again(group, demand, self._suggested(suggested_nodes), now)
-        suggested = self._suggested(suggested_nodes)
+            return self._schedule_again(group, demand, self._suggested(suggested_nodes, excluded_nodes), now)
+        suggested = self._suggested(suggested_nodes, excluded_nodes)
         plan = plan_for(state, request, demand, suggested)
         if plan is not None:
             return self._offered(plan, now)
@@ -143,28 +154,28 @@ class Cluster:
         self._offers.remember(decision, plan)
         return decision
 
-    def _suggested(self, names: Collection[str] | None) -> Suggested | None:
-        if names is None:
+    def _suggested(self, names: Collection[str] | None, excluded: Collection[str]) -> Suggested | None:
+        """The nodes that may be used, None for all. O(names)."""
+        if names is None and (excluded == () or excluded == frozenset()):
             return None
-        if isinstance(names, str) or not isinstance(names, Iterable):
-            raise RequestError("suggested_nodes", f"names of nodes, not {names!r}")
-        listed = tuple(names)
-        if not all(isinstance(name, str) for name in listed):
-            raise RequestError("suggested_nodes", f"names of nodes, not {listed!r}")
-        return nodes_named(listed, self._state.floors, self._by_name().numbers)
+        suggested = None if names is None else _names_of_nodes("suggested_nodes", names)
+        others = _names_of_nodes("excluded_nodes", excluded)
+        return nodes_named(suggested, others, self._state.floors, self._by_name().numbers)
 
     def _by_name(self) -> Names:
         if self._names is None:
             self._names = Names(self._state.floors)
         return self._names
 
-    def plan(self, request: Request, suggested_nodes: Collection[str] | None = None) -> PlanAnswer:
+    def plan(
+        self, request: Request, suggested_nodes: Collection[str] | None = None, excluded_nodes: Collection[str] = ()
+    ) -> PlanAnswer:
         """What :meth:`schedule` would answer, by the same code, with nothing remembered: a question, not a request.
 
         A request that is wrong "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
         """
         self._state.step_back()
-        return looking.plan(self._state, request, lambda: self._suggested(suggested_nodes))
+        return looking.plan(self._state, request, lambda: self._suggested(suggested_nodes, excluded_nodes))
 
     # -- carrying out -------------------------------------------------------------------------------------------------
 
@@ -216,7 +227,7 @@ class Cluster:
         state = self._state
         try:
             demand = state.demands.of(plan.request)
-            suggested = self._suggested(plan.suggested)
+            suggested = self._suggested(*plan.suggested)
             group = state.groups.get(decision.group)
             if group is not None:
                 again = replanned(state, group, demand, suggested)
@@ -416,3 +427,20 @@ def _compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
     if not isinstance(spec, Mapping):
         raise InputError(f"a spec is a dictionary or a ClusterSpec, not {type(spec).__name__}; load() reads a file")
     return spec_from_dict(dict(spec))
+
+
+def _in_order(names: Collection[str] | None) -> Collection[str] | None:
+    """Names as the log has them; what is no collection of names stays as it is."""
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        return tuple(sorted(names, key=str))
+    return names
+
+
+def _names_of_nodes(field: str, names: Collection[str]) -> frozenset[str]:
+    """``names``, each once. Raises :class:`RequestError` where they are none."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise RequestError(field, f"names of nodes, not {names!r}")
+    listed = names if isinstance(names, frozenset) else tuple(names)
+    if not all(issubclass(kind, str) for kind in set(map(type, listed))):
+        raise RequestError(field, f"names of nodes, not {listed!r}")
+    return frozenset(listed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .allocation import Part
 from .decisions import Placement
-from .requests import Request
+from .requests import EVERY_NODE, Given, Request
 from .states import GroupEvent, GroupState, next_group_state
 
 
@@ -68,7 +68,7 @@ class Group:
         #: while preempting: who still has to go, in the order in which they started
         self.victims: dict[Group, None] = {}
         #: while preempting: the state's version and the suggested nodes when it was last found to start nowhere else
-        self.replanned: tuple[int, frozenset[str] | None] = (-1, None)
+        self.replanned: tuple[int, Given] = -1, EVERY_NODE
         #: while being preempted: for whom
         self.preempted_by: dict[Group, None] = {}
         #: the group for whose sake it became opportunistic (lazy preemption)

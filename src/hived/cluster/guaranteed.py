@@ -123,11 +123,12 @@ def _in(
 ) -> Plan | None:
     cap = choice.caps[step]
     space = tenancy.space(key)
-    if suggested is not None:
+    elsewhere = suggested.hosts_elsewhere(tenancy) if suggested is not None else []
+    if elsewhere:
         space = copied(space)
-        for host in suggested.hosts_elsewhere(tenancy):
+        for host in elsewhere:
             space.set(host, 0, 0)
-    ours = suggested is not None
+    ours = bool(elsewhere)
     for _ in range(ATTEMPTS):
         found = find(space, choice.needs, packed, cap)
         if found is None:
@@ -240,17 +241,31 @@ def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
     tenancy = plan.tenancy
     assert tenancy is not None
     plan.standing = plan.spared = None  # of a try before, with other groups downgraded
-    if suggested is not None:
-        plan.standing = stand_on_suggested(tenancy, plan.pods, suggested)
-        if plan.standing is None:
-            return False
+    inside = tenancy.inside(plan.pods) if suggested is not None else []
+    parts = tenancy.bind(plan.pods)
+    if parts is not None:
+        plan.parts = parts
+        crowd = crowded(tenancy, plan)
+        if suggested is None:
+            if crowd:
+                bind_fairly(state, plan)
+            return True
+        allowed = suggested.of(plan.chain)
+        if not crowd and all(allowed(node) for _, node, _ in parts):
+            return True
+    tenancy.unbind(plan.pods)
+    if suggested is None:
+        return False
+    # there may be another way to stand, on these nodes and costing nobody anything
+    tenancy.put_back(inside)
+    plan.standing = stand_on_suggested(tenancy, plan.pods, suggested)
+    if plan.standing is None:
+        return False
     parts = tenancy.bind(plan.pods, plan.standing)
     if parts is None:
         tenancy.unbind(plan.pods)
         return False
     plan.parts = parts
-    if plan.standing is None and crowded(tenancy, plan):
-        bind_fairly(state, plan)
     return True
 
 

@@ -49,6 +49,7 @@ class Scheduled:
     suggested_nodes: tuple[str, ...] | None
     now: float  #: seconds
     decision: Decision
+    excluded_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from .physical import farthest_from_guaranteed
 from .plans import Plan
 from .requests import Request
 from .state import State
-from .suggested import Suggested
+from .suggested import Allowed, Suggested
 
 
 def place(state: State, request: Request, demand: Demand, suggested: Suggested | None = None) -> Plan | None:
@@ -49,16 +49,19 @@ def _idle(
     floor = state.floors[choice.chain]
     hierarchy = floor.chain.hierarchy
     need = choice.needs[0]
-    if len(choice.needs) == 1 and not need.level and not choice.caps[step] and suggested is None:
+    allowed = None if suggested is None else suggested.of(choice.chain)
+    if len(choice.needs) == 1 and not need.level and not choice.caps[step]:
         if need.gpus > hierarchy.node_size:
             return None
-        parts = floor.chain.find_idle(need.gpus)
+        parts = floor.chain.find_idle(need.gpus, allowed)
         if parts is None:
             return None
         plan = Plan(request, demand, choice.chain, level_of(hierarchy.shape, parts[0].mask))
         plan.parts = parts
     else:
-        found = find(space_of(floor, suggested), choice.needs, farthest_from_guaranteed, choice.caps[step])
+        found = find(floor.chain.idle_space(), choice.needs, farthest_from_guaranteed, choice.caps[step])
+        if allowed is not None and (found is None or not all(allowed(node) for node, _ in found.pods)):
+            found = find(space_of(floor, suggested), choice.needs, farthest_from_guaranteed, choice.caps[step])
         if found is None:
             return None
         plan = _plan(request, demand, choice, found)
@@ -68,14 +71,16 @@ def _idle(
 
 
 def space_of(floor: Floor, suggested: Suggested | None) -> Space:
-    """The idle leaves of a chain, of the suggested nodes alone where there are such (O(nodes) then)."""
+    """The idle leaves of a chain, of the suggested nodes alone where there are such, until it is asked for again.
+
+    O(nodes that are not suggested).
+    """
     space = floor.chain.idle_space()
-    if suggested is None:
-        return space
-    free, idle = [0] * space.hosts, [0] * space.hosts
-    for node in suggested.nodes[floor.number]:
-        free[node], idle[node] = space.free[node], space.idle[node]
-    return Space(space.shapes, space.groups, space.node_level, free, idle, within_idle=True)
+    if suggested is not None:
+        for node in suggested.others(floor):
+            space.set(node, 0, 0)
+            floor.chain.look_again(node)
+    return space
 
 
 def _plan(request: Request, demand: Demand, choice: Choice, found: Found) -> Plan:
@@ -115,8 +120,8 @@ def _from_others(
     order = [(-per_weight(lent[t], state.weights[t]), t) for t in givers]
     heapify(order)
     space = space_of(floor, suggested)
+    allowed = None if suggested is None else suggested.of(choice.chain)
     opened: dict[int, int] = {}
-    allowed = None if suggested is None else set(suggested.nodes[choice.chain])
     found: Found | None = None
     relaxed: tuple[int, ...] = ()
     gain = 0
@@ -147,11 +152,11 @@ def _from_others(
     return plan
 
 
-def _open(floor: Floor, space: Space, group: Group, opened: dict[int, int], allowed: set[int] | None) -> int:
+def _open(floor: Floor, space: Space, group: Group, opened: dict[int, int], allowed: Allowed | None) -> int:
     """Count the leaves of a group as idle, as far as nobody has reserved them and they are healthy; how many."""
     gain = 0
     for number, node, mask in group.parts:
-        if number == floor.number and (allowed is None or node in allowed):
+        if number == floor.number and (allowed is None or allowed(node)):
             mask &= ~(floor.states.reserved[node] | floor.chain.bad[node])
             opened[node] = opened.get(node, 0) | mask
             gain += mask.bit_count()

@@ -6,7 +6,7 @@ first mask, the opportunistic one every GPU outside both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -205,16 +205,19 @@ class PhysicalChain:
             return []
         return [holder for holder, held in self.lodgers[node].items() if held & mask]
 
-    def find_idle(self, gpus: int) -> tuple[Part, ...] | None:
+    def find_idle(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> tuple[Part, ...] | None:
         """Idle leaves for an opportunistic job, as far from guaranteed use as can be; ``None`` when there are none.
 
         On one node: with the fewest guaranteed GPUs, in the least used top cell. Several: where most nodes are idle.
+        ``allowed``: of one node, whether it may be used; the best of the other nodes is taken then, O(nodes refused).
         """
         if self._changed:
             self._settle()
         size = self.hierarchy.node_size
         if gpus <= size:
             node = self._far_node(gpus)
+            if node >= 0 and allowed is not None and not allowed(node):
+                node = next((other for other in self._for_loans.in_order(gpus) if allowed(other)), -1)
             if node < 0:
                 return None
             used = self.guaranteed[node]

@@ -9,7 +9,7 @@ from .decisions import Placement
 from .demands import Demand
 from .groups import Group
 from .reasons import Reason
-from .requests import Request
+from .requests import EVERY_NODE, Given, Request
 from .states import GroupEvent, GroupState, next_group_state
 from .tenancy import Pods, Spared, Tenancy
 
@@ -70,8 +70,8 @@ class Plan:
         self.inside: list[tuple[int, list[int] | None]] = []
         #: whether its virtual leaves are bound already
         self.bound = False
-        #: the nodes it was restricted to
-        self.suggested: frozenset[str] | None = None
+        #: the nodes it was restricted to, and those it was kept from
+        self.suggested: Given = EVERY_NODE
         #: when it was asked for, by the clock of the caller
         self.now = 0.0
         #: the state's version that it was made for

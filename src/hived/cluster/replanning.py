@@ -16,6 +16,7 @@ from .groups import Group
 from .obstacles import reasons
 from .plans import Plan
 from .reasons import Reason
+from .requests import EVERY_NODE
 from .standing import rebind, recorded
 from .state import State
 from .suggested import Suggested
@@ -36,8 +37,8 @@ def replanned(
     """
     request = group.request
     see_bad(state)  # not while the group is set aside: its cells must not be doomed for others
-    seen = state.version, None if suggested is None else suggested.names
-    if suggested is not None and not _nodes(state, group) <= suggested.names:
+    seen = state.version, EVERY_NODE if suggested is None else suggested.given
+    if suggested is not None and not all(map(suggested.of(group.chain), {part.node for part in group.parts})):
         with _set_aside(state, group):
             place = opportunistic.place if request.opportunistic else guaranteed.place
             plan = place(state, request, demand, suggested)
@@ -55,11 +56,6 @@ def replanned(
     else:
         plan.version, plan.suggested = seen
     return plan
-
-
-def _nodes(state: State, group: Group) -> set[str]:
-    names = state.floors[group.chain].chain.hierarchy.spec.node_names
-    return {names[part.node] for part in group.parts}
 
 
 def _may_start(state: State, group: Group, demand: Demand, own: bool) -> bool:

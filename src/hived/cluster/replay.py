@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
@@ -30,7 +30,14 @@ from .requests import Request
 class Replayable(Protocol):
     """What a cluster has to have, so that its log can be carried out on it."""
 
-    def schedule(self, request: Request, suggested_nodes: tuple[str, ...] | None, now: float, /) -> Decision:
+    def schedule(
+        self,
+        request: Request,
+        suggested_nodes: tuple[str, ...] | None,
+        now: float,
+        excluded_nodes: tuple[str, ...] = (),
+        /,
+    ) -> Decision:
         """Answer a request."""
 
     def commit(self, decision: Decision, /) -> object:
@@ -103,24 +110,35 @@ def replay(lines: Iterable[str], make: Callable[[ClusterSpec], C]) -> C:
     return cluster
 
 
+def _scheduled(
+    request: Request,
+    suggested_nodes: tuple[str, ...] | None,
+    now: float,
+    *rest: Any,
+) -> Scheduled:
+    """The event of a request; ``rest``: the excluded nodes, if there are any, and the answer."""
+    *excluded, decision = rest
+    return Scheduled(request, suggested_nodes, now, decision, *excluded)
+
+
 #: per method: how many arguments it takes, and the event of a call that was carried out, from these and the answer
-_CALLS: dict[str, tuple[int, Callable[..., Event]]] = {
-    "schedule": (3, Scheduled),
-    "commit": (1, Committed),
-    "release": (1, Released),
-    "cancel": (1, Cancelled),
-    "set_node_health": (2, NodeHealth),
-    "set_device_health": (3, DeviceHealth),
-    "recover": (1, Recovered),
-    "reconfigure": (1, Reconfigured),
+_CALLS: dict[str, tuple[tuple[int, ...], Callable[..., Event]]] = {
+    "schedule": ((3, 4), _scheduled),
+    "commit": ((1,), Committed),
+    "release": ((1,), Released),
+    "cancel": ((1,), Cancelled),
+    "set_node_health": ((2,), NodeHealth),
+    "set_device_health": ((3,), DeviceHealth),
+    "recover": ((1,), Recovered),
+    "reconfigure": ((1,), Reconfigured),
 }
 
 
 def _call(event: Event) -> tuple[str, tuple[object, ...]]:
     """Method and arguments that gave ``event``."""
     match event:
-        case Scheduled(request, suggested_nodes, now):
-            return "schedule", (request, suggested_nodes, now)
+        case Scheduled(request, suggested_nodes, now, _, excluded_nodes):
+            return "schedule", (request, suggested_nodes, now, *([excluded_nodes] if excluded_nodes else []))
         case Committed(decision):
             return "commit", (decision,)
         case Released(group):
@@ -142,9 +160,9 @@ def _call(event: Event) -> tuple[str, tuple[object, ...]]:
 def _carry_out(event: Event, cluster: Replayable, offered: dict[Decision, Decision]) -> Event:
     """Do the same to ``cluster``, and say what came of it."""
     call, arguments = _call(event)
-    takes, done = _CALLS.get(call, (-1, Released))
-    if takes != len(arguments):
-        known = ", ".join(f"{name} of {number}" for name, (number, _) in _CALLS.items())
+    takes, done = _CALLS.get(call, ((), Released))
+    if len(arguments) not in takes:
+        known = ", ".join(f"{name} of {' or '.join(map(str, numbers))}" for name, (numbers, _) in _CALLS.items())
         return Refused(call, arguments, f"no such call with {len(arguments)} arguments; there are {known}")
     if call == "commit":
         arguments = tuple(_own(argument, offered) for argument in arguments)

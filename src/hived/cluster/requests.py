@@ -12,6 +12,10 @@ OPPORTUNISTIC = -1
 #: the highest priority of a guaranteed group
 HIGHEST = 1000
 
+#: names of nodes that a request may use (None: all), and of those that it may not use
+Given = tuple[frozenset[str] | None, frozenset[str]]
+EVERY_NODE: Given = None, frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Member:

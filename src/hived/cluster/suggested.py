@@ -2,60 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
 
 from .floor import Floor
+from .requests import Given
 from .tenancy import Pods, Tenancy, by_host
 
 #: how many ways to stand are tried for one choice of virtual hosts
 STEPS = 2_000
 
+#: whether a node, by its number in its chain, may be used
+Allowed = Callable[[int], bool]
+
 
 class Suggested:
-    """The nodes, per chain, that a request may use. O(nodes named)."""
+    """The nodes, per chain, that a request may use: those that are named, or all but those. O(1) to make."""
 
-    __slots__ = ("names", "nodes", "number", "searched_all")
+    __slots__ = ("_floors", "_named", "_numbers", "_others", "given", "searched_all")
 
-    def __init__(self, names: frozenset[str], floors: Sequence[Floor], numbers: Sequence[dict[str, int]]) -> None:
+    def __init__(
+        self,
+        names: frozenset[str] | None,
+        excluded: frozenset[str],
+        floors: Sequence[Floor],
+        numbers: Sequence[dict[str, int]],
+    ) -> None:
+        """``names``: None for all nodes; ``excluded``: not these; ``numbers``: of the nodes of each chain."""
         #: as given
-        self.names = names
-        #: per chain: the nodes, ascending
-        self.nodes = [sorted(by_name[name] for name in names if name in by_name) for by_name in numbers]
-        #: how many nodes of the cluster are among them
-        self.number = len({name for name in names if any(name in by_name for by_name in numbers)})
+        self.given: Given = names, excluded
+        self._floors, self._numbers = floors, numbers
+        # whether all but the named ones are allowed
+        self._others = names is None
+        self._named = excluded if names is None else names - excluded
         #: whether no search was cut short
         self.searched_all = True
 
+    @property
+    def restricts(self) -> bool:
+        """Whether there is a node that is not allowed. O(names) at most."""
+        if self._others:
+            return any(name in by_name for name in self._named for by_name in self._numbers)
+        return any(name not in self._named for by_name in self._numbers for name in by_name)
+
+    @property
+    def number(self) -> int:
+        """How many nodes with a healthy leaf are allowed. O(nodes)."""
+        found: set[str] = set()
+        for floor in self._floors:
+            chain, hierarchy = floor.chain, floor.chain.hierarchy
+            healthy = (node for node in self.nodes(floor) if chain.bad[node] != hierarchy.shape.full)
+            found.update(hierarchy.spec.node_names[node] for node in healthy)
+        return len(found)
+
+    def of(self, chain: int) -> Allowed:
+        """Whether a node of this chain is allowed."""
+        names, named = self._floors[chain].chain.hierarchy.spec.node_names, self._named
+        return (lambda node: names[node] not in named) if self._others else (lambda node: names[node] in named)
+
+    def nodes(self, floor: Floor) -> Iterable[int]:
+        """Those of a chain that are allowed, ascending. O(nodes named), or O(nodes) where all others are allowed."""
+        return self._picked(floor, not self._others)
+
+    def others(self, floor: Floor) -> Iterable[int]:
+        """Those of a chain that are not allowed, ascending. O(nodes named), or O(nodes) where only these are."""
+        return self._picked(floor, self._others)
+
+    def _picked(self, floor: Floor, is_named: bool) -> Iterable[int]:
+        by_name, named = self._numbers[floor.number], self._named
+        if is_named:
+            return sorted(by_name[name] for name in named if name in by_name)
+        return (node for node, name in enumerate(floor.chain.hierarchy.spec.node_names) if name not in named)
+
     def hosts_elsewhere(self, tenancy: Tenancy) -> list[int]:
         """The hosts of a pool that stand on other nodes, ascending. O(hosts)."""
-        allowed = set(self.nodes[tenancy.floor.number])
-        pool = tenancy.pool
-        found = []
-        for host in range(pool.hosts):
-            cell = tenancy.binder.bound[host]
-            if cell >= 0 and cell * pool.shapes[host].leaves // pool.hierarchy.node_size not in allowed:
-                found.append(host)
-        return found
+        pool, allowed = tenancy.pool, self.of(tenancy.floor.number)
+        size = pool.hierarchy.node_size
+        return [
+            host
+            for host, cell in enumerate(tenancy.binder.bound[: pool.hosts])
+            if cell >= 0 and not allowed(cell * pool.shapes[host].leaves // size)
+        ]
 
     def could_stand(self, tenancy: Tenancy, host: int, mask: int) -> bool:
-        """Whether there is a cell for ``host`` on these nodes at all. O(nodes named)."""
+        """Whether there is a cell for ``host`` on these nodes at all. O(nodes)."""
         return any(tenancy.binder.can_stand(host, cell) for cell in self.cells(tenancy, host, mask))
 
-    def cells(self, tenancy: Tenancy, host: int, mask: int) -> list[int]:
-        """The cells on these nodes of the size of ``host`` with enough healthy leaves, best first. O(n log n).
+    def cells(self, tenancy: Tenancy, host: int, mask: int) -> Iterator[int]:
+        """The cells on these nodes of the size of ``host`` with enough healthy leaves, best first. O(nodes) for all.
 
-        The fewest leaves in opportunistic use, then the fewest bad ones, then the lowest number.
+        The fewest leaves in opportunistic use, then the fewest bad ones, then the lowest number. Cells with guaranteed
+        leaves are left out: they are bound to others.
         """
         chain, shape = tenancy.floor.chain, tenancy.pool.shapes[host]
         per_node = tenancy.pool.hierarchy.node_size // shape.leaves
-        usable = []
-        for node in self.nodes[tenancy.floor.number]:
+        wanted = mask.bit_count()
+        rest = []
+        for node in self.nodes(tenancy.floor):
             for part in range(per_node):
+                if chain.guaranteed[node] >> part * shape.leaves & shape.full:
+                    continue
                 bad = chain.bad[node] >> part * shape.leaves & shape.full
-                if shape.leaves - bad.bit_count() >= mask.bit_count():
-                    crowd = chain.opportunistic[node] >> part * shape.leaves & shape.full
-                    usable.append((crowd.bit_count(), bad.bit_count(), node * per_node + part))
-        return [cell for _, _, cell in sorted(usable)]
+                crowd = chain.opportunistic[node] >> part * shape.leaves & shape.full
+                if not (bad or crowd):
+                    yield node * per_node + part
+                elif shape.leaves - bad.bit_count() >= wanted:
+                    rest.append((crowd.bit_count(), bad.bit_count(), node * per_node + part))
+        for _, _, cell in sorted(rest):
+            yield cell
+
+
+class _AsNeeded:
+    """What an iterator gives, for several readers, and not asked of it before one of them needs it."""
+
+    __slots__ = ("_found", "_source")
+
+    def __init__(self, source: Iterator[int]) -> None:
+        self._source = source
+        self._found: list[int] = []
+
+    def has(self, number: int) -> bool:
+        """Whether there are so many."""
+        self._found += islice(self._source, max(0, number - len(self._found)))
+        return len(self._found) >= number
+
+    def __iter__(self) -> Iterator[int]:
+        for place in count():
+            if not self.has(place + 1):
+                return
+            yield self._found[place]
 
 
 def stand_on_suggested(tenancy: Tenancy, pods: Pods, suggested: Suggested) -> dict[int, int] | None:
@@ -66,14 +141,14 @@ def stand_on_suggested(tenancy: Tenancy, pods: Pods, suggested: Suggested) -> di
     """
     binder, pool = tenancy.binder, tenancy.pool
     hosts = [(host, mask) for host, mask in by_host(pods) if binder.bound[host] < 0]
-    lists: dict[tuple[int, int], list[int]] = {}
+    lists: dict[tuple[int, int], _AsNeeded] = {}
     for host, mask in hosts:
         kind = pool.shapes[host].leaves, mask.bit_count()
         if kind not in lists:
-            lists[kind] = suggested.cells(tenancy, host, mask)
+            lists[kind] = _AsNeeded(suggested.cells(tenancy, host, mask))
     for leaves, least in lists:
         alike = [pool.shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts]
-        if len(lists[leaves, least]) < sum(alike):
+        if not lists[leaves, least].has(sum(alike)):
             return None
     standing: dict[int, int] = {}
     taken: set[tuple[int, int]] = set()
@@ -114,9 +189,11 @@ def stand_on_suggested(tenancy: Tenancy, pods: Pods, suggested: Suggested) -> di
             binder.unbind(host, 0)
 
 
-def nodes_named(names: Collection[str], floors: Sequence[Floor], numbers: Sequence[dict[str, int]]) -> Suggested | None:
-    """The suggestion, None where it names every node and so restricts nothing."""
-    wanted = frozenset(names)
-    if all(name in wanted for by_name in numbers for name in by_name):
+def nodes_named(
+    names: frozenset[str] | None, excluded: frozenset[str], floors: Sequence[Floor], numbers: Sequence[dict[str, int]]
+) -> Suggested | None:
+    """The suggestion, None where it restricts nothing. ``names``: None for all nodes."""
+    if names is None and not excluded:
         return None
-    return Suggested(wanted, floors, numbers)
+    suggested = Suggested(names, excluded, floors, numbers)
+    return suggested if suggested.restricts else None

@@ -37,12 +37,8 @@ class Decider(MindState):
 
     def _stands_otherwise(self, gang: Gang) -> bool:
         """Whether a gang that has reserved can start by now, there or elsewhere, or has to go from there."""
-        decision = self.cluster.plan(gang.request, self._usable(gang)).decision
+        decision = self.cluster.plan(gang.request, excluded_nodes=gang.excluded).decision
         return not isinstance(decision, Preempt) or decision.placement != gang.placement
-
-    def _usable(self, gang: Gang) -> list[str] | None:
-        """The nodes that kube-scheduler would take for a gang; None: all."""
-        return [name for name in self.nodes.healthy if name not in gang.excluded] if gang.excluded else None
 
     def _ask(self, gang: Gang, at: float) -> Bind | Preempt | Wait | None:
         """Ask the core for ``gang``, and carry the answer out. ``None``: its request is not right for this cluster.
@@ -59,7 +55,7 @@ class Decider(MindState):
             return Wait(gang.name, gang.reasons)
         had = gang.placement if gang.state is GangState.RESERVED else None
         try:
-            decision = self.cluster.schedule(gang.request, self._usable(gang), now=at)
+            decision = self.cluster.schedule(gang.request, now=at, excluded_nodes=gang.excluded)
         except RequestError as error:
             gang.wrong = error.message
             gang.reasons = (Misconfigured(error.field, error.message),)
