@@ -120,6 +120,12 @@ def test_what_is_wrong_is_in_the_status(hived: Hived, cluster: str, service: Fak
     assert "gpu2: cordoned" in said
     assert "0 opportunistic, 4 kept for a group, 8 bad, 4 idle" in said
     assert "groups  none" in said
+    said = "gpu2: pod team/serve, which HiveD did not place, has 3 of its GPUs"
+    service.changes |= {"bad": 2, "foreign": 3, "foreign_pods": [said]}
+    shown = hived("status").out
+    assert "4 kept for a group, 3 of pods that HiveD did not place, 2 bad, 7 idle" in shown
+    assert said in shown
+    said = answer.out
     assert "safety  nothing is reserved" in said
     service.changes |= {"safety_margin": -1}
     assert "safety  broken: some VC cannot have what it reserved" in hived("status").out

@@ -123,7 +123,7 @@ class FakeService:
             nodes=NodeCounts(total=2, healthy=2, bad=0, why=[], missing=[], unmanaged=0), gpus=16,
             guaranteed=sum(group.gpus for group in self.all if group.kind == "guaranteed"),
             opportunistic=sum(group.gpus for group in self.all if group.kind == "opportunistic"), reserved=0, bad=0,
-            groups={state: states.count(state) for state in dict.fromkeys(states)},
+            foreign=0, foreign_pods=[], groups={state: states.count(state) for state in dict.fromkeys(states)},
             vcs=[self._summary(name) for name in VCS], doomed=0,
                 safety_margin=1,
         )  # fmt: skip

@@ -26,6 +26,8 @@ from hived.policies import YarnCS
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
+from .pods import foreign
+
 #: two racks of two nodes of four, one node with devices of other numbers, and a VC for each kind of cell
 SPEC: dict[str, Any] = {
     "physicalCluster": {
@@ -193,6 +195,20 @@ class World:
         gang = self.come(vc, gpus, pods, priority, lazy)
         self.bind(gang)
         return gang
+
+    def foreign(self, gpus: int, where: str) -> str:
+        """Another scheduler binds a pod; its uid."""
+        there = foreign(f"serve{next(self._numbers)}", gpus, where)
+        self.pods[there.metadata.uid] = there
+        self.known.pod_changed(there, None, self.now)
+        self.settle()
+        return there.metadata.uid
+
+    def foreign_ends(self, uid: str) -> None:
+        """That pod is gone."""
+        del self.pods[uid]
+        self.known.pod_gone(uid, self.now)
+        self.settle()
 
     def end(self, gang: Gang, most: int = 1000) -> None:
         """Its pods, or the first of them, are gone."""

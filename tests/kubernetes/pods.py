@@ -67,6 +67,15 @@ def pod(
     )
 
 
+def foreign(name: str, gpus: object, where: str = "", created: int = 0) -> Pod:
+    """A pod of another scheduler, with GPUs of a device plugin; ``where``: its node."""
+    made = pod(name, 0, None, created=created)
+    limits: dict[str, str | int | float] = {"nvidia.com/gpu": str(gpus)}
+    containers = [Container(name="main", resources=Resources(limits=limits))]
+    spec = PodSpec(containers=containers, node_name=where or None, scheduler_name="default-scheduler")
+    return replace(made, spec=spec)
+
+
 def on(there: Pod, where: str, notes: dict[str, str] | None = None) -> Pod:
     """The pod as it is once it is bound."""
     annotations = {**(there.metadata.annotations or {}), **(notes or {})}

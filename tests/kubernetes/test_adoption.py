@@ -453,6 +453,20 @@ def test_a_bound_pod_that_lost_its_annotations_keeps_its_whole_node_after_a_rest
     nobody_gets(world, where, *FOUR)
 
 
+def test_a_gang_that_is_not_bound_yet_leaves_a_node_where_nobody_knows_what_a_pod_uses() -> None:
+    """It stayed there for ever: it had given up its places, and so was not among those that leave bad hardware."""
+    world = World(SPEC)
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    before = gang(world, "one").placement
+    assert before is not None
+    where = before.pods[0].node
+    behind(world, on(pod("strange", 1), where))
+    world.quiet()
+    assert places(world, one) not in ([None], [where])
+
+
 def test_a_pod_without_gpus_that_claims_some_is_not_believed() -> None:
     liar = there(pod("liar", 4), ("n1", FOUR))
     liar = annotated(replace(liar, spec=replace(liar.spec, containers=None)), BIND_INFO="nonsense")

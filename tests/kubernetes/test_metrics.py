@@ -41,6 +41,7 @@ EXPECTED = {
     "hived_bindings_total": ("counter", {"result"}),
     "hived_refused_pods": ("gauge", {"reason"}),
     "hived_conflicts": ("gauge", set()),
+    "hived_foreign_pods": ("gauge", set()),
     "hived_spec_reloads_total": ("counter", {"result"}),
     "hived_watch_restarts_total": ("counter", {"resource", "reason"}),
     "hived_api_errors_total": ("counter", {"verb", "resource", "code"}),
@@ -202,6 +203,11 @@ def test_nodes_are_healthy_bad_drained_or_missing() -> None:
     assert told("hived_gpus", state="bad") == 12
 
 
+def elsewhere(world: World) -> int:
+    """Foreign pods on nodes that the spec lacks."""
+    return sum(there.node not in world.known.nodes.devices for there in world.known.foreign.pods.values())
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> None:
     choose = random.Random(seed)
@@ -223,6 +229,9 @@ def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> N
         for name, device in devices:
             if name in mind.nodes.bad_nodes or (name, device) in mind.nodes.bad_devices:
                 states[name, device] = "bad"
+        for stranger in mind.foreign.pods.values():
+            for device in stranger.kept if stranger.node in mind.nodes.healthy else ():
+                states[stranger.node, device] = "foreign"
         kinds: Counter[tuple[str, ...]] = Counter()
         for gang in sorted(gangs, key=lambda gang: gang.state is not GangState.RESERVED):
             for pod in gang.placement.pods if gang.placement is not None else ():
@@ -231,6 +240,7 @@ def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> N
                     states[pod.node, device] = "reserved" if gang.state is GangState.RESERVED else kind
                 if gang.holds:
                     kinds[gang.vc, "used" if gang.guaranteed else "borrowed"] += len(pod.leaf_cells)
+        assert told("hived_foreign_pods") == len(mind.foreign.pods.keys() & world.pods.keys()) - elsewhere(world)
         assert told.by("hived_gpus", "state") == Counter((state,) for state in states.values())
         kinds.update(
             {(vc.name, "reserved"): mind.nodes.reserved_gpus(vc.name) for vc in mind.cluster.spec.virtual_clusters}

@@ -149,7 +149,8 @@ def one_fact(world: World, choose: random.Random) -> None:
     placed = [gang for gang in gangs if gang.state is GangState.PLACED]
     preempted = [gang for gang in gangs if gang.state is GangState.PREEMPTED]
     name = choose.choice(NODES)
-    match choose.randrange(18):
+    strangers = list(world.known.foreign.pods)
+    match choose.randrange(20):
         case 0 | 1 | 2 | 3:
             pods = choose.choice((1, 1, 2, 3))
             world.come(
@@ -178,6 +179,10 @@ def one_fact(world: World, choose: random.Random) -> None:
             world.without_node(name)
         case 17 if choose.random() < 0.5:
             world.reconfigure(other_spec() if choose.random() < 0.5 else spec_from_dict(SPEC))
+        case 18:
+            world.foreign(choose.choice((1, 2, 4)), name)
+        case 19 if strangers:
+            world.foreign_ends(choose.choice(strangers))
         case _:
             world.now += choose.uniform(0, 30)
 

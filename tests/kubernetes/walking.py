@@ -22,7 +22,7 @@ from hived.engines.kubernetes.turns import Binding
 from hived.spec.compiled import ClusterSpec
 
 from .make_believe import Sent, World
-from .pods import annotated, labelled, node, node_names, pod
+from .pods import annotated, foreign, labelled, node, node_names, pod
 
 Members = tuple[Member, ...] | None
 
@@ -65,6 +65,7 @@ class Walk:
             (3 if world.pods else 0, self.a_pod_ends),
             (2 if world.pods else 0, self.a_gang_ends),
             (2, self.a_node_changes),
+            (2, self.a_foreign_pod_comes),
             (1, self.restart),
             (1, world.restart),
             (1 if self.others else 0, self.respecify),
@@ -203,6 +204,19 @@ class Walk:
             bad = self.random.choice(["0", "1, 3", "nonsense"]) if kind == "marked" else None
             self.world.set_node(node(name, kind != "not ready", kind == "cordoned", bad), deliver)
         self.all_are_asked_again()
+
+    def a_foreign_pod_comes(self) -> None:
+        """Another scheduler binds a pod with GPUs."""
+        gpus = self.random.choice([1, 1, 2, 4, "many"])
+        where = self.random.choice(node_names(self.world.spec))
+        one = foreign(f"f{next(self.numbers)}", gpus, where, created=int(self.world.now))
+        if self.random.random() < 0.3:
+            one = annotated(one, ISOLATION=self.random.choice(["0", "1,2", "0,1,2,3"]))
+        self.world.behind.add(one.metadata.uid)
+        self.world.write(one)
+        self.world.touch(one)
+        if self.random.random() < 0.5:
+            self.world.deliver_all()
 
     def restart(self) -> None:
         self.world.restart(compare=False)

@@ -51,6 +51,7 @@ def _print(told: Status, address: str) -> None:
     facts.append(("nodes", _nodes(told.nodes)))
     facts += [("", styled(line, "yellow")) for line in told.nodes.why]
     facts.append(("GPUs", _gpus(told)))
+    facts += [("", styled(line, "yellow")) for line in told.foreign_pods]
     groups = ", ".join(f"{number:,} {clean(state)}" for state, number in told.groups.items() if number)
     facts += [("groups", groups or "none"), ("safety", _safety(told.safety_margin, told.doomed))]
     print_facts(facts)
@@ -84,10 +85,12 @@ def _nodes(nodes: NodeCounts) -> Text:
 
 
 def _gpus(told: Status) -> Text:
-    idle = max(0, told.gpus - told.guaranteed - told.opportunistic - told.reserved - told.bad)
+    idle = max(0, told.gpus - told.guaranteed - told.opportunistic - told.reserved - told.foreign - told.bad)
     line = Text(f"{told.gpus:,}: {told.guaranteed:,} guaranteed, {told.opportunistic:,} opportunistic")
     if told.reserved:
         line.append(f", {told.reserved:,} kept for a group")
+    if told.foreign:
+        line.append(", ").append(f"{told.foreign:,} of pods that HiveD did not place", "yellow")
     if told.bad:
         line.append(", ").append(f"{told.bad:,} bad", "yellow")
     return line.append(f", {idle:,} idle")

@@ -17,7 +17,7 @@ from .asking import Ask
 from .bindinfo import BindInfo, bind_info
 from .errors import AskError
 from .gangs import PodEntry
-from .gpus import uses
+from .gpus import named_devices, uses
 from .objects import Pod
 
 
@@ -144,13 +144,7 @@ def _devices(entry: PodEntry) -> tuple[int, ...] | None:
     mostly how many.
     """
     some, number = uses(entry.pod)
-    if not some:
-        return ()
-    text = entry.pod.annotation(keys.ISOLATION) or entry.pod.annotation(keys.FORMER_ISOLATION) or ""
-    words = text.split(",")
-    if all(word.strip().isdecimal() and len(word) < 8 for word in words) and number in (None, len(words)):
-        return tuple(int(word) for word in words)
-    return None
+    return named_devices(entry.pod, number) if some else ()
 
 
 def without(placement: Placement, slots: set[int]) -> Placement:

@@ -197,5 +197,7 @@ def _hold(mind: MindState, unknown: Unknown, at: float) -> None:
         why = f"pod {entry.key} may be using it: {error}"
         node = entry.pod.spec.node_name or ""
         mind.nodes.hold(entry.uid, node, unknown.devices, why)
+        mind.foreign.touched(node)
+        mind.nodes_applied(at)
         mind.yield_slots(node, at)
     mind.instruct(Tell(entry.uid, entry.key, "HivedConflict", str(error), True))

@@ -7,6 +7,7 @@ from hived.engines.places import Place
 from hived.errors import RequestError, ensure
 
 from .books import Books
+from .foreign import ForeignPod
 from .gangs import Gang, GangState
 from .state import MindState
 
@@ -30,11 +31,14 @@ def validate(mind: MindState) -> None:
         _check_place(gang)
         if gang.state is GangState.PLACED:
             _check_no_place_is_idle(mind, gang)
+            stuck = not gang.on_nodes and mind.on_bad_hardware(gang)
+            ensure(not stuck, f"none of {gang} runs, and it stays where it cannot run")
         _check_core(mind, gang)
     _check_entries(mind)
     _check_lines(mind)
     _check_indexes(mind)
     _check_books(mind)
+    _check_foreign(mind)
     unknown = [name for name in mind.cluster.groups() if name not in mind.gangs]
     ensure(not unknown, f"the core has groups that are no gangs: {unknown}")
 
@@ -100,7 +104,7 @@ def _check_entries(mind: MindState) -> None:
         ensure(not entry.pod.spec.node_name or entry.bound, f"{entry.key} is on a node, and not bound")
     refused = {uid for uid, entry in mind.pods.items() if entry.refused is not None}
     ensure(mind.refused.keys() == refused, "who is refused")
-    for uid in mind.conflicts:
+    for uid in mind.conflicts.keys() - mind.foreign.pods.keys():
         entry = mind.pods[uid]
         ensure(entry.bound and entry.refused is not None, f"{entry.key} is in conflict")
     for uid, name in mind.outside.items():
@@ -146,3 +150,28 @@ def _check_books(mind: MindState) -> None:
         ours = {key: value for key, value in getattr(books, name).items() if value}
         theirs = {key: value for key, value in getattr(mind.books, name).items() if value}
         ensure(ours == theirs, f"books: {name}: {ours} and {theirs}")
+
+
+def _check_foreign(mind: MindState) -> None:
+    """As many GPUs as foreign pods ask for are kept from jobs, or else all that nobody is known to use."""
+    on: dict[str, list[ForeignPod]] = {}
+    for uid, pod in mind.foreign.pods.items():
+        ensure(uid == pod.uid and uid not in mind.pods, f"{pod.key} is foreign, by its uid")
+        on.setdefault(pod.node, []).append(pod)
+    ensure(on == {node: list(pods.values()) for node, pods in mind.foreign.on.items()}, "foreign pods by node")
+    for node in on.keys() - mind.foreign.crowded:
+        there, used = set(mind.nodes.devices.get(node, ())), mind.used_on(node)
+        others = mind.nodes.held_by_others(node, mind.foreign.pods)
+        guessed = [device for pod in on[node] if pod.guessed for device in pod.kept]
+        ensure(len(guessed) == len(set(guessed)), f"{node}: a device is kept for two foreign pods")
+        ensure(not used.intersection(guessed), f"{node}: a device in use is kept for a foreign pod")
+        idle = there - used - others - {device for pod in on[node] for device in pod.kept}
+        for pod in on[node]:
+            ensure(mind.nodes.held(pod.uid) == (pod.kept or None), f"what is kept for {pod.key}")
+            ensure((pod.uid in mind.conflicts) == (pod.short > 0), f"{pod.key} is in conflict, or not")
+            if not pod.guessed:
+                named = there if pod.named is None else there.intersection(pod.named)
+                ensure(set(pod.kept) == named, f"{pod.key} keeps {named}")
+            elif there:
+                ensure(len(pod.kept) + pod.short == pod.gpus, f"{pod.key}: {len(pod.kept)} and {pod.short}")
+                ensure(not (pod.short and idle), f"{pod.key} lacks {pod.short}, and {idle} are idle")

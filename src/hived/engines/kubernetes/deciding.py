@@ -9,7 +9,7 @@ from hived.cluster.requests import Request
 from hived.engines.lines import Lines
 from hived.errors import ConflictError, NotFoundError, RequestError
 
-from . import bindinfo
+from . import bindinfo, foreign
 from .gangs import Gang, GangEvent, GangState
 from .standing import in_rank_order
 from .state import MindState
@@ -27,6 +27,7 @@ class Decider(MindState):
 
     def dispatch(self, at: float) -> None:
         """Let go who can: those with a reservation, the lines of the VCs where something changed, then loans."""
+        foreign.settle(self, at)
         again = True
         while again:
             for gang in list(self.reserved.values()):

@@ -100,7 +100,7 @@ def in_words(mind: MindState, found: Sequence[WhyNot]) -> list[str]:
             case BadHardware():
                 nodes = ", ".join(f"{name} ({_why_bad(mind, name)})" for name in reason.nodes[:MAX_NAMED])
                 more = f" and {reason.more:,} more nodes" if reason.more else ""
-                lines.append(f"it would fit if {reason.leaf_cells:,} GPUs were healthy, on {nodes}{more}")
+                lines.append(f"it would fit if {reason.leaf_cells:,} GPUs were not kept from jobs, on {nodes}{more}")
             case _:
                 lines.append(say(reason))
     return lines
@@ -110,7 +110,8 @@ def _why_bad(mind: MindState, node: str) -> str:
     why = mind.nodes.bad_nodes.get(node)
     if why is not None:
         return why.removeprefix("it is ")
-    found = [why for (name, _), why in mind.nodes.bad_devices.items() if name == node]
+    bad = mind.nodes.bad_devices
+    found = [bad[node, device] for device in mind.nodes.devices.get(node, ()) if (node, device) in bad]
     return "; ".join(dict.fromkeys(found)) or "some of its GPUs"
 
 
@@ -123,6 +124,7 @@ def explain(mind: MindState, gang: Gang, at: float | None) -> str:
             lines.append(f"- {len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
         if len(gang.pods) < gang.ask.size:
             lines.append(f"- {gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
+        lines += [f"- {line}" for line in _sharing(mind, gang)]
         if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
             left = gang.evict_at - (gang.evict_at if at is None else at)
             lines.append("- its pods are being deleted" if left <= 0 else f"- its pods are told to go in {left:.1f} s")
@@ -130,6 +132,13 @@ def explain(mind: MindState, gang: Gang, at: float | None) -> str:
     since = "" if at is None else f", for {duration(at - gang.since)} now"
     lines = [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:"]
     return "\n".join([*lines, *(f"- {line}" for line in shortly(mind, gang))])
+
+
+def _sharing(mind: MindState, gang: Gang) -> list[str]:
+    """Foreign pods that may be using GPUs of a gang. O(its pods)."""
+    nodes = dict.fromkeys(pod.node for pod in gang.placement.pods) if gang.placement is not None else ()
+    here = (pod for node in nodes for pod in mind.foreign.on.get(node, {}).values() if pod.short)
+    return [f"{pod} of {pod.node} and may share some with it: {mind.conflicts[pod.uid]}" for pod in here]
 
 
 def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> str:

@@ -128,6 +128,9 @@ class Feed:
             # who was read meanwhile for a question, and is younger than the list, the watch will bring
             if uid not in there and not is_after(pod.metadata.resource_version, version):
                 self._pod_gone(uid)
+        for uid, foreign in list(self._mind.foreign.pods.items()):
+            if uid not in there and not is_after(foreign.version, version):
+                self._pod_gone(uid)
         for pod in pods:
             self._pod_is(self._mind, pod)
         self._fed()

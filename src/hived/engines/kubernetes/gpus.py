@@ -24,6 +24,14 @@ def uses(pod: Pod) -> tuple[bool, int | None]:
     return number is not None, number
 
 
+def named_devices(pod: Pod, number: int | None) -> tuple[int, ...] | None:
+    """The devices that a pod's annotations name, if they are as many as its resources (None: any number)."""
+    words = (pod.annotation(keys.ISOLATION) or pod.annotation(keys.FORMER_ISOLATION) or "").split(",")
+    if all(word.strip().isdecimal() and len(word) < 8 for word in words) and number in (None, len(words)):
+        return tuple(int(word) for word in words)
+    return None
+
+
 def pod_gpus(pod: Pod) -> int | None:
     """Devices that a pod asks for: the most that may be in use at a time, as Kubernetes counts."""
     return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())

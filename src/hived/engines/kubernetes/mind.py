@@ -23,7 +23,7 @@ from hived.errors import NotFoundError
 from hived.policies import Policy
 from hived.spec.compiled import ClusterSpec
 
-from . import adoption, asking, keys
+from . import adoption, asking, foreign, keys
 from .bindinfo import written
 from .deciding import Decider
 from .errors import AskError
@@ -61,9 +61,13 @@ class Mind(Decider):
         self.nodes.replace(nodes)
         self.nodes.apply()
         bound: list[PodEntry] = []
+        others: list[Pod] = []
         waiting: list[tuple[PodEntry, tuple[Member, ...] | None]] = []
         for pod, members in pods:
-            if pod.ended or not asking.concerns(pod) or pod.metadata.uid in self.pods:
+            if pod.ended or pod.metadata.uid in self.pods:
+                continue
+            if not asking.concerns(pod):
+                others.append(pod)
                 continue
             entry = self.pods[pod.metadata.uid] = PodEntry(pod)
             if pod.spec.node_name:
@@ -71,6 +75,7 @@ class Mind(Decider):
             else:
                 waiting.append((entry, members))
         adoption.take(self, bound, at)
+        foreign.take(self, others, at)
         for entry, members in sorted(waiting, key=lambda pair: (created_at(pair[0].pod), pair[0].key)):
             entry.waited = _was_tried(entry.pod)
             self.join(entry, members, at)
@@ -86,8 +91,13 @@ class Mind(Decider):
             return
         entry = self.pods.get(uid)
         if entry is None:
-            if uid not in self._gone and asking.concerns(pod):
+            if uid in self._gone:
+                return
+            if asking.concerns(pod):
+                foreign.gone(self, uid, at)
                 self._pod_came(pod, members, at)
+            else:
+                foreign.take(self, (pod,), at)
             return
         if entry.bound:
             self._keep_notes(entry, pod)
@@ -133,7 +143,13 @@ class Mind(Decider):
                 self.is_on_its_node(entry, at)
                 return
         self.leave(entry, at)
-        adoption.take(self, [entry], at)
+        if asking.concerns(entry.pod):
+            adoption.take(self, [entry], at)
+        else:  # kube-scheduler asked about it, though it is none of ours
+            del self.pods[entry.uid]
+            self.refused.pop(entry.uid, None)
+            self.outside.pop(entry.uid, None)
+            foreign.take(self, (entry.pod,), at)
 
     def _asks_anew(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
         """What a waiting pod asks for has changed, or may be understood by now."""
@@ -152,6 +168,7 @@ class Mind(Decider):
             self._gone.popitem(last=False)
         entry = self.pods.pop(uid, None)
         if entry is None:
+            foreign.gone(self, uid, at)
             return
         self.refused.pop(uid, None)
         self.conflicts.pop(uid, None)
@@ -159,6 +176,7 @@ class Mind(Decider):
         node = self.nodes.free(uid)
         self.nodes_applied(at)
         if node is not None:
+            self.foreign.touched(node)
             self.fill_slots(node, at)
         self.leave(entry, at)
 
@@ -181,6 +199,7 @@ class Mind(Decider):
         """A new spec, under running pods. Raises what :meth:`Cluster.reconfigure` raises; nothing has changed then."""
         report = self.cluster.reconfigure(spec)
         self.nodes.again(spec)
+        self.foreign.crowded.update(self.foreign.on)
         why = dict(report.downgraded) | {
             name: f"devices on {', '.join(nodes)} are no more" for name, nodes in report.lost
         }
@@ -332,9 +351,14 @@ class Mind(Decider):
         entry = self.pods.get(uid)
         if entry is not None and not entry.bound:
             entry.binding = False
-            if entry.gang is not None and entry.gang.state is GangState.PREEMPTED and not entry.gang.on_nodes:
-                self.unplace(entry.gang, at, "preempted")
-                self.line_up(entry.gang)
+            gang = entry.gang
+            if gang is not None:
+                self.foreign.moved(gang.placement)
+            if gang is not None and gang.state is GangState.PREEMPTED and not gang.on_nodes:
+                self.unplace(gang, at, "preempted")
+                self.line_up(gang)
+            elif gang is not None and gang.state is GangState.PLACED:
+                self.flee(gang, at)  # its node may have turned bad meanwhile
             self._asks_anew(entry, entry.members, at)  # that may have changed meanwhile
 
 

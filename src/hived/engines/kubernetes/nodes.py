@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
@@ -88,12 +88,33 @@ class Nodes:
         held = self._held.get(node, {}).values()
         return any(theirs is None or not set(theirs).isdisjoint(devices) for theirs, _ in held)
 
+    def held_by_others(self, node: str, than: Container[str]) -> set[int]:
+        """Devices that pods of no gang may be using, of those whose devices are known; without the pods in ``than``."""
+        held = ((uid, devices) for uid, (devices, _) in self._held.get(node, {}).items())
+        return {device for uid, devices in held if uid not in than for device in devices or ()}
+
+    def held(self, uid: str) -> tuple[int, ...] | None:
+        """Devices that a pod of no gang may be using; None: nothing, or nobody knows which."""
+        node = self._holders.get(uid)
+        return None if node is None else self._held[node][uid][0]
+
+    def marked(self, node: str) -> frozenset[int]:
+        """Devices that the node's annotation keeps from jobs."""
+        known = self._known.get(node)
+        return known.marked or frozenset() if known is not None else frozenset()
+
     def again(self, spec: ClusterSpec) -> None:
         """The spec has changed: the core is told of all that is bad once more."""
         devices: dict[str, list[int]] = {}
         for name, device in places(spec):
             devices.setdefault(name, []).append(device)
         self.devices = {name: tuple(found) for name, found in devices.items()}
+        #: per node: devices of the cells inside it, from small to large (of its first chain, where it has several)
+        self.cells: dict[str, tuple[int, ...]] = {}
+        for chain in spec.chains:
+            sizes = tuple(level.gpus for level in chain.levels[1 : chain.node_level - 1])
+            for name in chain.node_names:
+                self.cells.setdefault(name, sizes)
         self._reserved = reserved_gpus(spec)
         self.bad_nodes.clear()
         self.bad_devices.clear()

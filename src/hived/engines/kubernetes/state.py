@@ -16,6 +16,7 @@ from hived.words import counted
 from . import asking, bindinfo
 from .books import Books
 from .errors import AskError
+from .foreign import ForeignPods
 from .gangs import Change, Gang, GangEvent, GangState, PodEntry, next_gang_state
 from .nodes import Nodes
 from .standing import created_at, gpus_of, standing_slots
@@ -38,7 +39,7 @@ class MindState:
         self.pods: dict[str, PodEntry] = {}
         #: those that cannot be scheduled as they are, or run where nobody has put them
         self.refused: dict[str, PodEntry] = {}
-        #: bound pods whose GPUs somebody else has, by uid: in words
+        #: bound pods whose GPUs somebody else has, foreign ones among them, by uid: in words
         self.conflicts: dict[str, str] = {}
         #: pods that are refused for the sake of a group's name: which
         self.outside: dict[str, str] = {}
@@ -54,6 +55,8 @@ class MindState:
         self.preempted: Counter[tuple[str, str]] = Counter()
         self.books = Books()
         self.nodes = Nodes(cluster)
+        #: bound pods with GPUs that HiveD does not decide about
+        self.foreign = ForeignPods()
         #: number of the latest change
         self.seq = first_seq
         self.recent: deque[Change] = deque(maxlen=_RECENT)
@@ -156,7 +159,7 @@ class MindState:
 
     def yield_slots(self, node: str, at: float) -> None:
         """Places on ``node`` that somebody unknown may be using are nobody's, unless their pods are there already."""
-        for gang in self._at(node):
+        for gang in self.gangs_on(node):
             for slot, place in enumerate(gang.placement.pods if gang.placement is not None else ()):
                 entry = gang.pods.get(gang.slots[slot] or "")
                 taken = place.node == node and self.nodes.may_be_used(node, place.leaf_cells)
@@ -168,13 +171,23 @@ class MindState:
 
     def fill_slots(self, node: str, at: float) -> None:
         """Somebody unknown on ``node`` is gone."""
-        for gang in self._at(node):
+        for gang in self.gangs_on(node):
             self.give_slots(gang, at)
 
-    def _at(self, node: str) -> list[Gang]:
-        """Who has devices of ``node``, each once."""
+    def gangs_on(self, node: str) -> list[Gang]:
+        """Who has devices of ``node``, each once. O(its devices)."""
         found = (self.books.at.get((node, device)) for device in self.nodes.devices.get(node, ()))
         return list({gang.name: gang for gang in found if gang is not None}.values())
+
+    def used_on(self, node: str) -> set[int]:
+        """Devices of ``node`` that pods of gangs are on, or may be. O(its devices + pods of these gangs)."""
+        return {
+            device
+            for gang in self.gangs_on(node)
+            for place, uid in zip(gang.placement.pods if gang.placement is not None else (), gang.slots, strict=True)
+            if place.node == node and uid is not None and gang.pods[uid].holds
+            for device in place.leaf_cells
+        }
 
     def can_go(self, entry: PodEntry, gang: Gang, at: float) -> None:
         """It has a place; kube-scheduler hears of that, if it was told to wait."""
@@ -196,6 +209,7 @@ class MindState:
         gang = entry.gang
         assert gang is not None
         gang.remember(self.note("bound", gang.name, at, f"{entry.key} is on {entry.pod.spec.node_name or 'its node'}"))
+        self.foreign.moved(gang.placement)
         self._see_who_can_go(gang, at)
 
     def leave(self, entry: PodEntry, at: float) -> None:
@@ -210,6 +224,7 @@ class MindState:
             return
         if slot is not None:
             gang.slots[slot] = None
+            self.foreign.moved(gang.placement)
         if gang.state is GangState.PREEMPTED and not gang.on_nodes:
             self.unplace(gang, at, "its pods are gone")
             self.line_up(gang)
@@ -220,7 +235,7 @@ class MindState:
                     self.give_slot(other, gang, at)
                     break
             self._see_who_can_go(gang, at)
-            self._flee(gang, at)
+            self.flee(gang, at)
         else:
             self.line_up_again(gang)
 
@@ -231,10 +246,12 @@ class MindState:
         state = next_gang_state(gang.state, event)
         self.books.remove(gang)
         held = gang.holds
+        self.foreign.moved(gang.placement)
         if state is not gang.state:
             gang.state, gang.since = state, at
         if placement != gang.placement:
             gang.placement, gang.shared = placement, ""
+        self.foreign.moved(placement)
         if not (held and gang.holds):
             gang.slots = [None] * (len(placement.pods) if placement is not None and gang.holds else 0)
             gang.widest = 0 if placement is None else gpus_of(placement)
@@ -301,6 +318,7 @@ class MindState:
         else:
             self.withdraw(gang, at)
         self.books.remove(gang)
+        self.foreign.moved(gang.placement)
         del self.gangs[gang.name]
         self.reserved.pop(gang.name, None)
         self.evicting.pop(gang.name, None)
@@ -380,17 +398,18 @@ class MindState:
             shown = ", ".join(news[:8]) + (f" and {len(news) - 8} more" if len(news) > 8 else "")
             self.note("node", "", at, f"health has changed: {shown}")
             self.lost_reservations("hardware under it turned bad", at)
-            for gang in [self.gangs[name] for name in self.to_bind]:
-                self._flee(gang, at)
+            for gang in [gang for node in news for gang in self.gangs_on(node)]:
+                self.flee(gang, at)
             self.lines.stir()
 
-    def _flee(self, gang: Gang, at: float) -> None:
+    def flee(self, gang: Gang, at: float) -> None:
         """None of it runs, and it cannot run where it was to: it looks for another place."""
-        if not gang.on_nodes and self._on_bad_hardware(gang):
+        if gang.state is GangState.PLACED and not gang.on_nodes and self.on_bad_hardware(gang):
             self.unplace(gang, at, "hardware under it is bad")
             self.line_up(gang)
 
-    def _on_bad_hardware(self, gang: Gang) -> bool:
+    def on_bad_hardware(self, gang: Gang) -> bool:
+        """Whether it could not be placed where it is now. O(its GPUs)."""
         nodes = self.nodes
         return gang.placement is not None and any(
             pod.node not in nodes.healthy or any((pod.node, device) in nodes.bad_devices for device in pod.leaf_cells)

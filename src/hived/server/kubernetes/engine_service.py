@@ -12,6 +12,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.states import LeafState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.explaining import WhyNot, explain, explain_pod, reasons, shortly
+from hived.engines.kubernetes.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs import Gang, GangState, PodEntry
 from hived.engines.kubernetes.mind import Mind
 from hived.errors import ForbiddenError, NotFoundError
@@ -62,6 +63,8 @@ class EngineService:
                 opportunistic=0,
                 reserved=0,
                 bad=0,
+                foreign=0,
+                foreign_pods=[],
                 groups=none,
                 vcs=[],
                 doomed=0,
@@ -70,7 +73,9 @@ class EngineService:
         missing = mind.nodes.missing
         held = mind.books.at
         bad = sum((name, one) not in held for name in mind.nodes.bad_nodes for one in mind.nodes.devices[name])
-        single = [place for place in mind.nodes.bad_devices if place[0] not in mind.nodes.bad_nodes]
+        others = foreign_pods(mind)
+        theirs = {(pod.node, one) for pod in others for one in pod.kept}
+        single = [place for place in mind.nodes.bad_devices if place not in theirs]
         why = [f"{name}: {words}" for name, words in sorted(mind.nodes.bad_nodes.items())]
         why += [f"{node} GPU {one}: {mind.nodes.bad_devices[node, one]}" for node, one in sorted(single)]
         return schema.Status(
@@ -87,6 +92,8 @@ class EngineService:
             opportunistic=sum(mind.books.lent.values()),
             reserved=self._kept(mind),
             bad=bad + sum(place not in held for place in single),
+            foreign=kept_for_others(mind),
+            foreign_pods=[_foreign(pod) for pod in sorted(others, key=lambda pod: -pod.short)[:20]],
             groups=mind.books.per_state(),
             vcs=[self._summary(mind, vc.name) for vc in spec.virtual_clusters],
             doomed=len(mind.cluster.doomed()),
@@ -148,6 +155,9 @@ class EngineService:
                 found = [{"kind": "misconfigured", "field": entry.refused.kind, "message": str(entry.refused)}]
             name = "" if gang is None else gang.name
             return schema.GroupExplanation(group=name, pod=entry.key, text=explain_pod(mind, entry, at), reasons=found)
+        if gang is None and (pod := _foreign_pod(mind, ref)) is not None:
+            text = f"{pod.key} is not HiveD's:\n- {mind.conflicts.get(pod.uid, pod.situation)}"
+            return schema.GroupExplanation(group="", pod=pod.key, text=text, reasons=[])
         if gang is None:
             ended = mind.ended.get(ref) or mind.ended.get(f"default/{ref}")
             if ended is None:
@@ -286,6 +296,16 @@ def _pod(mind: Mind, ref: str) -> PodEntry | None:
     keys = (ref, f"default/{ref}") if "/" not in ref else (ref,)
     found: Iterable[PodEntry] = (entry for entry in mind.pods.values() if entry.key in keys)
     return max(found, key=lambda entry: entry.pod.metadata.creation_timestamp or "", default=None)
+
+
+def _foreign_pod(mind: Mind, ref: str) -> ForeignPod | None:
+    """A pod that HiveD does not decide about, by its name. O(foreign pods)."""
+    return next((pod for pod in mind.foreign.pods.values() if pod.key in (ref, f"default/{ref}")), None)
+
+
+def _foreign(pod: ForeignPod) -> str:
+    shared = f"; {pod.short} of them are in use by others" if pod.short else ""
+    return f"{pod.node}: {pod}{shared}"
 
 
 def _unknown(ref: str) -> NotFoundError:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from hived import __version__
 from hived.engines.kubernetes.engine import Engine
+from hived.engines.kubernetes.foreign import foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs import GangState
 from hived.engines.kubernetes.state import MindState
 from hived.errors import InvariantError
@@ -117,7 +118,7 @@ class _OfEngine(Collector):
         yield (
             "gpus",
             "GPUs by what they are for now, each counted once. reserved: idle, kept for a group that waits for others "
-            "to go; bad: kept from jobs, and used by none.",
+            "to go; foreign: kept from jobs for pods that HiveD did not place; bad: kept from jobs for another reason.",
             ("state",),
             self._gpus,
         )
@@ -138,6 +139,12 @@ class _OfEngine(Collector):
         )
         yield "refused_pods", "Pods that cannot be scheduled as they are.", ("reason",), _refused
         yield "conflicts", "Bound pods whose GPUs another group has.", (), lambda mind: [((), len(mind.conflicts))]
+        yield (
+            "foreign_pods",
+            "Pods with GPUs on nodes of the spec that HiveD did not place.",
+            (),
+            lambda mind: [((), len(foreign_pods(mind)))],
+        )
 
     def _of_counts(self) -> Iterator[tuple[str, str, tuple[str, ...], Iterable[Row]]]:
         """Counters that the engine keeps: name, help, labels, values."""
@@ -168,14 +175,16 @@ class _OfEngine(Collector):
             return []
 
     def _gpus(self, mind: MindState) -> Iterator[Row]:
-        """O(bad GPUs + reserved GPUs + VCs)."""
+        """O(bad GPUs + reserved GPUs + foreign pods + VCs)."""
         nodes, books = mind.nodes, mind.books
+        foreign = kept_for_others(mind)
         bad = sum((node, device) not in books.at for node in nodes.bad_nodes for device in nodes.devices[node])
-        bad += sum(place not in books.at for place in nodes.bad_devices)
+        bad += sum(place not in books.at for place in nodes.bad_devices) - foreign
         found = {
             "guaranteed": sum(books.used.values()),
             "opportunistic": sum(books.lent.values()),
             "reserved": kept_idle(mind.cluster, (gang.placement for gang in mind.reserved.values())),
+            "foreign": foreign,
             "bad": bad,
         }
         yield ("free",), self._mapped(mind).gpus - sum(found.values())

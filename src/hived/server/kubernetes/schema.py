@@ -71,6 +71,10 @@ class Status(Model):
     """Idle, kept for a group that waits for others to go."""
     bad: int
     """And not in use."""
+    foreign: int
+    """Kept from jobs for pods that HiveD did not place."""
+    foreign_pods: list[str]
+    """Which, and what they have, in words: the first 20."""
     groups: dict[str, int]
     """How many per state."""
     vcs: list[VcSummary]

@@ -1,0 +1,256 @@
+"""GPUs of pods that HiveD does not decide about: they count, from their binding until they are gone."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from hived.engines.kubernetes import foreign as foreign_
+from hived.engines.kubernetes.explaining import explain, explain_pod, shortly
+from hived.engines.kubernetes.gangs import GangState
+from hived.engines.kubernetes.objects import PodStatus
+
+from .make_believe import World
+from .pods import annotated, devices_of, flat_spec, foreign, labelled, node, node_names, on, pod
+from .test_adoption import FOUR, nobody_gets, there
+from .test_mind import gang, gang_of, places, run
+
+SPEC = flat_spec(("a", 2), ("b", 2))
+
+
+def bound(world: World, name: str, gpus: object, where: str, **notes: str) -> str:
+    """Another scheduler binds a pod; its uid."""
+    one = annotated(foreign(name, gpus, where), **notes)
+    world.write(one)
+    world.deliver_all()
+    return one.metadata.uid
+
+
+def kept(world: World, uid: str) -> tuple[int, ...]:
+    """The GPUs that are kept from jobs for the sake of a pod."""
+    return world.mind.foreign.pods[uid].kept
+
+
+def gone(world: World, uid: str) -> None:
+    """That pod is gone."""
+    world.remove(uid)
+    world.deliver_all()
+
+
+def events(world: World, uid: str) -> list[tuple[str, bool]]:
+    """Events of a pod: reason, and whether it is a warning."""
+    return [(told.reason, told.warning) for told in world.told if told.uid == uid]
+
+
+def test_a_gang_does_not_land_on_gpus_of_a_pod_of_another_scheduler() -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 4, "n1")
+    run(world, *gang_of("g", 2, 4), *gang_of("h", 1, 4, "b"))
+    assert "n1" not in places(world, *gang_of("g", 2, 4), *gang_of("h", 1, 4, "b"))
+    assert events(world, uid) == [("HivedForeign", False)]
+
+
+def test_who_waits_for_them_is_told_which_pod_has_them_and_goes_once_it_is_gone() -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 4, "n1")
+    run(world, *gang_of("h", 2, 4, "b"))
+    pods = gang_of("g", 2, 4)
+    world.create(*pods)
+    assert {world.ask(one.metadata.uid) for one in pods} == {"wait"}
+    why = "; ".join(shortly(world.mind, gang(world, "g")))
+    assert "4 GPUs were not kept from jobs" in why
+    assert "n1 (pod t/serve, which HiveD did not place, has 4 of its GPUs)" in why
+    gone(world, uid)
+    world.quiet()
+    assert None not in places(world, *pods)
+
+
+def test_as_many_are_kept_as_it_asks_for_and_the_others_are_given() -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 1, "n1")
+    nobody_gets(world, "n1", *kept(world, uid))
+    used = {device for there in world.pods.values() for device in devices_of(there) if device[0] == "n1"}
+    assert len(used) == 3
+
+
+def test_cells_that_are_broken_already_are_used_up_before_whole_ones() -> None:
+    world = World(flat_spec(("a", 1), gpus=8))
+    run(world, pod("one", 1))
+    assert devices_of(world.pods["uid-t-one"]) == {("n0", 0)}
+    assert kept(world, bound(world, "serve", 1, "n0")) == (1,)
+    assert kept(world, bound(world, "other", 2, "n0")) == (6, 7)
+    assert kept(world, bound(world, "third", 3, "n0")) == (3, 4, 5)
+
+
+def test_it_has_the_gpus_that_it_names() -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 2, "n1", ISOLATION="0,3")
+    assert kept(world, uid) == (0, 3)
+    nobody_gets(world, "n1", 0, 3)
+
+
+def test_gpus_that_it_names_are_not_believed_where_their_number_is_not_that_of_its_request() -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 2, "n1", ISOLATION="0")
+    assert len(kept(world, uid)) == 2
+
+
+def test_a_pod_that_does_not_say_how_many_keeps_the_whole_node() -> None:
+    world = World(SPEC)
+    bound(world, "serve", "many", "n1")
+    nobody_gets(world, "n1", *FOUR)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_holds_nothing(phase: str) -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 4, "n1")
+    world.write(replace(world.pods[uid], status=PodStatus(phase=phase)))
+    world.deliver_all()
+    assert not world.mind.nodes.bad_devices
+    assert not world.mind.foreign.pods
+
+
+@pytest.mark.parametrize("where", ["", "elsewhere"])
+def test_a_pod_that_is_not_bound_or_on_a_node_that_the_spec_lacks_holds_nothing(where: str) -> None:
+    world = World(SPEC)
+    bound(world, "serve", 4, where)
+    assert not world.mind.nodes.bad_devices
+    assert not world.told
+
+
+def test_a_node_that_comes_into_the_spec_with_a_foreign_pod_on_it_is_not_given_away() -> None:
+    world = World(flat_spec(("a", 1)))
+    bound(world, "serve", 4, "n1")
+    world.set_node(node("n1"))
+    world.respecify(flat_spec(("a", 2)))
+    nobody_gets(world, "n1", *FOUR)
+
+
+def test_it_is_known_again_after_a_restart() -> None:
+    world = World(SPEC)
+    run(world, pod("one", 2))
+    home = places(world, pod("one", 2))[0] or ""
+    uid = bound(world, "serve", 4, "n3")
+    beside = bound(world, "beside", 1, home)
+    world.restart()
+    assert kept(world, uid) == FOUR
+    nobody_gets(world, "n3", *FOUR)
+    assert len(kept(world, beside)) == 1
+
+
+def test_a_gang_that_is_not_bound_yet_gives_way_where_a_foreign_pod_was_faster() -> None:
+    world = World(SPEC)
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    before = gang(world, "one").placement
+    assert before is not None
+    bound(world, "serve", 4, before.pods[0].node)
+    world.quiet()
+    assert places(world, one) not in ([None], [before.pods[0].node])
+
+
+def test_a_place_of_a_running_gang_whose_pod_is_not_there_yet_is_taken_by_a_foreign_pod_before_one_in_use() -> None:
+    one, two = gang_of("g", 2, 2)
+    world = World(SPEC)
+    world.write(there(one, ("n0", (0, 1)), ("n0", (2, 3))))
+    world.restart(compare=False)
+    world.create(two)
+    uid = bound(world, "serve", 2, "n0")
+    assert kept(world, uid) == (2, 3)
+    assert world.ask(two.metadata.uid) == "wait"
+    assert "a pod of no group may be using them" in explain_pod(world.mind, world.mind.pods[two.metadata.uid], None)
+    gone(world, uid)
+    world.quiet()
+    assert places(world, two) == ["n0"]
+
+
+def test_a_foreign_pod_with_more_gpus_than_are_free_is_a_conflict_and_has_what_is_free_later() -> None:
+    world = World(SPEC)
+    one = pod("one", 2)
+    run(world, one)
+    home = places(world, one)[0] or ""
+    uid = bound(world, "serve", 4, home)
+    assert events(world, uid) == [("HivedConflict", True)]
+    assert "asks for 4 GPUs" in world.mind.conflicts[uid]
+    assert "2 of them are in use by t/one" in world.mind.conflicts[uid]
+    assert len(kept(world, uid)) == 2
+    assert "t/serve" in explain(world.mind, gang(world, "one"), None)
+    world.delete(one.metadata.uid)
+    world.kubelet()
+    world.deliver_all()
+    assert kept(world, uid) == FOUR
+    assert not world.mind.conflicts
+
+
+def test_a_binding_on_its_way_counts_until_it_fails() -> None:
+    world = World(SPEC)
+    one = pod("one", 4)
+    world.create(one)
+    world.ask(one.metadata.uid, bind=False)
+    placement = gang(world, "one").placement
+    assert placement is not None
+    home = placement.pods[0].node
+    world.bind(one.metadata.uid, home, "late")
+    uid = bound(world, "serve", 4, home)
+    assert world.mind.conflicts.keys() == {uid}
+    world.sent.clear()
+    world.answered(one.metadata.uid, False)
+    assert not world.mind.conflicts
+    world.quiet()
+    assert places(world, one) not in ([None], [home])
+
+
+def test_a_pod_of_ours_that_is_found_where_a_foreign_one_was_taken_to_be_moves_that_guess() -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 2, "n1")
+    late = pod("late", 2)
+    world.create(late)
+    world.behind.add(late.metadata.uid)
+    where = tuple(kept(world, uid))
+    world.write(there(late, ("n1", where)))
+    world.deliver_all()
+    assert gang(world, "late").state is GangState.PLACED
+    assert set(kept(world, uid)) == set(FOUR) - set(where)
+
+
+def test_a_pod_of_no_vc_that_was_refused_and_then_bound_by_somebody_else_is_foreign() -> None:
+    world = World(SPEC)
+    one = foreign("serve", 2)
+    world.create(one)
+    assert world.ask(one.metadata.uid) == "refused"
+    world.behind.add(one.metadata.uid)
+    world.write(on(world.pods[one.metadata.uid], "n1"))
+    world.deliver_all()
+    assert len(kept(world, one.metadata.uid)) == 2
+    assert not world.mind.refused
+
+
+def test_a_foreign_pod_that_is_given_a_vc_is_foreign_no_more_and_still_kept_apart() -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 4, "n1")
+    world.write(labelled(world.pods[uid], vc="a"))
+    world.deliver_all()
+    assert not world.mind.foreign.pods
+    nobody_gets(world, "n1", *FOUR)
+
+
+def test_an_old_word_does_not_bring_it_back() -> None:
+    world = World(SPEC)
+    uid = bound(world, "serve", 4, "n1")
+    world.mind.pod_gone(uid, world.now)
+    world.mind.pod_changed(world.pods[uid], None, world.now)  # an old word
+    assert not world.mind.foreign.pods
+    assert not world.mind.nodes.bad_devices
+
+
+def test_foreign_pods_cost_a_gang_elsewhere_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = flat_spec(("a", 20))
+    world = World(spec)
+    for number, name in enumerate(node_names(spec)[:19]):
+        bound(world, f"serve-{number}", 4, name)
+    seen: list[str] = []
+    monkeypatch.setattr(foreign_, "_share_out", lambda mind, node, at: seen.append(node))
+    run(world, pod("one", 4))
+    assert not seen
