@@ -23,7 +23,8 @@ if ! command -v go >/dev/null; then
     echo "needs Go $needs or later on the PATH: https://go.dev/dl" >&2
     exit 1
 fi
-export CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false" GOTOOLCHAIN=auto # auto: Go 1.21 and later fetches the one that go.mod names
+export CGO_ENABLED=0 GOFLAGS="-mod=readonly -buildvcs=false"
+export GOTOOLCHAIN=auto # Go 1.21 and later fetches the one that go.mod names
 if ! said=$(go version 2>&1) || ! go list -m >/dev/null 2>&1; then
     echo "needs Go $needs or later, and $(command -v go) says: ${said##*$'\n'}: https://go.dev/dl" >&2
     exit 1
