@@ -1,4 +1,4 @@
-"""HiveD in Python: share a GPU cluster so that nobody is worse off than on a private one.
+"""HiveD in Python: share a GPU cluster so that each tenant has what a private one would give it.
 
 from hived import Cluster, Member, Request
 

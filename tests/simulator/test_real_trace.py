@@ -11,6 +11,7 @@ from hived.spec import read_quotas, spec_from_quotas
 from .helpers import SHARED, Experiment, simulated
 from .reader import Outcome
 
+README = Path(__file__).parents[2] / "README.md"
 TRACE = SHARED / "traces" / "philly-2017-oct-nov.csv.gz"
 
 pytestmark = pytest.mark.skipif(not TRACE.exists(), reason="the shared folder with the Philly trace is not here")
@@ -50,3 +51,8 @@ def test_quota_makes_tenants_wait_longer_than_in_private_and_hived_makes_none(tm
     assert quota["prod-a"] > 2 * private["prod-a"]
     assert quota["res-f"] > private["res-f"]
     assert [tenant for tenant in private if hived[tenant] > private[tenant]] == []
+    # README says which tenants fare better under quota, and by how much
+    assert [tenant for tenant in quota if hived[tenant] > quota[tenant]] == ["prod-b", "prod-e"]
+    for tenant in ("prod-b", "prod-e"):
+        words = f"{tenant} {hived[tenant] / 60:,.0f} min for {quota[tenant] / 60:,.0f}"
+        assert words in " ".join(README.read_text(encoding="utf-8").split())

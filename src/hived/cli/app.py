@@ -39,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Share a GPU cluster so that no tenant is worse off than on a private one (HiveD, Gandiva, AntMan).",
+    help="Share a GPU cluster so that each tenant has what a private one would give it (HiveD, Gandiva, AntMan).",
     epilog=_EPILOG,
 )
 

@@ -13,7 +13,7 @@ class Kind(Enum):
     """How a job holds its GPUs (HiveD, OSDI'20, section 3.3)."""
 
     GUARANTEED = "guaranteed"  #: inside its tenant's own share
-    OPPORTUNISTIC = "opportunistic"  #: on what others leave idle; gives way to guaranteed jobs at once
+    OPPORTUNISTIC = "opportunistic"  #: on what others leave idle; gives way to guaranteed jobs
 
 
 class Part(NamedTuple):

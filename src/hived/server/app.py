@@ -22,7 +22,7 @@ from .service import Service
 from .sources import Source
 
 _DESCRIPTION = """\
-Share the GPUs of a machine among teams, so that none is worse off than with its own.
+Share the GPUs of a machine among teams, so that each has what a machine of its own share would give it.
 
 Every error has the shape of `ErrorAnswer`: a `code` for programs, a `message` for people, and the `field` of the
 request where one is wrong. Times are seconds since the epoch. Over a Unix socket the permission of its file is the
