@@ -500,3 +500,21 @@ def test_a_picture_is_made_anew_of_what_changed_alone_and_all_who_look_at_one_mo
     shown = {holder.id: holder for holder in source.picture(VIEW).holders}
     assert set(shown) == {gangs[1].name, new.name}
     assert shown[gangs[1].name] is before.holders[1]
+
+
+def test_the_rest_of_the_queue_and_what_has_ended_are_had_part_by_part() -> None:
+    world = World()
+    own = world.runs("vision", 4, pods=2)
+    line = [world.come("vision", 4) for _ in range(5)]
+    source = looking_at(world)
+    parts = [source.queue(VIEW, None, offset, 2) for offset in (0, 2, 4, 6)]
+    assert [[job.id for job in part.jobs] for part in parts] == [
+        [gang.name for gang in line[first : first + 2]] for first in (0, 2, 4, 6)
+    ]
+    assert {part.total for part in parts} == {5}
+    assert source.ended(VIEW, None, 0, 9).total == 0
+    world.end(own)
+    world.end(line[4])
+    over = source.ended(VIEW, None, 0, 9)
+    assert (over.total, [job.id for job in over.jobs]) == (2, [line[4].name, own.name])
+    assert over.jobs[1].why == "its last pod is gone"

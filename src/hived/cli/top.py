@@ -193,7 +193,7 @@ def _totals(picture: Picture) -> Text:
     ):
         if number or words in ("guaranteed", "idle"):
             line.append(f"{sign} ", style).append(f"{number:,} {words}   ")
-    line.append(f"{100 * totals.fragmentation:.0f}% of nodes fragmented", "dim")
+    line.append(f"{100 * totals.fragmentation:.0f}% of nodes in guaranteed use", "dim")
     return line
 
 

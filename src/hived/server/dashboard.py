@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from hived.errors import ConflictError, NotFoundError
 
-from .pictures import Comparison, Curves, Layout, Picture, Story
+from .pictures import Comparison, Curves, EndedJobs, Layout, Picture, Queue, Story
 from .schema import Model
 from .sources import Source
 
@@ -34,6 +34,8 @@ PAGE_HEADERS = {
 FILE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 
 ViewKey = Annotated[str | None, Query(description="key of one of the layout's views; the first where it is left out")]
+Offset = Annotated[int, Query(ge=0, le=10_000_000, description="how many to leave out")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
 Moment = Annotated[float | None, Query(allow_inf_nan=False, description="a time of the layout; now where left out")]
 
 
@@ -76,6 +78,16 @@ def dashboard_routes(source: Source) -> APIRouter:
     async def story(job: str, view: ViewKey = None) -> Response:
         """A job's life."""
         return _json(source.story(key(view), job))
+
+    @router.get("/v1/dashboard/queue", response_model=Queue, tags=["dashboard"])
+    async def queue(view: ViewKey = None, at: Moment = None, offset: Offset = 0, limit: Limit = 200) -> Response:
+        """Waiting jobs beyond those that a picture has."""
+        return _json(source.queue(key(view), at, offset, limit))
+
+    @router.get("/v1/dashboard/ended", response_model=EndedJobs, tags=["dashboard"])
+    async def ended(view: ViewKey = None, at: Moment = None, offset: Offset = 0, limit: Limit = 200) -> Response:
+        """Jobs that have ended, the latest first."""
+        return _json(source.ended(key(view), at, offset, limit))
 
     @router.get("/v1/dashboard/comparison", response_model=Comparison, tags=["dashboard"])
     async def comparison() -> Response:

@@ -60,7 +60,7 @@ class LiveSource:
             at=self._engine.clock(),
             holders=self._map.holders(seq, held),
             bad=self._bad(),
-            queue=self._queue(),
+            queue=self._queue(0, _SHOWN),
             queue_total=sum(machine.occupancy.waiting.values()),
             usage=self._usage(),
             totals=self._totals(),
@@ -87,7 +87,7 @@ class LiveSource:
             gone=[str(n) for n in touched if n not in jobs or jobs[n].placement is None],
             holders=[self._map.holder(_held(job)) for job in held],
             bad=self._bad() if any(event.kind in _HARDWARE for event in new) else None,
-            queue=self._queue(),
+            queue=self._queue(0, _SHOWN),
             queue_total=waiting,
             usage=self._usage(),
             totals=totals,
@@ -139,6 +139,34 @@ class LiveSource:
             moments=[pictures.Moment(at=event.at, text=telling.tell(event, found.name)) for event in events],
         )
 
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
+        """Who waits now."""
+        self._check(view)
+        total = sum(self._engine.machine.occupancy.waiting.values())
+        return pictures.Queue(jobs=self._queue(offset, limit), total=total)
+
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> pictures.EndedJobs:
+        """All that the store has, the latest submitted first."""
+        self._check(view)
+        states = [state.value for state in JobState if state.ended]
+        found, total = self._engine.store.jobs(states, None, limit, None, offset)
+        return pictures.EndedJobs(
+            jobs=[
+                pictures.Ended(
+                    id=str(job.id),
+                    name=job.name,
+                    vc=job.spec.vc,
+                    gpus=job.gpus,
+                    priority=job.spec.priority,
+                    state=job.state.value,
+                    at=job.since if job.ended_at is None else job.ended_at,
+                    why=job.reason,
+                )
+                for job in found
+            ],
+            total=total,
+        )
+
     def comparison(self) -> pictures.Comparison | None:
         """There is one view."""
         return None
@@ -161,11 +189,10 @@ class LiveSource:
             found += self._map.stretches("", PodPlacement(node, tuple(sorted(set(devices)))))
         return found
 
-    def _queue(self) -> list[pictures.Waiting]:
+    def _queue(self, offset: int, limit: int) -> list[pictures.Waiting]:
         machine = self._engine.machine
-        shown = list(machine.reserved.values())
-        shown += [job for job in machine.backing_off() if len(shown) < _SHOWN]
-        shown += in_turn(machine.lines, max(0, _SHOWN - len(shown)))
+        shown = [*machine.reserved.values(), *machine.backing_off()]
+        shown += in_turn(machine.lines, max(0, offset + limit - len(shown)))
         return [
             pictures.Waiting(
                 id=str(job.id),
@@ -177,7 +204,7 @@ class LiveSource:
                 state=job.state.value,  # type: ignore[arg-type]  # one of three
                 why=shortly(machine, job),
             )
-            for job in shown[:_SHOWN]
+            for job in shown[offset : offset + limit]
         ]
 
     def _usage(self) -> list[pictures.Usage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Reversible
+from collections.abc import Iterable, Mapping, Reversible, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
@@ -177,18 +177,35 @@ def usage(
     idle = {vc: max(0, size - used[vc]) for vc, size in reserved.items()}
     # GPUs that nobody reserved are lent first; what is lent beyond them is idle in some VC
     beyond = max(0, sum(lent.values()) - max(0, gpus - sum(reserved.values())))
-    share = min(1.0, beyond / total) if (total := sum(idle.values())) else 0.0
+    shares = apportioned(beyond, list(idle.values()))
     return [
         pictures.Usage(
             vc=vc,
             reserved=size,
             used=used[vc],
-            lent=round(idle[vc] * share, 2),
+            lent=share,
             borrowed=lent[vc],
             waiting=waiting[vc],
         )
-        for vc, size in reserved.items()
+        for (vc, size), share in zip(reserved.items(), shares, strict=True)
     ]
+
+
+def apportioned(number: int, sizes: Sequence[int]) -> list[int]:
+    """``number`` (or all, where that is fewer) dealt out in proportion to ``sizes``, in whole numbers.
+
+    By largest remainders, ties to the first: nobody gets more than its size, and all that is there is dealt out.
+
+    >>> apportioned(4, [4, 2, 6]), apportioned(9, [1, 2])
+    ([1, 1, 2], [1, 2])
+    """
+    total = sum(sizes)
+    number = min(number, total)
+    shares = [number * size // total if total else 0 for size in sizes]
+    short = sorted(range(len(sizes)), key=lambda one: (shares[one] * total - number * sizes[one], one))
+    for one in short[: number - sum(shares)]:
+        shares[one] += 1
+    return shares
 
 
 def kept_idle(cluster: Cluster, reserved: Iterable[Placement | None]) -> int:

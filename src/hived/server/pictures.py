@@ -61,6 +61,8 @@ class Layout(Model):
     synthetic: bool  #: whether devices or trace are: it is said on the page
     start: float
     end: float | None  #: None: it goes on
+    #: of what has ended, the time that averages are over: jobs arrive until then, and what comes after is the work left
+    arrivals_end: float | None = None
     vcs: list[VirtualCluster]  #: their order gives each its colour
     views: list[View]
 
@@ -94,13 +96,40 @@ class Waiting(Model):
     why: list[str]  #: in words, the most decisive first
 
 
+class Queue(Model):
+    """Part of the queue."""
+
+    jobs: list[Waiting]
+    total: int  #: that wait
+
+
+class Ended(Model):
+    """A job that has ended."""
+
+    id: str
+    name: str
+    vc: str
+    gpus: int
+    priority: int
+    state: str  #: how: ``succeeded``, ``failed``, ``cancelled``, ``finished``, ``ended``
+    at: float  #: when
+    why: str  #: in words; "" where the state says all
+
+
+class EndedJobs(Model):
+    """Jobs that have ended, the latest first: by when they ended, on one machine by when they were submitted."""
+
+    jobs: list[Ended]
+    total: int  #: that are known
+
+
 class Usage(Model):
     """One VC now, in GPUs."""
 
     vc: str
     reserved: int
     used: int  #: by its guaranteed jobs
-    lent: float  #: of its idle ones, what opportunistic jobs use (in proportion to what each VC leaves idle)
+    lent: int  #: of its idle ones, what opportunistic jobs use (in proportion to what each VC leaves idle)
     borrowed: int  #: by its opportunistic jobs
     waiting: int  #: jobs
 
@@ -222,8 +251,8 @@ class Outcome(Model):
 
     view: str
     label: str
-    utilization: float | None
-    opportunistic: float | None
+    utilization: float | None  #: share of all GPUs in use, by whomever
+    opportunistic: float | None  #: of which by opportunistic jobs
     fragmentation: float | None
     preemptions: int
     finished: int

@@ -13,9 +13,11 @@ from hived.words import counted
 from .pictures import (
     Comparison,
     Curves,
+    EndedJobs,
     Layout,
     Outcome,
     Picture,
+    Queue,
     Reserved,
     Story,
     TenantOutcome,
@@ -89,13 +91,13 @@ class ResultsSource:
 
     def _make_layout(self, cluster: ClusterFile) -> Layout:
         trace = self._summary.trace
-        faster = "" if trace.clock_compression == 1 else f", clock compressed {trace.clock_compression:g} times"
         return Layout(
-            title=f"{trace.name}{faster}",
+            title=trace.name,
             clock="trace",
             synthetic=trace.synthetic,
             start=0.0,
-            end=max(run.makespan_s for run in self._summary.runs),
+            end=(end := max(run.makespan_s for run in self._summary.runs)),
+            arrivals_end=min(trace.window_s, end),
             vcs=[
                 VirtualCluster(
                     name=tenant.name,
@@ -125,9 +127,12 @@ class ResultsSource:
 
     def picture(self, view: str, at: float | None = None) -> Picture:
         """Any moment from 0 to the layout's end; another is taken for the nearest. None: the end."""
+        return self._view(view).picture(self._moment(at))
+
+    def _moment(self, at: float | None) -> float | None:
         if at is not None and not math.isfinite(at):
             raise InputError(f"at: {at} is no moment; give seconds from 0 to {self._layout.end:g}")
-        return self._view(view).picture(at)
+        return at
 
     def update(self, view: str, seq: int) -> Update | None:
         """Nothing changes: ``None``."""
@@ -198,6 +203,14 @@ class ResultsSource:
         if view.outsized(job):
             return f"Is too large for its virtual cluster, and never finished{preempted}."
         return f"Still waited when the simulation stopped{preempted}."
+
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
+        """Who waits at a moment."""
+        return self._view(view).queue(self._moment(at), offset, limit)
+
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
+        """Who has finished by a moment, the latest first."""
+        return self._view(view).ended(self._moment(at), offset, limit)
 
     def comparison(self) -> Comparison | None:
         """``summary.json``'s runs side by side."""

@@ -8,10 +8,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from .pictures import Curves, Holder, Picture, Totals, Usage, Waiting
+from .mapping import apportioned
+from .pictures import Curves, Ended, EndedJobs, Holder, Picture, Queue, Totals, Usage, Waiting
 from .results_files import NEVER, Fates, Jobs, RunSummary, Series, Tenant
 from .results_runs import Places, Runs
-from .results_words import Life, Span, Wait, why
+from .results_words import Life, Span, Wait, length, why
 from .timeline import Ints, Timeline
 
 MOST_WAITING = 200  #: jobs of the queue in a picture
@@ -44,6 +45,10 @@ class RunView:
         cut = (fates.finish[runs.job] == NEVER) & (runs.end == self.end)
         self._held = Timeline(runs.start, runs.end + cut)
         self._alive = Timeline(jobs.submit, fates.finish)
+        finished = np.flatnonzero(fates.finish < NEVER)
+        #: those that finished, in order, and when
+        self._finished = finished[np.argsort(fates.finish[finished], kind="stable")]
+        self._finishes = fates.finish[self._finished]
         self._chain = np.asarray([parts[0][0] for parts in runs.parts], dtype=np.int64)
         # GPUs per VC and chain of the shared cluster, pinned cells apart
         shape = (len(tenants), len(places.chains))
@@ -92,11 +97,10 @@ class RunView:
 
         O(log runs + jobs that run or wait at about then).
         """
-        moment = self.end if at is None else min(max(math.floor(round(at * 1000, 3)), 0), self.end)
-        held = self._held.at(moment)
+        moment = self._moment(at)
+        held, waiting = self._at(moment)
         guaranteed = self._by_chain(held, lent=0)
-        waiting = np.setdiff1d(self._alive.at(moment), self.runs.job[held], assume_unique=True)
-        queue = self._queue(moment, held, waiting, guaranteed)
+        queue = self._queue(moment, held, waiting, guaranteed, 0, MOST_WAITING)
         lent = self.runs.lent[held] == 1
         mine = self.runs.held[held]
         return Picture(
@@ -116,6 +120,43 @@ class RunView:
                 fragmentation=self._fragmentation(held[~lent]),
             ),
         )
+
+    def queue(self, at: float | None, offset: int, limit: int) -> Queue:
+        """Who waits at a moment, from place ``offset`` of the line on. As a picture costs."""
+        moment = self._moment(at)
+        held, waiting = self._at(moment)
+        jobs = self._queue(moment, held, waiting, self._by_chain(held, lent=0), offset, limit)
+        return Queue(jobs=jobs, total=len(waiting))
+
+    def ended(self, at: float | None, offset: int, limit: int) -> EndedJobs:
+        """Who has finished by a moment, the latest first. O(log jobs + limit)."""
+        jobs = self.jobs
+        number = int(np.searchsorted(self._finishes, self._moment(at), side="right"))
+        found = self._finished[max(0, number - offset - limit) : max(0, number - offset)][::-1].tolist()
+        return EndedJobs(
+            jobs=[
+                Ended(
+                    id=jobs.ids[job],
+                    name=jobs.ids[job],
+                    vc=self._names[jobs.tenant[job]],
+                    gpus=int(jobs.gpus[job]),
+                    priority=0,
+                    state="finished",
+                    at=int(self.fates.finish[job]) / 1000,
+                    why=f"waited {length(self.waited(job))}",
+                )
+                for job in found
+            ],
+            total=number,
+        )
+
+    def _moment(self, at: float | None) -> int:
+        return self.end if at is None else min(max(math.floor(round(at * 1000, 3)), 0), self.end)
+
+    def _at(self, moment: int) -> tuple[Ints, Ints]:
+        """The runs that hold GPUs then, and the jobs that wait."""
+        held = self._held.at(moment)
+        return held, np.setdiff1d(self._alive.at(moment), self.runs.job[held], assume_unique=True)
 
     def _by_chain(self, held: Ints, lent: int) -> Ints:
         """GPUs held by VC and chain, of one kind."""
@@ -158,22 +199,24 @@ class RunView:
         reserved = self._cells + self._pinned
         of_vcs = np.maximum(0, borrowed.sum(axis=0) - np.maximum(0, self._chain_gpus - reserved.sum(axis=0)))
         idle = np.maximum(0, reserved - guaranteed)
-        share = of_vcs / np.maximum(1, idle.sum(axis=0))
-        lent = (idle * np.minimum(1.0, share)).sum(axis=1)
+        by_chain = [apportioned(number, own) for number, own in zip(of_vcs.tolist(), idle.T.tolist(), strict=True)]
+        lent = [sum(shares) for shares in zip(*by_chain, strict=True)]
         jobs = np.bincount(self.jobs.tenant[waiting], minlength=len(self._tenants))
         return [
             Usage(
                 vc=tenant.name,
                 reserved=tenant.gpus,
                 used=int(guaranteed[number].sum()),
-                lent=round(float(lent[number]), 3),
+                lent=lent[number],
                 borrowed=int(borrowed[number].sum()),
                 waiting=int(jobs[number]),
             )
             for number, tenant in enumerate(self._tenants)
         ]
 
-    def _queue(self, moment: int, held: Ints, waiting: Ints, guaranteed: Ints) -> list[Waiting]:
+    def _queue(
+        self, moment: int, held: Ints, waiting: Ints, guaranteed: Ints, offset: int, limit: int
+    ) -> list[Waiting]:
         """The first of every VC's line, then the second ones, and so on; those too large for their VC come last."""
         jobs, outsized = self.jobs, self._outsized[waiting]
         line = jobs.tenant[waiting] + len(self._tenants) * outsized
@@ -181,7 +224,7 @@ class RunView:
         sorted_line = line[order]
         place = np.empty(len(waiting), dtype=np.int64)
         place[order] = np.arange(len(waiting)) - np.searchsorted(sorted_line, sorted_line)
-        first = np.lexsort((waiting, place, outsized))[:MOST_WAITING]
+        first = np.lexsort((waiting, place, outsized))[offset : offset + limit]
         borrowers = self.runs.job[held[self.runs.lent[held] == 1]]
         in_turn = borrowers[~self._outsized[borrowers]]
         before = [np.sort(in_turn[jobs.tenant[in_turn] == tenant]) for tenant in range(len(self._tenants))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .pictures import Comparison, Curves, Layout, Picture, Story, Update
+from .pictures import Comparison, Curves, EndedJobs, Layout, Picture, Queue, Story, Update
 
 
 class Source(Protocol):
@@ -37,6 +37,12 @@ class Source(Protocol):
 
     def story(self, view: str, job: str) -> Story:
         """A job's life. Raises :class:`~hived.errors.NotFoundError`."""
+
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
+        """Waiting jobs in the order of a picture's queue, from place ``offset`` (0-based) on. O(offset + limit)."""
+
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
+        """Jobs that have ended by ``at``, the latest first, from place ``offset`` on."""
 
     def comparison(self) -> Comparison | None:
         """The views side by side; None where there is only one."""

@@ -14,10 +14,12 @@ from hived.server.pictures import (
     Chain,
     Comparison,
     Curves,
+    EndedJobs,
     Holder,
     Layout,
     Level,
     Picture,
+    Queue,
     Reserved,
     Story,
     Totals,
@@ -317,6 +319,13 @@ class Engine:
 
     def story(self, view: str, job: str) -> Story:
         raise NotFoundError("no stories here")
+
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
+        now = self._picture()
+        return Queue(jobs=now.queue[offset : offset + limit], total=now.queue_total)
+
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
+        return EndedJobs(jobs=[], total=0)
 
     def comparison(self) -> Comparison | None:
         return None

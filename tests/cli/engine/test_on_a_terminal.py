@@ -60,7 +60,8 @@ def test_top_in_a_pipe_is_printed_once(hived: Hived, engine: Engine) -> None:
     answer = hived("top")
     assert (answer.code, answer.err) == (0, "")
     for words in (
-        "8 GPUs: █ 4 guaranteed   ▒ 4 opportunistic", "node-0 ██ ██ ██ ██   node-1 ▒▒ ▒▒ ▒▒ ▒▒", "train-1",
+        "8 GPUs: █ 4 guaranteed   ▒ 4 opportunistic", "50% of nodes in guaranteed use",
+        "node-0 ██ ██ ██ ██   node-1 ▒▒ ▒▒ ▒▒ ▒▒", "train-1",
         "node-0:0-3", "sweep-2", "late-3", WAITING, "simulated devices",
     ):  # fmt: skip
         assert words in answer.out

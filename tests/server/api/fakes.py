@@ -10,9 +10,11 @@ from hived.server.pictures import (
     Chain,
     Comparison,
     Curves,
+    EndedJobs,
     Layout,
     Level,
     Picture,
+    Queue,
     Reserved,
     Story,
     Totals,
@@ -259,6 +261,14 @@ class FakeSource:
     def story(self, view: str, job: str) -> Story:
         self._check(view)
         raise NotFoundError(f"there is no job {job!r}")
+
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
+        self._check(view)
+        return Queue(jobs=[], total=0)
+
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
+        self._check(view)
+        return EndedJobs(jobs=[], total=0)
 
     def comparison(self) -> Comparison | None:
         return None

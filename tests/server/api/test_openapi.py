@@ -30,7 +30,7 @@ OPERATIONS = {
     "PUT /v1/spec": "replace_spec",
     "GET /v1/decisions": "export_decisions",
 }
-SIX = ["layout", "picture", "curves", "story/{job}", "comparison", "stream"]
+EIGHT = ["layout", "picture", "curves", "story/{job}", "queue", "ended", "comparison", "stream"]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def operations(document: Any) -> Iterator[tuple[str, Any]]:
 
 def test_it_has_every_path_there_is(document: Any) -> None:
     found = {name: operation["operationId"] for name, operation in operations(document)}
-    expected = {f"GET /v1/dashboard/{name}" for name in SIX}
+    expected = {f"GET /v1/dashboard/{name}" for name in EIGHT}
     assert {name: verb for name, verb in found.items() if "dashboard" not in name} == OPERATIONS
     assert {name for name in found if "dashboard" in name} == expected
     assert len(set(found.values())) == len(found)

@@ -13,12 +13,15 @@ from hived.server.pictures import (
     Chain,
     Comparison,
     Curves,
+    Ended,
+    EndedJobs,
     Holder,
     Layout,
     Level,
     Moment,
     Outcome,
     Picture,
+    Queue,
     Reserved,
     Stay,
     Story,
@@ -231,7 +234,7 @@ class FinishedStub:
                 vc=tenant,
                 reserved=8 * many,
                 used=used[tenant],
-                lent=0.0,
+                lent=0,
                 borrowed=borrowed[tenant],
                 waiting=sum(job.vc == tenant for job in queue),
             )
@@ -302,6 +305,31 @@ class FinishedStub:
                 Stay(start=start, end=start + of.lasts, kind=of.kind[view], where=where),
             ],
             moments=[Moment(at=of.submit, text="submitted"), Moment(at=start, text=f"started on {where}")],
+        )
+
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
+        line = self.picture(view, at).queue
+        return Queue(jobs=line[offset : offset + limit], total=len(line))
+
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
+        now = SPAN if at is None else at
+        over = [job for job in self.jobs if job.start[view] + job.lasts <= now]
+        over.sort(key=lambda job: -(job.start[view] + job.lasts))
+        return EndedJobs(
+            jobs=[
+                Ended(
+                    id=job.ref,
+                    name=self.names[job.ref],
+                    vc=job.tenant,
+                    gpus=job.gpus,
+                    priority=0,
+                    state="finished",
+                    at=job.start[view] + job.lasts,
+                    why="",
+                )
+                for job in over[offset : offset + limit]
+            ],
+            total=len(over),
         )
 
     def comparison(self) -> Comparison | None:

@@ -12,11 +12,14 @@ from hived.server.pictures import (
     Chain,
     Comparison,
     Curves,
+    Ended,
+    EndedJobs,
     Holder,
     Layout,
     Level,
     Moment,
     Picture,
+    Queue,
     Reserved,
     Sample,
     Stay,
@@ -46,8 +49,9 @@ class LiveStub:
         self.synthetic = synthetic
         self.gpus = sum(len(chain.nodes) * chain.levels[chain.node_level - 1].gpus for chain in chains)
         self.holders: dict[str, Holder] = {}
-        self.queue: list[Waiting] = []
+        self.line: list[Waiting] = []
         self.bad: list[Stretch] = []
+        self.over: list[Ended] = []  #: jobs that have ended, the latest first
         self.updates: list[Update] = []
         self.rebuilt = 0  #: number of the latest update that another cluster came with
         self._layout = self._make_layout()
@@ -73,11 +77,24 @@ class LiveStub:
     ) -> None:
         """The next moment."""
         for ref in gone:
-            del self.holders[ref]
+            left = self.holders.pop(ref)
+            self.over.insert(
+                0,
+                Ended(
+                    id=left.id,
+                    name=left.name,
+                    vc=left.vc,
+                    gpus=left.gpus,
+                    priority=left.priority,
+                    state="succeeded",
+                    at=time.time(),
+                    why="",
+                ),
+            )
         for holder in holders:
             self.holders[holder.id] = holder
         if queue is not None:
-            self.queue = queue
+            self.line = queue
         if bad is not None:
             self.bad = bad
         totals = self.totals()
@@ -86,7 +103,7 @@ class LiveStub:
             guaranteed=totals.guaranteed / self.gpus,
             opportunistic=totals.opportunistic / self.gpus,
             fragmentation=totals.fragmentation,
-            waiting=len(self.queue),
+            waiting=len(self.line),
         )
         self.updates.append(
             Update(
@@ -96,7 +113,7 @@ class LiveStub:
                 holders=list(holders),
                 bad=bad,
                 queue=None if queue is None else queue[:200],
-                queue_total=len(self.queue),
+                queue_total=len(self.line),
                 usage=self.usage(),
                 totals=totals,
                 sample=sample,
@@ -118,14 +135,16 @@ class LiveStub:
             if holder.kind != "reserved":
                 (used if holder.kind == "guaranteed" else borrowed)[holder.vc] += holder.gpus
         idle = {vc.name: max(0, vc.gpus - used[vc.name]) for vc in self.vcs}
-        share = sum(borrowed.values()) / max(1, sum(idle.values()))
-        waits = [job.vc for job in self.queue]
+        lent = dict.fromkeys(idle, 0)
+        for _ in range(min(sum(borrowed.values()), sum(idle.values()))):
+            lent[max(idle, key=lambda vc: idle[vc] - lent[vc])] += 1
+        waits = [job.vc for job in self.line]
         return [
             Usage(
                 vc=vc.name,
                 reserved=vc.gpus,
                 used=used[vc.name],
-                lent=min(1.0, share) * idle[vc.name],
+                lent=lent[vc.name],
                 borrowed=borrowed[vc.name],
                 waiting=waits.count(vc.name),
             )
@@ -159,8 +178,8 @@ class LiveStub:
             at=time.time(),
             holders=list(self.holders.values()),
             bad=self.bad,
-            queue=self.queue[:200],
-            queue_total=len(self.queue),
+            queue=self.line[:200],
+            queue_total=len(self.line),
             usage=self.usage(),
             totals=self.totals(),
         )
@@ -188,7 +207,7 @@ class LiveStub:
 
     def story(self, view: str, job: str) -> Story:
         holder = self.holders.get(job)
-        waits = next((one for one in self.queue if one.id == job), None)
+        waits = next((one for one in self.line if one.id == job), None)
         if holder is None and waits is None:
             raise NotFoundError(f"no job {job}")
         of = holder or waits
@@ -232,6 +251,12 @@ class LiveStub:
             f"{self.chains[chain].nodes[node]}:{','.join(str(first + i) for i in range(many))}"
             for chain, node, first, many in holder.parts
         )
+
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
+        return Queue(jobs=self.line[offset : offset + limit], total=len(self.line))
+
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
+        return EndedJobs(jobs=self.over[offset : offset + limit], total=len(self.over))
 
     def comparison(self) -> Comparison | None:
         return None
@@ -400,5 +425,5 @@ class BigStub(LiveStub):
         """So many jobs end, and others take their places. How many GPUs changed hands."""
         ended = self.rng.sample(sorted(self.holders), jobs)
         started = [self.new(self.holders[ref].parts) for ref in ended]
-        self.change(started, gone=ended, queue=self.queue[jobs:] + self.queue[:jobs])
+        self.change(started, gone=ended, queue=self.line[jobs:] + self.line[:jobs])
         return sum(holder.gpus for holder in started)

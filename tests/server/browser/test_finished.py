@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hived.server.pictures import Comparison, Layout
+
 from .conftest import Show
 from .finished import SPAN, FinishedStub
 
@@ -104,6 +106,112 @@ def test_the_comparison_has_tables_curves_and_a_map_per_view(show: Show, source:
     for at, key in enumerate(("private", "quota", "hived")):
         ids = "at => [...__hived.app.compare.columns[at].cells.holders.values()].map(({ id }) => id).sort()"
         assert shown.page.evaluate(ids, at) == jobs_at(source, key, BUSY)
+
+
+def test_guaranteed_and_opportunistic_use_add_up_to_utilization_and_what_looks_as_good_is_marked(
+    show: Show, source: FinishedStub
+) -> None:
+    shown = show(source, path="#page=compare")
+    shown.until("__hived.app.compare.columns.length === 3")
+    rows = shown.page.evaluate(
+        """[...document.querySelectorAll(".outcome tr")]
+        .map((row) => [...row.children].map((one) => one.textContent))"""
+    )
+    value = {name: [float(text.rstrip("%")) for text in cells] for name, *cells in rows if "%" in cells[-1]}
+    for all_, own, lent in zip(
+        value["Utilization"], value["of which guaranteed"], value["of which opportunistic"], strict=True
+    ):
+        assert all_ == pytest.approx(own + lent, abs=1)
+        assert all_ <= 100
+    marked = shown.page.evaluate(
+        """[...document.querySelectorAll(".outcome tbody tr")].filter((row) => row.querySelector(".best"))
+        .map((row) => {
+        const best = row.querySelector(".best").textContent;
+        const cells = [...row.querySelectorAll("td")];
+        return cells.every((one) => (one.textContent === best) === one.classList.contains("best")); })"""
+    )
+    assert marked
+    assert all(marked)
+
+
+def test_two_that_look_the_same_are_both_best(show: Show, source: FinishedStub) -> None:
+    class Close(FinishedStub):
+        def comparison(self) -> Comparison | None:
+            found = source.comparison()
+            assert found is not None
+            ratios = dict(zip(("private", "quota", "hived"), (1.0, 0.112, 0.114), strict=True))
+            outcomes = [
+                one.model_copy(update={"overall": one.overall.model_copy(update={"to_private": ratios[one.view]})})
+                for one in found.outcomes
+            ]
+            return Comparison(outcomes=outcomes)
+
+    shown = show(Close(), path="#page=compare")
+    shown.until("__hived.app.compare.columns.length === 3")
+    row = shown.page.locator(".outcome tr", has_text="Mean over private")
+    assert row.locator("td.best").all_inner_texts() == ["0.11 ×", "0.11 ×"]
+
+
+def test_the_slider_ends_where_jobs_stop_arriving_and_goes_on_where_it_is_asked_to(
+    show: Show, source: FinishedStub
+) -> None:
+    class Long(FinishedStub):
+        def layout(self) -> Layout:
+            return source.layout().model_copy(update={"arrivals_end": SPAN / 16})
+
+    shown = show(Long())
+    slider = shown.page.locator("input[type=range]")
+    slider.fill("2000")
+    shown.until(f"{AT} === {SPAN / 16}")
+    assert shown.page.evaluate("__hived.app.curves.charts[0].span") == [0, SPAN / 16]
+    shown.page.get_by_label("Until").select_option(label="all is done, day 11")
+    slider.fill("2000")
+    shown.until(f"{AT} === {SPAN}")
+    assert shown.page.evaluate("__hived.app.curves.charts[0].span") == [0, SPAN]
+    linked = show(Long(), path=f"#at={SPAN / 2:.0f}")
+    assert linked.page.evaluate(AT) == SPAN / 2
+    assert show(source).page.get_by_label("Until").is_hidden(), "there is no long end"
+
+
+def test_labels_of_an_axis_are_whole_however_long_they_are(show: Show, source: FinishedStub) -> None:
+    shown = show(source)
+    shown.until("__hived.app.curves.curves?.at.length > 100")
+    left = """() => { const chart = __hived.app.curves.charts[2];
+        chart.setData({ at: [0, 1], waiting: [0, 1234567] }, [0, 1]);
+        chart.draw();
+        const { width } = chart.canvas;
+        const pixels = chart.canvas.getContext("2d").getImageData(0, 0, 3 * devicePixelRatio, chart.canvas.height).data;
+        return [width, pixels.some((value) => value > 0)]; }"""
+    width, cut = shown.page.evaluate(left)
+    assert width > 100
+    assert not cut, "nothing is painted at the very edge"
+
+
+@pytest.mark.parametrize("page", [".outcome", ".tenants"])
+def test_on_a_phone_the_comparisons_tables_show_their_values(show: Show, source: FinishedStub, page: str) -> None:
+    shown = show(source, 390, 844, path="#page=compare")
+    shown.until("__hived.app.compare.columns.length === 3")
+    right = shown.page.evaluate(
+        """page => Math.max(...[...document.querySelectorAll(`${page} td, ${page} th`)]
+        .map((one) => one.getBoundingClientRect().right))""",
+        page,
+    )
+    assert right <= 390
+    assert shown.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_the_jobs_of_a_finished_run_are_those_of_the_moment(show: Show, source: FinishedStub) -> None:
+    shown = show(source, path=f"#at={BUSY:.0f}")
+    shown.page.click("#list-ended")
+    over = source.ended("hived", BUSY, 0, 200)
+    shown.until(f"document.querySelectorAll('.waiting').length === {len(over.jobs)}")
+    assert over.total > 200
+    shown.until_text("#queue-note", f"first 200 of {over.total}")
+    assert shown.text(".waiting .name") == over.jobs[0].name
+    shown.page.click(".show-more")
+    shown.until(f"document.querySelectorAll('.waiting').length === {over.total}")
+    shown.page.click("#list-running")
+    shown.until(f"document.querySelectorAll('.waiting').length === {len(jobs_at(source, 'hived', BUSY))}")
 
 
 def test_the_comparisons_maps_follow_the_slider(show: Show, source: FinishedStub) -> None:

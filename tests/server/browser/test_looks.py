@@ -43,6 +43,11 @@ def test_a_phone_and_an_ultra_wide_screen(show: Show, width: int, height: int) -
     shown = show(small_cluster(), width, height, ratio=2 if width < 500 else 1)
     overflow = shown.page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert overflow <= 0, "nothing sticks out to the side"
+    if width < 500:
+        tops = [shown.page.locator(f".panel.{name}").bounding_box() for name in ("map", "queue", "vcs", "curves")]
+        order = [box["y"] for box in tops if box]
+        assert len(order) == 4
+        assert order == sorted(order), "who waits comes right after the map"
     shown.keep(f"8-gpus-{width}")
 
 

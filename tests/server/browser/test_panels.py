@@ -13,7 +13,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 def test_vcs_tell_what_they_reserved_use_lend_borrow_and_what_waits(show: Show) -> None:
     shown = show(small_cluster())
     vision, speech = (shown.page.locator(".vc").nth(at).inner_text() for at in (0, 1))
-    for words in ("vision", "2 / 4", "lends 0.4", "1 job waiting", "1 × socket of 4"):
+    for words in ("vision", "2 / 4", "lends 1", "1 job waiting", "1 × socket of 4"):
         assert words in vision
     assert "borrows 1" in speech
 
@@ -56,6 +56,94 @@ def test_a_jobs_story_has_its_stays_moments_and_command(show: Show) -> None:
     assert shown.page.locator("#job .timeline > span").count() == 5
     assert "preempted by speech/asr-3" in shown.text("#job .moments")
     assert "gpu-box:0,1" in shown.text("#job .stays")
+
+
+def test_the_focus_goes_to_the_job_that_the_keyboard_opens_and_back_to_where_it_was(show: Show) -> None:
+    shown = show(small_cluster())
+    focused = "document.activeElement.id || document.activeElement.querySelector('.name')?.textContent"
+    shown.page.locator(".waiting >> nth=1").focus()
+    for close in ("Escape", "Enter"):
+        shown.page.keyboard.press("Enter")
+        shown.until_text("#job .explanation", "finetune-bert-5 has the other")
+        assert shown.page.evaluate(focused) == "job-heading"
+        if close == "Enter":
+            shown.page.keyboard.press("Tab")  # to the button that closes it
+        shown.page.keyboard.press(close)
+        shown.until("document.getElementById('job').hidden")
+        assert shown.page.evaluate(focused) == "lm-eval-8"
+    shown.page.locator("#map").focus()
+    shown.page.keyboard.press("ArrowRight")
+    shown.page.keyboard.press("Enter")
+    shown.until_text("#job .command", "python train.py")
+    assert shown.page.evaluate(focused) == "job-heading"
+    shown.page.keyboard.press("Escape")
+    assert shown.page.evaluate(focused) == "map"
+
+
+def test_the_focus_stays_when_colours_change_and_passes_on_when_its_row_goes(show: Show) -> None:
+    source = small_cluster()
+    shown = show(source)
+    for what in (".waiting >> nth=1", ".vc >> nth=1", ".chip >> nth=1"):
+        shown.page.locator(what).focus()
+        shown.page.keyboard.press("t")
+        assert shown.page.locator(what).evaluate("one => one === document.activeElement"), what
+    shown.page.locator(".waiting >> nth=1").focus()
+    source.change(queue=[job for job in source.line if job.id != "8"])
+    shown.until("document.querySelectorAll('.waiting').length === 2")
+    assert shown.page.locator(".waiting >> nth=1").evaluate("one => one === document.activeElement")
+    source.change(queue=source.line[::-1])
+    shown.until("document.querySelector('.waiting .name').textContent === 'sweep-9'")
+    assert shown.page.evaluate("document.activeElement.querySelector('.name').textContent") == "sweep-9"
+
+
+def test_the_whole_queue_can_be_seen_and_follows_what_changes(show: Show) -> None:
+    source = small_cluster()
+    source.change(queue=[waits(f"q{number}", f"job-{number}", "vision", 1, ["full"]) for number in range(450)])
+    shown = show(source)
+    shown.until_text("#queue-note", "first 200 of 450")
+    assert shown.page.locator(".waiting").count() == 200
+    shown.page.click(".show-more")
+    shown.until("document.querySelectorAll('.waiting').length === 450")
+    assert shown.page.locator(".show-more").is_hidden()
+    shown.until_text("#queue-note", "450 jobs")
+    source.change(queue=[job for job in source.line if job.id not in ("q3", "q400")])
+    shown.until("document.querySelectorAll('.waiting').length === 448")
+    shown.page.fill("#queue-filter", "job-449")
+    shown.until("document.querySelectorAll('.waiting').length === 1")
+
+
+def test_jobs_that_run_and_that_have_ended_are_listed_too(show: Show) -> None:
+    source = small_cluster()
+    shown = show(source)
+    shown.until_text("#status", "live")
+    assert shown.text("#lists").split() == ["Waiting", "3", "Running", "3", "Ended"]
+    shown.page.click("#list-running")
+    shown.until("document.querySelectorAll('.waiting').length === 3")
+    assert shown.page.locator(".waiting .name").all_inner_texts() == ["asr-4", "finetune-bert-5", "resnet-1"]
+    assert "speech · 1 GPU" in shown.text(".waiting")
+    source.change(gone=["4"])
+    shown.until("document.querySelectorAll('.waiting').length === 2")
+    shown.page.keyboard.press("ArrowRight")
+    shown.until("document.querySelectorAll('.waiting').length === 1")
+    assert shown.page.evaluate("document.activeElement.id") == "list-ended"
+    for words in ("asr-4", "succeeded", "ago"):
+        assert words in shown.text(".waiting")
+    source.change(gone=["5"])
+    shown.until("document.querySelectorAll('.waiting').length === 2")
+    assert "finetune-bert-5" in shown.text(".waiting")
+
+
+def test_a_full_server_is_not_said_to_be_fragmented(show: Show) -> None:
+    source = small_cluster()
+    source.change(gone=["4", "5", "6"], holders=[held("1", "all-1", "vision", "guaranteed", [(0, 0, 0, 8)])], bad=[])
+    shown = show(source)
+    assert "ragment" not in shown.page.locator("body").inner_text()
+    assert shown.page.locator(".s-fragmentation").is_hidden(), "of one node it would be all or nothing"
+    assert shown.page.locator(".chart:visible").count() == 2
+    second = source.chains[0].model_copy(update={"nodes": ["gpu-box", "second-box"]})
+    source.rebuild([second])
+    shown.until("!document.body.classList.contains('one-node')")
+    assert "nodes in guaranteed use" in shown.text(".s-fragmentation").lower()
 
 
 def test_an_open_job_follows_what_happens_to_it(show: Show) -> None:
@@ -164,6 +252,24 @@ def test_words_on_every_fill_have_the_contrast_that_wcag_asks_for(show: Show, sc
         scheme,
     )
     assert weak == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_drawn_has_the_colours_of_the_page(show: Show, scheme: str) -> None:
+    shown = show(small_cluster(), scheme=scheme)
+    differ = shown.page.evaluate(
+        """async theme => { const { Palette } = await import("/static/js/palette.js");
+        const probe = document.body.appendChild(document.createElement("i"));
+        const seen = (colour) => { probe.style.color = colour; return getComputedStyle(probe).color; };
+        const page = getComputedStyle(document.documentElement);
+        const colours = Object.entries(new Palette(theme, [])).filter(([, colour]) => /^(#|rgb)/.test(colour));
+        return colours.map(([name, colour]) => {
+            const own = "--" + name.replace(/[A-Z]/g, (letter) => "-" + letter.toLowerCase());
+            return [own, page.getPropertyValue(own) ? seen(`var(${own})`) : "not on the page", seen(colour)];
+        }).filter(([, shown, drawn]) => shown !== drawn); }""",
+        scheme,
+    )
+    assert differ == []
 
 
 def test_the_vcs_colours_differ_for_every_kind_of_colour_vision(show: Show) -> None:

@@ -225,8 +225,10 @@ class Store:
         found = found or self._jobs(query, (ref,))
         return found[0] if found else None
 
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> tuple[list[Job], int]:
-        """The latest first, and how many there are in all."""
+    def jobs(
+        self, states: Sequence[str], vc: str | None, limit: int, before: int | None, offset: int = 0
+    ) -> tuple[list[Job], int]:
+        """The latest first, without the first ``offset``, and how many there are in all."""
         where, values = ["1 = 1"], []  # type: list[str], list[object]
         if states:
             where.append(f"state IN ({', '.join('?' * len(states))})")
@@ -238,8 +240,8 @@ class Store:
         if before is not None:
             where.append("id < ?")
             values.append(before)
-        query = f"SELECT id, spec, status FROM jobs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?"
-        return self._jobs(query, [*values, limit]), int(total)
+        query = f"SELECT id, spec, status FROM jobs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ? OFFSET ?"
+        return self._jobs(query, [*values, limit, offset]), int(total)
 
     def events(self, after: int, limit: int, job: int | None) -> list[Event]:
         """The first ``limit`` after number ``after``; below 0: the latest ones. In order."""

@@ -68,7 +68,7 @@ class KubernetesSource:
             at=self._engine.clock(),
             holders=self._map.holders(seq, (_held(gang) for gang in gangs if gang.placement is not None)),
             bad=self._bad(mind),
-            queue=self._queue(mind),
+            queue=self._queue(mind, 0, _SHOWN),
             queue_total=self._waiting(mind),
             usage=self._usage(mind),
             totals=self._totals(mind),
@@ -98,7 +98,7 @@ class KubernetesSource:
                 if gang is not None and gang.placement is not None
             ],
             bad=self._bad(mind) if any(change.kind == "node" for change in new) else None,
-            queue=self._queue(mind),
+            queue=self._queue(mind, 0, _SHOWN),
             queue_total=queued,
             usage=self._usage(mind),
             totals=totals,
@@ -146,6 +146,32 @@ class KubernetesSource:
             moments=[pictures.Moment(at=change.at, text=change.text) for change in gang.history],
         )
 
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
+        """Who waits now."""
+        mind = self._now(view)
+        return pictures.Queue(jobs=self._queue(mind, offset, limit), total=self._waiting(mind))
+
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> pictures.EndedJobs:
+        """The latest gangs that have ended, as far as they are remembered."""
+        mind = self._now(view)
+        ended = [] if mind is None else [*mind.ended.values()][::-1]
+        return pictures.EndedJobs(
+            jobs=[
+                pictures.Ended(
+                    id=gang.name,
+                    name=gang.name,
+                    vc=gang.vc,
+                    gpus=gang.gpus,
+                    priority=gang.priority,
+                    state="ended",
+                    at=gang.history[-1].at if gang.history else gang.since,
+                    why=gang.history[-1].text if gang.history else "",
+                )
+                for gang in ended[offset : offset + limit]
+            ],
+            total=len(ended),
+        )
+
     def comparison(self) -> pictures.Comparison | None:
         """There is one view."""
         return None
@@ -184,7 +210,7 @@ class KubernetesSource:
             found += self._map.stretches("", PodPlacement(node, tuple(sorted(devices))))
         return found
 
-    def _queue(self, mind: MindState | None) -> list[pictures.Waiting]:
+    def _queue(self, mind: MindState | None, offset: int, limit: int) -> list[pictures.Waiting]:
         if mind is None:
             return []
         return [
@@ -198,7 +224,7 @@ class KubernetesSource:
                 state="reserved" if gang.state is GangState.RESERVED else "queued",
                 why=shortly(mind, gang),
             )
-            for gang in waiting(mind, _SHOWN)
+            for gang in waiting(mind, offset + limit)[offset:]
         ]
 
     def _waiting(self, mind: MindState | None) -> int:

@@ -13,7 +13,7 @@ import { Palette } from "./palette.js";
 import { ComparePage } from "./panels/compare.js";
 import { Curves } from "./panels/curves.js";
 import { JobPanel } from "./panels/job.js";
-import { QueuePanel } from "./panels/queue.js";
+import { JobsPanel } from "./panels/jobs.js";
 import { Replay } from "./panels/replay.js";
 import { TotalsLine } from "./panels/totals.js";
 import { VcPanel } from "./panels/vcs.js";
@@ -33,9 +33,11 @@ export class App {
     byId("map").setAttribute("aria-describedby", "map-keys");
     this.totals = new TotalsLine(byId("totals"));
     this.vcs = new VcPanel(byId("vcs"), byId("vcs-note"), (vc) => this.bringOut(vc));
-    this.queue = new QueuePanel(byId("queue"), byId("queue-note"), byId("queue-filter"), { select, now });
+    this.jobs = new JobsPanel({ parent: byId("queue"), note: byId("queue-note"), input: byId("queue-filter"), tabs: byId("lists") }, {
+      select, now, holders: () => this.cells?.holders ?? new Map(), view: () => this.view.key, at: () => (this.live ? null : this.at), asked: (error) => this.#asked(error),
+    });
     this.job = new JobPanel(byId("job"), { close: () => this.select(null), clock, now, view: () => this.view.key });
-    this.replay = new Replay(byId("replay"), { clock, move: (at) => this.moveTo(at) });
+    this.replay = new Replay(byId("replay"), { clock, move: (at) => this.moveTo(at), range: (range) => this.#setRange(range) });
     this.compare = new ComparePage(byId("compare"), byId("tip"), {
       clock, now, speak, seek, select: (view, id) => this.openIn(view, id),
     });
@@ -73,7 +75,8 @@ export class App {
     byId("tabs").hidden = this.live || layout.views.length < 2;
     const chips = vcChips(byId("colours"), layout.vcs, this.palette, (vc) => this.bringOut(vc));
     this.markChips = chips;
-    for (const panel of [this.vcs, this.queue]) panel.setLayout(layout, this.palette);
+    for (const panel of [this.vcs, this.jobs]) panel.setLayout(layout, this.palette);
+    this.#oneNode(layout);
     this.job.palette = this.palette;
     this.curves ??= new Curves(byId("charts"), { clock: () => this.clock, seek: this.live ? null : (at) => this.replay.seek(at) });
     this.curves.setPalette(this.palette);
@@ -84,16 +87,18 @@ export class App {
     this.cells = new Cells(this.view);
     this.map.setCells(this.cells, this.palette);
     this.seen = false;
+    this.jobs.forget();
     if (this.live) {
       this.#goLive();
       this.#loadCurves();
     } else {
       this.#status("replay", "finished run", "These results have ended; the slider goes through them.");
       const view = this.view.key;
+      this.replay.setLayout(this.layout);
       await this.#loadCurves();
       if (view !== this.view.key) return;
       const asked = hash.has("at") ? Number(hash.get("at")) : NaN;
-      this.replay.setLayout(this.layout, this.replay.at ?? (Number.isFinite(asked) ? asked : this.#busy()));
+      this.replay.goTo(this.replay.at ?? (Number.isFinite(asked) ? asked : this.#busy()));
       this.moveTo(this.replay.at);
     }
     if (hash.get("job") && !this.chosen) this.select(hash.get("job"));
@@ -103,14 +108,27 @@ export class App {
   async #loadCurves() {
     const view = this.view.key;
     const curves = await ask("curves", { view }).catch((error) => this.#asked(error));
-    if (curves && view === this.view.key) this.curves.show(curves, this.live ? null : [this.layout.start, curves.at.at(-1) ?? this.layout.end]);
+    if (curves && view === this.view.key) this.curves.show(curves, this.live ? null : this.replay.range);
+  }
+
+  /** The part of a finished run that the slider goes through: the charts show the same. */
+  #setRange(range) {
+    if (this.curves?.curves) this.curves.show(this.curves.curves, range);
+    this.compare.setRange(range);
+  }
+
+  /** What is said of nodes is of no use where there is one: it would be all of it, or nothing. */
+  #oneNode(layout) {
+    const nodes = layout.views[0].chains.reduce((sum, chain) => sum + chain.nodes.length, 0);
+    document.body.classList.toggle("one-node", nodes < 2);
   }
 
   /** A time at which much goes on: runs often have a long and quiet end. */
   #busy() {
     const { at = [], guaranteed = [] } = this.curves.curves ?? {};
     const last = guaranteed.findLastIndex((share) => share > 0);
-    return last < 0 ? null : this.layout.start + 0.6 * (at[last] - this.layout.start);
+    const [start, end] = this.replay.range;
+    return last < 0 ? null : start + 0.6 * (Math.min(at[last], end) - start);
   }
 
   #goLive() {
@@ -131,6 +149,7 @@ export class App {
     this.palette = new Palette(theme(), layout.vcs.map(({ name }) => name));
     this.cells = new Cells(this.view);
     this.map.setCells(this.cells, this.palette);
+    this.#oneNode(layout);
     this.#paletteChanged();
   }
 
@@ -139,7 +158,7 @@ export class App {
   #picture(picture) {
     this.#moment(picture);
     const changed = this.cells.setPicture(picture);
-    this.queue.show(picture.queue, picture.queue_total);
+    this.jobs.show(picture.queue, picture.queue_total);
     this.#numbers(picture);
     this.map.changed(changed); // after the numbers, whose height moves the map
     firstPicture();
@@ -151,10 +170,9 @@ export class App {
   #update(update) {
     this.#moment(update);
     const chosen = this.chosen;
-    const before = new Map((this.queue.queue ?? []).map(({ id, state }) => [id, state]));
+    const before = new Map(this.jobs.queue.map(({ id, state }) => [id, state]));
     this.map.changed(this.cells.setUpdate(update));
-    if (update.queue) this.queue.show(update.queue, update.queue_total);
-    else this.queue.total = update.queue_total;
+    this.jobs.show(update.queue, update.queue_total);
     this.#numbers(update);
     if (update.sample) this.curves.add(update.sample);
     if (chosen === null) return;
@@ -216,7 +234,7 @@ export class App {
     }
     this.chosen = id;
     this.map.bringOut(id, this.filter);
-    this.queue.mark(id);
+    this.jobs.mark(id);
     document.body.classList.toggle("with-job", id !== null);
     if (id === null) this.job.close();
     else this.job.open(id);
@@ -253,10 +271,12 @@ export class App {
     byId("totals").hidden = compare;
     byId("picker").hidden = compare || this.layout.views.length < 2;
     document.body.classList.toggle("comparing", compare);
+    const lost = document.activeElement && !document.activeElement.checkVisibility();
     for (const [tab, chosen] of [["tab-cluster", !compare], ["tab-compare", compare]]) {
       byId(tab).setAttribute("aria-selected", String(chosen));
       byId(tab).tabIndex = chosen ? 0 : -1;
     }
+    if (lost) byId(compare ? "tab-compare" : "tab-cluster").focus();
     if (compare) this.#showCompare();
     else {
       this.compare.drop();
@@ -269,7 +289,7 @@ export class App {
     if (!this.compare.columns.length) {
       byId("compare").replaceChildren(el("p.empty", {}, "Reading the results…"));
       try {
-        await this.compare.load(this.layout, this.palette);
+        await this.compare.load(this.layout, this.palette, this.replay.range);
       } catch (error) {
         byId("compare").replaceChildren(el("p.empty", {}, error instanceof Refused ? error.message : "The server does not answer."));
         return;
@@ -352,7 +372,7 @@ export class App {
     if (!this.layout) return;
     this.palette = new Palette(theme(), this.layout.vcs.map(({ name }) => name));
     this.map.setPalette(this.palette);
-    for (const panel of [this.vcs, this.queue]) panel.setLayout(this.layout, this.palette);
+    for (const panel of [this.vcs, this.jobs]) panel.setLayout(this.layout, this.palette);
     this.job.setPalette(this.palette);
     this.curves?.setPalette(this.palette);
     this.markChips = vcChips(byId("colours"), this.layout.vcs, this.palette, (vc) => this.bringOut(vc));
@@ -366,7 +386,7 @@ export class App {
   #tick() {
     if (!this.layout || document.hidden || !this.live) return;
     this.#tellTime();
-    this.queue.tick();
+    this.jobs.tick();
     this.job.tick();
     this.curves?.tick(this.now());
   }
@@ -375,7 +395,7 @@ export class App {
     const now = this.now();
     say(byId("clock"), this.clock.at(now));
     byId("clock").title = this.clock.full(now);
-    if (!this.live) this.queue.tick();
+    if (!this.live) this.jobs.tick();
   }
 
   #status(state, words, title) {

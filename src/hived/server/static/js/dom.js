@@ -39,6 +39,8 @@ export function say(element, text) {
  */
 export function keyed(parent, items, key, make, refresh) {
   const had = parent.rows ?? new Map();
+  const focused = [...parent.children].findIndex((row) => row.contains(document.activeElement));
+  const held = parent.children[focused];
   const rows = new Map();
   const wanted = new Set(items.map(key));
   // those that go go first: the others then stand in line already, and are not moved
@@ -53,6 +55,11 @@ export function keyed(parent, items, key, make, refresh) {
     else parent.insertBefore(row, at);
   }
   parent.rows = rows;
+  // a row that was moved has lost the focus, and one that has gone leaves it to the row in its place
+  if (held && !held.contains(document.activeElement)) {
+    const row = held.isConnected ? held : parent.children[Math.min(focused, items.length - 1)];
+    (row?.matches("button") ? row : row?.querySelector("button"))?.focus({ preventScroll: true });
+  }
 }
 
 /** A canvas sized in CSS pixels, sharp on any screen. Returns its context, scaled. */

@@ -1,6 +1,6 @@
 // What fills and colours mean.
 
-import { el } from "./dom.js";
+import { el, keyed } from "./dom.js";
 import { dress } from "./palette.js";
 
 const KINDS = [
@@ -18,15 +18,12 @@ export function kindsLegend(parent) {
 
 /** Chips of the VCs; a click brings one out. Returns what marks the pressed one. */
 export function vcChips(parent, vcs, palette, onFilter) {
-  let pressed = null;
-  const chips = vcs.map(({ name }) => {
-    const chip = el("button.chip", { type: "button", "aria-pressed": "false", on: { click: () => onFilter(pressed === name ? null : name) } }, el("span.swatch"), name);
-    dress(chip, palette.vc(name));
-    return chip;
-  });
-  parent.replaceChildren(...chips);
+  const make = ({ name }) => {
+    const pressed = (event) => event.currentTarget.getAttribute("aria-pressed") === "true";
+    return el("button.chip", { type: "button", "aria-pressed": "false", on: { click: (event) => onFilter(pressed(event) ? null : name) } }, el("span.swatch"), name);
+  };
+  keyed(parent, vcs, ({ name }) => name, make, (chip, { name }) => dress(chip, palette.vc(name)));
   return (filter) => {
-    pressed = filter;
-    chips.forEach((chip, at) => chip.setAttribute("aria-pressed", String(vcs[at].name === filter)));
+    for (const [name, chip] of parent.rows) chip.setAttribute("aria-pressed", String(name === filter));
   };
 }

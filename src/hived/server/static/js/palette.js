@@ -3,24 +3,17 @@
 
 const HUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#8c6d4f"];
 
-const THEMES = {
-  light: {
-    panel: "#ffffff", group: "#f3f5f7", deep: "#e8ecf0", line: "#d5dbe2", idle: "#e3e8ee", idleEdge: "#d3dae2", ink: "#14181d",
-    soft: "#545e6b", bad: "#23272e", badMark: "#ffffff", scrim: "rgba(255,255,255,.72)", grid: "#e7eaee",
-    curve: "#2c5f8a", curveSoft: "#8fb3d1", second: "#7a5195", third: "#b4690e",
-  },
-  dark: {
-    panel: "#14191f", group: "#1a2027", deep: "#212932", line: "#313b47", idle: "#262f39", idleEdge: "#323d49", ink: "#e8ecf1",
-    soft: "#9ba6b4", bad: "#000000", badMark: "#f4f6f8", scrim: "rgba(16,20,26,.7)", grid: "#242c36",
-    curve: "#7fb4e0", curveSoft: "#3f6485", second: "#b694d6", third: "#e2a04a",
-  },
-};
+//: colours of a theme, as base.css has them; `idle-edge` is `idleEdge` here
+const NAMES = [
+  "panel", "group", "deep", "line", "idle", "idle-edge", "ink", "soft", "bad", "bad-mark", "scrim", "grid", "curve", "curve-soft",
+  "second", "third",
+];
 
 /** What is drawn with: a theme's colours, and per VC its fills. */
 export class Palette {
   constructor(theme, vcs) {
     this.theme = theme;
-    Object.assign(this, THEMES[theme]);
+    Object.assign(this, read(theme));
     this.vcs = vcs.map((name, number) => shades(number, this));
     this.byName = new Map(vcs.map((name, number) => [name, this.vcs[number]]));
     this.unknown = shades(7, this);
@@ -31,9 +24,29 @@ export class Palette {
   }
 }
 
+/** A theme's colours out of the stylesheet: an element of that theme is given each of them. */
+function read(theme) {
+  const probe = document.createElement("i");
+  probe.style.colorScheme = theme;
+  document.body.append(probe);
+  const found = {};
+  for (const name of NAMES) {
+    probe.style.color = `var(--${name})`;
+    found[name.replace(/-./g, ([, letter]) => letter.toUpperCase())] = hex(getComputedStyle(probe).color);
+  }
+  probe.remove();
+  return found;
+}
+
+/** `rgb(1, 2, 3)` as `#010203`; what can be seen through stays as it is. */
+function hex(colour) {
+  const parts = colour.match(/^rgb\((\d+), (\d+), (\d+)\)$/);
+  return parts ? `#${parts.slice(1).map((part) => Number(part).toString(16).padStart(2, "0")).join("")}` : colour;
+}
+
 function shades(number, theme) {
   const solid = HUES[number % HUES.length];
-  const dark = theme.panel !== "#ffffff";
+  const dark = theme.theme === "dark";
   return {
     number,
     solid,

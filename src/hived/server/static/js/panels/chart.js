@@ -2,8 +2,9 @@
 
 import { el, onceAFrame, sharpen } from "../dom.js";
 
-const LEFT = 40;
+const LEFT = 40; //: at least: what stands there may need more room
 const RIGHT = 10;
+const FONT = "11px system-ui, sans-serif";
 const TOP = 8;
 const BOTTOM = 20;
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 259200, 345600, 432000, 604800, 1209600, 2592000];
@@ -26,6 +27,7 @@ export class Chart {
     this.title = title;
     this.data = { at: [] };
     this.read = -1;
+    this.left = LEFT;
     this.cursor = null;
     this.soon = onceAFrame(() => this.draw());
     new ResizeObserver(() => this.soon()).observe(this.plot);
@@ -61,14 +63,16 @@ export class Chart {
     const c = sharpen(this.canvas, w, h);
     const { palette, data } = this;
     const [start, end] = this.span ?? [0, 1];
-    const x = (at) => LEFT + ((at - start) / Math.max(1e-9, end - start)) * (w - LEFT - RIGHT);
     const high = this.top ?? this.fit(this.series.reduce((most, { key }) => Math.max(most, maximum(data[key])), 0));
+    c.font = FONT;
+    this.left = Math.max(LEFT, ...[0, high / 2, high].map((value) => Math.ceil(c.measureText(this.format(value)).width) + 10));
+    const x = (at) => this.left + ((at - start) / Math.max(1e-9, end - start)) * (w - this.left - RIGHT);
     const y = (value) => h - BOTTOM - (value / high) * (h - TOP - BOTTOM);
     c.clearRect(0, 0, w, h);
     this.#axes(c, w, h, x, y, high, start, end);
     c.save();
     c.beginPath();
-    c.rect(LEFT, 0, w - LEFT - RIGHT + 1, h - BOTTOM + 1);
+    c.rect(this.left, 0, w - this.left - RIGHT + 1, h - BOTTOM + 1);
     c.clip();
     const base = data.at.map(() => 0);
     for (const one of this.series) this.#series(c, one, data, base, x, y);
@@ -82,7 +86,7 @@ export class Chart {
 
   #axes(c, w, h, x, y, high, start, end) {
     const { palette } = this;
-    c.font = "11px system-ui, sans-serif";
+    c.font = FONT;
     c.lineWidth = 1;
     c.fillStyle = palette.soft;
     c.strokeStyle = palette.grid;
@@ -91,18 +95,18 @@ export class Chart {
     for (const value of [0, high / 2, high]) {
       const at = Math.round(y(value)) + 0.5;
       c.beginPath();
-      c.moveTo(LEFT, at);
+      c.moveTo(this.left, at);
       c.lineTo(w - RIGHT, at);
       c.stroke();
-      c.fillText(this.format(value), LEFT - 6, at);
+      c.fillText(this.format(value), this.left - 6, at);
     }
     c.textBaseline = "alphabetic";
-    const many = Math.max(2, Math.floor((w - LEFT) / 84));
+    const many = Math.max(2, Math.floor((w - this.left) / 84));
     const step = TICKS.find((tick) => (end - start) / tick <= many) ?? (end - start) / many;
     const zone = this.on.clock()?.tick && start > 1e8 ? -new Date(start * 1000).getTimezoneOffset() * 60 : 0;
     for (let at = Math.ceil((start + zone) / step) * step - zone; at <= end; at += step) {
       const left = x(at);
-      const [align, text] = left < LEFT + 16 ? ["left", LEFT] : left > w - RIGHT - 22 ? ["right", w - RIGHT] : ["center", left];
+      const [align, text] = left < this.left + 16 ? ["left", this.left] : left > w - RIGHT - 22 ? ["right", w - RIGHT] : ["center", left];
       c.textAlign = align;
       c.fillText(this.on.clock().tick(at, end - start), text, h - 5);
       c.beginPath();
@@ -182,7 +186,7 @@ export class Chart {
   #time(event) {
     const frame = this.plot.getBoundingClientRect();
     const [start, end] = this.span ?? [0, 1];
-    const share = (event.clientX - frame.left - LEFT) / Math.max(1, frame.width - LEFT - RIGHT);
+    const share = (event.clientX - frame.left - this.left) / Math.max(1, frame.width - this.left - RIGHT);
     return start + Math.min(1, Math.max(0, share)) * (end - start);
   }
 
@@ -197,7 +201,7 @@ export class Chart {
   }
 
   #key(event) {
-    const last = this.data.at.length - 1;
+    const last = this.data.at.length ? near(this.data.at, this.span[1]) : -1;
     const jump = event.shiftKey ? Math.ceil(last / 20) : 1;
     if (event.key === "ArrowLeft") this.#read(Math.max(0, (this.read < 0 ? last : this.read) - jump));
     else if (event.key === "ArrowRight") this.#read(Math.min(last, (this.read < 0 ? last : this.read) + jump));

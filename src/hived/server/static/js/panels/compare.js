@@ -16,8 +16,10 @@ export class ComparePage {
     this.columns = [];
   }
 
-  async load(layout, palette) {
+  /** `range`: of the slider, which the charts show too. */
+  async load(layout, palette, range) {
     this.layout = layout;
+    this.range = range;
     this.palette = palette;
     const [comparison, ...curves] = await Promise.all([
       ask("comparison"), ...layout.views.map(({ key }) => ask("curves", { view: key })),
@@ -58,6 +60,11 @@ export class ComparePage {
     }));
   }
 
+  setRange(range) {
+    this.range = range;
+    for (const { charts, curves } of this.columns) for (const chart of charts) chart.setData(curves, range);
+  }
+
   bringOut(filter) {
     for (const { map } of this.columns) map.bringOut(map.chosen, filter);
   }
@@ -75,8 +82,7 @@ export class ComparePage {
     const facts = el("span.note");
     const on = { clock: this.on.clock, seek: this.on.seek };
     const charts = Object.values(SERIES).map((kind) => new Chart({ ...kind, top: kind.top ?? this.most, on })); // one scale for all;
-    const span = [this.layout.start, this.layout.end];
-    for (const chart of charts) chart.setData(curves, span);
+    for (const chart of charts) chart.setData(curves, this.range);
     const element = el("article.panel.column", {},
       el("div.head", {}, el("h2", {}, outcome?.label ?? view.label), facts), stage, el("div.charts", {}, charts.map((chart) => chart.element)));
     return { view, label: outcome?.label, map, cells: new Cells(view), charts, facts, element, latest: new Latest(), curves };
@@ -84,14 +90,16 @@ export class ComparePage {
 
   #outcomes() {
     const { outcomes } = this.comparison;
+    // name, value in words, value to compare by, which way is better; what looks the same is as good
     const rows = [
       ["Mean queueing delay", ({ overall }) => duration(overall.mean_delay_s), ({ overall }) => overall.mean_delay_s, -1],
       ["95% wait at most", ({ overall }) => duration(overall.p95_delay_s), ({ overall }) => overall.p95_delay_s, -1],
       ["Mean over private", ({ overall }) => times(overall.to_private), ({ overall }) => overall.to_private, -1],
       ["Jobs that wait longer than in private", ({ overall }) => numberOr(overall.worse_jobs), ({ overall }) => overall.worse_jobs, -1],
-      ["Utilization, guaranteed", (one) => percent(one.utilization), (one) => one.utilization, 1],
-      ["Utilization, opportunistic", (one) => percent(one.opportunistic), null, 0],
-      ["Fragmentation", (one) => percent(one.fragmentation), (one) => one.fragmentation, -1],
+      ["Utilization", (one) => percent(one.utilization), (one) => one.utilization, 1],
+      ["of which guaranteed", (one) => percent(one.utilization === null ? null : one.utilization - (one.opportunistic ?? 0)), null, 0],
+      ["of which opportunistic", (one) => percent(one.opportunistic), null, 0],
+      ["Fragmentation (nodes in guaranteed use)", (one) => percent(one.fragmentation), (one) => one.fragmentation, -1],
       ["Preemptions", (one) => count(one.preemptions), null, 0],
       ["Jobs finished", (one) => count(one.finished), null, 0],
       ["Jobs unfinished", (one) => count(one.unfinished), (one) => one.unfinished, -1],
@@ -99,8 +107,8 @@ export class ComparePage {
     return el("div.wide", {}, el("table.figures", {},
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span.unseen", {}, "What")), outcomes.map(({ label }) => el("th", { scope: "col" }, label)))),
       el("tbody", {}, rows.map(([name, text, value, better]) => {
-        const best = better ? bestOf(outcomes.map(value), better) : null;
-        return el("tr", {}, el("th", { scope: "row" }, name), outcomes.map((one, at) => el(best?.has(at) ? "td.best" : "td", {}, text(one))));
+        const best = better ? bestOf(outcomes.map(value), outcomes.map(text), better) : null;
+        return el("tr", {}, el(name.startsWith("of which") ? "th.part" : "th", { scope: "row" }, name), outcomes.map((one, at) => el(best?.has(at) ? "td.best" : "td", {}, text(one))));
       }))));
   }
 
@@ -133,11 +141,12 @@ export class ComparePage {
 const numberOr = (value) => (value === null || value === undefined ? "–" : count(value));
 const times = (ratio) => (ratio === null ? "–" : ratio > 0 && ratio < 0.005 ? "<0.01 ×" : `${ratio < 10 ? ratio.toFixed(2) : decimal(ratio)} ×`);
 
-/** Which are best, unless all are. */
-function bestOf(values, better) {
+/** Which are best, or look as the best does, unless all are. */
+function bestOf(values, texts, better) {
   const known = values.filter((value) => value !== null && value !== undefined);
   if (known.length < 2) return null;
   const best = better > 0 ? Math.max(...known) : Math.min(...known);
-  const found = new Set(values.flatMap((value, at) => (value === best ? [at] : [])));
+  const text = texts[values.indexOf(best)];
+  const found = new Set(texts.flatMap((one, at) => (one === text ? [at] : [])));
   return found.size < values.length ? found : null;
 }

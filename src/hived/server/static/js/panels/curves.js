@@ -15,8 +15,8 @@ export const SERIES = {
     ],
   },
   fragmentation: {
-    title: "Fragmentation", note: "Share of nodes that cannot give all their GPUs to one guaranteed job since some are in guaranteed use", format: percent, top: 1,
-    series: [{ key: "fragmentation", label: "fragmentation", colour: (palette) => palette.second }],
+    title: "Nodes in guaranteed use", note: "Share of nodes on which guaranteed jobs run, so that a job that needs a whole node finds no room there; papers call it fragmentation", format: percent, top: 1,
+    series: [{ key: "fragmentation", label: "nodes in guaranteed use", colour: (palette) => palette.second }],
   },
   waiting: {
     title: "Waiting jobs", note: "Jobs in the queue", format: count,

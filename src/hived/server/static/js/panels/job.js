@@ -1,7 +1,7 @@
 // One job: its life as a bar and as a list, and why things are as they are.
 
 import { ask, Refused } from "../api.js";
-import { el } from "../dom.js";
+import { byId, el } from "../dom.js";
 import { duration, plural } from "../format.js";
 import { dress } from "../palette.js";
 
@@ -24,20 +24,34 @@ export class JobPanel {
     if (this.story) this.#draw();
   }
 
+  /** The focus goes to the panel's heading, and comes back when it is closed. */
   async open(id) {
     if (this.id === id) return;
+    if (!this.panel.contains(document.activeElement)) this.opener = document.activeElement;
     this.id = id;
     this.story = null;
     this.panel.hidden = false;
-    this.panel.replaceChildren(this.#head(id), el("p.empty", {}, "Reading its story…"));
+    this.#fill(id, null, el("p.empty", {}, "Reading its story…"));
+    this.panel.querySelector("h2").focus({ preventScroll: true });
     await this.refresh();
   }
 
   close() {
+    const held = this.panel.contains(document.activeElement);
     this.id = null;
     this.story = null;
     this.panel.hidden = true;
     this.panel.replaceChildren();
+    if (!held) return;
+    const back = this.opener?.checkVisibility({ visibilityProperty: true }) && this.opener !== document.body;
+    (back ? this.opener : byId("map")).focus({ preventScroll: true });
+  }
+
+  /** The panel's head and what is under it; the focus stays where it is. */
+  #fill(title, story, ...body) {
+    const held = this.panel.contains(document.activeElement) ? document.activeElement.tagName : null;
+    this.panel.replaceChildren(this.#head(title, story), ...body);
+    if (held) this.panel.querySelector(held === "H2" ? "h2" : "button").focus({ preventScroll: true });
   }
 
   /** Ask again; a story that came meanwhile is not overwritten by an older one. */
@@ -53,7 +67,7 @@ export class JobPanel {
     } catch (error) {
       if (mine !== this.asked || this.id !== id) return;
       const words = error instanceof Refused ? error.message : "The server does not answer.";
-      this.panel.replaceChildren(this.#head(id), el("p.empty", {}, words));
+      this.#fill(id, null, el("p.empty", {}, words));
     }
   }
 
@@ -64,16 +78,15 @@ export class JobPanel {
     for (const [element, stay] of this.lengths ?? []) element.textContent = duration((stay.end ?? this.on.now()) - stay.start);
   }
 
-  #head(title, story = null) {
+  #head(title, story) {
     const close = el("button.icon", { type: "button", "aria-label": "Close (Esc)", title: "Close (Esc)", on: { click: () => this.on.close() } }, "×");
-    return el("div.head", {}, story ? el("span.swatch") : null, el("h2", { id: "job-heading" }, title), close);
+    return el("div.head", {}, story ? el("span.swatch") : null, el("h2", { id: "job-heading", tabindex: "-1" }, title), close);
   }
 
   #draw() {
     const { story } = this;
     const clock = this.on.clock();
     const scrolled = this.panel.querySelector(".scroll")?.scrollTop ?? 0;
-    const held = document.activeElement?.closest?.("#job") ? true : false;
     this.bar = this.#timeline();
     this.lengths = [];
     const body = el("div.scroll", {},
@@ -92,10 +105,9 @@ export class JobPanel {
       story.moments.length
         ? el("ol.moments", {}, [...story.moments].reverse().map(({ at, text }) => el("li", {}, el("time", { title: clock.full(at) }, clock.at(at)), el("span", {}, text))))
         : el("p.empty", {}, "Nothing yet."));
-    this.panel.replaceChildren(this.#head(story.name, story), body);
+    this.#fill(story.name, story, body);
     dress(this.panel, this.palette.vc(story.vc));
     body.scrollTop = scrolled;
-    if (held) this.panel.querySelector("button").focus();
   }
 
   #stay(stay, clock) {

@@ -11,7 +11,7 @@ const SIGNS = {
 };
 
 export class Replay {
-  /** `on`: {clock(), move(at): a promise that is done once the moment is shown}. */
+  /** `on`: {clock(), move(at): a promise that is done once the moment is shown, range([start, end]): it goes through another}. */
   constructor(bar, on) {
     this.bar = bar;
     this.on = on;
@@ -21,12 +21,14 @@ export class Replay {
     this.now = el("output.moment");
     this.speed = el("select", { "aria-label": "Speed" });
     this.ends = [el("span"), el("span")];
+    this.until = el("select", { on: { change: () => this.#setEnd(Number(this.until.value)) } });
+    this.reach = el("label.picker", {}, el("span", {}, "Until"), this.until);
     bar.replaceChildren(
       el("div.buttons", {}, this.#button("start", "Back to the start (Home)", () => this.seek(this.start)), this.#button("back", "Step back ( , )", () => this.step(-1)),
         this.play, this.#button("on", "Step on ( . )", () => this.step(1))),
       this.now,
       el("div.track", {}, this.slider, el("div.ends", {}, this.ends)),
-      el("label.picker", {}, el("span", {}, "Speed"), this.speed));
+      this.reach, el("label.picker", {}, el("span", {}, "Speed"), this.speed));
     this.#mark();
   }
 
@@ -34,16 +36,41 @@ export class Replay {
     return el("button.icon", { type: "button", "aria-label": label, title: label, on: { click } }, icon(SIGNS[sign]));
   }
 
-  setLayout(layout, at) {
+  /** A run may go on for years after the last job was submitted: unless asked, the slider ends there. */
+  setLayout(layout) {
     this.start = layout.start;
-    this.end = Math.max(layout.end, layout.start + 1);
+    this.last = Math.max(layout.end, layout.start + 1);
+    const arrived = layout.arrivals_end ?? this.last;
+    const long = this.last - this.start > 1.05 * (arrived - this.start) && arrived > this.start;
+    const [all, some] = [this.last, arrived].map((end) => this.on.clock().at(end).split(",")[0]);
+    this.until.replaceChildren(el("option", { value: arrived }, `arrivals end, ${some}`), el("option", { value: this.last }, `all is done, ${all}`));
+    this.reach.hidden = !long;
+    this.bar.hidden = false;
+    this.#setEnd(long && !(this.end > arrived) ? arrived : this.last);
+  }
+
+  get range() {
+    return [this.start, this.end];
+  }
+
+  #setEnd(end) {
+    this.end = end;
+    this.until.value = String(end);
     const span = this.end - this.start;
     const usual = SPEEDS.reduce((best, one) => (Math.abs(Math.log(span / one / 90)) < Math.abs(Math.log(span / best / 90)) ? one : best));
     this.speed.replaceChildren(...SPEEDS.map((one) => el("option", { value: one, selected: one === usual }, `${duration(one)} / s`)));
     this.ends[0].textContent = this.on.clock().at(this.start);
     this.ends[1].textContent = this.on.clock().at(this.end);
-    this.bar.hidden = false;
-    this.at = Math.min(this.end, Math.max(this.start, at ?? this.start + span * 0.4));
+    this.on.range(this.range);
+    if (this.at === undefined) return;
+    if (this.at > end) this.seek(end);
+    else this.#tell();
+  }
+
+  /** Stand at a moment, which may be beyond where the slider ends as yet. */
+  goTo(at) {
+    if (at > this.end) this.#setEnd(this.last);
+    this.at = Math.min(this.end, Math.max(this.start, at ?? this.start + (this.end - this.start) * 0.4));
     this.#tell();
   }
 

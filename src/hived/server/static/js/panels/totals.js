@@ -25,7 +25,7 @@ export class TotalsLine {
       el("div.stats", {},
         card("gpus", "GPUs", "All GPUs of the cluster"),
         PARTS.map(([key, label, title]) => card(key, label, title)),
-        card("fragmentation", "Fragmentation", "Share of nodes that cannot give all their GPUs to one guaranteed job since some are in guaranteed use"),
+        card("fragmentation", "Nodes in guaranteed use", "Share of nodes on which guaranteed jobs run, so that a job that needs a whole node finds no room there"),
         card("waiting", "Waiting", "Jobs in the queue")),
       this.bar);
   }

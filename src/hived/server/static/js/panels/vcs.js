@@ -2,7 +2,7 @@
 
 import { short } from "../cells.js";
 import { el, keyed, say } from "../dom.js";
-import { count, decimal, plural } from "../format.js";
+import { count, plural } from "../format.js";
 import { dress } from "../palette.js";
 
 export class VcPanel {
@@ -18,8 +18,6 @@ export class VcPanel {
   setLayout(layout, palette) {
     this.palette = palette;
     this.reserved = new Map(layout.vcs.map((vc) => [vc.name, vc.reserved]));
-    this.list.rows = new Map();
-    this.list.replaceChildren();
     if (this.usage) this.show(this.usage);
   }
 
@@ -40,20 +38,21 @@ export class VcPanel {
     const row = el("button.vc", { type: "button", "aria-pressed": String(this.filter === vc), on: { click: () => this.onFilter(this.filter === vc ? null : vc) } },
       el("span.swatch"), el("span.name", {}, vc), el("span.ratio"),
       el("span.bar", {}, part("used"), part("lent"), part("unused"), part("borrowed")),
-      el("span.facts"), el("span.cells", {}, cellsInWords(this.reserved.get(vc) ?? [])));
+      el("span.facts"), el("span.cells"));
     row.title = "Show on the map";
-    dress(row, this.palette.vc(vc));
     return row;
   }
 
   #refresh(row, one) {
-    const [, , ratio, bar, facts] = row.children;
+    const [, , ratio, bar, facts, cells] = row.children;
+    dress(row, this.palette.vc(one.vc));
+    say(cells, cellsInWords(this.reserved.get(one.vc) ?? []));
     say(ratio, `${count(one.used)} / ${count(one.reserved)}`);
     const unused = Math.max(0, one.reserved - one.used - one.lent);
     [one.used, one.lent, unused, one.borrowed].forEach((value, at) => { bar.children[at].style.flexGrow = value; });
     bar.children[3].hidden = !one.borrowed;
     const words = [
-      one.lent >= 0.05 ? `lends ${one.lent < 100 ? decimal(one.lent) : count(one.lent)}` : null,
+      one.lent ? `lends ${count(one.lent)}` : null,
       one.borrowed ? `borrows ${count(one.borrowed)}` : null,
       one.waiting ? `${plural(one.waiting, "job")} waiting` : null,
     ].filter(Boolean);
