@@ -75,6 +75,9 @@ class World:
         self.log: list[str] = []
         self.told: list[Tell] = []
         self.evictions: Counter[str] = Counter()
+        self.evicted: list[Evict] = []
+        #: pods whose disruption budgets allow no eviction
+        self.budgets: set[str] = set()
         #: how often the core was asked for a decision, per VC
         self.calls: Counter[str] = Counter()
         self.mind = self.new_mind()
@@ -307,9 +310,13 @@ class World:
                 if uid in self.pods and not self.pods[uid].spec.node_name:
                     self.active.add(uid)
                     self.write(labelled(self.pods[uid], turn=str(next(self._numbers))))
-            case Evict(uid=uid):
+            case Evict(uid=uid, delete=at_once) as evict:
                 self.evictions[uid] += 1
-                self.delete(uid)
+                self.evicted.append(evict)
+                if uid in self.budgets and not at_once:
+                    self.mind.evict_failed(uid, self.now)
+                else:
+                    self.delete(uid)
             case Annotate(uid=uid, notes=notes):
                 if uid in self.pods:
                     there = self.pods[uid]

@@ -196,6 +196,7 @@ def test_pods_go_where_they_are_told() -> None:
         "imagePullSecrets": ["registry"],
         "priorityClassName": "",
         "evictAfter": "0.5",
+        "evictPatience": 60,
         "listen": {"host": "[::]", "port": 9999},
     }
     pod = stateful_set(values)["spec"]["template"]["spec"]
@@ -203,13 +204,17 @@ def test_pods_go_where_they_are_told() -> None:
     assert pod["tolerations"] == tolerations
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     assert "priorityClassName" not in pod
-    assert {"--evict-after=0.5", "--listen=[::]:9999"} <= set(pod["containers"][0]["args"])
+    assert {"--evict-after=0.5", "--evict-patience=60", "--listen=[::]:9999"} <= set(pod["containers"][0]["args"])
     assert scheduler_config(values)["extenders"][0]["urlPrefix"] == "http://hived.hived.svc:9999/v1/extender"
 
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"replicas": 1}, {**TLS, "token": {"secretName": "secret"}, "evictAfter": 300, "existingSpec": "ours"}],
+    [
+        {},
+        {"replicas": 1},
+        {**TLS, "token": {"secretName": "secret"}, "evictAfter": 300, "evictPatience": "9", "existingSpec": "ours"},
+    ],
     ids=["default", "one", "everything"],
 )
 def test_hived_is_started_with_flags_that_it_has(values: dict[str, Any]) -> None:
@@ -246,6 +251,7 @@ def test_the_schema_knows_all_values() -> None:
         {"fullnameOverride": "Not_A_Name"},
         {"evictAfter": 0},
         {"evictAfter": "soon"},
+        {"evictPatience": 0},
     ],
     ids=json.dumps,
 )

@@ -14,9 +14,10 @@ import yaml
 import hived
 from hived import Bind, Cluster
 from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.asking import GANG_OWNERS, Ask, ask, concerns, gang_owner
+from hived.engines.kubernetes.asking import GANG_OWNERS, Ask, ask, check_grace, concerns, gang_owner
 from hived.engines.kubernetes.objects import Pod
 from hived.engines.kubernetes.owners import members_of
+from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 
 from .manifests import CHART, DEPLOY, EXAMPLES, MONITORING, PLAIN, Manifest, by_key, in_folder, pod_templates
 
@@ -38,6 +39,7 @@ METRICS = {
     "hived_bindings_total": {"result"},
     "hived_refused_pods": {"reason"},
     "hived_conflicts": set(),
+    "hived_foreign_pods": set(),
     "hived_spec_reloads_total": {"result"},
     "hived_watch_restarts_total": {"resource", "reason"},
     "hived_api_errors_total": {"verb", "resource", "code"},
@@ -61,6 +63,7 @@ FLAGS = {
     "--identity",
     "--token-file",
     "--evict-after",
+    "--evict-patience",
 }
 
 OBJECTS = by_key(in_folder(PLAIN))
@@ -314,6 +317,7 @@ def _asks(manifest: Manifest) -> list[Ask]:
         assert concerns(pod)
         owned = gang_owner(pod) is not None
         asks.append(ask(pod, members_of(manifest, "the example") if owned else None))
+        check_grace(pod, asks[-1], OPPORTUNISTIC_GRACE_SECONDS)
     return asks
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,10 @@ from hived.engines.kubernetes.objects import Owner, Pod
 from hived.engines.kubernetes.turns import Evict, Wake
 from hived.errors import ConflictError, NotFoundError
 from hived.spec import load_spec
+from hived.spec.compiled import ClusterSpec
 
 from .make_believe import World
-from .pods import devices_of, flat_spec, labelled, node, node_names, pod
+from .pods import devices_of, flat_spec, labelled, node, node_names, pod, terminating
 
 SPECS = Path(__file__).parents[3] / "shared" / "specs"
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
@@ -633,6 +636,118 @@ def test_a_pod_that_could_not_be_told_to_go_is_told_again() -> None:
     world.mind.due(world.now)
     world.settle()
     assert [instruction.uid for instruction in world.todo] == [loans[0].metadata.uid]
+
+
+def evictions(world: World, seconds: float) -> list[tuple[float, bool]]:
+    """Time passes: when, from now on, somebody is told to go, and whether without an eviction."""
+    start, found = world.now, []
+    while world.now < start + seconds:
+        world.mind.due(world.now)
+        world.settle()
+        before = len(world.evicted)
+        world.carry_out_all()
+        found += [(world.now - start, evict.delete) for evict in world.evicted[before:]]
+        world.now += 0.25
+    return found
+
+
+def test_a_pod_whose_budget_forbids_its_eviction_is_asked_less_and_less_often_and_deleted_in_the_end() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    loan = pod("loan", 4, "b", priority="-1")
+    run(world, loan, pod("own", 4, "b"))
+    world.budgets.add(loan.metadata.uid)
+    world.create(pod("mine", 4))
+    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.settle()
+    told = evictions(world, 60.0)
+    assert told[0] == (0.0, False)
+    assert told[-1] == (30.0, True)
+    assert all(not delete for _, delete in told[:-1])
+    pauses = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(told[:-1])]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 5
+    assert world.pods[loan.metadata.uid].metadata.deletion_timestamp is not None
+
+
+def test_who_asks_why_is_told_that_an_eviction_is_refused() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    loan = pod("loan", 4, "b", priority="-1")
+    run(world, loan, pod("own", 4, "b"))
+    world.budgets.add(loan.metadata.uid)
+    world.create(pod("mine", 4))
+    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    evictions(world, 5.0)
+    assert "the eviction of t/loan was refused (a disruption budget" in explain(world.mind, gang(world, "loan"), None)
+
+
+# -- how long a loan may take to end -----------------------------------------------------------------------------------
+
+
+def patient(there: Pod, seconds: int) -> Pod:
+    """The pod with that grace period."""
+    return replace(there, spec=replace(there.spec, termination_grace_period_seconds=seconds))
+
+
+def with_grace(seconds: int) -> ClusterSpec:
+    """Two nodes of ``a`` and ``b``, whose loans may have that long to end."""
+    spec = flat_spec(("a", 1), ("b", 1))
+    vcs = tuple(dataclasses.replace(vc, opportunistic_grace_seconds=seconds) for vc in spec.virtual_clusters)
+    return dataclasses.replace(spec, virtual_clusters=vcs)
+
+
+def test_a_loan_that_asks_for_a_day_to_end_is_refused_and_told_how_long_it_may_have() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    loan = patient(pod("loan", 4, "b", priority="-1"), 86_400)
+    world.create(loan)
+    assert world.ask(loan.metadata.uid) == "refused"
+    said = str(world.mind.pods[loan.metadata.uid].refused)
+    assert "terminationGracePeriodSeconds: 86,400" in said
+    assert "at most 30 s to end (opportunisticGraceSeconds of its virtual cluster)" in said
+    own = patient(pod("own", 4, "b"), 86_400)
+    run(world, own)
+
+
+def test_the_cap_is_that_of_the_spec_and_a_new_one_counts_at_once() -> None:
+    world = World(with_grace(60))
+    loan, other = (patient(pod(name, 4, "b", priority="-1"), 90) for name in ("loan", "other"))
+    world.create(loan, other)
+    assert world.ask(loan.metadata.uid) == "refused"
+    world.respecify(with_grace(120))
+    world.quiet()
+    assert None not in places(world, loan, other)
+    late = patient(pod("late", 4, "b", priority="-1"), 90)
+    world.create(late)
+    assert world.ask(late.metadata.uid) == "wait"
+    world.respecify(with_grace(60))
+    assert world.mind.pods[late.metadata.uid].refused is not None
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_loan_that_was_bound_with_a_longer_one_has_the_cap_whoever_deletes_it(deleted: bool) -> None:
+    world = World(with_grace(120))
+    loan = patient(pod("loan", 4, "b", priority="-1"), 90)
+    run(world, loan, pod("own", 4, "b"))
+    world.respecify(with_grace(60))
+    world.create(pod("mine", 4))
+    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    if deleted:  # kube-scheduler was faster
+        there = terminating(world.pods[loan.metadata.uid])
+        world.write(replace(there, metadata=replace(there.metadata, deletion_grace_period_seconds=90)))
+        world.deliver_all()
+    world.mind.due(world.now)
+    world.settle()
+    assert [(one.uid, one.grace) for one in world.todo if isinstance(one, Evict)] == [(loan.metadata.uid, 60)]
+
+
+def test_a_pod_within_the_cap_has_the_time_that_it_asks_for() -> None:
+    world = World(with_grace(120))
+    loan = patient(pod("loan", 4, "b", priority="-1"), 90)
+    run(world, loan, pod("own", 4, "b"))
+    world.create(pod("mine", 4))
+    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.mind.due(world.now)
+    world.settle()
+    assert [one.grace for one in world.todo if isinstance(one, Evict)] == [None]
 
 
 # -- a new spec -------------------------------------------------------------------------------------------------------

@@ -112,6 +112,15 @@ def kubernetes(
             max=3600.0,
         ),
     ] = 0.0,
+    evict_patience: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="How long a disruption budget may hold up the eviction of a victim; then its pod is deleted.",
+            min=0.0,
+            max=3600.0,
+        ),
+    ] = 30.0,
     log_format: Annotated[LogFormat, typer.Option(help="The log, on standard error.")] = LogFormat.TEXT,
 ) -> None:
     """Answer kube-scheduler: where pods go, who waits and why, who has to go.
@@ -140,7 +149,9 @@ def kubernetes(
         raise InputError(f"{error.name} is not installed: {command_for('kubernetes')}") from None
     set_up_logs(log_format.value)
     name = identity or os.environ.get("POD_NAME") or socket.gethostname()
-    run = Serving(spec, config_map, kubeconfig, context, where, host or [], token, tls, name, evict_after)
+    run = Serving(
+        spec, config_map, kubeconfig, context, where, host or [], token, tls, name, (evict_after, evict_patience)
+    )
     code = asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
     if code:
         raise typer.Exit(code)

@@ -40,11 +40,12 @@ class Serving:
         token: str | None,
         tls: ssl.SSLContext | None,
         identity: str,
-        evict_after: float,
+        evict: tuple[float, float],
     ) -> None:
         self._spec, self._config_map, self._kubeconfig, self._context = spec, config_map, kubeconfig, context
         self._listen, self._hosts, self._token, self._tls = listen, hosts, token, tls
-        self._identity, self._evict_after = identity, evict_after
+        self._identity = identity
+        self._evict_after, self._evict_patience = evict
 
     async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> int:
         """The exit code: 0 when told to stop. Raises what it cannot go on with."""
@@ -119,6 +120,7 @@ class Serving:
             source,
             identity=self._identity,
             evict_after=self._evict_after,
+            evict_patience=self._evict_patience,
             elect=elect if lease is not None else None,
             own_pod=(namespace, pod) if pod and namespace else None,
             counts=counts,

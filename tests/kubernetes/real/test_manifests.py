@@ -47,6 +47,8 @@ Right = tuple[str, str, str, str]  #: verb, group, resource, name ("": any)
 EVERYWHERE: set[Right] = {
     *((verb, "", "pods", "") for verb in ("get", "list", "watch", "patch", "delete")),
     ("create", "", "pods/binding", ""),
+    ("create", "", "pods/eviction", ""),
+    ("patch", "", "pods/status", ""),
     *((verb, "", "nodes", "") for verb in ("get", "list", "watch", "patch")),
     *((verb, "", "events", "") for verb in ("create", "patch")),
     *((verb, "batch", "jobs", "") for verb in ("get", "list", "watch")),
@@ -217,7 +219,7 @@ def test_kube_systems_authentication_is_all_that_it_reads_there(api: Api, accoun
         ("list", "", "secrets", "kube-system"),
         ("create", "", "pods", "hived"),
         ("create", "", "pods/exec", "hived"),
-        ("create", "", "pods/eviction", "default"),
+        ("delete", "policy", "poddisruptionbudgets", "default"),
         ("deletecollection", "", "pods", "default"),
         ("delete", "", "nodes", ""),
         ("create", "", "nodes", ""),
@@ -246,6 +248,7 @@ def test_what_the_account_must_not_do_is_denied(
     [
         ("patch", "", "pods", "default", ""),
         ("create", "", "pods/binding", "default", ""),
+        ("create", "", "pods/eviction", "default", ""),
         ("patch", "", "nodes", "", "gpu-0"),
         ("watch", "kubeflow.org", "pytorchjobs", "default", ""),
         ("watch", "", "configmaps", "hived", "hived-spec"),

@@ -178,3 +178,24 @@ def test_a_restart_finds_pods_on_nodes_that_are_bad_by_now(
     cluster.annotate_node(nodes[2], bad_devices=None)
     cluster.create_nodes([nodes[3]])
     assert scenes.wait_for_places(cluster, "next")["next"] == placed["own-0"]
+
+
+def test_gpus_of_a_pod_that_another_scheduler_has_bound_are_given_to_nobody(
+    cluster: Cluster, service: Service, nodes: list[str]
+) -> None:
+    container = {"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "4"}}}
+    cluster.create_pod({"metadata": {"name": "serve"}, "spec": {"nodeName": nodes[1], "containers": [container]}})
+    scenes.wait_for_words(cluster, "serve", "HiveD did not place it", reason="HivedForeign")
+    for pod in [*scenes.gang("train", "a", 2, 4), scenes.pod("other", "b", 4)]:
+        cluster.create_pod(pod)
+    placed = scenes.wait_for_places(cluster, "train-0", "train-1", "other")
+    assert nodes[1] not in {where for name, where in placed.items() if name != "serve"}
+    cluster.create_pod(scenes.pod("late", "b", 4))
+    scenes.wait_for_words(cluster, "late", f"{cluster.namespace}/serve, which HiveD did not place, has 4 of its GPUs")
+    status = service.cli("status").stdout
+    assert "4 of pods that HiveD did not place" in status
+    assert f"{nodes[1]}: pod {cluster.namespace}/serve" in status
+    assert service.metric('hived_gpus{state="foreign"}') == 4
+    assert f"{cluster.namespace}/serve is not HiveD's" in service.cli("explain", f"{cluster.namespace}/serve").stdout
+    cluster.delete_pod("serve")
+    assert scenes.wait_for_places(cluster, "late")["late"] == nodes[1]

@@ -120,6 +120,17 @@ def ask(pod: Pod, members: tuple[Member, ...] | None = None) -> Ask:
     return _from_labels(pod, vc, members)
 
 
+def check_grace(pod: Pod, ask: Ask, most: int) -> None:
+    """Raise :class:`AskError` where a pod on loan asks for more than ``most`` seconds to end."""
+    if ask.priority < 0 and pod.grace_s > most:
+        raise AskError(
+            "grace",
+            f"terminationGracePeriodSeconds: {pod.grace_s:,}, and an opportunistic pod of {ask.vc} has at most "
+            f"{most:,} s to end (opportunisticGraceSeconds of its virtual cluster), as its GPUs are others'; "
+            "ask for no more",
+        )
+
+
 # -- upstream's annotation --------------------------------------------------------------------------------------------
 
 

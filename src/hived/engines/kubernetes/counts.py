@@ -18,6 +18,6 @@ class Counts:
         #: by verb, resource and HTTP status (0: no answer)
         self.api_errors: Counter[tuple[str, str, int]] = Counter()
         self.events_dropped = 0
-        #: by result: ok, gone, failed
-        self.evictions = Counter({"ok": 0, "gone": 0, "failed": 0})
+        #: by result: ok, gone, failed, blocked (by a disruption budget), deleted (without an eviction)
+        self.evictions = Counter({"ok": 0, "gone": 0, "failed": 0, "blocked": 0, "deleted": 0})
         self.safety_violations = 0

@@ -103,7 +103,8 @@ class Decider(MindState):
             if victim.state is not GangState.PLACED:
                 continue  # it has to go for somebody else already
             self.preempted[victim.vc, gang.vc] += 1
-            victim.preempted_by, victim.evict_at = gang, at + self.evict_after
+            victim.preempted_by = gang
+            victim.evict_at, victim.evict_from = at + self.evict_after, None
             victim.displaced_by = gang.name, gang.vc, gang.priority
             why = f"preempted by {gang.name} of {gang.vc}"
             self.becomes(victim, GangEvent.PREEMPTED, victim.placement, at, why)

@@ -31,7 +31,7 @@ from .errors import AskError
 from .feeding import Feed, Sized
 from .gangs import Change, GangState
 from .leading import Leader
-from .mind import Mind
+from .mind import PATIENCE_S, Mind
 from .objects import Node, Pod
 from .owners import Owners
 from .paths import node_path
@@ -57,13 +57,14 @@ class Engine:
         *,
         identity: str,
         evict_after: float = 0.0,
+        evict_patience: float = PATIENCE_S,
         elect: Callable[[Callable[[bool], None]], Leader] | None = None,
         own_pod: tuple[str, str] | None = None,
         counts: Counts | None = None,
     ) -> None:
         self._api = api
         self._source = source
-        self._evict_after = evict_after
+        self._evict_after, self._evict_patience = evict_after, evict_patience
         self._roles = Roles(api, own_pod)
         self.identity = identity
         self.counts = counts or Counts()
@@ -99,6 +100,7 @@ class Engine:
         self.spec_loaded_at = self.clock()
         # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds nobody to preempt
         self._unresolvable = await patiently(self._api.version) >= (1, 22)
+        self._writer.policy = "policy/v1" if self._unresolvable else "policy/v1beta1"
         self._spawn(self._source.follow(self._new_spec, self._refuse_spec))
         if self._leader is None:
             self._lead()
@@ -151,7 +153,7 @@ class Engine:
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> Mind:
         """All there is, is known: from now on it is decided."""
-        mind = Mind(Cluster.from_spec(self.spec), YarnCS(), self._evict_after)
+        mind = Mind(Cluster.from_spec(self.spec), YarnCS(), self._evict_after, evict_patience=self._evict_patience)
         mind.start(nodes, pods, self.clock())
         self.settle(mind)
         _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))

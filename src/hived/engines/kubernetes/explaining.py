@@ -126,12 +126,22 @@ def explain(mind: MindState, gang: Gang, at: float | None) -> str:
             lines.append(f"- {gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
         lines += [f"- {line}" for line in _sharing(mind, gang)]
         if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
-            left = gang.evict_at - (gang.evict_at if at is None else at)
-            lines.append("- its pods are being deleted" if left <= 0 else f"- its pods are told to go in {left:.1f} s")
+            lines.append(f"- {_going(gang, at)}")
         return "\n".join(lines)
     since = "" if at is None else f", for {duration(at - gang.since)} now"
     lines = [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:"]
     return "\n".join([*lines, *(f"- {line}" for line in shortly(mind, gang))])
+
+
+def _going(gang: Gang, at: float | None) -> str:
+    """How far a gang that has to go is with it."""
+    at = gang.evict_at if at is None else at
+    if gang.evict_from is None:
+        return f"its pods are told to go in {max(0.0, gang.evict_at - at):.1f} s"
+    stay = [entry for entry in gang.pods.values() if entry.bound and not entry.evicted and not entry.terminating]
+    if not stay:
+        return "its pods are being deleted"
+    return f"the eviction of {_some(stay)} was refused (a disruption budget, mostly), and is tried again"
 
 
 def _sharing(mind: MindState, gang: Gang) -> list[str]:

@@ -171,6 +171,8 @@ class Gang:
         #: while preempted: for whom, and when its pods are told to go
         self.preempted_by: Gang | None = None
         self.evict_at = 0.0
+        #: when they were told so first; None: they were not yet
+        self.evict_from: float | None = None
         #: who preempted it last: group, VC, priority
         self.displaced_by: tuple[str, str, int] | None = None
         #: the part of the annotations that its pods share; "" where it has to be made

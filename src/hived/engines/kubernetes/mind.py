@@ -37,6 +37,9 @@ _REMIND_S = 20.0
 _REMINDERS = 15  #: after so many, of which nothing came, nobody is taken to look after those pods
 #: what kube-scheduler's words about a pod have in them where HiveD was asked for it: an answer, or that there was none
 _OURS = ("hived:", "/v1/extender/")
+#: seconds for evictions that a disruption budget forbids
+PATIENCE_S = 30.0
+_LONGEST_PAUSE_S = 10.0  #: between two of them
 _EXCLUSIONS = 256  #: sets of nodes not offered that are remembered
 _REMEMBERED = 20_000  #: pods that are gone, so that an old word of them does not bring them back
 
@@ -45,10 +48,19 @@ class Mind(Decider):
     """Gangs on a cluster. A fact costs what the core charges for who it lets go, and O(log gangs + pods of its gang).
 
     ``evict_after``: seconds that kube-scheduler has to delete the pods of a victim before they are told to go.
+    ``evict_patience``: seconds from then on in which they are evicted; what that does not remove is deleted.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, evict_after: float = 0.0, first_seq: int = 0) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        evict_after: float = 0.0,
+        first_seq: int = 0,
+        evict_patience: float = PATIENCE_S,
+    ) -> None:
         super().__init__(cluster, Lines(policy), evict_after, first_seq)
+        self.evict_patience = evict_patience
         #: pods that are gone
         self._gone: OrderedDict[str, None] = OrderedDict()
         #: sets of nodes that gangs cannot go to
@@ -154,7 +166,9 @@ class Mind(Decider):
     def _asks_anew(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
         """What a waiting pod asks for has changed, or may be understood by now."""
         try:
-            same = entry.gang is not None and asking.ask(entry.pod, members or entry.members) == entry.ask
+            ask = asking.ask(entry.pod, members or entry.members)
+            asking.check_grace(entry.pod, ask, self.nodes.grace_of_loans(ask.vc))
+            same = entry.gang is not None and ask == entry.ask
         except AskError:
             same = False
         if not same:
@@ -208,24 +222,43 @@ class Mind(Decider):
             gang.shared = ""
             self.stands(gang, why.get(gang.name, "the cluster has a new spec"), at)
         self.lost_reservations("the cluster has a new spec", at)
+        self._may_take_longer(at)
         self.nodes_applied(at)
         self.lines.stir()
         return report
+
+    def _may_take_longer(self, at: float) -> None:
+        """Pods on loan that wait, or were refused, may have another time to end now. O(pods)."""
+        for entry in list(self.pods.values()):
+            gang = entry.gang
+            waits = gang is not None and gang.state is GangState.WAITING and gang.priority < 0
+            if waits or (entry.refused is not None and entry.refused.kind == "grace" and not entry.bound):
+                self._asks_anew(entry, entry.members, at)
 
     def due(self, at: float) -> None:
         """Time has passed: victims that are still there are told to go, who can go and does not is reminded."""
         for gang in list(self.evicting.values()):
             if at < gang.evict_at:
                 continue
+            if gang.evict_from is None:
+                gang.evict_from = at
+            delete = at - gang.evict_from >= self.evict_patience
+            by = gang.preempted_by
+            why = f"preempted by {by.name} of {by.vc}" if by is not None else "preempted"
             for entry in gang.pods.values():
-                if entry.bound and not entry.evicted and not entry.terminating:
+                grace = self._grace(gang, entry)
+                # who deletes pods beside us may have given them more time than a loan has
+                if entry.bound and not entry.evicted and (not entry.terminating or grace is not None):
                     entry.evicted = True
-                    by = gang.preempted_by
-                    why = f"preempted by {by.name} of {by.vc}" if by is not None else "preempted"
-                    self.instruct(Evict(entry.uid, entry.key, why))
+                    self.instruct(Evict(entry.uid, entry.key, why, grace, delete))
         for name, since in list(self.to_bind.items()):
             if at - since >= _REMIND_S:
                 self._remind(self.gangs[name], at)
+
+    def _grace(self, gang: Gang, entry: PodEntry) -> int | None:
+        """Seconds that a pod has to end; None: what it asks for, which is no more than a loan may have."""
+        most = self.nodes.grace_of_loans(gang.vc)
+        return most if not gang.guaranteed and entry.pod.grace_s > most else None
 
     def _remind(self, gang: Gang, at: float) -> None:
         """kube-scheduler looks at its pods again; where it never does, nothing is kept for them."""
@@ -242,11 +275,15 @@ class Mind(Decider):
                 self.instruct(Wake(entry.uid, entry.key))
 
     def evict_failed(self, uid: str, at: float) -> None:
-        """A pod could not be told to go: it is tried again in a while."""
+        """A pod could not be told to go: it is tried again, later each time, until evictions have had their time."""
         entry = self.pods.get(uid)
         if entry is not None and entry.gang is not None:
+            gang = entry.gang
             entry.evicted = False
-            entry.gang.evict_at = max(entry.gang.evict_at, at + 1.0)
+            since = at - (at if gang.evict_from is None else gang.evict_from)
+            pause = min(_LONGEST_PAUSE_S, max(1.0, since))
+            left = self.evict_patience - since
+            gang.evict_at = max(gang.evict_at, at + (min(pause, left) if left > 0 else pause))
 
     # -- kube-scheduler asks --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hived.cluster.cluster import Cluster
 from hived.engines.places import Place, places, reserved_gpus
 from hived.errors import ensure
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, ClusterSpec
 
 from . import keys
 from .objects import Node
@@ -116,6 +116,7 @@ class Nodes:
             for name in chain.node_names:
                 self.cells.setdefault(name, sizes)
         self._reserved = reserved_gpus(spec)
+        self._grace = {vc.name: vc.opportunistic_grace_seconds for vc in spec.virtual_clusters}
         self.bad_nodes.clear()
         self.bad_devices.clear()
         self.healthy = set(self.devices)
@@ -205,6 +206,10 @@ class Nodes:
     def drained(self) -> set[str]:
         """Nodes of the spec that are cordoned. O(nodes)."""
         return {name for name, known in self._known.items() if known.cordoned and name in self.devices}
+
+    def grace_of_loans(self, vc: str) -> int:
+        """Seconds that a pod on loan may have to end, at most."""
+        return self._grace.get(vc, OPPORTUNISTIC_GRACE_SECONDS)
 
     def reserved_gpus(self, vc: str) -> int:
         """GPUs that a VC reserved; 0 for none of the spec."""

@@ -6,6 +6,9 @@ from typing import Any
 
 import msgspec
 
+#: what Kubernetes gives a pod to end that says nothing of it
+GRACE_S = 30
+
 
 class Owner(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Who controls an object."""
@@ -26,6 +29,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     resource_version: str = ""
     creation_timestamp: str | None = None  #: RFC 3339, UTC, whole seconds
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[Owner] | None = None
@@ -52,6 +56,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     node_name: str | None = None
     scheduler_name: str | None = None
     priority: int | None = None
+    termination_grace_period_seconds: int | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     scheduling_gates: list[Any] | None = None  #: why no scheduler may look at it yet
@@ -95,6 +100,13 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     def held_back(self) -> bool:
         """Whether it cannot be bound as it is: it is being deleted, or some controller does not let it go yet."""
         return self.metadata.deletion_timestamp is not None or bool(self.spec.scheduling_gates)
+
+    @property
+    def grace_s(self) -> int:
+        """Seconds that it has to end, once it is told to."""
+        said = self.metadata.deletion_grace_period_seconds
+        said = self.spec.termination_grace_period_seconds if said is None else said
+        return GRACE_S if said is None else said
 
     def annotation(self, key: str) -> str | None:
         """One annotation; None: it has none of that name."""

@@ -44,6 +44,16 @@ def binding_path(namespace: str, name: str) -> str:
     return pod_path(namespace, name) + "/binding"
 
 
+def eviction_path(namespace: str, name: str) -> str:
+    """Where a pod's Eviction is created."""
+    return pod_path(namespace, name) + "/eviction"
+
+
+def pod_status_path(namespace: str, name: str) -> str:
+    """The status of a pod."""
+    return pod_path(namespace, name) + "/status"
+
+
 def events_path(namespace: str) -> str:
     """Events about the objects of a namespace."""
     return "/api/v1" + _in(namespace, "events")

@@ -90,6 +90,7 @@ class MindState:
         self.outside.pop(entry.uid, None)
         try:
             ask = asking.ask(entry.pod, members)
+            asking.check_grace(entry.pod, ask, self.nodes.grace_of_loans(ask.vc))
         except AskError as error:
             self.refuse(entry, error)
             return

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Delete a pod: its gang has to go."""
+    """Have a pod end: its gang has to go."""
 
     uid: str
     key: str  #: ``namespace/name``
     why: str
+    grace: int | None = None  #: seconds that it has for it; None: what it asks for
+    delete: bool = False  #: evictions have had their time: delete it, whatever its disruption budget says
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
+
+import msgspec
 
 from . import keys
 from .api import ApiError, KubeApi
 from .counts import Counts
-from .paths import events_path, pod_path
+from .paths import events_path, eviction_path, pod_path, pod_status_path
 from .turns import Annotate, Evict, Tell, Wake
 
 _log = logging.getLogger("hived.kubernetes")
@@ -24,6 +25,24 @@ _EVENTS_PER_S, _EVENTS_AT_ONCE = 50.0, 300.0
 #: what has come to nothing by itself
 _GONE = (404, 409, 422)
 _UNTOLD = 1_000  #: warnings that are kept
+
+
+class _Status(msgspec.Struct):
+    """The answer to an eviction."""
+
+    status: str = ""
+    message: str = ""
+    code: int = 0
+
+
+def _options(evict: Evict) -> dict[str, object]:
+    """Of its deletion: this pod and none of the same name, and how long it has."""
+    grace = {} if evict.grace is None else {"gracePeriodSeconds": evict.grace}
+    return {"preconditions": {"uid": evict.uid}, **grace}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Writer:
@@ -42,6 +61,8 @@ class Writer:
         self._counts = counts
         self._has_to_go = has_to_go
         self._evict_failed = evict_failed
+        #: the API version of evictions
+        self.policy = "policy/v1"
         #: annotations that pods are to have, the latest, by uid
         self._notes: dict[str, dict[str, str]] = {}
         self._component = component
@@ -87,16 +108,53 @@ class Writer:
             _log.error("something could not be written, which is a bug of hived", exc_info=error)
 
     async def _evict(self, evict: Evict) -> None:
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": evict.uid}}
-        namespace, _, name = evict.key.partition("/")
-        _log.info("deleting pod %s: %s", evict.key, evict.why)
-        wanted = partial(self._has_to_go, evict.uid)  # it may be spared between two tries
-        status = await self._tried(lambda: self._api.delete(pod_path(namespace, name), options), evict.key, wanted)
-        self._counts.evictions["ok" if status == 200 else "gone" if status in _GONE else "failed"] += 1
-        if status not in (200, *_GONE):
+        """Once: what comes of it decides when it is tried again, and how."""
+        status = 404  # it was spared meanwhile, or is gone
+        async with self._gate:
+            if self._has_to_go(evict.uid):
+                try:
+                    await (self._delete(evict) if evict.delete else self._ask_to_go(evict))
+                except ApiError as error:
+                    status = error.status
+                    _log.info("pod %s has to go (%s), and stays for now: %s", evict.key, evict.why, error)
+                else:
+                    status = 200
+                    _log.info("pod %s %s: %s", evict.key, "deleted" if evict.delete else "evicted", evict.why)
+        done = "deleted" if evict.delete else "ok"
+        self._counts.evictions[{200: done, 404: "gone", 429: "blocked"}.get(status, "failed")] += 1
+        if status not in (200, 404):
             self._evict_failed(evict.uid)
         elif (untold := self._untold.pop(evict.uid, None)) is not None and status == 200:
             await self._tell(untold)  # nobody's pod goes without a word
+
+    async def _ask_to_go(self, evict: Evict) -> None:
+        """Its disruption budget is honoured, and the API server notes that the pod was disrupted."""
+        namespace, _, name = evict.key.partition("/")
+        metadata = {"name": name, "namespace": namespace}
+        body = {"apiVersion": self.policy, "kind": "Eviction", "metadata": metadata, "deleteOptions": _options(evict)}
+        answer = msgspec.json.decode(await self._api.post(eviction_path(namespace, name), body), type=_Status)
+        if answer.status == "Failure":  # which comes as a success where a pod has several budgets
+            raise ApiError(answer.message, answer.code)
+
+    async def _delete(self, evict: Evict) -> None:
+        """As kube-scheduler does it: the pod's status says that it was disrupted, so that its Job need not fail."""
+        namespace, _, name = evict.key.partition("/")
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{self._component}: {evict.why}",
+            "lastTransitionTime": _now(),
+        }
+        body = {"metadata": {"uid": evict.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self._api.patch(pod_status_path(namespace, name), body, "strategic")
+        except ApiError as error:
+            if error.status != 403:  # an account without that right still has what it reserved
+                raise
+            _log.warning("pod %s: it cannot be noted that it is disrupted: %s", evict.key, error)
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", **_options(evict)}
+        await self._api.delete(pod_path(namespace, name), options)
 
     async def _annotate(self, uid: str, key: str) -> None:
         """One after the other, so that the latest is the last; tried until the pod is gone."""
@@ -121,7 +179,7 @@ class Writer:
 
     async def _tell(self, tell: Tell) -> None:
         namespace, _, name = tell.key.partition("/")
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = _now()
         body = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -164,15 +222,11 @@ class Writer:
         self._tokens -= 1
         return True
 
-    async def _tried(
-        self, request: Callable[[], Coroutine[Any, Any, bytes]], key: str, wanted: Callable[[], bool] = lambda: True
-    ) -> int:
-        """The HTTP status in the end: 200, or that of the last failure; 404 for what is not wanted any more."""
+    async def _tried(self, request: Callable[[], Coroutine[Any, Any, bytes]], key: str) -> int:
+        """The HTTP status in the end: 200, or that of the last failure."""
         for number in range(_TRIES):
             try:
                 async with self._gate:
-                    if not wanted():
-                        return 404
                     await request()
             except ApiError as error:
                 status = error.status

@@ -163,7 +163,12 @@ class _OfEngine(Collector):
         errors = counts.api_errors.items()
         yield "api_errors", "Requests that Kubernetes refused or did not answer.", ("verb", "resource", "code"), errors
         yield "events_dropped", "Events that were not written.", (), [((), counts.events_dropped)]
-        yield "evictions", "Pods that were told to go.", ("result",), _results(counts.evictions, "gone", "failed")
+        yield (
+            "evictions",
+            "Pods that were told to go: evicted (ok), deleted in spite of their budget, or neither for now.",
+            ("result",),
+            _results(counts.evictions, "gone", "failed", "blocked", "deleted"),
+        )
 
     # -- who reads the cluster ------------------------------------------------------------------------------------
 
