@@ -18,8 +18,7 @@ larger than their tenant's cluster. Their turn never comes; they borrow when the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappush
-from operator import attrgetter
+from heapq import heappop, heappush
 
 from hived.cluster import Allocation, Kind, SharedCluster
 from hived.errors import InvariantError, ensure
@@ -27,8 +26,6 @@ from hived.errors import InvariantError, ensure
 from .decisions import Decision, Move, Preempt, Promote, Start
 from .protocols import Displaced, Policy, Reaction, Request
 from .queues import Entry, Status, TenantQueue
-
-_key = attrgetter("key")
 
 
 class Scheduler:
@@ -49,6 +46,8 @@ class Scheduler:
         #: every job that is not done
         self.jobs: dict[int, Entry] = {}
         self._borrowers: dict[Allocation, Entry] = {}
+        # tenants whose head may wait for nothing but GPUs of others
+        self._between: set[int] = set()
         # per size: the jobs that are first in a backlog
         self._firsts: dict[int, dict[Entry, None]] = {}
 
@@ -100,7 +99,7 @@ class Scheduler:
                 if queue.line and queue.line[0][1] is entry:  # it was its turn: now it is somebody else's
                     queues[entry.tenant] = queue
         if freed and not self.cluster.independent:
-            self._take_turns_of_all(decisions)
+            self._take_turns_of_all(self._between.union(queues), decisions)
         else:
             for queue in queues.values():
                 self._take_turns(queue, decisions)
@@ -114,23 +113,36 @@ class Scheduler:
         while head is not None and self._take_turn(head, decisions):
             head = queue.head()
 
-    def _take_turns_of_all(self, decisions: list[Decision]) -> None:
-        """Step 1, where one tenant's guaranteed GPUs may be another's: the first in the order goes first."""
-        heads = [head for queue in self.queues if (head := queue.head()) is not None]
-        heads.sort(key=_key, reverse=True)
+    def _take_turns_of_all(self, tenants: Iterable[int], decisions: list[Decision]) -> None:
+        """Step 1, where one tenant's guaranteed GPUs may be another's: the first in the order goes first.
+
+        ``tenants``: all of whose heads the turn may have come. O(tenants given * log tenants).
+        """
+        heads: list[tuple[tuple[int, ...], Entry]] = []
+
+        def next_of(tenant: int) -> None:
+            head = self.queues[tenant].head()
+            if head is not None:
+                heappush(heads, (head.key, head))
+            else:
+                self._between.discard(tenant)
+
+        for tenant in tenants:
+            next_of(tenant)
         while heads:
-            head = heads.pop()
+            _, head = heappop(heads)
             if self._take_turn(head, decisions):
-                following = self.queues[head.tenant].head()
-                if following is not None:
-                    heads.append(following)
-                    heads.sort(key=_key, reverse=True)
+                next_of(head.tenant)
 
     def _take_turn(self, entry: Entry, decisions: list[Decision]) -> bool:
-        """Whether it is guaranteed now."""
+        """Whether it is guaranteed now; else it is its tenant's head."""
         allocation = entry.allocation
         grant = self.cluster.guarantee(allocation, self._place)
         if grant is None:
+            if self.cluster.waits_for_others(entry.tenant, entry.request.gpus):
+                self._between.add(entry.tenant)
+            else:
+                self._between.discard(entry.tenant)
             return False
         if grant.victims:
             self._displace(grant.victims, entry, decisions)
@@ -244,6 +256,8 @@ class Scheduler:
         ensure(by_size == {entry: entry.request.gpus for entry in firsts}, "firsts of the backlogs, by size")
         for tenant, queue in enumerate(self.queues):
             head = queue.head()
+            if head is not None and self.cluster.waits_for_others(tenant, head.request.gpus):
+                ensure(tenant in self._between, f"tenant {tenant}'s head may wait for others")
             if head is not None and head.status is Status.WAITING and not self._lends:
                 waiting = [e for e in self.jobs.values() if e.tenant == tenant and e.status is Status.WAITING]
                 ensure(head is min(e for e in waiting if not e.outsized), f"tenant {tenant}'s head is its first job")

@@ -52,6 +52,9 @@ class HivedCluster(Lending):
             [Binder(pool, self.allocators[number]) for number, pool in cluster.pools] for cluster in self.clusters
         ]
 
+    def waits_for_others(self, tenant: int, gpus: int) -> bool:
+        return False
+
     def view(self, tenant: int) -> ClusterView:
         return self.clusters[tenant]
 

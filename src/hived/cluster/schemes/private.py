@@ -39,6 +39,9 @@ class PrivateClusters:
                 nodes += pool.hosts
         self._holders: dict[Allocation, None] = {}
 
+    def waits_for_others(self, tenant: int, gpus: int) -> bool:
+        return False
+
     def view(self, tenant: int) -> ClusterView:
         return self.clusters[tenant]
 

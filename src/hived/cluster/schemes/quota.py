@@ -84,6 +84,9 @@ class QuotaCluster(Lending):
         needs = gpus if gpus <= size else nodes_needed(gpus, size) * size
         return self.used[tenant].get(leaf_type, 0) + needs <= quota
 
+    def waits_for_others(self, tenant: int, gpus: int) -> bool:
+        return any(self.within_quota(tenant, number, gpus) for number in range(len(self.chains)))
+
     def view(self, tenant: int) -> ClusterView:
         return self._views[tenant]
 

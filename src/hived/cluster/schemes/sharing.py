@@ -30,6 +30,9 @@ class SharedCluster(Protocol):
     def independent(self) -> bool:
         """Whether a tenant's guaranteed requests depend on that tenant's own jobs alone."""
 
+    def waits_for_others(self, tenant: int, gpus: int) -> bool:
+        """Whether GPUs that other tenants give back may be all that a guaranteed request of this size lacks."""
+
     def view(self, tenant: int) -> ClusterView:
         """The cluster as this tenant's policy sees it."""
 
