@@ -20,10 +20,8 @@ from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.curves import LiveCurves
 from hived.server.live import VIEW, LiveSource
-from hived.server.mapping import chains
 from hived.server.stays import stays
 from hived.spec import spec_from_dict
-from hived.spec.compiled import ClusterSpec
 
 from ..engines.driver import STOPPED, Driver, job
 from ..engines.living import Lives, ended, printed, shell, state
@@ -79,6 +77,7 @@ def applied(before: pictures.Picture, update: pictures.Update) -> pictures.Pictu
         at=update.at,
         holders=list(holders.values()),
         bad=before.bad if update.bad is None else update.bad,
+        drained=before.drained if update.drained is None else update.drained,
         queue=before.queue if update.queue is None else update.queue,
         queue_total=update.queue_total,
         usage=update.usage,
@@ -88,24 +87,27 @@ def applied(before: pictures.Picture, update: pictures.Update) -> pictures.Pictu
 
 def in_order(picture: pictures.Picture) -> pictures.Picture:
     holders = sorted(picture.holders, key=lambda holder: int(holder.id))
-    return picture.model_copy(update={"holders": holders, "bad": sorted(picture.bad)})
+    return picture.model_copy(
+        update={"holders": holders, "bad": sorted(picture.bad), "drained": sorted(picture.drained)}
+    )
 
 
-def devices_of(spec: ClusterSpec, parts: list[pictures.Stretch]) -> set[tuple[str, int]]:
+def devices_of(layout: pictures.Layout, parts: list[pictures.Stretch]) -> set[tuple[str, int]]:
     """The devices of stretches, by an own way from the layout that a browser has."""
-    layout = chains(spec)
+    chains = layout.views[0].chains
     found = []
     for chain, node, first, count in parts:
-        indices = layout[chain].devices.get(node) or range(layout[chain].levels[layout[chain].node_level - 1].gpus)
-        found += [(layout[chain].nodes[node], list(indices)[leaf]) for leaf in range(first, first + count)]
+        indices = chains[chain].devices.get(node) or range(chains[chain].levels[chains[chain].node_level - 1].gpus)
+        name = chains[chain].nodes[node].removesuffix(" (not in the spec)")
+        found += [(name, list(indices)[leaf]) for leaf in range(first, first + count)]
     assert len(set(found)) == len(found), "a device is shown twice"
     return set(found)
 
 
-def check_picture(driver: Driver, picture: pictures.Picture) -> None:
+def check_picture(driver: Driver, picture: pictures.Picture, layout: pictures.Layout) -> None:
     """Against a naive count over all jobs."""
-    machine, spec = driver.machine, driver.machine.cluster.spec
-    everything = set(places(spec))
+    machine = driver.machine
+    everything = set(places(machine.cluster.spec))
     jobs = [found for found in driver.jobs.values() if not found.state.ended]
     held: set[tuple[str, int]] = set()
     kept: set[tuple[str, int]] = set()
@@ -118,7 +120,7 @@ def check_picture(driver: Driver, picture: pictures.Picture) -> None:
         if found.placement is None:
             continue
         own = {(pod.node, device) for pod in found.placement.pods for device in pod.leaf_cells}
-        assert devices_of(spec, shown[0].parts) == own & everything
+        assert devices_of(layout, shown[0].parts) == own
         assert len(shown[0].binding) == len(shown[0].parts)
         assert shown[0].stopping is (found.state is JobState.STOPPING)
         assert all(bool(text) is found.placement.guaranteed for text in shown[0].binding)
@@ -134,20 +136,29 @@ def check_picture(driver: Driver, picture: pictures.Picture) -> None:
             borrowed[found.spec.vc] += len(own)
         assert shown[0].kind == ("guaranteed" if found.guaranteed else "opportunistic")
     assert len(picture.holders) == sum(found.placement is not None for found in jobs)
-    bad = {place for place in [*machine.health.bad, *machine.health.drained] if place in everything}
-    assert devices_of(spec, picture.bad) == bad
+    shown_at_all = everything | held
+    bad = set(machine.health.bad) & shown_at_all
+    drained = (set(machine.health.drained) & shown_at_all) - bad
+    assert devices_of(layout, picture.bad) == bad
+    assert devices_of(layout, picture.drained) == drained
     assert picture.totals == pictures.Totals(
-        gpus=len(everything),
+        gpus=len(shown_at_all),
         guaranteed=sum(used.values()),
         opportunistic=sum(borrowed.values()),
         reserved=len((kept - held) & everything),
-        bad=len(bad),
+        bad=len(bad - held),
+        drained=len(drained - held),
         fragmentation=len(nodes) / len({node for node, _ in everything}),
     )
+    totals = picture.totals
+    counted = totals.guaranteed + totals.opportunistic + totals.reserved + totals.bad + totals.drained
+    assert totals.gpus - counted == len(everything - held - kept - bad - drained), "what is idle does not add up"
     waiting = Counter(found.spec.vc for found in jobs if not found.state.holds)
     assert picture.queue_total == sum(waiting.values())
     assert {int(row.id) for row in picture.queue} == {found.id for found in jobs if not found.state.holds}
     assert all(row.why for row in picture.queue)
+    assert sum(row.used for row in picture.usage) == totals.guaranteed
+    assert sum(row.borrowed for row in picture.usage) == totals.opportunistic
     for row in picture.usage:
         assert (row.used, row.borrowed, row.waiting) == (used[row.vc], borrowed[row.vc], waiting[row.vc])
         assert row.used <= row.reserved or machine.health.bad
@@ -188,7 +199,7 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
     choose = random.Random(seed)
     driver = Driver()
     source = looking_at(driver)
-    picture = source.picture(VIEW)
+    picture, layout = source.picture(VIEW), source.layout()
     for _ in range(60):
         one_fact(driver, choose)
         driver.now += choose.random()
@@ -197,12 +208,14 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
         update = source.update(VIEW, picture.seq)
         whole = source.picture(VIEW)
         if update is None:  # a new layout: the browser asks for everything
-            assert not driver.events or any(e.kind == "reconfigured" for e in driver.events[picture.seq :])
-            picture = whole
+            new = any(e.kind == "reconfigured" for e in driver.events[picture.seq :])
+            assert not driver.events or new or source.layout() != layout
+            picture, layout = whole, source.layout()
         else:
+            assert source.layout() == layout, "nobody was told of another layout"
             picture = applied(picture, update)
         assert in_order(picture) == in_order(whole)
-        check_picture(driver, whole)
+        check_picture(driver, whole, source.layout())
     check_stays(driver)
 
 
@@ -236,9 +249,9 @@ def test_reserved_gpus_that_are_still_in_use_are_not_idle() -> None:
     totals = source.picture(VIEW).totals
     assert totals.opportunistic == 6
     assert totals.reserved + totals.opportunistic <= totals.gpus
-    check_picture(driver, source.picture(VIEW))
+    check_picture(driver, source.picture(VIEW), source.layout())
     driver.gone(loan)
-    check_picture(driver, source.picture(VIEW))
+    check_picture(driver, source.picture(VIEW), source.layout())
 
 
 def test_an_update_from_nowhere_is_none() -> None:
@@ -303,7 +316,7 @@ def test_devices_of_several_nodes_kinds_and_numbers_are_where_they_are() -> None
     assert gang.state is half.state is JobState.RUNNING
     driver.do(lambda machine: machine.set_health([("b0", 6), ("a1", 3)], "NVML: lost", driver.now))
     picture = source.picture(VIEW)
-    check_picture(driver, picture)
+    check_picture(driver, picture, source.layout())
     shown = {holder.id: holder for holder in picture.holders}
     assert shown[str(gang.id)].binding[0].startswith("in rack's RACK, bound to number 0 of 1")
     assert shown[str(half.id)].binding == ["in half's B-HALF, bound to b0 GPUs 2-3"] or shown[str(half.id)].binding == [

@@ -173,7 +173,7 @@ def job_rows(jobs: list[Job]) -> list[tuple[str | Cell, ...]]:
             job.name,
             job.vc,
             f"{job.gpus:,}",
-            priority(job.priority),
+            "opp" if job.kind == "opportunistic" else priority(job.priority),
             Cell(job.state, STATE_STYLES[job.state]),
             age(now - job.submitted_at),
             runtime(job, now),
@@ -187,6 +187,8 @@ def _where_or_why(job: Job) -> str:
     place = where(job.placement)
     if job.state in ENDED:
         return job.reason or (f"exit code {job.exit_code}" if job.exit_code else "-")
+    if job.state in ("running", "stopping") and job.kind == "opportunistic" and job.priority >= 0 and job.reason:
+        return f"{place} as opportunistic: {job.reason}"
     if job.state in ("running", "stopping") or not job.reason:
         return place or "-"
     return f"{place} {job.reason}" if place else job.reason

@@ -21,7 +21,7 @@ from .screen import full_screen, has_screen
 
 #: told apart by the colour-blind too (Okabe and Ito)
 _COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#0072b2", "#999999")
-_USED, _BORROWED, _KEPT, _IDLE, _BAD = "█", "▒", "░", "·", "×"
+_USED, _BORROWED, _KEPT, _IDLE, _BAD, _DRAINED = "█", "▒", "░", "·", "×", "-"
 _BAR, _NARROW, _NARROW_BAR = 24, 90, 10
 _LEAST_ROWS = 3
 _AGAIN_S = 1.0  #: before the next try to reach an engine that does not answer
@@ -182,13 +182,15 @@ def _title(layout: Layout, picture: Picture, trouble: str) -> Text:
 
 def _totals(picture: Picture) -> Text:
     totals = picture.totals
-    idle = max(0, totals.gpus - totals.guaranteed - totals.opportunistic - totals.reserved - totals.bad)
+    used = totals.guaranteed + totals.opportunistic + totals.reserved
+    idle = max(0, totals.gpus - used - totals.bad - totals.drained)
     line = Text(f"{counted(totals.gpus, 'GPU')}: ")
     for number, words, sign, style in (
         (totals.guaranteed, "guaranteed", _USED, ""),
         (totals.opportunistic, "opportunistic", _BORROWED, ""),
         (totals.reserved, "kept for a job", _KEPT, ""),
         (totals.bad, "bad", _BAD, "red"),
+        (totals.drained, "drained", _DRAINED, "yellow"),
         (idle, "idle", _IDLE, "dim"),
     ):
         if number or words in ("guaranteed", "idle"):
@@ -229,6 +231,9 @@ def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width
     if not layout.views:
         return
     signs = _signs(picture, colours)
+    marks = {place: (_DRAINED, "yellow") for stretch in picture.drained for place in _places(stretch)}
+    marks |= {place: (_BAD, "bold red") for stretch in picture.bad for place in _places(stretch)}
+    signs = {**marks, **signs}
     for number, chain in enumerate(layout.views[0].chains):
         per_node = chain.levels[chain.node_level - 1].gpus
         label = (
@@ -242,9 +247,9 @@ def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width
                 line.append(f"{clean(chain.nodes[node]):<{label}} ")
                 for leaf in range(per_node):
                     sign, style = signs.get((number, node, leaf), (_IDLE, "dim"))
-                    line.append(
-                        sign * (wide if sign != _BAD else 1) + (" " if wide > 1 and sign == _BAD else ""), style
-                    )
+                    line.append(sign, style)
+                    if wide > 1:  # room to say that a device in use takes no more jobs
+                        line.append(*marks.get((number, node, leaf), (sign, style)))
                     if wide > 1 and leaf + 1 < per_node:
                         line.append(" ")
                 line.append("   ")
@@ -259,7 +264,6 @@ def _signs(picture: Picture, colours: dict[str, str]) -> dict[tuple[int, int, in
     ):  # who is there covers who comes
         sign = (kinds[holder.kind], colours.get(holder.vc, "white"))
         signs.update((place, sign) for stretch in holder.parts for place in _places(stretch))
-    signs.update((place, (_BAD, "bold red")) for stretch in picture.bad for place in _places(stretch))
     return signs
 
 

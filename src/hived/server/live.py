@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterable
 
 from hived.cluster.decisions import PodPlacement
+from hived.cluster.states import LeafState
 from hived.engines.local import telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.jobs import Job
 from hived.engines.local.model import Event, JobState
-from hived.errors import NotFoundError
+from hived.engines.places import Place
+from hived.errors import NotFoundError, RequestError
 
 from . import pictures
 from .curves import LiveCurves
@@ -35,19 +39,22 @@ class LiveSource:
         self._engine = engine
         self._title = title
         self._map = Map(engine.cluster.spec)
+        #: jobs whose devices beyond the spec the map shows, and the number of the event at which it was made
+        self._beyond: tuple[int, ...] = ()
+        self._mapped = 0
         self._curves = LiveCurves()
 
     def layout(self) -> pictures.Layout:
         """What does not change from moment to moment."""
-        spec = self._engine.cluster.spec
+        self._check(VIEW)
         return pictures.Layout(
             title=self._title,
             clock="unix",
             synthetic=self._engine.devices.simulated,
             start=self._engine.started_at,
             end=None,
-            vcs=virtual_clusters(spec),
-            views=[pictures.View(key=VIEW, label="this machine", chains=chains(spec))],
+            vcs=virtual_clusters(self._map.spec),
+            views=[pictures.View(key=VIEW, label="this machine", chains=chains(self._map.shown))],
         )
 
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:
@@ -60,6 +67,7 @@ class LiveSource:
             at=self._engine.clock(),
             holders=self._map.holders(seq, held),
             bad=self._bad(),
+            drained=self._drained(),
             queue=self._queue(0, _SHOWN),
             queue_total=sum(machine.occupancy.waiting.values()),
             usage=self._usage(),
@@ -73,7 +81,7 @@ class LiveSource:
         if not recent or seq > recent[-1].seq or seq + 1 < recent[0].seq:
             return None
         new = after(recent, seq)
-        if any(event.kind == "reconfigured" for event in new):
+        if seq < self._mapped:  # the map is another one since
             return None
         jobs = self._engine.machine.jobs
         touched = dict.fromkeys(event.job for event in new if event.job is not None)
@@ -86,7 +94,8 @@ class LiveSource:
             at=at,
             gone=[str(n) for n in touched if n not in jobs or jobs[n].placement is None],
             holders=[self._map.holder(_held(job)) for job in held],
-            bad=self._bad() if any(event.kind in _HARDWARE for event in new) else None,
+            bad=self._bad() if (hardware := any(event.kind in _HARDWARE for event in new)) else None,
+            drained=self._drained() if hardware else None,
             queue=self._queue(0, _SHOWN),
             queue_total=waiting,
             usage=self._usage(),
@@ -176,17 +185,34 @@ class LiveSource:
     def _check(self, view: str) -> None:
         if view != VIEW:
             raise NotFoundError(f"no view {view!r}; there is {VIEW}")
-        if self._map.spec is not self._engine.cluster.spec:
-            self._map = Map(self._engine.cluster.spec)
+        spec, held = self._engine.cluster.spec, self._engine.machine.beyond
+        if self._map.spec is not spec or self._beyond != tuple(held):
+            self._map = Map(spec, (pod for pods in held.values() for pod in pods))
+            self._beyond, self._mapped = tuple(held), self._engine.last_event
 
     def _bad(self) -> list[pictures.Stretch]:
+        return self._stretches(self._engine.machine.health.bad)
+
+    def _drained(self) -> list[pictures.Stretch]:
         health = self._engine.machine.health
+        return self._stretches(place for place in health.drained if place not in health.bad)
+
+    def _stretches(self, chosen: Iterable[Place]) -> list[pictures.Stretch]:
         by_node: dict[str, list[int]] = {}
-        for node, device in [*health.bad, *health.drained]:
+        for node, device in chosen:
             by_node.setdefault(node, []).append(device)
         found: list[pictures.Stretch] = []
         for node, devices in by_node.items():
-            found += self._map.stretches("", PodPlacement(node, tuple(sorted(set(devices)))))
+            found += self._map.stretches("", PodPlacement(node, tuple(sorted(devices))))
+        return found
+
+    def _unused(self, chosen: Iterable[Place]) -> int:
+        """How many of these devices nobody uses."""
+        machine = self._engine.machine
+        found = 0
+        for place in chosen:
+            with contextlib.suppress(RequestError):  # the spec has no such device
+                found += machine.cluster.leaf_state(*place) is LeafState.FREE and place not in machine.health.claimed
         return found
 
     def _queue(self, offset: int, limit: int) -> list[pictures.Waiting]:
@@ -219,7 +245,8 @@ class LiveSource:
             guaranteed=sum(counts.used.values()),
             opportunistic=sum(counts.lent.values()),
             reserved=kept_idle(machine.cluster, (job.placement for job in machine.reserved.values())),
-            bad=sum(count for _, _, _, count in self._bad()),
+            bad=self._unused(machine.health.bad),
+            drained=self._unused(place for place in machine.health.drained if place not in machine.health.bad),
             fragmentation=len(counts.nodes) / self._map.nodes if self._map.nodes else 0.0,
         )
 

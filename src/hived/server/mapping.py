@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Reversible, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Reversible, Sequence
+from dataclasses import replace
+from itertools import count, groupby
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from hived.cluster.cluster import Cluster
@@ -13,7 +14,7 @@ from hived.cluster.states import LeafState
 from hived.engines.lines import InLine, Lines
 from hived.engines.local.telling import ranges
 from hived.errors import InvariantError
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 
 from . import pictures
 
@@ -44,14 +45,17 @@ class Held(NamedTuple):
 class Map:
     """Nodes and devices of a spec as the numbers that pictures have. O(nodes) to make."""
 
-    def __init__(self, spec: ClusterSpec) -> None:
+    def __init__(self, spec: ClusterSpec, beyond: Iterable[PodPlacement] = ()) -> None:
+        """``beyond``: what jobs hold that the spec may lack. That has chains of its own, after those of the spec."""
         self.spec = spec
-        self.gpus = sum(chain.gpus for chain in spec.chains)
         self._numbers: dict[str, list[tuple[int, int]]] = {}
         for number, chain in enumerate(spec.chains):
             for node, name in enumerate(chain.node_names):
                 self._numbers.setdefault(name, []).append((number, node))
         self.nodes = len(self._numbers)
+        #: the spec with what is beyond it, as it is shown
+        self.shown = replace(spec, chains=(*spec.chains, *self._beyond(beyond)))
+        self.gpus = sum(chain.gpus for chain in self.shown.chains)
         #: GPUs that each VC reserved, in the order of the spec
         self.reserved = {vc.name: vc.gpus for vc in virtual_clusters(spec)}
         self._chains = {chain.name: number for number, chain in enumerate(spec.chains)}
@@ -92,13 +96,29 @@ class Map:
         self._shown[held.id] = held, holder
         return holder
 
+    def _beyond(self, held: Iterable[PodPlacement]) -> Iterator[ChainSpec]:
+        """A chain per node that has devices which the spec lacks."""
+        devices: dict[str, set[int]] = {}
+        for pod in held:
+            devices.setdefault(pod.node, set()).update(pod.leaf_cells)
+        following = count(len(self.spec.chains))
+        for node, wanted in sorted(devices.items()):
+            for number, at in self._numbers.get(node, ()):
+                chain = self.spec.chains[number]
+                wanted -= {chain.device_index(at, leaf) for leaf in range(chain.gpus_per_node)}
+            if wanted:
+                many, name = len(wanted), f"{node} (not in the spec)"
+                levels = (LevelSpec("GPU", 1, 1), LevelSpec("NODE", many, many))
+                self._numbers.setdefault(node, []).append((next(following), 0))
+                yield ChainSpec(name, levels, 2, 1, (name,), {0: tuple(sorted(wanted))})
+
     def stretches(self, chain: str, pod: PodPlacement) -> list[pictures.Stretch]:
         """Where devices of a node are, in this chain before others."""
         first = self._chains.get(chain, -1)
         found: list[pictures.Stretch] = []
         left = set(pod.leaf_cells)
         for number, node in sorted(self._numbers.get(pod.node, ()), key=lambda place: (place[0] != first, place)):
-            spec = self.spec.chains[number]
+            spec = self.shown.chains[number]
             indices = spec.device_indices.get(node) or range(spec.gpus_per_node)
             leaves = [leaf for leaf, device in enumerate(indices) if device in left]
             left -= {spec.device_index(node, leaf) for leaf in leaves}
@@ -107,7 +127,7 @@ class Map:
 
     def whole(self, node: str) -> list[pictures.Stretch]:
         """All of a node."""
-        return [(number, at, 0, self.spec.chains[number].gpus_per_node) for number, at in self._numbers.get(node, ())]
+        return [(number, at, 0, self.shown.chains[number].gpus_per_node) for number, at in self._numbers.get(node, ())]
 
     def parts(self, placement: Placement, vc: str) -> tuple[list[pictures.Stretch], list[str]]:
         """Where a placement is, and per part in which cell of ``vc`` it stands: "" for an opportunistic one."""
@@ -123,7 +143,7 @@ class Map:
     def binding(self, part: pictures.Stretch, level: int, vc: str) -> str:
         """The reserved cell that a guaranteed part stands in."""
         chain, node, first, _ = part
-        spec = self.spec.chains[chain]
+        spec = self.shown.chains[chain]
         size = spec.levels[level - 1].gpus
         leaf = node * spec.gpus_per_node + first
         cell = leaf // size
@@ -173,7 +193,9 @@ def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
 def usage(
     gpus: int, reserved: Mapping[str, int], used: Counter[str], lent: Counter[str], waiting: Counter[str]
 ) -> list[pictures.Usage]:
-    """Each VC of ``reserved``, of a cluster of ``gpus``. O(VCs)."""
+    """Each VC of ``reserved``, of a cluster of ``gpus``, and each other that still has GPUs. O(VCs)."""
+    gone = sorted(vc for vc in {*+used, *+lent} if vc not in reserved)
+    reserved = {**reserved, **dict.fromkeys(gone, 0)}
     idle = {vc: max(0, size - used[vc]) for vc, size in reserved.items()}
     # GPUs that nobody reserved are lent first; what is lent beyond them is idle in some VC
     beyond = max(0, sum(lent.values()) - max(0, gpus - sum(reserved.values())))

@@ -139,7 +139,8 @@ class Totals(Model):
     guaranteed: int
     opportunistic: int
     reserved: int  #: idle, kept for a job that waits for others to go
-    bad: int
+    bad: int  #: faulty, and nobody uses them
+    drained: int = 0  #: healthy, kept from new jobs, and nobody uses them
     #: share of nodes that cannot give all their GPUs to one guaranteed job since some are in guaranteed use
     fragmentation: float
 
@@ -160,7 +161,8 @@ class Picture(Model):
     seq: int
     at: float
     holders: list[Holder]
-    bad: list[Stretch]
+    bad: list[Stretch]  #: faulty, in use or not
+    drained: list[Stretch] = Field(default_factory=list)  #: healthy, kept from new jobs, in use or not
     queue: Annotated[list[Waiting], Field(description="the first 200 in line")]
     queue_total: int
     usage: list[Usage]
@@ -175,6 +177,7 @@ class Update(Model):
     gone: list[str]  #: ids of holders that hold nothing any more
     holders: list[Holder]  #: new or changed ones
     bad: list[Stretch] | None  #: None: as before
+    drained: list[Stretch] | None = None  #: None: as before
     queue: list[Waiting] | None
     queue_total: int
     usage: list[Usage]
@@ -190,6 +193,7 @@ def updated(picture: Picture, update: Update) -> Picture:
         at=update.at,
         holders=[*(holder for holder in picture.holders if holder.id not in gone), *update.holders],
         bad=picture.bad if update.bad is None else update.bad,
+        drained=picture.drained if update.drained is None else update.drained,
         queue=picture.queue if update.queue is None else update.queue,
         queue_total=update.queue_total,
         usage=update.usage,

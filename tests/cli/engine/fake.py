@@ -287,6 +287,7 @@ class Engine:
                 for job in holding
             ],
             bad=[],
+            drained=[(0, NODES.index(node), device, 1) for node, device in sorted(self.drained)],
             queue=[
                 Waiting(
                     id=str(job.id), name=job.name, vc=job.vc, gpus=job.gpus, priority=job.priority,
@@ -301,6 +302,9 @@ class Engine:
             ],
             totals=Totals(
                 gpus=8, guaranteed=sum(used.values()), opportunistic=sum(lent.values()), reserved=0, bad=0,
+                drained=len(
+                    self.drained - {(task.node, at) for job in holding for task in job.placement for at in task.devices}
+                ),
                 fragmentation=0.5,
             ),
         )  # fmt: skip

@@ -69,6 +69,28 @@ def test_top_in_a_pipe_is_printed_once(hived: Hived, engine: Engine) -> None:
     assert told["totals"]["guaranteed"] == 4
 
 
+def test_a_drained_device_in_use_has_its_job_in_the_picture_and_all_devices_add_up(
+    hived: Hived, engine: Engine
+) -> None:
+    # it was counted as in use and as bad, and its cell was a cross
+    engine.add(gpus=2)
+    hived("drain", "node-0")
+    lines = hived("top").out.splitlines()
+    assert lines[1].startswith("8 GPUs: █ 2 guaranteed   - 2 drained   · 4 idle")
+    (nodes,) = [line for line in lines if line.startswith("node-0")]
+    assert nodes.split("node-1")[0].split() == ["node-0", "█-", "█-", "--", "--"]
+
+
+def test_ps_and_top_say_alike_what_runs_as_opportunistic_and_why(hived: Hived, engine: Engine) -> None:
+    job = engine.add(gpus=2)
+    engine.change(job, kind="opportunistic", reason="virtual cluster vision is no more")
+    told, (shown,) = hived("ps").out.splitlines()[1], [
+        line for line in hived("top").out.splitlines() if line.split()[:2] == ["1", "train-1"]
+    ]  # fmt: skip
+    assert told.split()[4] == shown.split()[4] == "opp"
+    assert told.endswith("node-0:0-1 as opportunistic: virtual cluster vision is no more")
+
+
 @pytest.mark.parametrize("key", ["q", "\x03"])
 def test_top_is_live_until_somebody_leaves(running: Running, key: str) -> None:
     engine = running.engine

@@ -52,6 +52,7 @@ class LiveStub:
         self.line: list[Waiting] = []
         self.bad: list[Stretch] = []
         self.over: list[Ended] = []  #: jobs that have ended, the latest first
+        self.drained: list[Stretch] = []
         self.updates: list[Update] = []
         self.rebuilt = 0  #: number of the latest update that another cluster came with
         self._layout = self._make_layout()
@@ -74,6 +75,7 @@ class LiveStub:
         gone: Sequence[str] = (),
         queue: list[Waiting] | None = None,
         bad: list[Stretch] | None = None,
+        drained: list[Stretch] | None = None,
     ) -> None:
         """The next moment."""
         for ref in gone:
@@ -97,6 +99,8 @@ class LiveStub:
             self.line = queue
         if bad is not None:
             self.bad = bad
+        if drained is not None:
+            self.drained = drained
         totals = self.totals()
         sample = Sample(
             at=time.time(),
@@ -112,6 +116,7 @@ class LiveStub:
                 gone=list(gone),
                 holders=list(holders),
                 bad=bad,
+                drained=drained,
                 queue=None if queue is None else queue[:200],
                 queue_total=len(self.line),
                 usage=self.usage(),
@@ -178,6 +183,7 @@ class LiveStub:
             at=time.time(),
             holders=list(self.holders.values()),
             bad=self.bad,
+            drained=self.drained,
             queue=self.line[:200],
             queue_total=len(self.line),
             usage=self.usage(),

@@ -138,3 +138,25 @@ def test_dragging_moves_a_map_that_is_near_and_opens_nothing(show: Show) -> None
     after = shown.page.evaluate("[__hived.app.map.camera.x, __hived.app.map.camera.y]")
     assert after == [pytest.approx(before[0] - 90), pytest.approx(before[1] - 40)]
     assert shown.page.locator("#job").is_hidden()
+
+
+def test_a_drained_gpu_in_use_shows_its_job_and_is_called_drained(show: Show) -> None:
+    # it was called bad, and its job was nowhere to be seen
+    source = small_cluster()
+    shown = show(source)
+    source.change(drained=[(0, 0, 0, 1), (0, 0, 3, 1)], bad=[(0, 0, 4, 1), (0, 0, 7, 1)])
+    shown.until("__hived.app.cells.bad[0] === 2 && __hived.app.cells.bad[4] === 1")
+    assert shown.colour(0) == BLUE
+    assert shown.colour(4) == GREEN
+    assert shown.colour(3) == shown.colour(7), "nobody is there"
+    for leaf, words in (
+        (0, ("resnet-1", "drained: no new job")),
+        (4, ("bad: no job",)),
+        (3, ("Drained GPU",)),
+        (7, ("Bad GPU",)),
+    ):
+        assert all(word in shown.hover(leaf) for word in words)
+    assert "bad" not in shown.hover(0)
+    source.change(drained=[], bad=[])
+    shown.until("__hived.app.cells.bad.every((one) => one === 0)")
+    assert "drained" not in shown.hover(0)

@@ -3,6 +3,8 @@
 export const GUARANTEED = 0;
 export const OPPORTUNISTIC = 1;
 export const STOPPING = 2; // a bit beside the kind
+export const BAD = 1;
+export const DRAINED = 2;
 
 /** One view's leaves. A leaf's number counts through all chains. */
 export class Cells {
@@ -25,14 +27,14 @@ export class Cells {
     this.leaves = leaves;
     this.look = new Int32Array(leaves); //: 0 idle, else 4 * (slot + 1) + kind and stopping, of who runs there
     this.kept = new Int32Array(leaves); //: 0, else slot + 1 of the job it is reserved for
-    this.bad = new Uint8Array(leaves);
+    this.bad = new Uint8Array(leaves); //: 0, BAD or DRAINED; whoever runs there runs on
     this.rounds = new Uint32Array(leaves); //: the change that last touched it
     this.round = 0;
     this.known = false; //: whether there was a picture
     this.holders = new Map(); //: id -> holder; a job can run and have more reserved, so the key is id and layer
     this.slots = []; //: slot -> holder
     this.free = [];
-    this.badParts = [];
+    this.badParts = [[], []]; //: bad, drained
   }
 
   /** All of a picture. Returns the numbers of the leaves that look different from before. */
@@ -41,7 +43,7 @@ export class Cells {
     const now = new Map(picture.holders.map((holder) => [keyOf(holder), holder]));
     const gone = [...this.holders.values()].filter((holder) => !now.has(keyOf(holder)));
     const news = picture.holders.filter((holder) => !same(this.holders.get(keyOf(holder)), holder));
-    return this.#change(gone, news, picture.bad);
+    return this.#change(gone, news, [picture.bad, picture.drained ?? []]);
   }
 
   /** What changed since. Returns the same. */
@@ -53,7 +55,8 @@ export class Cells {
       const other = (holder.kind === "reserved" ? "r" : "k") + holder.id;
       if (this.holders.has(other) && !update.holders.some((one) => keyOf(one) === other)) gone.push(this.holders.get(other));
     }
-    return this.#change(gone, update.holders, update.bad);
+    const [bad, drained] = this.badParts;
+    return this.#change(gone, update.holders, [update.bad ?? bad, update.drained ?? drained]);
   }
 
   #change(gone, news, bad) {
@@ -93,9 +96,10 @@ export class Cells {
       });
     }
     this.free.push(...freed);
-    if (bad && JSON.stringify(bad) !== JSON.stringify(this.badParts)) {
-      this.each(this.badParts, (leaf) => { remember(leaf); this.bad[leaf] = 0; });
-      this.each(bad, (leaf) => { remember(leaf); this.bad[leaf] = 1; });
+    if (JSON.stringify(bad) !== JSON.stringify(this.badParts)) {
+      this.each(this.badParts.flat(), (leaf) => { remember(leaf); this.bad[leaf] = 0; });
+      this.each(bad[1], (leaf) => { remember(leaf); this.bad[leaf] = DRAINED; });
+      this.each(bad[0], (leaf) => { remember(leaf); this.bad[leaf] = BAD; });
       this.badParts = bad;
     }
     const changed = [];

@@ -9,7 +9,8 @@ const KINDS = [
   ["reserved", "reserved", "Kept for a job that waits for others to go"],
   ["stopping", "stopping", "Told to end; its GPUs are free soon"],
   ["idle", "idle", "Nobody uses it"],
-  ["bad", "bad", "Faulty or drained: no job is placed there"],
+  ["bad", "bad", "Faulty: no job is placed there; on a GPU in use, the sign is in the corner"],
+  ["drained", "drained", "Kept from new jobs by its owner; on a GPU in use, the sign is in the corner"],
 ];
 
 export function kindsLegend(parent) {

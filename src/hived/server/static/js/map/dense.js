@@ -1,7 +1,7 @@
 // The map when a GPU is a few pixels: pixels are written straight into a buffer. Nodes keep one pixel of air between
 // them; a GPU's share of its node is cut at whole pixels, so nothing blurs however far out.
 
-import { GUARANTEED, OPPORTUNISTIC } from "../cells.js";
+import { DRAINED, GUARANTEED, OPPORTUNISTIC } from "../cells.js";
 import { mix, parts } from "../palette.js";
 
 const OPAQUE = 0xff000000;
@@ -135,13 +135,14 @@ export class Dense {
 
   paint(leaf, [left, top, right, bottom]) {
     const { cells } = this;
-    if (cells.bad[leaf]) {
+    const look = cells.look[leaf];
+    const bad = cells.bad[leaf];
+    if (bad && !look) {
       const speck = Math.min(right - left, bottom - top) < 6;
       this.fill(speck ? this.badSpeck : this.bad, left, top, right, bottom);
-      if (!speck) this.cross(left, top, right, bottom);
+      if (!speck) this.cross(left, top, right, bottom, bad === DRAINED);
       return;
     }
-    const look = cells.look[leaf];
     if (look) {
       const vc = this.number.get(cells.slots[(look >> 2) - 1].vc) ?? 7;
       if ((look & 1) === OPPORTUNISTIC) this.hatch(this.pale[vc], this.solid[vc], left, top, right, bottom);
@@ -150,6 +151,7 @@ export class Dense {
     } else this.fill(this.idle, left, top, right, bottom);
     const kept = cells.kept[leaf];
     if (kept) this.outline(this.solid[this.number.get(cells.slots[kept - 1].vc) ?? 7], !look, left, top, right, bottom);
+    if (bad) this.fill(this.bad, right - Math.ceil((right - left) / 3), bottom - Math.ceil((bottom - top) / 3), right, bottom);
   }
 
   fill(colour, left, top, right, bottom) {
@@ -190,14 +192,14 @@ export class Dense {
     }
   }
 
-  cross(left, top, right, bottom) {
+  cross(left, top, right, bottom, half) {
     const { pixels, width } = this;
     const w = right - left;
     const h = bottom - top;
     for (let step = 0; step < Math.max(w, h); step++) {
       const x = Math.floor((step * w) / Math.max(w, h));
       const y = top + Math.floor((step * h) / Math.max(w, h));
-      for (const at of [left + x, right - 1 - x]) {
+      for (const at of half ? [left + x] : [left + x, right - 1 - x]) {
         if (at >= 0 && at < width && y >= 0 && y < this.height) pixels[y * width + at] = this.badMark;
       }
     }

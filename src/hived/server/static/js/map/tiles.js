@@ -1,6 +1,6 @@
 // The map when a GPU is a tile: rounded, framed by the cells it is in, with as many words as there is room for.
 
-import { OPPORTUNISTIC, STOPPING, short } from "../cells.js";
+import { DRAINED, OPPORTUNISTIC, STOPPING, short } from "../cells.js";
 
 const SANS = getComputedStyle(document.documentElement).getPropertyValue("--sans") || "system-ui, sans-serif";
 
@@ -134,10 +134,10 @@ export class Tiles {
     if (w < 14) context.rect(x, y, w, h);
     else context.roundRect(x + 0.75, y + 0.75, w - 1.5, h - 1.5, radius); // strokes stay inside: nothing is left behind
     let ink = palette.soft;
-    if (bad) {
+    if (bad && !runner) {
       context.fillStyle = palette.bad;
       context.fill();
-      this.#cross(x, y, w, h);
+      this.#cross(x, y, w, h, bad === DRAINED);
       ink = palette.badMark;
     } else if (runner) {
       const shade = palette.vc(runner.vc);
@@ -153,6 +153,7 @@ export class Tiles {
       }
       ink = lent || leaving ? palette.ink : shade.text;
       if (keeper) this.#keep(palette.vc(keeper.vc), x, y, w, h, radius, true);
+      if (bad) this.#corner(x, y, w, h, bad === DRAINED);
     } else if (keeper) {
       const shade = palette.vc(keeper.vc);
       context.fillStyle = this.#pattern("kept", shade);
@@ -181,14 +182,15 @@ export class Tiles {
     const small = clamp(w * 0.075, 9, 12);
     const big = clamp(w * 0.105, 9, 16);
     const room = w - 2 * inset;
-    const who = bad ? null : runner ?? keeper;
+    const health = bad === DRAINED ? "drained" : bad ? "bad" : "";
+    const who = runner ?? (bad ? null : keeper);
     // on a hatch, words stand on a plate of their own
     const look = cells.look[leaf];
     const plate = who && (!runner || look & 1 || look & STOPPING) ? (runner ? palette.vc(runner.vc).pale : palette.panel) : who && palette.vc(who.vc).mark ? palette.vc(who.vc).solid : null;
     const top = y + inset + small * 0.5;
     this.#text(String(device), x + inset, top, room, small, 600, ink, plate);
-    if (bad) {
-      if (w > 60) this.#text("bad", x + w - inset, top, room / 2, small, 600, ink, palette.bad, "right");
+    if (bad && !who) {
+      if (w > 60) this.#text(health, x + w - inset, top, room - 3 * small, small, 600, ink, palette.bad, "right");
       return;
     }
     if (!who) {
@@ -196,7 +198,8 @@ export class Tiles {
       return;
     }
     if (h < 29) return;
-    const state = runner?.stopping ? "stopping" : runner ? (runner.kind === "opportunistic" ? "opportunistic" : "") : "reserved";
+    const kind = runner?.stopping ? "stopping" : runner ? (runner.kind === "opportunistic" ? "opportunistic" : "") : "reserved";
+    const state = [health, kind].filter(Boolean).join(", ");
     if (w > 96 && state) this.#text(state, x + w - inset, top, room - 3 * small, small, 500, ink, plate, "right");
     const middle = h > 84 ? y + h - inset - small * 1.35 - big * 0.62 : y + h - inset - big * 0.5;
     this.#text(who.name, x + inset, middle, room, big, 600, ink, plate);
@@ -224,7 +227,18 @@ export class Tiles {
     context.setLineDash([]);
   }
 
-  #cross(x, y, w, h) {
+  /** A device in use that takes no more jobs: the sign of an idle one, small, in the corner that has no words. */
+  #corner(x, y, w, h, drained) {
+    const { context, palette } = this;
+    const side = clamp(Math.min(w, h) * 0.3, 3, 18);
+    const left = x + w - side - Math.min(3, w * 0.08);
+    const top = y + h - side - Math.min(3, h * 0.08);
+    context.fillStyle = palette.bad;
+    context.fillRect(left, top, side, side);
+    if (side >= 6) this.#cross(left, top, side, side, drained);
+  }
+
+  #cross(x, y, w, h, half) {
     const { context } = this;
     const inset = Math.min(w, h) * 0.24;
     context.strokeStyle = this.palette.badMark;
@@ -233,8 +247,10 @@ export class Tiles {
     context.beginPath();
     context.moveTo(x + w / 2 - h / 2 + inset, y + inset);
     context.lineTo(x + w / 2 + h / 2 - inset, y + h - inset);
-    context.moveTo(x + w / 2 + h / 2 - inset, y + inset);
-    context.lineTo(x + w / 2 - h / 2 + inset, y + h - inset);
+    if (!half) {
+      context.moveTo(x + w / 2 + h / 2 - inset, y + inset);
+      context.lineTo(x + w / 2 - h / 2 + inset, y + h - inset);
+    }
     context.stroke();
     context.lineCap = "butt";
   }

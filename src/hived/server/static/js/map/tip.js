@@ -1,5 +1,6 @@
 // What a GPU's tile stands for, in words: for the tip beside the pointer, and for who listens.
 
+import { DRAINED } from "../cells.js";
 import { el } from "../dom.js";
 import { duration } from "../format.js";
 import { dress } from "../palette.js";
@@ -17,7 +18,7 @@ export function about(cells, leaf, clock, now) {
   const lines = [["where", `${node}, GPU ${device}`], ["cell", [type, where].filter(Boolean).join(" · ")]];
   const runner = cells.runner(leaf);
   const keeper = cells.keeper(leaf);
-  if (cells.bad[leaf]) lines.push(["health", "bad: no job is placed here until it is healthy again"]);
+  if (cells.bad[leaf]) lines.push(["health", cells.bad[leaf] === DRAINED ? "drained: no new job is placed here" : "bad: no job is placed here until it is healthy again"]);
   for (const holder of [runner, keeper].filter(Boolean)) {
     if (holder === keeper && runner) lines.push(["kept for", `${holder.name} (${holder.vc})`]);
     else {
@@ -29,7 +30,7 @@ export function about(cells, leaf, clock, now) {
     if (bound) lines.push(["binding", bound]);
   }
   const who = runner ?? keeper;
-  return { title: who ? who.name : cells.bad[leaf] ? "Bad GPU" : "Idle", vc: who?.vc ?? null, lines };
+  return { title: who ? who.name : ["Idle", "Bad GPU", "Drained GPU"][cells.bad[leaf]], vc: who?.vc ?? null, lines };
 }
 
 /** The same as one sentence. */

@@ -8,7 +8,8 @@ const PARTS = [
   ["opportunistic", "Opportunistic", "Share of all GPUs that run jobs on what others leave idle; given back at once"],
   ["reserved", "Reserved", "Idle GPUs kept for a job that waits for others to go"],
   ["idle", "Idle", "Healthy GPUs that nobody uses"],
-  ["bad", "Bad", "Faulty or drained GPUs: no job is placed there"],
+  ["bad", "Bad", "Faulty GPUs that nobody uses: no job is placed there"],
+  ["drained", "Drained", "Healthy GPUs that nobody uses, kept from new jobs by their owner"],
 ];
 
 export class TotalsLine {
@@ -32,8 +33,8 @@ export class TotalsLine {
 
   show(totals, queueTotal) {
     const { gpus } = totals;
-    const idle = Math.max(0, gpus - totals.guaranteed - totals.opportunistic - totals.reserved - totals.bad);
-    const values = { ...totals, idle };
+    const idle = Math.max(0, gpus - totals.guaranteed - totals.opportunistic - totals.reserved - totals.bad - (totals.drained ?? 0));
+    const values = { drained: 0, ...totals, idle };
     PARTS.forEach(([key], at) => {
       this.#set(key, count(values[key]), gpus ? percent(values[key] / gpus) : "");
       this.bar.children[at].style.flexGrow = values[key];
