@@ -17,6 +17,18 @@ def plural(number: int, word: str) -> str:
     return word if number == 1 else f"{word}s"
 
 
+def shortened(text: str, most: int) -> str:
+    """At most so many characters of ``text``, cut between words.
+
+    >>> shortened("it starts when others end", 20)
+    'it starts when ...'
+    """
+    if len(text) <= most:
+        return text
+    head, space, _ = text[: most - 3].rpartition(" ")
+    return f"{head}{space}..." if space else f"{text[: most - 3]}..."
+
+
 def duration(seconds: float) -> str:
     """``3 m 20 s``, in the two largest units that say something."""
     left = max(0, round(seconds))

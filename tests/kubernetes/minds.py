@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from datetime import UTC, datetime
 from typing import Any
 
 from hived import CheckedCluster
@@ -154,7 +155,7 @@ class World:
                 namespace="team",
                 uid=f"{name}-{rank}-{next(self._numbers)}",
                 labels=labels,
-                creation_timestamp="1970-01-01T00:10:00Z",
+                creation_timestamp=datetime.fromtimestamp(self.now, UTC).isoformat(),
             ),
             spec=PodSpec(containers=[Container(name="main", resources=Resources(limits={keys.GPU: gpus}))]),
         )

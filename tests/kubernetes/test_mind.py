@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hived.engines.kubernetes import answering, keys
 from hived.engines.kubernetes.explaining import explain, explain_pod, reasons, shortly
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.engines.kubernetes.objects import Owner, Pod
+from hived.engines.kubernetes.standing import created_at
 from hived.engines.kubernetes.turns import Evict, Wake
 from hived.errors import ConflictError, NotFoundError
 from hived.spec import load_spec
@@ -678,6 +680,125 @@ def test_who_asks_why_is_told_that_an_eviction_is_refused() -> None:
     world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
     evictions(world, 5.0)
     assert "the eviction of t/loan was refused (a disruption budget" in explain(world.mind, gang(world, "loan"), None)
+
+
+# -- what people are told ----------------------------------------------------------------------------------------------
+
+
+def waits(world: World) -> Counter[str]:
+    """Events of each waiting pod, about its waiting."""
+    return Counter(told.uid for told in world.told if told.reason == "HivedWaiting")
+
+
+def test_a_place_in_a_queue_is_no_reason_for_an_event() -> None:
+    """Twelve pods that ended made thousands: one for each pod behind, each time."""
+    world = World(flat_spec(("a", 1)))
+    first = [pod(f"first-{i}", 1, created=i) for i in range(4)]
+    run(world, *first)
+    crowd = [pod(f"late-{i:02}", 1, created=10 + i) for i in range(30)]
+    world.create(*crowd)
+    for one in crowd:
+        world.ask(one.metadata.uid)
+    for number in range(20):
+        gone = next(uid for uid, there in world.pods.items() if there.spec.node_name)
+        world.remove(gone)
+        world.deliver_all()
+        world.active |= {uid for uid, there in world.pods.items() if not there.spec.node_name}
+        world.quiet()
+        assert len(world.pods) == 33 - number
+    assert set(waits(world).values()) <= {1, 2}
+
+
+def test_an_event_says_when_the_reason_has_become_another() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    run(world, pod("one", 4))
+    two = pod("two", 4)
+    world.create(two)
+    world.ask(two.metadata.uid)
+    assert waits(world)[two.metadata.uid] == 1
+    run(world, pod("loan", 4, "b", priority="-1"))
+    world.delete("uid-t-one")
+    world.kubelet()
+    world.deliver_all()
+    world.set_node(node("n0", cordoned=True))
+    world.set_node(node("n1", cordoned=True))
+    world.active.add(two.metadata.uid)
+    world.quiet()
+    assert waits(world)[two.metadata.uid] == 2
+    assert "were not kept from jobs" in next(t.message for t in reversed(world.told) if t.uid == two.metadata.uid)
+
+
+def test_no_message_is_cut_in_a_word() -> None:
+    world = World(flat_spec(("a", 1)))
+    run(world, pod("a-pod-whose-name-is-so-long-that-what-is-said-of-it-cannot-be-said-in-full", 4))
+    late = pod("late", 4)
+    world.create(late)
+    entry = world.mind.asked(late, None, world.usable, world.now)
+    _, found = answering.answer(world.mind, entry, world.usable, True)
+    said = next(iter((found.FailedAndUnresolvableNodes or {}).values()))
+    full = "hived: " + " ".join(shortly(world.mind, gang(world, late.metadata.name))[0].split())
+    assert len(full) > 140
+    assert said.endswith(" ...")
+    assert full.startswith(said.removesuffix("..."))
+
+
+def test_what_has_become_of_a_nodes_health_is_said() -> None:
+    world = World(flat_spec(("a", 2)))
+    world.set_node(node("n0", cordoned=True))
+    world.set_node(node("n1", bad="0,2"))
+    world.set_node(node("n0"))
+    said = [change.text for change in world.mind.recent if change.kind == "node"]
+    assert said == [
+        "n0 is kept from jobs: it is cordoned",
+        "GPUs 0, 2 of n1 are kept from jobs: marked by its annotation hived.io/bad-devices",
+        "n0 is healthy",
+    ]
+
+
+def test_ages_are_those_of_the_pods_and_not_of_the_service() -> None:
+    world = World(flat_spec(("a", 1)))
+    created = created_at(pod("x", created=3600))
+    world.now = created + 5
+    run(world, pod("one", 4, created=3600))
+    world.create(pod("two", 4, created=3600))
+    world.now = created + 7200
+    world.restart()
+    assert gang(world, "one").since == created
+    assert gang(world, "two").since == created
+    assert "for 2 h now" in explain(world.mind, gang(world, "two"), world.now)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("hived.io/prority", "is hived.io/priority meant?"),
+        ("hived.io/groupsize", "is hived.io/group-size meant?"),
+        ("hived.io/xyz", "there are hived.io/vc, hived.io/priority,"),
+    ],
+)
+def test_a_misspelt_label_is_not_ignored_in_silence(label: str, words: str) -> None:
+    world = World(flat_spec(("a", 1)))
+    one = pod("one", 1)
+    one = replace(one, metadata=replace(one.metadata, labels={**(one.metadata.labels or {}), label: "7"}))
+    world.create(one)
+    assert world.ask(one.metadata.uid) == "refused"
+    assert words in str(world.mind.pods[one.metadata.uid].refused)
+
+
+def test_a_misspelt_label_of_a_pod_that_runs_takes_nothing_from_it() -> None:
+    world = World(flat_spec(("a", 1)))
+    run(world, pod("one", 1))
+    world.write(labelled(world.pods["uid-t-one"], prority="7"))
+    world.restart()
+    assert gang(world, "one").state is GangState.PLACED
+
+
+def test_a_misspelt_virtual_cluster_is_named_where_none_is_found() -> None:
+    world = World(flat_spec(("a", 1)))
+    one = pod("one", 1, None, vcc="a")
+    world.create(one)
+    assert world.ask(one.metadata.uid) == "refused"
+    assert "is hived.io/vc meant?" in str(world.mind.pods[one.metadata.uid].refused)
 
 
 # -- how long a loan may take to end -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hived.errors import InvariantError, RequestError
 from .adopting import Found, Unknown, gather, without
 from .errors import AskError
 from .gangs import Gang, GangEvent, GangState, PodEntry
-from .standing import created_at, gpus_of, standing_slots
+from .standing import bound_at, created_at, gpus_of, standing_slots
 from .state import MindState
 from .turns import Tell
 
@@ -176,7 +176,10 @@ def _founded(mind: MindState, found: Found, placement: Placement, kept: list[Pod
             entry.gang, entry.ask, entry.bound, entry.binding, entry.place = gang, found.ask, True, False, place
             gang.pods[entry.uid] = entry
     kind = "guaranteed" if core.guaranteed else "opportunistic"
-    mind.becomes(gang, GangEvent.PLACED, core, at, f"{kind}; it runs already")
+    since = min((bound_at(entry.pod) for entry in gang.pods.values()), default=at)
+    mind.becomes(gang, GangEvent.PLACED, core, min(at, since or at), f"{kind}; it runs already")
+    if gang.name in mind.to_bind:
+        mind.to_bind[gang.name] = at
     gang.widest = gpus_of(placement)
     uids = [None if entry is None else entry.uid for entry in kept]
     gang.slots = standing_slots(zip(placement.pods, uids, strict=True), core)

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from .explaining import explain_pod, shortly
-from .gangs import GangState, PodEntry
+from hived.cluster.reasons import ReasonKind
+from hived.words import shortened
+
+from .explaining import explain_pod, reasons, shortly
+from .gangs import Gang, GangState, PodEntry
 from .objects import Pod
 from .state import MindState
 from .turns import Bind, Tell
@@ -127,7 +130,7 @@ def answer(
     if gang.state is GangState.PLACED and gang.placement is not None and entry.slot is not None:
         node = gang.placement.pods[entry.slot].node
         if node in offered:
-            entry.waited = False
+            entry.waited, entry.told = False, ""
             return "node", Answer(NodeNames=[node])
         entry.waited = True
         if some:
@@ -137,33 +140,39 @@ def answer(
             why = f"bound to {node} whatever kube-scheduler makes of it"
             return "forced", refusal(why, offered, unresolvable)
         text = f"its place is on {node}, which kube-scheduler does not take for it"
-        tell(mind, entry, text)
+        _tell(mind, entry, "not offered", text)
         return "not offered", refusal(text, offered, unresolvable)
     entry.waited = True
     if gang.state is GangState.RESERVED:
         why = shortly(mind, gang)[0]
-        tell(mind, entry, explain_pod(mind, entry, None))
+        _tell(mind, entry, _gist(mind, gang), explain_pod(mind, entry, None))
         return "preempting", refusal(why, offered, unresolvable)
     text = explain_pod(mind, entry, None)
     why = next(iter(shortly(mind, gang)), text.rpartition("\n- ")[2])
-    tell(mind, entry, text)
+    _tell(mind, entry, _gist(mind, gang), text)
     return "wait", refusal(why, offered, unresolvable)
 
 
-def tell(mind: MindState, entry: PodEntry, text: str) -> None:
-    """An Event of a pod, where that is news."""
-    head, _, rest = text.partition("\n")
-    gist = rest or head
+def _gist(mind: MindState, gang: Gang) -> str:
+    """The decisive reason for a gang's waiting, in a word: its numbers, and who is before it, are no news."""
+    kinds = [reason.kind for reason in reasons(mind, gang)]
+    own = [kind for kind in kinds if kind is not ReasonKind.BEHIND_OTHERS]
+    return (own or kinds)[0].value if kinds else gang.state.value
+
+
+def _tell(mind: MindState, entry: PodEntry, gist: str, text: str) -> None:
+    """An Event of a pod, where its ``gist`` is news."""
     if entry.told != gist:
         entry.told = gist
-        reasons = "; ".join(line.removeprefix("- ") for line in rest.splitlines())
-        line = f"{head.rstrip(':')}: {reasons}" if reasons else head
-        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", line[:_LONGEST_EVENT]))
+        head, _, rest = text.partition("\n")
+        found = "; ".join(line.removeprefix("- ") for line in rest.splitlines())
+        line = f"{head.rstrip(':')}: {found}" if found else head
+        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT)))
 
 
 def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
     """The same reason for all nodes. ``unresolvable``: preempting would not help either."""
-    nodes = ForAll(offered, f"hived: {' '.join(why.split())}"[:_LONGEST])
+    nodes = ForAll(offered, shortened(f"hived: {' '.join(why.split())}", _LONGEST))
     if unresolvable:
         return Answer(NodeNames=[], FailedAndUnresolvableNodes=nodes)
     return Answer(NodeNames=[], FailedNodes=nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 
 from hived.cluster.requests import HIGHEST, OPPORTUNISTIC, Member, Request
@@ -116,8 +117,28 @@ def ask(pod: Pod, members: tuple[Member, ...] | None = None) -> Ask:
     vc = pod.label(keys.VC)
     if vc is None:
         what = f"label {keys.VC} or annotation {keys.POD_SPEC}"
-        raise AskError("vc", f"it asks for GPUs and names no virtual cluster; give it the {what}")
+        unknown = _unknown_label(pod)
+        more = f" ({unknown})" if unknown else ""
+        raise AskError("vc", f"it asks for GPUs and names no virtual cluster; give it the {what}{more}")
     return _from_labels(pod, vc, members)
+
+
+def check_labels(pod: Pod) -> None:
+    """Raise :class:`AskError` where a pod by labels has one of ours that is none: it would be without effect."""
+    if pod.annotation(keys.POD_SPEC) is None and (unknown := _unknown_label(pod)):
+        raise AskError("labels", unknown)
+
+
+def _unknown_label(pod: Pod) -> str:
+    """What is wrong with a label of a pod that begins like ours, and what may be meant; "" where there is none."""
+    known = {*keys.LABELS, keys.TURN, keys.ROLE}
+    for label in sorted(pod.metadata.labels or ()):
+        if label.startswith(keys.PREFIX) and label not in known:
+            words = [one.removeprefix(keys.PREFIX) for one in keys.LABELS]
+            meant = get_close_matches(label.removeprefix(keys.PREFIX), words, 1)
+            way_out = f"is {keys.PREFIX}{meant[0]} meant?" if meant else f"there are {', '.join(keys.LABELS)}"
+            return f"label {_word(label)} is not known; {way_out}"
+    return ""
 
 
 def check_grace(pod: Pod, ask: Ask, most: int) -> None:

@@ -16,6 +16,7 @@ import yaml
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.spec.compiled import ClusterSpec
+from hived.words import shortened
 
 from . import keys
 from .asking import MOST_PODS
@@ -104,7 +105,7 @@ def _parsed(text: str) -> BindInfo:
         pod = PodPlacement(_name(value["node"]), _devices(value["leafCellIsolation"]))
         chain = str(value.get("cellChain") or "")
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
+        what = f"{error} is missing" if isinstance(error, KeyError) else shortened(" ".join(str(error).split()), 200)
         raise AskError("bind-info", f"{where} cannot be understood: {what}") from None
     if pod not in pods or len(pods) > MOST_PODS:
         raise AskError("bind-info", f"{where}: its own place is not one of the {len(pods)} of its group")

@@ -114,7 +114,7 @@ class PodEntry:
         self.refused: AskError | None = None
         #: whether kube-scheduler was told to wait with it, and so has to be told when it can go
         self.waited = False
-        #: what its latest Event said
+        #: what its latest Event was about: a reason in a word, or what is wrong
         self.told = ""
         #: whether it was told to go
         self.evicted = False

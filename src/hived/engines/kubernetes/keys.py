@@ -40,6 +40,13 @@ WITHIN = f"{_OURS}/within"
 #: label: ``true``: when preempted by its own VC, runs on as opportunistic while it can
 LAZY_PREEMPTION = f"{_OURS}/lazy-preemption"
 
+#: labels by which a pod says what it asks for
+LABELS = (
+    VC, PRIORITY, GROUP, GROUP_SIZE, GANG, LEAF_CELL_TYPE, PINNED_CELL, WITHIN, LAZY_PREEMPTION,
+)  # fmt: skip
+#: what all of them begin with
+PREFIX = f"{_OURS}/"
+
 #: labels that the JobSet controller gives all pods of a JobSet
 JOBSET, JOBSET_UID = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/jobset-uid"
 

@@ -166,9 +166,7 @@ class Mind(Decider):
     def _asks_anew(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
         """What a waiting pod asks for has changed, or may be understood by now."""
         try:
-            ask = asking.ask(entry.pod, members or entry.members)
-            asking.check_grace(entry.pod, ask, self.nodes.grace_of_loans(ask.vc))
-            same = entry.gang is not None and ask == entry.ask
+            same = entry.gang is not None and self.understood(entry.pod, members or entry.members) == entry.ask
         except AskError:
             same = False
         if not same:

@@ -9,6 +9,7 @@ from hived.cluster.cluster import Cluster
 from hived.engines.places import Place, places, reserved_gpus
 from hived.errors import ensure
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, ClusterSpec
+from hived.words import plural
 
 from . import keys
 from .objects import Node
@@ -191,6 +192,21 @@ class Nodes:
         ensure(self.bad_nodes.keys() <= self.devices.keys(), "bad nodes are of the spec")
 
     # -- looking --------------------------------------------------------------------------------------------------
+
+    def situation(self, name: str) -> str:
+        """What is kept from jobs of a node of the spec, and why, in words. O(its devices)."""
+        if name in self.bad_nodes:
+            return f"{name} is kept from jobs: {self.bad_nodes[name]}"
+        bad: dict[str, list[int]] = {}
+        for device in self.devices[name]:
+            if (why := self.bad_devices.get((name, device))) is not None:
+                bad.setdefault(why, []).append(device)
+        parts = [
+            f"{plural(len(devices), 'GPU')} {', '.join(map(str, sorted(devices)))} of {name} "
+            f"{'is' if len(devices) == 1 else 'are'} kept from jobs: {why}"
+            for why, devices in bad.items()
+        ]
+        return "; ".join(parts) or f"{name} is healthy"
 
     @property
     def missing(self) -> list[str]:

@@ -69,6 +69,7 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     status: str = ""
     reason: str | None = None
     message: str | None = None
+    last_transition_time: str | None = None  #: RFC 3339
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -17,10 +17,20 @@ _NUMBERS = re.compile(r"(\d{1,18})")
 
 def created_at(pod: Pod) -> float:
     """When a pod was created, in seconds since the epoch; 0 where it does not say."""
+    return _seconds(pod.metadata.creation_timestamp)
+
+
+def _seconds(text: str | None) -> float:
     try:
-        return datetime.fromisoformat(pod.metadata.creation_timestamp or "").timestamp()
+        return datetime.fromisoformat(text or "").timestamp()
     except ValueError:
         return 0.0
+
+
+def bound_at(pod: Pod) -> float:
+    """When a bound pod got its node, in the same way; when it was created, where it does not say that."""
+    found = [c for c in pod.status.conditions or () if c.type == "PodScheduled" and c.status == "True"]
+    return _seconds(found[0].last_transition_time if found else None) or created_at(pod)
 
 
 def in_rank_order(entries: Iterable[PodEntry]) -> list[PodEntry]:

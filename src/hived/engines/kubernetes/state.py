@@ -19,6 +19,7 @@ from .errors import AskError
 from .foreign import ForeignPods
 from .gangs import Change, Gang, GangEvent, GangState, PodEntry, next_gang_state
 from .nodes import Nodes
+from .objects import Pod
 from .standing import created_at, gpus_of, standing_slots
 from .turns import Annotate, Instruction, Tell, Wake
 
@@ -89,8 +90,7 @@ class MindState:
         self.refused.pop(entry.uid, None)
         self.outside.pop(entry.uid, None)
         try:
-            ask = asking.ask(entry.pod, members)
-            asking.check_grace(entry.pod, ask, self.nodes.grace_of_loans(ask.vc))
+            ask = self.understood(entry.pod, members)
         except AskError as error:
             self.refuse(entry, error)
             return
@@ -115,13 +115,21 @@ class MindState:
         else:
             self.line_up(gang)
 
+    def understood(self, pod: Pod, members: tuple[Member, ...] | None) -> asking.Ask:
+        """What a pod that waits asks for. Raises :class:`AskError`, also where one that runs already is left alone."""
+        ask = asking.ask(pod, members)
+        asking.check_grace(pod, ask, self.nodes.grace_of_loans(ask.vc))
+        asking.check_labels(pod)
+        return ask
+
     def new_gang(self, ask: asking.Ask, submitted_at: float, at: float) -> Gang:
         """The first pod of a gang is there."""
         self._number += 1
-        gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, at)
+        since = min(at, submitted_at or at)  # the service may be younger than its pods
+        gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since)
         self.books.add(gang)
         text = f"{counted(gang.gpus, 'GPU')} of {ask.vc}, for {counted(ask.size, 'pod')}"
-        gang.remember(self.note("waiting", gang.name, at, text))
+        gang.remember(self.note("waiting", gang.name, since, text))
         return gang
 
     def refuse(self, entry: PodEntry, error: AskError) -> None:
@@ -396,8 +404,8 @@ class MindState:
         """Tell the core what is new of nodes; what that changes may let others go."""
         news = self.nodes.apply()
         if news:
-            shown = ", ".join(news[:8]) + (f" and {len(news) - 8} more" if len(news) > 8 else "")
-            self.note("node", "", at, f"health has changed: {shown}")
+            more = f"; and {len(news) - 8} more nodes have changed" if len(news) > 8 else ""
+            self.note("node", "", at, "; ".join(map(self.nodes.situation, news[:8])) + more)
             self.lost_reservations("hardware under it turned bad", at)
             for gang in [gang for node in news for gang in self.gangs_on(node)]:
                 self.flee(gang, at)

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from hived.words import shortened
+
 from . import keys
 from .api import ApiError, KubeApi
 from .counts import Counts
@@ -192,7 +194,7 @@ class Writer:
                 "uid": tell.uid,
             },
             "reason": tell.reason,
-            "message": tell.message[:1024],
+            "message": shortened(tell.message, 1024),
             "type": "Warning" if tell.warning else "Normal",
             "source": {"component": self._component},
             "firstTimestamp": now,

@@ -45,8 +45,7 @@ def plan(mind: Mind, objects: Sequence[Object], namespace: str) -> list[PlannedG
                 if not asking.concerns(pod):
                     continue
                 members = members_of(thing, where) if asking.gang_owner(pod) is not None and is_gang(thing) else None
-                ask = asking.ask(pod, members)
-                asking.check_grace(pod, ask, mind.nodes.grace_of_loans(ask.vc))
+                ask = mind.understood(pod, members)
             except InputError as error:
                 raise InputError(f"{where} {pod.metadata.name}: {error}") from None
             asks.setdefault(ask.group, ask)
