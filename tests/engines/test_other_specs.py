@@ -21,6 +21,8 @@ from hived.errors import ConflictError, InputError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
+from . import driver
+from .driver import Driver
 from .living import Lives, ended, other_spec, printed, shell
 
 STAYS = "echo here; sleep 1000"
@@ -255,3 +257,27 @@ def test_a_device_that_was_given_twice_before_is_given_to_nobody_until_both_have
             assert (whole.outcome == "now") is (runs is None)
 
     lives.live(story)
+
+
+def test_what_a_job_holds_beyond_the_spec_is_told_and_nobody_is_blamed_for_it() -> None:
+    engine = Driver(EIGHT)
+    for _ in range(2):
+        engine.submit(driver.job("vision", 4))
+    _, last = engine.jobs.values()
+    engine.restart(other_spec(("vision", 4), devices=4))
+    told = explain(engine.machine, engine.jobs[last.id], engine.now)
+    for words in (
+        "runs on 4 GPUs", "on node GPUs 4-7", "the spec of now lacks node GPUs 4-7", "it asked to be guaranteed",
+        "nobody else is given them",
+    ):  # fmt: skip
+        assert words in told
+    engine.restart(other_spec(("speech", 8)))
+    told = explain(engine.machine, engine.jobs[last.id], engine.now)
+    assert "no cells of its VC stand under it now" in told
+    assert "why: virtual cluster vision is no more" in told
+    assert "others" not in told
+    engine.submit(driver.job("speech", 8))
+    engine.gone(engine.jobs[last.id])
+    told = explain(engine.machine, engine.jobs[last.id], engine.now)
+    assert "it is opportunistic and had to go for train-3 of VC speech" in told
+    engine.check_record()

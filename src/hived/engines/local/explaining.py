@@ -74,7 +74,7 @@ def explain(machine: Machine, job: Job, at: float) -> str:
             lines = [by_rank(machine.cluster.explain(job.name), job.spec.tasks)]
             if job.id in machine.beyond:
                 lines = _beyond(machine, job)
-            if job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
+            elif job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
                 lines.append(f"- why: {job.reason}")
             if job.state is JobState.STOPPING:
                 lines.append(f"- it is being stopped ({job.reason}); it has {machine.grace_s(job):g} s for that")
@@ -97,7 +97,7 @@ def _beyond(machine: Machine, job: Job) -> list[str]:
     """Where a job runs that holds devices which the core cannot attribute to it."""
     assert job.placement is not None
     kept = place_text({"pods": machine.beyond[job.id]})
-    own = "" if job.spec.opportunistic else "; it asked to be guaranteed, and is again once a spec has them in its VC"
+    own = "" if job.spec.opportunistic else "; it asked to be guaranteed, and is again once a spec has them for its VC"
     return [
         f"{job.name} runs on {counted(job.gpus, 'GPU')}:",
         *(f"- on {place_text({'pods': [pod]})}" for pod in job.placement.pods),

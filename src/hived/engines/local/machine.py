@@ -134,7 +134,14 @@ class Machine:
         self.health.again()
         data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
         self._note("reconfigured", at, None, {"kept": len(report.kept), **data})
-        self._standing_changed(report, at)
+        vcs = {vc.name for vc in spec.virtual_clusters}
+        still = {
+            job.name: f"the cells that {job.vc} has now cannot stand where it runs"
+            if job.vc in vcs
+            else f"virtual cluster {job.vc} is no more"
+            for job in self.occupancy.displaced.values()
+        }
+        self._standing_changed(report, at, still)
         self._lost_reservations("the cluster was reconfigured", at)
         self.lines.stir()
         return report
@@ -332,15 +339,24 @@ class Machine:
             self._lost_reservations("hardware under them turned bad", at)
             self.lines.stir()
 
-    def _standing_changed(self, report: Reconfiguration, at: float) -> None:
-        """The core has put all running groups where they are once more: under other cells, perhaps, or none."""
-        why = dict(report.downgraded) | {
-            name: f"the spec lacks devices of it on {', '.join(nodes)}" for name, nodes in report.lost
-        }
+    def _standing_changed(
+        self, report: Reconfiguration, at: float, still: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """The core has put all running groups where they are once more: under other cells, perhaps, or none.
+
+        ``still``: why those were not made guaranteed that had lost it before.
+        """
+        lost = {name: f"the spec lacks devices of it on {', '.join(nodes)}" for name, nodes in report.lost}
+        why = {**still, **dict(report.downgraded), **lost}
         self.beyond.clear()
         for job in self.jobs.values():
             if job.state.holds:
                 self._stands(job, why.get(job.name, "the cluster has a new spec"), at)
+                if job.id in self.occupancy.displaced and job.state is JobState.RUNNING:
+                    assert job.placement is not None
+                    if (reason := why.get(job.name, job.reason)) != job.reason:
+                        same = placement_data(job.placement)
+                        self._happens(job, JobEvent.REBOUND, at, {"why": reason, "placement": same})
                 core = self.cluster.group(job.name).placement
                 assert job.placement is not None
                 left = _without(job.placement.pods, set() if core is None else _devices(core))
