@@ -95,13 +95,27 @@ def test_the_status_says_who_decides_and_how_the_cluster_stands(
         "nodes   2: 2 healthy",
         "GPUs    16: 6 guaranteed, 2 opportunistic, 8 idle",
         "groups  2 placed, 1 waiting",
-        "safety  every VC can have what it reserved, with 1 cell to spare where it is tightest",
+        "safety  no VC can take what the spec reserves for another, with 1 cell to spare where it is tightest",
+        "now     all 16 reserved GPUs can be had",
     ]
     assert lines(table) == [
         ["VC", "RESERVED", "USED", "BORROWED", "WAITING"],
         ["vision", "8", "6", "0", "1"],
         ["speech", "8", "0", "2", "0"],
     ]
+
+
+def test_safety_is_of_the_spec_and_what_can_be_had_now_is_said_apart(
+    hived: Hived, cluster: str, service: FakeService
+) -> None:
+    # with half of the GPUs bad it said that every VC can have what it reserved
+    service.changes = {"bad": 8, "unavailable": 8}
+    said = hived("status").out
+    assert "every VC can have" not in said
+    assert "safety  no VC can take what the spec reserves for another, with 1 cell to spare" in said
+    assert "now     8 of 16 reserved GPUs can be had; 8 are bad or kept for others\n" in said
+    service.changes |= {"doomed": 1}
+    assert "kept for others, 1 reserved cell cannot be healthy (hived vc show VC)" in hived("status").out
 
 
 def test_what_is_wrong_is_in_the_status(hived: Hived, cluster: str, service: FakeService) -> None:

@@ -236,3 +236,15 @@ def test_a_loan_uses_what_is_left_of_broken_nodes() -> None:
         driver.set_device(node, 0, healthy=False)
     driver.wait(lent("whole", "a", 4))
     driver.bind(lent("rest", "a", (2, 3)))
+
+
+def test_what_a_vc_cannot_have_now_is_counted_apart_from_safety() -> None:
+    driver = Driver(flat({"a": 2, "b": 2}))
+    assert driver.cluster.unavailable() == {"a": 0, "b": 0}
+    driver.bind(wants("job", "a", 4), suggested=["n0"])
+    driver.set_node("n0", healthy=False)
+    assert driver.cluster.unavailable() == {"a": 4, "b": 0}
+    for name in ("n1", "n2", "n3"):
+        driver.set_node(name, healthy=False)
+    assert driver.cluster.unavailable() == {"a": 8, "b": 8}
+    assert min(row.margin for row in driver.cluster.check_safety()) == 0

@@ -124,7 +124,7 @@ class FakeService:
             guaranteed=sum(group.gpus for group in self.all if group.kind == "guaranteed"),
             opportunistic=sum(group.gpus for group in self.all if group.kind == "opportunistic"), reserved=0, bad=0,
             foreign=0, foreign_pods=[], groups={state: states.count(state) for state in dict.fromkeys(states)},
-            vcs=[self._summary(name) for name in VCS], doomed=0,
+            vcs=[self._summary(name) for name in VCS], doomed=0, unavailable=0,
                 safety_margin=1,
         )  # fmt: skip
         return status.model_copy(update=self.changes)

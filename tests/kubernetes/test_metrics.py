@@ -245,6 +245,7 @@ def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> N
         kinds.update(
             {(vc.name, "reserved"): mind.nodes.reserved_gpus(vc.name) for vc in mind.cluster.spec.virtual_clusters}
         )
+        kinds.update({(vc, "unavailable"): number for vc, number in mind.cluster.unavailable().items() if number})
         assert told.by("hived_vc_gpus", "vc", "kind") == kinds
         margins = {(row.chain, str(row.level)): row.margin for row in mind.cluster.check_safety()}
         assert told.by("hived_safety_margin_cells", "chain", "level") == {k: v for k, v in margins.items() if v}

@@ -490,6 +490,19 @@ def test_the_status_is_told_when_sharing_safety_is_broken_and_says_so() -> None:
     assert (told.safety_margin, told.guaranteed) == (-1, 4)
 
 
+def test_reserved_gpus_that_are_bad_are_told_apart_from_safety() -> None:
+    world = Asked()
+    service = EngineService(world, may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
+    before = service.status()
+    assert (before.unavailable, before.doomed) == (0, 0)
+    world.runs("vision", 4)
+    for name in list(world.known.nodes.devices):
+        world.known.node_gone(name, 0.0)
+    told = service.status()
+    assert told.unavailable == sum(vc.reserved for vc in told.vcs) > 0
+    assert told.safety_margin == 0
+
+
 def test_a_picture_is_made_anew_of_what_changed_alone_and_all_who_look_at_one_moment_share_it() -> None:
     world = World()
     gangs = [world.runs("vision", 4), world.runs("research", 2)]

@@ -53,7 +53,10 @@ def _print(told: Status, address: str) -> None:
     facts.append(("GPUs", _gpus(told)))
     facts += [("", styled(line, "yellow")) for line in told.foreign_pods]
     groups = ", ".join(f"{number:,} {clean(state)}" for state, number in told.groups.items() if number)
-    facts += [("groups", groups or "none"), ("safety", _safety(told.safety_margin, told.doomed))]
+    facts += [("groups", groups or "none"), ("safety", _safety(told.safety_margin))]
+    reserved = sum(vc.reserved for vc in told.vcs)
+    if told.ready and reserved:
+        facts.append(("now", _now(reserved, told.unavailable, told.doomed)))
     print_facts(facts)
     if told.vcs:
         typer.echo()
@@ -96,14 +99,22 @@ def _gpus(told: Status) -> Text:
     return line.append(f", {idle:,} idle")
 
 
-def _safety(margin: int | None, doomed: int) -> str:
+def _safety(margin: int | None) -> str:
+    """What the spec promises, whatever is bad."""
     if margin is None:
         return "nothing is reserved"
     if margin < 0:
         return "broken: some VC cannot have what it reserved; this is a bug, and the log of the engine has more"
     spare = f"with {counted(margin, 'cell')} to spare where it is tightest"
+    return f"no VC can take what the spec reserves for another, {spare}"
+
+
+def _now(reserved: int, unavailable: int, doomed: int) -> str | Text:
+    """What of it can be had, with the hardware as it is."""
+    if not unavailable:
+        return f"all {reserved:,} reserved GPUs can be had"
+    left = reserved - unavailable
+    line = f"{left:,} of {reserved:,} reserved GPUs can be had; {unavailable:,} are bad or kept for others"
     if doomed:
-        return (
-            f"{counted(doomed, 'reserved cell')} cannot be healthy (hived vc show VC); the others can be had, {spare}"
-        )
-    return f"every VC can have what it reserved, {spare}"
+        line += f", {counted(doomed, 'reserved cell')} cannot be healthy (hived vc show VC)"
+    return styled(line, "yellow")

@@ -373,6 +373,14 @@ class Cluster:
         self._settle()
         return looking.doomed(self._state)
 
+    def unavailable(self) -> dict[str, int]:
+        """Per VC: how many of the leaf cells that it reserved it cannot have now, since they are bad. O(VCs + bad).
+
+        Safety is of the spec, and says nothing of this: no other VC can take what is reserved, and hardware can.
+        """
+        self._settle()
+        return looking.unavailable(self._state)
+
     def inspect(self, vc: str | None = None) -> Inspection:
         """All physical and virtual cells as they are now; with ``vc``, the virtual ones of that VC alone.
 

@@ -169,6 +169,14 @@ def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
     return tuple(found)
 
 
+def unavailable(state: State) -> dict[str, int]:
+    """Per VC: leaf cells of its own that it cannot have now, since they are bad. O(VCs + its hosts with bad ones)."""
+    return {
+        vc: sum(t.pool.bad[host].bit_count() for t in of_tenant for host in t.binder.sick)
+        for vc, of_tenant in zip(state.tenants, state.tenancies, strict=True)
+    }
+
+
 def records(state: State) -> tuple[Record, ...]:
     """Every group that runs, by name. O(groups)."""
     groups = state.groups

@@ -217,7 +217,8 @@ class About(Model):
     jobs: dict[str, int]
     """How many per state."""
     safety_margin: int | None
-    """Least cells to spare over all levels; None: nothing is reserved; -1: sharing safety is broken, which is a bug."""
+    """Of the spec, whatever is bad: least cells to spare over all levels. None: nothing is reserved; -1: sharing safety
+    is broken, which is a bug."""
 
 
 class SpecText(Model):

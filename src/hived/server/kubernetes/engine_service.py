@@ -68,6 +68,7 @@ class EngineService:
                 groups=none,
                 vcs=[],
                 doomed=0,
+                unavailable=0,
                 safety_margin=None,
             )
         missing = mind.nodes.missing
@@ -97,6 +98,7 @@ class EngineService:
             groups=mind.books.per_state(),
             vcs=[self._summary(mind, vc.name) for vc in spec.virtual_clusters],
             doomed=len(mind.cluster.doomed()),
+            unavailable=sum(mind.cluster.unavailable().values()),
             safety_margin=safety_margin(mind.cluster),
         )
 

@@ -111,7 +111,8 @@ class _OfEngine(Collector):
         """Gauges: name, help, labels, and who reads them."""
         yield (
             "safety_margin_cells",
-            "Cells to spare at a level of a chain, however its VCs claim what they reserved; never below 0.",
+            "Cells to spare at a level of a chain, however its VCs claim what they reserved; never below 0. Of the "
+            "spec: what is bad is counted by vc_gpus.",
             ("chain", "level"),
             self._margins,
         )
@@ -124,7 +125,8 @@ class _OfEngine(Collector):
         )
         yield (
             "vc_gpus",
-            "GPUs that a VC has reserved, uses as its own, and has borrowed of others.",
+            "GPUs that a VC has reserved, uses as its own, has borrowed of others, and has reserved but cannot have "
+            "now (unavailable: bad, or kept for pods that HiveD did not place).",
             ("vc", "kind"),
             self._vc_gpus,
         )
@@ -197,10 +199,12 @@ class _OfEngine(Collector):
             yield (state,), number
 
     def _vc_gpus(self, mind: MindState) -> Iterator[Row]:
+        unavailable = mind.cluster.unavailable()
         for vc in self._vcs(mind):
             yield (vc, "reserved"), mind.nodes.reserved_gpus(vc)
             yield (vc, "used"), mind.books.used[vc]
             yield (vc, "borrowed"), mind.books.lent[vc]
+            yield (vc, "unavailable"), unavailable.get(vc, 0)
 
     def _groups(self, mind: MindState) -> Iterator[Row]:
         known = self._vcs(mind)

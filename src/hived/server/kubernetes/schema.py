@@ -80,8 +80,11 @@ class Status(Model):
     vcs: list[VcSummary]
     doomed: int
     """Reserved cells that cannot be healthy any more."""
+    unavailable: int
+    """GPUs that VCs reserved and cannot have now, since they are bad or kept for pods that HiveD did not place."""
     safety_margin: int | None
-    """Least cells to spare over all levels; None: nothing is reserved; -1: sharing safety is broken, which is a bug."""
+    """Of the spec, whatever is bad: least cells to spare over all levels. None: nothing is reserved; -1: sharing safety
+    is broken, which is a bug."""
 
 
 class GroupPod(Model):
