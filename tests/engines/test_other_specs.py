@@ -179,7 +179,8 @@ def test_jobs_that_a_spec_took_the_cells_of_have_them_again_under_one_that_fits(
     lives.live(story)
     assert [job.guaranteed for job in look(lives, other_spec(("default", 8)))] == [False, False]
     assert [job.guaranteed for job in look(lives, other_spec(("default", 8)))] == [False, False]
-    assert [job.guaranteed for job in look(lives, SHARED)] == [True, True]
+    again = look(lives, SHARED)
+    assert [(job.guaranteed, job.reason) for job in again] == [(True, "the cluster has a new spec")] * 2
     finish(lives)
 
 

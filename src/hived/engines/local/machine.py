@@ -351,7 +351,8 @@ class Machine:
         self.beyond.clear()
         for job in self.jobs.values():
             if job.state.holds:
-                self._stands(job, why.get(job.name, "the cluster has a new spec"), at)
+                news = "the cluster has a new spec"
+                self._stands(job, news if self.cluster.group(job.name).guaranteed else why.get(job.name, news), at)
                 if job.id in self.occupancy.displaced and job.state is JobState.RUNNING:
                     assert job.placement is not None
                     if (reason := why.get(job.name, job.reason)) != job.reason:
