@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hived.errors import HivedError
 from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, Waiting, updated
 from hived.words import counted
 
@@ -82,7 +81,7 @@ class _Live:
         self._picture: Picture | None = None
         self._heard = 0.0  #: when the picture came
         self._trouble = ""
-        self._failure: HivedError | None = None  #: what it cannot go on with
+        self._failure: Exception | None = None  #: what it cannot go on with
         self._begun = threading.Event()
         self._left = False
 
@@ -116,11 +115,8 @@ class _Live:
                         raise
                     self._trouble = str(error)
                 time.sleep(_AGAIN_S)
-        except HivedError as error:
+        except Exception as error:  # raised where it is seen: by who draws
             self._failure = error
-        except Exception:
-            if not self._left:  # else the connection was closed under it
-                raise
         finally:
             self._begun.set()
 
