@@ -18,10 +18,12 @@ from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.errors import AskError
 from hived.engines.kubernetes.gangs import GangState
 from hived.errors import InvariantError
+from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics, metrics_routes
 
 from .minds import World
-from .test_source import one_fact
+from .service import TOKEN
+from .test_source import Asked, looking_at, one_fact
 
 #: name, type and labels, as docs and dashboards have them
 EXPECTED = {
@@ -287,3 +289,25 @@ def test_metrics_are_served_as_text() -> None:
     assert code == 200
     assert headers["content-type"].startswith("text/plain; version=")
     assert "hived_gpus{" in text
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/inspect/clusterstatus"])
+def test_with_a_token_metrics_and_inspection_need_it_and_without_one_are_open(path: str) -> None:
+    # values.yaml says that people and Prometheus have to show it, and whoever asked was answered
+    world = busy()
+
+    async def statuses(token: str | None) -> list[int]:
+        metrics, engine = of(world), Asked()
+        app = make_kubernetes_app(engine, looking_at(world), metrics, token=token, hosts=())  # type: ignore[arg-type]
+        found = []
+        # Prometheus goes by the address of a pod
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://10.1.2.3:9096") as client:
+            for shown in (None, "wrong", TOKEN):
+                headers = {} if shown is None else {"Authorization": f"Bearer {shown}"}
+                found.append((await client.get(path, headers=headers)).status_code)
+            found.append((await client.get(path, headers={"Origin": "http://10.1.2.3:9096"})).status_code)
+            found.append((await client.post("/v1/extender/filter", content=b"no question")).status_code)
+        return found
+
+    assert asyncio.run(statuses(TOKEN)) == [401, 401, 200, 403, 200]
+    assert asyncio.run(statuses(None)) == [200, 200, 200, 403, 200]

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from hived.cluster.cluster import Cluster
 from hived.engines.kubernetes.explaining import reasons
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.errors import InvariantError, NotFoundError
@@ -472,6 +473,10 @@ class Asked(World):
     spec_source = "a test"
     spec_loaded_at = 0.0
     spec_problem = ""
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.known.cluster
 
 
 def test_the_status_is_told_when_sharing_safety_is_broken_and_says_so() -> None:

@@ -50,6 +50,9 @@ class Place(NamedTuple):
     port: int | None
 
 
+_NOTHING = re.compile(r"(?!)")
+
+
 class Guard:
     """An ASGI application behind its guard.
 
@@ -65,11 +68,15 @@ class Guard:
         token: str | None,
         hosts: Collection[str],
         local: bool,
-        open_to_all: re.Pattern[str] | None = None,
+        open_to_all: re.Pattern[str] = _NOTHING,
+        by_any_name: re.Pattern[str] = _NOTHING,
     ) -> None:
-        """``open_to_all``: paths for programs, which come by any name and without a token, but never from a page."""
+        """``open_to_all``: paths for programs, which come by any name and without a token, but never from a page.
+
+        ``by_any_name``: the same, but they show the token where there is one.
+        """
         self._app = app
-        self._open_to_all = open_to_all
+        self._open_to_all, self._by_any_name = open_to_all, by_any_name
         self._token = token
         self._hosts = {place(host) for host in hosts}
         self._local = local
@@ -97,12 +104,14 @@ class Guard:
         """What a request is answered that the application must not see."""
         named = request.headers.get("host")
         host = place(named or "")
-        if self._open_to_all is not None and self._open_to_all.fullmatch(request.scope["path"]):
+        path = request.scope["path"]
+        is_open = self._open_to_all.fullmatch(path) is not None
+        if is_open or self._by_any_name.fullmatch(path):
             # a page under somebody else's name that leads here sends no Origin with a GET, but is in a browser
             browser = "mozilla" in request.headers.get("user-agent", "").lower()
             if "origin" in request.headers or (browser and not self._is_ours(host, request)):
                 return answer("forbidden", "a page may not ask for this")
-            return None
+            return None if is_open or self._token is None else self._without_token(request)
         if not self._is_ours(host, request) and not (self._local and named is None):
             return answer(
                 "forbidden",

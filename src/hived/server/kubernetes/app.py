@@ -22,8 +22,10 @@ from .metrics import Metrics, metrics_routes
 from .routes import api_routes
 from .source import KubernetesSource
 
-#: without the token: what Kubernetes and Prometheus ask for, and upstream's inspection, which has never had one
-_OPEN = re.compile(r"/v1/(extender|inspect)/.*|/readyz|/metrics", re.DOTALL)
+#: without the token: kube-scheduler and the kubelet cannot send it
+_OPEN = re.compile(r"/v1/extender/.*|/readyz", re.DOTALL)
+#: Prometheus and users of upstream's inspection go by the address of a pod, and send the token where there is one
+_BY_ANY_NAME = re.compile(r"/v1/inspect/.*|/metrics", re.DOTALL)
 _DESCRIPTION = """\
 HiveD as kube-scheduler's extender, and what it knows of its cluster.
 
@@ -59,15 +61,15 @@ def make_kubernetes_app(
     app.include_router(health_routes("kubernetes"), responses=declared(403))
     app.include_router(_readiness(engine), responses=declared(503))
     app.include_router(extender_routes(engine, metrics, needs_certificate=needs_certificate))
-    app.include_router(inspection_routes(service))
-    app.include_router(metrics_routes(metrics))
+    app.include_router(inspection_routes(service), responses=private)
+    app.include_router(metrics_routes(metrics), responses=private)
     app.include_router(api_routes(service), responses=private)
     app.include_router(dashboard_routes(source), responses={**private, **declared(403, 404, 409, 422, 429, 503)})
     if token is not None:
-        declare_token(app, open_paths=("/healthz", "/readyz", "/metrics"))
+        declare_token(app, open_paths=("/healthz", "/readyz"))
     # the last that is added is the first that sees a request
     app.add_middleware(Limits)
-    app.add_middleware(Guard, token=token, hosts=hosts, local=False, open_to_all=_OPEN)
+    app.add_middleware(Guard, token=token, hosts=hosts, local=False, open_to_all=_OPEN, by_any_name=_BY_ANY_NAME)
     app.add_middleware(Unexpected)
     return app
 
