@@ -85,3 +85,24 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     process.wait(timeout=60)
     assert said == ""
     assert process.returncode in (0, 141, -signal.SIGPIPE)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_service_that_waits_for_kubernetes_ends_when_it_is_told_to(folder: Path, stop: signal.Signals) -> None:
+    """It went on for the rest of its fifteen seconds, and then failed for want of an API server."""
+    (folder / "kubeconfig").write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], "
+        "clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {token: t}}]}"
+    )
+    command = ["serve", "kubernetes", "--spec", "spec.yaml", "--kubeconfig", "kubeconfig", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen([*HIVED, *command], cwd=folder, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    while "tried again for" not in line:
+        assert line, "it has ended before it could be stopped"
+        line = process.stderr.readline()
+    process.send_signal(stop)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+    assert "stopping, before it has started" in err

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from pathlib import Path
 TOOLS = Path(__file__).parents[2] / "tools" / "control_plane"
 CACHE = Path.home() / ".cache" / "k8s-test-bin"
 OLD = "1.20.2"
+TELL_S = 20.0  #: between two words of a build that goes on
 NAMES = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
 HOW = (
     f"put {', '.join(NAMES)} into one folder and name it in KUBEBUILDER_ASSETS, "
@@ -106,12 +108,27 @@ def _run(build: _Build) -> None:
         shutil.rmtree(build.cache, ignore_errors=True)
         print(f"building a Kubernetes control plane into {build.cache}: 5 to 10 minutes", file=sys.stderr)
         command = [build.script, build.cache]
-        built = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE, text=True, check=False
-        )
-        if built.returncode != 0:
-            why = (built.stderr.strip().splitlines() or ["no word of why"])[-1]
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE, text=True
+        ) as process:
+            said = _told_meanwhile(process)
+        if process.returncode != 0:
+            why = (said.strip().splitlines() or ["no word of why"])[-1]
             raise NoBinariesError(f"no Kubernetes control plane, and none could be built ({why}): {HOW}")
+
+
+def _told_meanwhile(process: subprocess.Popen[str]) -> str:
+    """What it says while it runs; that it does is told now and then."""
+    started = time.monotonic()
+    while True:
+        try:
+            return process.communicate(timeout=TELL_S)[1]
+        except subprocess.TimeoutExpired:
+            minutes = (time.monotonic() - started) / 60
+            print(f"still building, for {minutes:.1f} minutes", file=sys.stderr, flush=True)
+        except BaseException:
+            process.kill()
+            raise
 
 
 if __name__ == "__main__":

@@ -32,11 +32,14 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path, default=Path("playground.kubeconfig"), help="where to write it")
     parser.add_argument("--extender", default="http://127.0.0.1:9096/v1/extender", help="that kube-scheduler asks")
     arguments = parser.parse_args()
+    _say("looking for Kubernetes; where there is none, it is built once, for 5 to 10 minutes and more")
+    programs = binaries.find()  # Ctrl-C ends that at once
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     folder = Path(tempfile.mkdtemp(prefix="hived-playground-"))
-    plane = ControlPlane(binaries.find(), controller_manager=True).start()
+    _say(f"starting Kubernetes {programs.version[0]}.{programs.version[1]} of {programs.folder}")
+    plane = ControlPlane(programs, controller_manager=True).start()
     service: Service | None = None
     cluster = Cluster(plane, "default")
     try:
@@ -49,8 +52,10 @@ def main() -> None:
             cluster.create_priority_class("hived-guaranteed", 1000)
             cluster.create_priority_class("hived-opportunistic", 1)
             spec = scenes.spec(list(NODES), {"vision": 2, "speech": 2}, gpus=8)
+            _say("starting HiveD")
             service = Service(plane, folder, spec, port=9096).start()
             extender = service.extender
+        _say("starting kube-scheduler")
         plane.start_scheduler(extender)
         _greet(arguments.kubeconfig, service)
         while not ended.wait(1.0):
@@ -65,8 +70,12 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _say(what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {what}", flush=True)
+
+
 def _greet(kubeconfig: Path, service: Service | None) -> None:
-    print(f"{time.strftime('%H:%M:%S')} a cluster is up: {', '.join(NODES)}, of 32 CPUs each")
+    _say(f"a cluster is up: {', '.join(NODES)}, of 32 CPUs each")
     print(f"    export KUBECONFIG={kubeconfig.resolve()}")
     if service is None:
         print("    kube-scheduler `hived` asks 127.0.0.1:9096, where hived serve kubernetes will be")

@@ -230,6 +230,8 @@ def test_the_layout_is_that_of_the_cluster() -> None:
     assert [chain.nodes for chain in layout.views[0].chains] == [["a0", "a1", "a2", "a3"], ["b0"]]
     assert layout.views[0].chains[1].devices == {0: [6, 7, 2, 3]}
     assert [(vc.name, vc.gpus) for vc in layout.vcs] == [("vision", 8), ("speech", 4), ("research", 2)]
+    assert "hived submit" not in layout.example, "that is of one machine"
+    assert "hived.io/vc: NAME" in layout.example
 
 
 def test_reserved_gpus_come_first_in_the_queue_then_the_first_of_each_line_then_who_is_in_none() -> None:

@@ -65,12 +65,18 @@ class Serving:
         def failed(verb: str, resource: str, code: int) -> None:
             counts.api_errors[verb, resource, code] += 1
 
-        api = await connect(self._kubeconfig, self._context, failed)
-        engine = self._engine(api, counts, lease)
+        connecting = loop.create_task(connect(self._kubeconfig, self._context, failed))
+        if not await _before(told, connecting):
+            return 0
+        engine = self._engine(await connecting, counts, lease)
         server = Server()
         sampling: asyncio.Task[None] | None = None
         try:
-            await engine.start()
+            starting = loop.create_task(engine.start())
+            if not await _before(told, starting):
+                _log.info("stopping, before it has started")
+                return 0
+            await starting
             assert engine.failed is not None
             source = KubernetesSource(engine, "Kubernetes")
             app = make_kubernetes_app(
@@ -135,3 +141,13 @@ class Serving:
         _log.info("dashboard: %s", url.partition("?")[0])
         if self._tls is None and at[0] in ANY:
             _log.info("it is plain HTTP: give --tls-cert and --tls-key where the network is not to be trusted")
+
+
+async def _before(told: asyncio.Future[int], work: asyncio.Task[Any]) -> bool:
+    """Wait for ``work``; whether it is done before somebody has told us to end. If not, it is cancelled."""
+    await asyncio.wait({told, work}, return_when=asyncio.FIRST_COMPLETED)
+    if not work.done():
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        return False
+    return True

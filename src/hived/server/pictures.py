@@ -65,6 +65,8 @@ class Layout(Model):
     arrivals_end: float | None = None
     vcs: list[VirtualCluster]  #: their order gives each its colour
     views: list[View]
+    #: a command that submits a job, with NAME where a virtual cluster is named
+    example: str = "hived submit --vc NAME --gpus 2 -- python train.py"
 
 
 class Holder(Model):

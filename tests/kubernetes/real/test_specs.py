@@ -247,6 +247,11 @@ def test_a_config_map_is_followed_with_no_more_than_the_granted_rights(
         assert "no key spec.yaml (it has one, two)" in problem
         assert reserved(service) == {"a": 8, "b": 8}
         cluster.api("DELETE", f"{CONFIG_MAPS}/hived-spec")
+        cluster.wait_until(
+            lambda: "it is not there any more; kubectl" in service.get("/v1/status")["spec"]["problem"],
+            "the status says that the spec is gone",
+        )
+        assert reserved(service) == {"a": 8, "b": 8}
         write(scenes.spec(nodes, {"a": 3, "b": 1}))
         cluster.wait_until(lambda: reserved(service) == {"a": 12, "b": 4}, "it is deleted and made anew")
         assert service.bugs() == []

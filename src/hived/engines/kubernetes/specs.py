@@ -20,6 +20,7 @@ from .paths import config_map_path, config_maps_path
 from .reflecting import Reflector
 
 _LOOK_S = 1.0
+_LOOKS = 5  #: after so many without a file, it is gone
 KEY = "spec.yaml"  #: in a ConfigMap; it may have another name where it is the only one
 
 
@@ -61,13 +62,19 @@ class FileSpec:
         return _text(self._last, self.name)
 
     async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
-        """Every content that is new. One that cannot be read is as if it were not there: it may be being replaced."""
+        """Every content that is new. One that cannot be read may be being replaced; after a few looks it is refused."""
+        away = 0
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
                 now = self._path.read_bytes()
-            except OSError:
+            except OSError as error:
+                away += 1
+                if away == _LOOKS:
+                    self._last = None
+                    refused(InputError(f"{self.name}: cannot be read any more: {error.strerror or error}"))
                 continue
+            away = 0
             if now != self._last:
                 self._last = now
                 try:
@@ -93,9 +100,7 @@ class ConfigMapSpec:
         except ApiError as error:
             if error.status != 404:
                 raise
-            namespace, name = self._namespace, self._map
-            way_out = f"kubectl -n {namespace} create configmap {name} --from-file={KEY}"
-            raise InputError(f"{self.name}: there is none; {way_out}") from None
+            raise InputError(f"{self.name}: there is none; {self._way_out}") from None
         self._last = self._spec_of(msgspec.json.decode(answer, type=ConfigMap))
         return self._last
 
@@ -113,12 +118,21 @@ class ConfigMapSpec:
                 self._last = text
                 changed(text)
 
+        def gone() -> None:
+            """A spec that is gone is not an empty one: the last stays in use, and a restart would find none."""
+            self._last = None
+            refused(InputError(f"{self.name}: it is not there any more; {self._way_out}"))
+
         def listed(maps: list[ConfigMap], _version: str) -> None:
             for config in maps:
                 heard(config)
+            if not maps:
+                gone()
 
         def changed_(kind: str, config: ConfigMap) -> None:
-            if kind != "DELETED":  # a spec that is gone is not an empty one
+            if kind == "DELETED":
+                gone()
+            else:
                 heard(config)
 
         reflector = Reflector(
@@ -132,6 +146,10 @@ class ConfigMapSpec:
             params={"fieldSelector": f"metadata.name={self._map}"},
         )
         await reflector.run()
+
+    @property
+    def _way_out(self) -> str:
+        return f"kubectl -n {self._namespace} create configmap {self._map} --from-file={KEY}"
 
     def _spec_of(self, config: ConfigMap) -> str:
         data = config.data or {}

@@ -56,6 +56,7 @@ class KubernetesSource:
             end=None,
             vcs=virtual_clusters(spec),
             views=[pictures.View(key=VIEW, label=self._label, chains=chains(spec))],
+            example="kubectl apply -f job.yaml  # pods with the label hived.io/vc: NAME, GPUs, schedulerName: hived",
         )
 
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:

@@ -6,7 +6,6 @@ import { el, keyed, say } from "../dom.js";
 import { count, duration, plural } from "../format.js";
 import { dress } from "../palette.js";
 
-const EXAMPLE = "hived submit --vc NAME --gpus 2 -- python train.py";
 const PAGE = 200; //: rows that are shown until more are asked for
 const MORE = 1000; //: and how many more then; also the most that the server gives at once
 const PAUSE_MS = 1000; //: between two questions, while things change
@@ -46,7 +45,7 @@ export class JobsPanel {
   setLayout(layout, palette) {
     this.palette = palette;
     this.live = layout.end === null;
-    this.example = EXAMPLE.replace("NAME", layout.vcs[0]?.name ?? "NAME");
+    this.example = layout.example.replace("NAME", layout.vcs[0]?.name ?? "NAME");
     this.draw();
   }
 
