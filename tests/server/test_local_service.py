@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hived.engines.local.engine import Engine
 from hived.engines.local.model import JobState
 from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
-from hived.server import schema
+from hived.server import schema, streams
 from hived.server.local_service import LocalService
 from hived.server.service import Service
 
@@ -226,6 +227,30 @@ def test_output_comes_whole_however_small_the_pages_are(lives: Lives, tmp_path: 
     text, pages = lives.live(story)
     assert text == TEXT
     assert pages >= len(TEXT.encode()) // max(4, limit)
+
+
+def test_output_that_is_there_is_streamed_without_a_wait(lives: Lives, tmp_path: Path) -> None:
+    # a page that ended before a character's last byte was taken for the end of what is there: 2.5 MB a second of UTF-8
+    waits: list[int] = []
+
+    class Counting(LocalService):
+        async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
+            waits.append(offset)
+            await super().log_grown(ref, rank, attempt, offset)
+
+    text = "深" * streams.LOG_BYTES_AT_ONCE
+    (tmp_path / "text").write_text(text)
+
+    async def story(engine: Engine) -> str:
+        service = Counting(engine)
+        await service.submit(wish("cat", str(tmp_path / "text")), "")
+        await ended(engine, engine.find("1"))
+        first = service.log("1", 0, None, 0, streams.LOG_BYTES_AT_ONCE)
+        events = [event.data async for event in streams.output(service, "1", 0, None, first)]
+        return "".join(json.loads(str(data))["text"] for data in events)
+
+    assert lives.live(story) == text
+    assert waits == []
 
 
 def test_a_character_of_which_only_a_part_is_written_is_waited_for(lives: Lives, tmp_path: Path) -> None:

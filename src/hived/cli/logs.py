@@ -20,13 +20,15 @@ from .formats import ENDED, WAITING, Form, clean, print_answer
 from .options import EngineOption, FormOption, JobArgument, StateOption, TokenOption
 from .retrying import Retrying
 
-_PAGE = 65_536
+_PAGE = 1_048_576  #: bytes, the most that the engine gives at once: what a page costs hardly depends on its length
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0
-#: what may reach a terminal: line ends, tabs, carriage returns, backspaces, and colours; no other command to it
-_PRINTABLE = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K|[\n\t\r\b]|[^\x00-\x1f\x7f-\x9f]+")
+#: the commands that may reach a terminal: colours, and clearing a line
+_PRINTABLE = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K")
 _CUT_OFF = re.compile(r"\x1b(\[[0-9;:?]*)?\Z")
+#: every command to it, and every control character but line ends, tabs, carriage returns and backspaces
 _CLEARED = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|[\x00-\x1f\x7f-\x9f]"
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+    r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 )
 
 
@@ -121,7 +123,7 @@ def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out:
         while (page := _page(there, job, rank, attempt, pages[-1].next)).next > page.offset:
             pages.append(page)
         text = "".join(page.text for page in pages)
-        if pages[0].offset == 0 or text.rstrip("\n").count("\n") >= lines:
+        if pages[0].offset == 0 or len(text.splitlines()) > lines:  # the first may lack its beginning
             break
         back *= 4
     kept = "".join(text.splitlines(keepends=True)[-lines:] if lines else [])

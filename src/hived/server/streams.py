@@ -19,6 +19,7 @@ from .service import Service
 EVENTS_AT_ONCE = 200
 LOG_BYTES_AT_ONCE = 65_536
 LINES_AT_ONCE = 1_000
+_CHARACTER = 4  #: bytes at most, of which a full page may lack the last ones
 #: least seconds between two looks at output that grows: a job that prints a character at a time is told in pieces
 PAUSE_S = 0.05
 
@@ -56,7 +57,7 @@ async def output(
         elif page.end:
             yield _event("end", page, page.next)
             return
-        if not page.end and page.next - page.offset < LOG_BYTES_AT_ONCE:
+        if not page.end and page.next - page.offset <= LOG_BYTES_AT_ONCE - _CHARACTER:
             await service.log_grown(ref, rank, attempt, page.next)
             await asyncio.sleep(PAUSE_S)
         else:

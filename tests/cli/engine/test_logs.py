@@ -33,6 +33,24 @@ def test_the_tail_is_the_last_lines(hived: Hived, engine: Engine, lines: int) ->
     assert hived("logs", "--tail", lines, "1").out == "".join(whole[-lines:] if lines else [])
 
 
+def test_long_output_comes_in_few_pages(hived: Hived, engine: Engine) -> None:
+    # a page of 64 KiB costs as much as one of half a MiB: 1 GB took a minute
+    engine.print(engine.add(), "line\n" * 200_000)
+    engine.asked.clear()
+    assert len(hived("logs", "train").out) == 1_000_000
+    assert len(engine.asked) <= 3
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_the_tail_is_read_from_the_end_alone(hived: Hived, engine: Engine, end: str) -> None:
+    # output of nothing but line ends, and progress bars, were read from their first byte
+    whole = [end] * 10_000_000
+    engine.print(engine.add(), "".join(whole))
+    engine.asked.clear()
+    assert hived("logs", "--tail", 3, "train").out == 3 * end
+    assert len(engine.asked) <= 4
+
+
 def test_each_task_and_each_attempt_has_its_own_output(hived: Hived, engine: Engine) -> None:
     job = engine.add(gpus=2, tasks=2)
     engine.print(job, "first\n")
