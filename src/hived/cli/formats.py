@@ -144,6 +144,8 @@ def _local(at: float) -> datetime | None:
 WAITING = ("queued", "backoff", "reserved")
 ENDED = ("succeeded", "failed", "cancelled")
 ACTIVE = ("running", "stopping", "reserved", "queued", "backoff")
+#: the exit code of a job whose program could not be started
+NOT_STARTED = 127
 
 STATE_STYLES = {
     "running": "green",

@@ -16,9 +16,10 @@ from hived.server.schema import Job, LogPage
 
 from .client import Engine, EngineGoneError, connect, job_path
 from .console import note
-from .formats import ENDED, WAITING, Form, clean, print_answer
+from .formats import ENDED, NOT_STARTED, WAITING, Form, clean, print_answer
 from .options import EngineOption, FormOption, JobArgument, StateOption, TokenOption
 from .retrying import Retrying
+from .wish import standing
 
 _PAGE = 1_048_576  #: bytes, the most that the engine gives at once: what a page costs hardly depends on its length
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0
@@ -69,11 +70,22 @@ def logs(
         if one.attempt and tail is not None:
             start = show_tail(there, one, rank, attempt or one.attempt, tail, out)
         if follow:
-            follow_job(there, one, out, rank=rank, attempt=attempt, start=start)
-        elif one.attempt == 0:
-            note(f"{clean(one.name)} has not started yet" + (f": {clean(one.reason)}" if one.reason else ""))
-        elif tail is None:
+            one = follow_job(there, one, out, rank=rank, attempt=attempt, start=start)
+        elif one.attempt and tail is None:
             show_all(there, one, rank, attempt or one.attempt, out)
+        if out.empty and tail != 0:
+            _explain_silence(one)
+
+
+def _explain_silence(job: Job) -> None:
+    """Say why there is no output; of a job that never will have any, as an error."""
+    name = clean(job.name)
+    if job.state in ENDED and (job.attempt == 0 or job.exit_code == NOT_STARTED):
+        raise NotFoundError(f"no output, since it was never started: {standing(job).removesuffix('.')}")
+    if job.attempt == 0:
+        note(f"{name} has not started yet" + (f": {clean(job.reason)}" if job.reason else ""))
+    else:
+        note(f"{name} has printed nothing" + ("" if job.state in ENDED else " yet"))
 
 
 class Output:
@@ -83,9 +95,11 @@ class Output:
         self._form = form
         self._terminal = sys.stdout.isatty()
         self._rest = ""
+        self.empty = True  #: whether there was none
 
     def page(self, page: LogPage) -> None:
         """One stretch more."""
+        self.empty = self.empty and not page.text
         if self._form is not Form.TABLE:
             print_answer(page.model_dump(), self._form, one_of_many=True)
             return

@@ -76,6 +76,34 @@ def test_a_job_that_has_not_started_says_so(hived: Hived, engine: Engine) -> Non
     assert answer.err.startswith("train-3 has not started yet: needs 4 GPUs")
 
 
+@pytest.mark.parametrize("options", [(), ("--follow",), ("--tail", "3"), ("-o", "json")], ids=" ".join)
+def test_a_job_that_never_started_is_no_success(hived: Hived, engine: Engine, options: tuple[str, ...]) -> None:
+    for _ in range(2):
+        engine.add(gpus=4)
+    withdrawn, wrong = engine.add(), engine.add(name="typo")
+    engine.change(withdrawn, state="cancelled", reason="cancelled")
+    answer = hived("logs", *options, "train")
+    assert (answer.code, answer.out) == (4, "")
+    assert answer.err == "hived: no output, since it was never started: train-3 was cancelled\n"
+    engine.start(wrong)
+    engine.end(wrong, 127)
+    engine.change(wrong, reason="it could not be started: typo: No such file")
+    answer = hived("logs", *options, "typo")
+    assert (answer.code, answer.out) == (4, "")
+    assert "typo-4 has failed: it could not be started: typo: No such file" in answer.err
+
+
+def test_a_job_that_printed_nothing_says_so(hived: Hived, engine: Engine) -> None:
+    job = engine.add()
+    answer = hived("logs", "train")
+    assert (answer.code, answer.out, answer.err) == (0, "", "train-1 has printed nothing yet\n")
+    engine.end(job, 3)
+    for options in ((), ("-f",)):
+        answer = hived("logs", *options, "train")
+        assert (answer.code, answer.out, answer.err) == (0, "", "train-1 has printed nothing\n")
+    assert hived("logs", "--tail", 0, "train").err == ""
+
+
 def test_json_is_a_page_a_line(hived: Hived, engine: Engine) -> None:
     engine.print(engine.add(), "here\n")
     (page,) = [json.loads(line) for line in hived("logs", "1", "-o", "json").out.splitlines()]
