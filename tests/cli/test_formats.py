@@ -17,7 +17,7 @@ from hived.cli.yaml_form import yaml_text
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 90),
+        ("0", 0),
         ("90s", 90),
         ("30m", 1800),
         ("1h30m", 5400),
@@ -31,9 +31,17 @@ def test_durations_are_read(text: str, seconds: float) -> None:
     assert read_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5", "5x", "1m1h", "h", "1e9", "nan", "٣", "9" * 400])
+@pytest.mark.parametrize("text", ["", "soon", "-5", "5x", "1m1h", "h", "1m30", "1e9", "nan", "٣", "9" * 400])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):
+        read_duration(text)
+
+
+@pytest.mark.parametrize("text", ["5", "90", "1.5", " 30 "])
+def test_a_number_without_a_unit_is_no_duration(text: str) -> None:
+    # schedulers of clusters take it for minutes, timeout(1) for seconds: five seconds ended a job of five minutes
+    number = text.strip()
+    with pytest.raises(ValueError, match=f"'{number}' has no unit; write {number}s, {number}m, {number}h or {number}d"):
         read_duration(text)
 
 

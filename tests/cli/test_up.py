@@ -109,7 +109,7 @@ def test_jobs_outlive_the_engine_and_the_next_one_has_them(tmp_path: Path) -> No
         assert "running" in text
         code, text = refused("cancel", *state, "sleep", folder=tmp_path)
         assert code == 0, text
-        code, text = refused("wait", *state, "--timeout", "30", "1", folder=tmp_path)
+        code, text = refused("wait", *state, "--timeout", "30s", "1", folder=tmp_path)
         assert "cancelled" in text
     finally:
         second.send_signal(signal.SIGINT)

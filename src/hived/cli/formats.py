@@ -32,7 +32,8 @@ _HARMFUL = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800
 _ANY_HARMFUL = re.compile(f"[{_HARMFUL}]")
 _HARMFUL_IN_LINES = re.compile(r"(?![\n\t])" + f"[{_HARMFUL}]")
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_DURATION = re.compile("".join(rf"(?:([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?){unit})?" for unit in ("d", "h", "m", "s?")))
+_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_DURATION = re.compile("".join(f"(?:({_NUMBER.pattern}){unit})?" for unit in _UNITS))
 
 
 class Form(StrEnum):
@@ -109,8 +110,13 @@ def duration(seconds: float) -> str:
 
 
 def read_duration(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``30m``, ``1h30m``, ``1.5h`` or ``2d``. Raises :class:`ValueError`."""
-    match = _DURATION.fullmatch(text.strip().lower())
+    """Seconds of ``90s``, ``30m``, ``1h30m``, ``1.5h`` or ``2d``. Raises :class:`ValueError`, for ``90`` too."""
+    words = text.strip().lower()
+    if words == "0":
+        return 0.0
+    if _NUMBER.fullmatch(words):
+        raise ValueError(f"{words!r} has no unit; write {words}s, {words}m, {words}h or {words}d")
+    match = _DURATION.fullmatch(words)
     if match is None or not any(match.groups()):
         raise ValueError(f"{text!r} is no duration; write 90s, 30m, 1h30m or 2d")
     return sum(float(number) * size for number, size in zip(match.groups(), _UNITS.values(), strict=True) if number)

@@ -50,13 +50,13 @@ def submit(
     retries: Annotated[int, typer.Option(metavar="N", help="How often it is started again when it fails.", min=0)] = 0,
     time_limit: Annotated[
         float | None,
-        typer.Option(metavar="DURATION", help="Longest run, 90s, 30m, 2h or 1d.", parser=seconds, show_default="none"),
+        typer.Option(metavar="DURATION", help="Longest run, with its unit: 90s, 30m, 2h or 1d.", parser=seconds, show_default="none"),
     ] = None,
     grace: Annotated[
         float | None,
         typer.Option(
             metavar="DURATION",
-            help="Time between SIGTERM and SIGKILL when it is stopped.",
+            help="Time between SIGTERM and SIGKILL when it is stopped, with its unit.",
             parser=seconds,
             show_default="30s",
         ),

@@ -112,6 +112,7 @@ def test_a_variable_that_is_no_text_is_left_out_and_said(
         (["--cwd", "/no/such/folder"], "/no/such/folder"),
         (["--time-limit", "soon"], "--time-limit"),
         (["--time-limit", "-5"], "--time-limit"),
+        (["--time-limit", "5"], "write 5s, 5m, 5h or 5d"),
         (["--gpus", "0"], "--gpus"),
         (["--gpus", "2000000"], "--gpus"),
         (["--name", "-x y"], "--name"),
