@@ -1,4 +1,4 @@
-"""Numbers and times in sentences for people, the same wherever they are told.
+"""Numbers, times and paths in sentences for people, the same wherever they are told.
 
 >>> counted(1, "GPU"), counted(1200, "GPU"), duration(200), duration(86400)
 ('1 GPU', '1,200 GPUs', '3 m 20 s', '1 d')
@@ -10,6 +10,11 @@ from __future__ import annotations
 def counted(number: int, word: str) -> str:
     """``1 job``, ``2 jobs``."""
     return f"{number:,} {plural(number, word)}"
+
+
+def path_text(path: object) -> str:
+    r"""A path as text that can be written anywhere: bytes that are no UTF-8 as ``\udcff``."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def plural(number: int, word: str) -> str:

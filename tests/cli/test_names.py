@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -133,3 +134,16 @@ virtualClusters:
         assert answer.code == (2 if "wrong.yaml" in verb else 0), answer
         said = answer.out + answer.err
         assert not [sign for sign in ("\x1b", "\x9b", "\u202e") if sign in said], (verb, said)
+
+
+def test_files_whose_names_are_no_text_are_read_and_written(hived: Hived, folder: Path) -> None:
+    odd = folder / os.fsdecode(b"d\xff")
+    odd.mkdir()
+    for name in ("spec.yaml", "trace.csv"):
+        (folder / name).rename(odd / f"{odd.name}-{name}")
+    spec, trace = odd / f"{odd.name}-spec.yaml", odd / f"{odd.name}-trace.csv"
+    assert hived("check", spec).code == 0
+    assert json.loads(hived("check", "--json", spec).out)["feasible"]
+    assert hived("trace", "describe", "--json", trace).code == 0
+    assert hived("simulate", "--spec", spec, "--trace", trace, "--out", odd / "out").code == 0
+    assert json.loads((odd / "out" / "summary.json").read_text(encoding="utf-8"))["trace"]["name"] == r"d\udcff-trace"

@@ -195,6 +195,7 @@ def test_a_group_is_not_let_in_to_an_engine_of_root(tmp_path: Path, monkeypatch:
         (["up", "spec.yaml", "--vc", "a=1"], ["virtualClusters"]),
         (["up", "none.yaml", "--simulated"], ["none.yaml"]),
         (["up", "--devices", "4", "--vc", "a"], ["--vc a", "vision=4"]),
+        (["up", "--devices", "4", "--vc", os.fsdecode(b"\xff=1")], ["--vc", "vision=4"]),
         (["up", "--devices", "4", "--vc", "a=0"], ["a=0", "at least 1"]),
         (["up", "--devices", "4", "--vc", "a=1", "--vc", "a=1"], ["given twice"]),
         (["up", "--devices", "4", "--vc", "a=3", "--vc", "b=2"], ["5 GPUs are shared out", "there are 4"]),

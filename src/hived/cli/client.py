@@ -48,6 +48,7 @@ _LATER = (429, 503)  #: statuses of what will do in a while
 #: a field of a request, as the option that gave it
 _OPTIONS = {
     "vc": "--vc",
+    "command": "COMMAND",
     "gpus": "--gpus",
     "tasks": "--nodes",
     "priority": "--priority",
@@ -109,7 +110,7 @@ def _local(folder: Path, timeout_s: float) -> Engine:
 def _url(url: str) -> str:
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = parts.scheme in ("http", "https") and bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:
         usable = False
     if not usable or parts.query or parts.path not in ("", "/") or "@" in parts.netloc:
@@ -216,7 +217,7 @@ class Engine:
     def _ask(self, method: str, path: str, query: dict[str, Any], body: object) -> Any:
         with self._failures(), patience(f"waiting for the engine on {clean(self.address)}"):
             try:
-                answer = self._http.request(method, path, params=_given(query), json=body)
+                answer = self._http.request(method, path, params=_given(query), **_json(body))
             except (httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout) as error:
                 if method == "GET":
                     raise
@@ -258,6 +259,8 @@ class Engine:
             raise EngineGoneError(f"{self.address}: the connection to the engine broke ({_words(error)})") from None
         except httpx.DecodingError as error:
             raise UnavailableError(self._stranger(_words(error))) from None
+        except UnicodeEncodeError as error:
+            raise InputError(f"{error.object!r} is not UTF-8 text, so no engine has anything of that name") from None
 
     def _knock(self) -> None:
         """See that somebody listens on the socket; httpx would not say why nobody does, and leave a socket open."""
@@ -334,13 +337,23 @@ def group_path(what: str, ref: str) -> str:
     """The path that says ``what`` (explain, vcs) of what is called ``ref`` on Kubernetes, whatever signs that has."""
     if not 0 < len(ref) <= _LONGEST_REF:
         raise NotFoundError(f"no name has {len(ref):,} characters; hived groups lists the groups")
-    return f"/v1/{what}/{quote(ref, safe='') if ref.strip('.') else ref.replace('.', '%2E')}"
+    try:
+        return f"/v1/{what}/{quote(ref, safe='') if ref.strip('.') else ref.replace('.', '%2E')}"
+    except UnicodeEncodeError:
+        raise NotFoundError(f"no name is {ref!r}, which is not UTF-8 text; hived groups lists the groups") from None
 
 
 def _code(value: object) -> str:
     """Of an error answer; "" where it is none."""
     told = value.get("error") if isinstance(value, dict) else None
     return str(told.get("code")) if isinstance(told, dict) else ""
+
+
+def _json(body: object) -> dict[str, Any]:
+    """The content of a request. Bytes of an argument that are no text go as they are; the engine names the field."""
+    if body is None:
+        return {}
+    return {"content": json.dumps(body).encode(), "headers": {"Content-Type": "application/json"}}
 
 
 def _given(query: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,11 @@ def clean_lines(text: str) -> str:
     return _HARMFUL_IN_LINES.sub(_written_out, text)
 
 
+def is_text(given: str) -> bool:
+    """Whether what came from the system, an argument or a path, was UTF-8: bytes that are not become surrogates."""
+    return not any("\ud800" <= sign <= "\udfff" for sign in given)
+
+
 def _written_out(match: re.Match[str]) -> str:
     number = ord(match.group())
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

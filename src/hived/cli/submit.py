@@ -16,7 +16,7 @@ from hived.server.schema import Job
 
 from .client import Engine, connect, job_path
 from .console import note
-from .formats import WAITING, Form, clean, exit_code, print_answer
+from .formats import WAITING, Form, clean, exit_code, is_text, print_answer
 from .logs import Output, follow_job
 from .options import EngineOption, FormOption, StateOption, TokenOption, VcOption, seconds
 from .wish import GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
@@ -50,7 +50,12 @@ def submit(
     retries: Annotated[int, typer.Option(metavar="N", help="How often it is started again when it fails.", min=0)] = 0,
     time_limit: Annotated[
         float | None,
-        typer.Option(metavar="DURATION", help="Longest run, with its unit: 90s, 30m, 2h or 1d.", parser=seconds, show_default="none"),
+        typer.Option(
+            metavar="DURATION",
+            help="Longest run, with its unit: 90s, 30m, 2h or 1d.",
+            parser=seconds,
+            show_default="none",
+        ),
     ] = None,
     grace: Annotated[
         float | None,
@@ -107,7 +112,7 @@ def submit(
     if grace is not None:
         submission["grace_s"] = grace
     with connect(engine, state, token_file, instead={"kubernetes": "kubectl apply -f FILE"}) as there:
-        if there.local and not Path(str(submission["cwd"])).is_dir():
+        if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
         submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
         answer = there.post("/v1/jobs", submission)
@@ -127,9 +132,12 @@ def submit(
 
 def _folder(given: Path | None) -> str:
     try:
-        return str((given or Path.cwd()).absolute())
+        folder = str((given or Path.cwd()).absolute())
     except OSError as error:
         raise InputError(f"this folder is gone ({error.strerror}); give --cwd") from None
+    if not is_text(folder):
+        raise InputError(f"--cwd: {folder!r} is not UTF-8 text, and no job can run there; rename it, or give another")
+    return folder
 
 
 def _environment(ours: Mapping[str, str], more: Iterable[str], least: bool, cwd: str) -> dict[str, str]:
@@ -167,10 +175,7 @@ def _is_ours(name: str) -> bool:
 def _can_be_sent(name: str, value: str) -> bool:
     if not (name.isascii() and name.isidentifier()) or len(name) > 255:
         return False
-    try:
-        return len(value.encode()) <= _LONGEST_VALUE and "\0" not in value
-    except UnicodeEncodeError:  # bytes that are no UTF-8
-        return False
+    return is_text(value) and len(value.encode()) <= _LONGEST_VALUE and "\0" not in value
 
 
 def _settled(there: Engine, job: Job) -> Job:

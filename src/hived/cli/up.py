@@ -236,7 +236,7 @@ def _shares(vcs: list[str]) -> Shares:
     found = []
     for text in vcs:
         name, sign, gpus = text.partition("=")
-        if not name or not sign or not (gpus.isascii() and gpus.isdigit()):
+        if not name.isprintable() or not name or not sign or not (gpus.isascii() and gpus.isdigit()):
             raise InputError(f"--vc {text}: give a name and its GPUs, for example vision=4")
         found.append((name, int(gpus)))
     return tuple(found)

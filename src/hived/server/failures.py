@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hived.errors import HivedError, RequestError
 
-from .schema import ErrorAnswer
+from .schema import FORMS, ErrorAnswer
 
 _log = logging.getLogger(__name__)
 
@@ -150,6 +150,10 @@ def _words(problem: Mapping[str, Any]) -> str:
     """What is wrong, in pydantic's words, which never repeat a value that was given."""
     if problem["type"] == "extra_forbidden":
         return "there is no such field"
+    if problem["type"] == "string_pattern_mismatch":
+        return FORMS[problem["ctx"]["pattern"]]
+    if problem["type"] == "string_unicode":
+        return "has to be UTF-8 text"
     message = str(problem["msg"])
     return message[:1].lower() + message[1:]
 

@@ -8,10 +8,9 @@ from fastapi import Depends, Header, Path, Query
 
 from hived.errors import NotFoundError
 
-from .schema import JobStateName
+from .schema import REF, JobStateName
 
 _LARGEST = 2**63 - 1  #: of the numbers that the engine can keep
-_REF = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _REF_WORDS = "A job: its id (`12`), its name (`train-12`), or the name asked for (`train`: the latest of them)."
 BODY = (400, 403, 408, 413, 415, 422)  #: the errors of a route that takes a body
 
@@ -44,14 +43,14 @@ def _existing(ref: str | None) -> str | None:
     return ref
 
 
-def _in_path(ref: Annotated[str, Path(max_length=128, pattern=_REF, description=_REF_WORDS, examples=["12"])]) -> str:
+def _in_path(ref: Annotated[str, Path(max_length=128, pattern=REF, description=_REF_WORDS, examples=["12"])]) -> str:
     _existing(ref)
     return ref
 
 
 def _in_query(
     job: Annotated[
-        str | None, Query(max_length=128, pattern=_REF, description=f"Only of one job. {_REF_WORDS}", examples=["12"])
+        str | None, Query(max_length=128, pattern=REF, description=f"Only of one job. {_REF_WORDS}", examples=["12"])
     ] = None,
 ) -> str | None:
     return _existing(job)

@@ -16,12 +16,24 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-#: a letter first, so that no name looks like an id
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,62}$")]
+NAME = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"  #: a letter first, so that no name looks like an id
+REF = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$"
+FOLDER = r"^/[^\x00]{0,4095}$"
+ANY_TEXT = r"^[^\x00]*$"
+#: what each of these forms is in words: who sends another text is told them
+FORMS = {
+    NAME: "has to be letters, digits and . _ -, a letter first, 63 at most",
+    REF: "has to be a job's id (12) or name (train-12)",
+    VARIABLE: "has to be letters, digits and _, no digit first, 255 at most",
+    FOLDER: "has to be a path from the root, /, of at most 4,096 characters",
+    ANY_TEXT: "may not have a NUL character in it",
+}
+Name = Annotated[str, StringConstraints(pattern=NAME)]
 #: as long as the system takes for one
-Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=r"^[^\x00]*$")]
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
-Value = Annotated[str, StringConstraints(max_length=131_071, pattern=r"^[^\x00]*$")]
+Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=ANY_TEXT)]
+VariableName = Annotated[str, StringConstraints(pattern=VARIABLE)]
+Value = Annotated[str, StringConstraints(max_length=131_071, pattern=ANY_TEXT)]
 JobStateName = Literal["queued", "reserved", "running", "stopping", "backoff", "succeeded", "failed", "cancelled"]
 EngineKind = Literal["local", "kubernetes", "results"]
 
@@ -55,7 +67,7 @@ class Health(Model):
 class Submission(Model):
     """A job to run."""
 
-    vc: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=r"^[^\x00]*$")]
+    vc: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=ANY_TEXT)]
     command: Annotated[list[Argument], Field(min_length=1, max_length=1024)]
     gpus: Annotated[int, Field(strict=True, ge=1, le=1_048_576)] = 1
     """Per task."""
@@ -64,7 +76,7 @@ class Submission(Model):
     priority: Annotated[int, Field(strict=True, ge=-1, le=1000)] = 0
     """-1: opportunistic."""
     name: Name | None = None
-    cwd: Annotated[str, StringConstraints(pattern=r"^/[^\x00]{0,4095}$")] | None = None
+    cwd: Annotated[str, StringConstraints(pattern=FOLDER)] | None = None
     """None: the engine's own."""
     environment: Annotated[dict[VariableName, Value], Field(max_length=4096)] = Field(default_factory=dict)
     retries: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
@@ -180,7 +192,7 @@ class LogPage(Model):
 class Drain(Model):
     """Keep new jobs off devices, or let them come again."""
 
-    node: Annotated[str, StringConstraints(max_length=253, pattern=r"^[^\x00]*$")] | None = None
+    node: Annotated[str, StringConstraints(max_length=253, pattern=ANY_TEXT)] | None = None
     """None: all nodes."""
     device: Annotated[int, Field(strict=True, ge=0, le=1_048_576)] | None = None
     """None: all of the node."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hived.errors import Location, SpecError
+from hived.words import path_text
 
 from .compiled import ClusterSpec
 from .document import Document
@@ -31,14 +32,14 @@ def load_spec(path: SpecPath) -> ClusterSpec:
         raw = Path(path).read_bytes()
     except OSError as error:
         raise SpecError(
-            f"cannot read the spec: {error.strerror or error}; give the path of a YAML file", Location(str(path))
+            f"cannot read the spec: {error.strerror or error}; give the path of a YAML file", Location(path_text(path))
         ) from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise SpecError("not a UTF-8 text; save the spec as UTF-8", Location(str(path), line)) from error
-    return parse_spec(text, str(path))
+        raise SpecError("not a UTF-8 text; save the spec as UTF-8", Location(path_text(path), line)) from error
+    return parse_spec(text, path_text(path))
 
 
 def parse_spec(text: str, source: str) -> ClusterSpec:

@@ -45,6 +45,46 @@ def test_without_an_engine_one_line_says_how_to_start_one(hived: Hived, nobody: 
     assert line == f"no engine answers on {nobody}/hived.sock; start one with: hived up"
 
 
+BYTES = os.fsdecode(b"d\xff")  #: what Python makes of an argument that is no UTF-8
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (["submit", "--vc", "vision", "--", "echo", BYTES], "COMMAND"),
+        (["submit", "--vc", "vision", "--cwd", f"/{BYTES}", "--", "pwd"], "--cwd"),
+        (["submit", "--vc", BYTES, "--", "pwd"], "--vc"),
+        (["submit", "--vc", "vision", "--name", BYTES, "--", "pwd"], "--name"),
+        (["plan", "--vc", BYTES], "--vc"),
+        (["ps", "--vc", BYTES], "is not UTF-8 text"),
+        (["drain", BYTES], "NODE"),
+        (["vc", "show", BYTES, "--engine", "http://127.0.0.1:1"], "no name is"),
+        (["explain", BYTES], "no job"),
+        (["ps", "--engine", f"http://{BYTES}:3"], "--engine"),
+        (["ps", "--engine", "http://a..b:3"], "--engine"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_is_refused_in_one_line(hived: Hived, running: Running, verb: list[str], words: str) -> None:
+    answer = hived(*verb)
+    assert answer.code in (2, 4), answer
+    assert words in refused(answer, answer.code)
+    assert running.engine.all == []
+
+
+def test_a_folder_that_is_no_text_is_refused_in_one_line(
+    hived: Hived, running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / BYTES).mkdir()
+    monkeypatch.chdir(tmp_path / BYTES)
+    line = refused(hived("submit", "--vc", "vision", "--", "pwd"), 2)
+    assert line.startswith(f"--cwd: '{tmp_path}/d\\udcff' is not UTF-8 text")
+    assert running.engine.all == []
+
+
+def test_a_folder_with_too_long_a_name_is_refused_in_one_line(hived: Hived, running: Running) -> None:
+    assert "--cwd" in refused(hived("submit", "--vc", "vision", "--cwd", f"/{'x' * 5000}", "--", "pwd"), 2)
+
+
 def test_a_socket_that_nobody_serves_any_more_is_no_engine(hived: Hived, nobody: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(nobody / "hived.sock"))

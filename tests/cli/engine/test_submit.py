@@ -129,6 +129,22 @@ def test_a_wrong_option_is_one_line_that_names_it(hived: Hived, engine: Engine, 
     assert engine.all == []
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--name", "my job"], "--name: has to be letters, digits and . _ -, a letter first, 63 at most"),
+        (["--name", "x" * 64], "--name: has to be letters, digits and . _ -, a letter first, 63 at most"),
+        (["--name", "7"], "--name: has to be letters, digits and . _ -, a letter first, 63 at most"),
+        (["--cwd", f"/{'x/' * 2500}"], "--cwd"),
+    ],
+)
+def test_a_text_of_another_form_is_told_in_words(hived: Hived, engine: Engine, options: list[str], words: str) -> None:
+    answer = hived("submit", "--vc", "vision", *options, "--", "x")
+    assert answer.code == 2
+    assert words in answer.err
+    assert not any(sign in answer.err for sign in ("^", "$", "pattern"))
+
+
 def test_what_never_fits_has_a_code_of_its_own(hived: Hived, engine: Engine) -> None:
     answer = hived("submit", "--vc", "vision", "--gpus", 9, "--", "x")
     assert (answer.code, answer.out) == (3, "")

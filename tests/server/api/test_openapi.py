@@ -9,6 +9,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from hived.server.schema import FORMS
+
 from .client import Client
 
 ERROR = {"$ref": "#/components/schemas/ErrorAnswer"}
@@ -42,6 +44,23 @@ def operations(document: Any) -> Iterator[tuple[str, Any]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield f"{method.upper()} {path}", operation
+
+
+def patterns(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(found := value.get("pattern"), str):
+            yield found
+        yield from value.get("patternProperties", ())
+        for inner in value.values():
+            yield from patterns(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from patterns(inner)
+
+
+def test_every_form_that_a_text_must_have_has_words(document: Any) -> None:
+    assert len(set(patterns(document))) > 4
+    assert set(patterns(document)) <= set(FORMS)
 
 
 def test_it_has_every_path_there_is(document: Any) -> None:

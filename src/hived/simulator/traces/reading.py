@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 
 from ...errors import Location, TraceError
+from ...words import path_text
 from . import helios_csv, hived_csv, philly_json
 from .formats import Parsed
 from .model import SYNTHETIC_PREFIX, Trace
@@ -58,7 +59,7 @@ def _parse(text: str, file: str) -> Parsed:
 
 def _name(path: Path) -> str:
     """The file's name without the endings that only say how it is stored: ``a/b.csv.gz -> "b"``."""
-    name = path.name
+    name = path_text(path.name)
     for ending in _ENDINGS:
         name = name.removesuffix(ending)
-    return name or path.name
+    return name or path_text(path.name)
