@@ -318,7 +318,7 @@ def test_nobody_gets_gpus_of_pods_that_are_still_ending(
     cluster: Cluster, ground: Cluster, service: Service, nodes: list[str]
 ) -> None:
     for pod in scenes.gang("lent", "b", 4, 4, opportunistic=True):
-        pod["spec"]["terminationGracePeriodSeconds"] = 600
+        pod["spec"]["terminationGracePeriodSeconds"] = 30
         cluster.create_pod(pod)
     cluster.wait_until(lambda: len(cluster.placed()) == 4, "the loan is placed on all nodes")
     kubelet = ground.finish_deletions()
