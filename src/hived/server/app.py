@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from hived import __version__
@@ -17,6 +17,7 @@ from .failures import Unexpected, answer_failures, declared
 from .guard import Guard
 from .job_routes import job_routes
 from .limits import Limits
+from .parameters import refuse_repeats
 from .schema import EngineKind, Health
 from .service import Service
 from .sources import Source
@@ -59,10 +60,12 @@ def make_app(
     answer_failures(app)
     app.include_router(health_routes("results" if service is None else "local"), responses=declared(403))
     private = declared() if local or token is None else declared(401)
+    once = [Depends(refuse_repeats)]
     if service is not None:
-        app.include_router(job_routes(service), responses=private)
-        app.include_router(engine_routes(service), responses=private)
-    app.include_router(dashboard_routes(source), responses={**private, **declared(403, 404, 409, 422, 429, 503)})
+        app.include_router(job_routes(service), responses=private, dependencies=once)
+        app.include_router(engine_routes(service), responses=private, dependencies=once)
+    looks = {**private, **declared(403, 404, 409, 422, 429, 503)}
+    app.include_router(dashboard_routes(source), responses=looks, dependencies=once)
     if not local and token is not None:
         declare_token(app)
     # the last that is added is the first that sees a request

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Path, Query
+from fastapi import Depends, Header, Path, Query, Request
 
-from hived.errors import NotFoundError
+from hived.errors import NotFoundError, RequestError
 
 from .schema import REF, JobStateName
 
@@ -34,6 +35,17 @@ def _event(name: str, model: str) -> dict[str, Any]:
         "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
     }
     return {"type": "object", "required": ["event", "data"], "properties": properties}
+
+
+async def refuse_repeats(request: Request) -> None:
+    """A parameter of the query that takes one value is given once. Raises :class:`RequestError` for more. O(query)."""
+    times = Counter(name for name, _ in request.query_params.multi_items())
+    if times and max(times.values()) > 1:
+        described = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
+        for parameter in described.get("parameters", ()):
+            name = parameter["name"]
+            if parameter["in"] == "query" and times[name] > 1 and parameter["schema"].get("type") != "array":
+                raise RequestError(name, f"given {times[name]} times; give it once")
 
 
 def _existing(ref: str | None) -> str | None:

@@ -93,6 +93,14 @@ def test_words_that_are_no_unicode_can_be_told(client: Client, service: FakeServ
     assert error(client.get("/v1/about")) == {"code": "invalid", "message": "a path like ??", "field": "?"}
 
 
+def test_a_parameter_that_takes_one_value_is_given_once(client: Client) -> None:
+    for path, field in (("/v1/dashboard/picture?at=1&at=2", "at"), ("/v1/jobs?vc=a&vc=b&state=queued", "vc")):
+        response = client.get(path)
+        assert response.status_code == 422
+        assert error(response) == {"code": "invalid", "message": "given 2 times; give it once", "field": field}
+    assert client.get("/v1/jobs?state=queued&state=failed&unknown=1&unknown=2").status_code == 200
+
+
 def test_a_path_that_there_is_not_is_not_found(client: Client) -> None:
     for path in ("/nothing", "/v1", "/v1/jobs/", "/v1/jobs/1/nothing", "/docs", "/redoc", "/v2/jobs", "/v1/jobs/a%2Fb"):
         response = client.get(path)

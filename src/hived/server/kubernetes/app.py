@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, Depends, FastAPI, Response
 
 from hived import __version__
 from hived.engines.kubernetes.engine import Engine
@@ -14,6 +14,7 @@ from hived.server.dashboard import dashboard_routes
 from hived.server.failures import Unexpected, answer_failures, declared
 from hived.server.guard import Guard
 from hived.server.limits import Limits
+from hived.server.parameters import refuse_repeats
 
 from .engine_service import EngineService
 from .extender import extender_routes
@@ -58,13 +59,15 @@ def make_kubernetes_app(
     )
     answer_failures(app)
     private = declared() if token is None else declared(401)
+    once = [Depends(refuse_repeats)]
     app.include_router(health_routes("kubernetes"), responses=declared(403))
     app.include_router(_readiness(engine), responses=declared(503))
     app.include_router(extender_routes(engine, metrics, needs_certificate=needs_certificate))
     app.include_router(inspection_routes(service), responses=private)
     app.include_router(metrics_routes(metrics), responses=private)
-    app.include_router(api_routes(service), responses=private)
-    app.include_router(dashboard_routes(source), responses={**private, **declared(403, 404, 409, 422, 429, 503)})
+    app.include_router(api_routes(service), responses=private, dependencies=once)
+    looks = {**private, **declared(403, 404, 409, 422, 429, 503)}
+    app.include_router(dashboard_routes(source), responses=looks, dependencies=once)
     if token is not None:
         declare_token(app, open_paths=("/healthz", "/readyz"))
     # the last that is added is the first that sees a request
