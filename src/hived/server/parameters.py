@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Query, Request
+from pydantic import BeforeValidator
 
 from hived.errors import NotFoundError, RequestError
 
@@ -55,6 +56,13 @@ def _existing(ref: str | None) -> str | None:
     return ref
 
 
+def _in_digits(value: object) -> object:
+    """Refuse what reads as a whole number and is not written as one, such as ``5.0``."""
+    if isinstance(value, str) and not (value.isascii() and value.isdigit()):
+        raise ValueError("a whole number, in digits")
+    return value
+
+
 def _in_path(ref: Annotated[str, Path(max_length=128, pattern=REF, description=_REF_WORDS, examples=["12"])]) -> str:
     _existing(ref)
     return ref
@@ -97,5 +105,6 @@ AfterOrNow = Annotated[
 EventsLimit = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
 LastEventId = Annotated[
     int | None,
+    BeforeValidator(_in_digits),
     Header(ge=0, le=_LARGEST, description="Where a stream broke off: what a browser sends when it reconnects."),
 ]

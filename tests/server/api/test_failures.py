@@ -101,6 +101,13 @@ def test_a_parameter_that_takes_one_value_is_given_once(client: Client) -> None:
     assert client.get("/v1/jobs?state=queued&state=failed&unknown=1&unknown=2").status_code == 200
 
 
+def test_where_a_stream_broke_off_is_a_number_in_digits(client: Client) -> None:
+    for text in ("5.0", "+5", "1_0", "five"):
+        response = client.get("/v1/events/stream", headers={"Last-Event-ID": text})
+        assert response.status_code == 422, text
+        assert error(response)["field"] == "last-event-id"
+
+
 def test_a_path_that_there_is_not_is_not_found(client: Client) -> None:
     for path in ("/nothing", "/v1", "/v1/jobs/", "/v1/jobs/1/nothing", "/docs", "/redoc", "/v2/jobs", "/v1/jobs/a%2Fb"):
         response = client.get(path)
