@@ -238,6 +238,16 @@ def test_a_loan_uses_what_is_left_of_broken_nodes() -> None:
     driver.bind(lent("rest", "a", (2, 3)))
 
 
+def test_what_all_vcs_cannot_have_at_once_is_counted_before_any_asks() -> None:
+    driver = Driver(flat({"a": 2, "b": 2}))
+    driver.set_node("n0", healthy=False)
+    driver.set_device("n1", 2, healthy=False)
+    assert driver.cluster.unavailable() == {"a": 0, "b": 0}, "each could have all of its own, were it first"
+    assert driver.cluster.unavailable_to_all() == 5
+    driver.set_node("n0", healthy=True)
+    assert driver.cluster.unavailable_to_all() == 1
+
+
 def test_what_a_vc_cannot_have_now_is_counted_apart_from_safety() -> None:
     driver = Driver(flat({"a": 2, "b": 2}))
     assert driver.cluster.unavailable() == {"a": 0, "b": 0}

@@ -362,6 +362,7 @@ def test_a_gang_that_has_reserved_is_placed_elsewhere_once_there_is_room_and_spa
     world.now += 60.0
     world.mind.due(world.now)
     world.settle()
+
     world.carry_out_all()
     assert not any(world.pods[one.metadata.uid].metadata.deletion_timestamp for one in slow)
 
@@ -406,6 +407,22 @@ def test_a_node_that_is_taken_once_its_pods_are_gone_stays_reserved_while_they_g
     world.mind.asked_to_preempt(asks, None, [], world.now)
     world.settle()
     assert gang(world, "mine").state is GangState.WAITING, "it is not taken in that question either"
+
+
+def test_after_a_restart_nobody_ends_for_a_gang_until_it_is_known_which_nodes_are_taken_for_it() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    run(world, pod("own", 4), *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(3)])
+    mine = pod("mine", 4)
+    world.create(mine)
+    own = world.pods["uid-t-own"].spec.node_name
+    assert own is not None
+    assert world.ask(mine.metadata.uid, offered=[own]) == "wait"
+    world.restart()
+    assert gang(world, "mine").state is GangState.WAITING
+    assert all(gang(world, f"loan{number}").state is GangState.PLACED for number in range(3))
+    assert world.ask(mine.metadata.uid, offered=[own]) == "wait"
+    assert all(gang(world, f"loan{number}").state is GangState.PLACED for number in range(3))
+    assert world.ask(mine.metadata.uid) == "preempting"
 
 
 def test_victims_are_spared_when_nobody_wants_their_gpus_any_more() -> None:

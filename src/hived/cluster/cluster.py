@@ -374,12 +374,17 @@ class Cluster:
         return looking.doomed(self._state)
 
     def unavailable(self) -> dict[str, int]:
-        """Per VC: how many of the leaf cells that it reserved it cannot have now, since they are bad. O(VCs + bad).
+        """Per VC: how many of its reserved leaf cells it could not have now if it asked first. O(VCs + bad).
 
         Safety is of the spec, and says nothing of this: no other VC can take what is reserved, and hardware can.
         """
         self._settle()
         return looking.unavailable(self._state)
+
+    def unavailable_to_all(self) -> int:
+        """How many reserved leaf cells are too many for all VCs to have at once, since some are bad. O(VCs + bad)."""
+        self._settle()
+        return looking.unavailable_to_all(self._state)
 
     def inspect(self, vc: str | None = None) -> Inspection:
         """All physical and virtual cells as they are now; with ``vc``, the virtual ones of that VC alone.

@@ -177,6 +177,19 @@ def unavailable(state: State) -> dict[str, int]:
     }
 
 
+def unavailable_to_all(state: State) -> int:
+    """Leaf cells that the VCs reserved and cannot all have at once now, since too many are bad. O(VCs + bad nodes)."""
+    found = 0
+    for floor in state.floors:
+        pools = [t for of_tenant in state.tenancies for t in of_tenant if t.floor is floor]
+        alone = sum(t.pool.bad[host].bit_count() for t in pools for host in t.binder.sick)
+        hierarchy = floor.chain.hierarchy
+        bad = sum(floor.chain.bad[node].bit_count() for node in floor.sick)
+        healthy = hierarchy.nodes * hierarchy.node_size - bad
+        found += max(alone, sum(t.pool.gpus for t in pools) - healthy)
+    return found
+
+
 def records(state: State) -> tuple[Record, ...]:
     """Every group that runs, by name. O(groups)."""
     groups = state.groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Placement, Preempt, Wait
-from hived.cluster.reasons import Misconfigured, Reason
+from hived.cluster.reasons import Misconfigured, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
 from hived.engines.lines import Lines
 from hived.errors import ConflictError, NotFoundError, RequestError
@@ -69,6 +69,10 @@ class Decider(MindState):
             return decision
         if isinstance(decision, Preempt) and decision.placement == had:
             return decision  # as before: some victims are not gone yet
+        if isinstance(decision, Preempt) and not gang.heard:  # nobody ends for nodes that it may not be able to use
+            self.call(gang, at)
+            gang.reasons = (WaitingForPreemption(decision.victims),)
+            return Wait(gang.name, gang.reasons)
         self.cluster.commit(decision)
         if had is not None and isinstance(decision, Preempt):
             self.becomes(gang, GangEvent.UNRESERVED, None, at, "other GPUs are reserved for it by now")

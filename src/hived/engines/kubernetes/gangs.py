@@ -148,6 +148,8 @@ class Gang:
         self.pods: dict[str, PodEntry] = {}
         #: whether kube-scheduler has asked for it
         self.asked = False
+        #: whether kube-scheduler has said since, to this process, which nodes it takes for it
+        self.heard = ask.anywhere
         #: how often it was reminded of it since
         self.reminders = 0
         #: whether it stands in its line

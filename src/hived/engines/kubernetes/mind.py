@@ -252,6 +252,9 @@ class Mind(Decider):
         for name, since in list(self.to_bind.items()):
             if at - since >= _REMIND_S:
                 self._remind(self.gangs[name], at)
+        for name, since in list(self.unheard.items()):
+            if at - since >= _REMIND_S * _REMINDERS:  # nobody asks for it, and it keeps others waiting
+                self.forget_asking(self.gangs[name])
 
     def _grace(self, gang: Gang, entry: PodEntry) -> int | None:
         """Seconds that a pod has to end; None: what it asks for, which is no more than a loan may have."""
@@ -319,13 +322,15 @@ class Mind(Decider):
                 gang.emptied = frozenset(offered)
             else:
                 gang.not_offered = frozenset(self.nodes.healthy.difference(offered))
+            gang.heard = True
+            waited = self.unheard.pop(gang.name, None) is not None
             excluded = gang.not_offered
             if emptied or gang.state is GangState.RESERVED:
                 excluded -= gang.emptied
             if len(self._exclusions) >= _EXCLUSIONS:
                 self._exclusions.clear()
             excluded = self._exclusions.setdefault(excluded, excluded)  # one object, so that equal ones are told fast
-            if excluded != gang.excluded:
+            if waited or excluded != gang.excluded:
                 gang.excluded = excluded
                 if gang.in_line:
                     self.lines.freed(gang.vc)

@@ -48,6 +48,8 @@ class MindState:
         self.reserved: dict[str, Gang] = {}
         #: gangs that have to go, while pods of them are on nodes
         self.evicting: dict[str, Gang] = {}
+        #: gangs that would preempt before kube-scheduler has said which nodes it takes for them: since when
+        self.unheard: dict[str, float] = {}
         #: gangs with pods that can be bound and are not: since when, or last reminded
         self.to_bind: dict[str, float] = {}
         #: gangs that are gone, the latest last
@@ -283,6 +285,21 @@ class MindState:
             gang.in_line = True
             self.lines.add(gang)
 
+    def call(self, gang: Gang, at: float) -> None:
+        """kube-scheduler is to ask for a gang that it asked another process for: which nodes would it take?"""
+        if gang.name not in self.unheard:
+            self.unheard[gang.name] = at
+            for entry in gang.pods.values():
+                self.instruct(Wake(entry.uid, entry.key))
+
+    def forget_asking(self, gang: Gang) -> None:
+        """It leaves its line until kube-scheduler asks for it again."""
+        self.unheard.pop(gang.name, None)
+        gang.asked = False
+        if gang.in_line:
+            gang.in_line = False
+            self.lines.left(gang)
+
     def line_up_again(self, gang: Gang) -> None:
         """Its pods, or what they may do, have changed."""
         if gang.in_line and not gang.complete:
@@ -332,6 +349,7 @@ class MindState:
         self.reserved.pop(gang.name, None)
         self.evicting.pop(gang.name, None)
         self.to_bind.pop(gang.name, None)
+        self.unheard.pop(gang.name, None)
         gang.remember(self.note("ended", gang.name, at, "its last pod is gone"))
         self.ended[gang.name] = gang
         self.ended.move_to_end(gang.name)
@@ -387,6 +405,10 @@ class MindState:
             self.becomes(gang, GangEvent.SPARED, gang.placement, at, "nobody wants its GPUs any more")
             for entry in gang.pods.values():
                 entry.evicted = False  # if that was not done yet, it is not done any more
+                if entry.holds and not entry.terminating:
+                    self.instruct(
+                        Tell(entry.uid, entry.key, "HivedSpared", "nobody wants its GPUs any more; it runs on")
+                    )
                 if entry.slot is not None and not entry.holds:
                     self.can_go(entry, gang, at)
             self.give_slots(gang, at)

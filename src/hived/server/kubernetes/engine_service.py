@@ -98,7 +98,7 @@ class EngineService:
             groups=mind.books.per_state(),
             vcs=[self._summary(mind, vc.name) for vc in spec.virtual_clusters],
             doomed=len(mind.cluster.doomed()),
-            unavailable=sum(mind.cluster.unavailable().values()),
+            unavailable=mind.cluster.unavailable_to_all(),
             safety_margin=safety_margin(mind.cluster),
         )
 

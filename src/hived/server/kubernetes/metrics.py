@@ -126,7 +126,7 @@ class _OfEngine(Collector):
         yield (
             "vc_gpus",
             "GPUs that a VC has reserved, uses as its own, has borrowed of others, and has reserved but cannot have "
-            "now (unavailable: bad, or kept for pods that HiveD did not place).",
+            "now, were it to ask first (unavailable: bad, or kept for pods that HiveD did not place).",
             ("vc", "kind"),
             self._vc_gpus,
         )
