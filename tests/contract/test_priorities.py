@@ -212,3 +212,19 @@ def test_the_leaves_of_a_gang_that_ends_anyway_are_free_to_take_on_every_host() 
     driver.bind(wants("right", "a", 1))
     decision = driver.preempt(wants("high", "a", (2, 3), priority=5))
     assert decision.victims == ("gang",)
+
+
+def test_between_hosts_too_the_fewest_gpus_of_groups_that_end_are_lost() -> None:
+    driver = Driver(flat({"a": 3}, size=8))
+    driver.bind(wants("large", "a", 4, 8, 8))
+    driver.bind(wants("small", "a", 4))
+    assert driver.preempt(wants("high", "a", 2, priority=5)).victims == ("small",)
+    driver = Driver(flat({"a": 3}, size=8))
+    driver.bind(wants("two", "a", (2, 8)))
+    driver.bind(wants("one", "a", 8))
+    assert driver.preempt(wants("high", "a", 8, priority=5)).victims == ("one",)
+    driver = Driver(flat({"a": 2}, size=8))
+    driver.bind(wants("six", "a", 6), suggested=["n0"])
+    for number in range(8):
+        driver.bind(wants(f"single{number}", "a", 1), suggested=["n1"])
+    assert len(driver.preempt(wants("high", "a", 3, priority=5)).victims) == 3

@@ -20,7 +20,7 @@ from .fairer import bind_fairly
 from .groups import Group
 from .plans import Plan
 from .requests import Request
-from .sparing import losing_least
+from .sparing import losing_least, on_one_host
 from .standing import Bindings, rebind, recorded
 from .state import State
 from .states import GroupState
@@ -134,7 +134,10 @@ def _in(
         if found is None:
             break
         if key >= 0:
-            found = losing_least(tenancy, space, choice.needs, found, cap, key)
+            if len({host for host, _ in found.pods}) == 1:
+                found = on_one_host(tenancy, space, choice.needs, packed, found, cap, key)
+            else:
+                found = losing_least(tenancy, space, choice.needs, found, cap, key)
         plan = _plan(state, request, demand, choice, tenancy, key, step, found, suggested)
         if plan is not None:
             return plan

@@ -11,15 +11,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 from heapq import nsmallest
+from itertools import islice
 from operator import or_
 
-from hived.cells import Found, Leaves, Need, Space, level_of, place
+from hived.cells import Found, Leaves, Need, Rank, Space, level_of, place
 
 from .groups import Group
 from .tenancy import Tenancy
 
 #: groups of a host among which those who lose are chosen: all subsets of them are looked at
 GROUPS = 8
+#: hosts that are looked at for pods that go to one host
+HOSTS = 16
+
+
+def on_one_host(
+    tenancy: Tenancy, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int
+) -> Found:
+    """``found``, which is on one host, or the same on another where the groups of ranks up to ``key`` lose less.
+
+    Hosts are looked at in the order of ``rank`` until no other can lose less. O(``HOSTS``) times :func:`losing_least`.
+    """
+    level, size = max((need.level, need.gpus if need.level else 0) for need in needs)
+    gpus = sum(need.gpus for need in needs)
+    best, least = found, -1
+    for host in islice(space.ranking(rank, level, size, cap).in_order(gpus), HOSTS):
+        masks = space.place(host, tuple(needs), cap)
+        if masks is None:
+            continue
+        there = Found(tuple((host, mask) for mask in masks), level_of(space.shapes[host], sum(masks)))
+        there = losing_least(tenancy, space, needs, there, cap, key)
+        taken = sum(mask for _, mask in there.pods) & ~space.idle[host]
+        takers = tenancy.takers.get(host, {}).items()
+        lost = sum(_loss(group) for group, mask in takers if mask & taken)
+        if least < 0 or lost < least:
+            best, least = there, lost
+        if lost <= taken.bit_count() << 32:
+            break  # no more is lost than taken, and the hosts behind take no less
+    return best
 
 
 def losing_least(tenancy: Tenancy, space: Space, needs: Sequence[Need], found: Found, cap: int, key: int) -> Found:
