@@ -56,7 +56,10 @@ class Api:
                 answer = self._client.request(
                     verb, path, content=content, params=params, headers={"Content-Type": kind}
                 )
-                break
+                # a server that has just started answers 429 while it fills its caches, and has done nothing then
+                if answer.status_code != 429 or "storage is" not in answer.text or time.monotonic() > give_up:
+                    break
+                time.sleep(0.1)
             except httpx.TransportError:
                 # only what does no harm when it is done twice
                 if verb == "POST" or time.monotonic() > give_up:
