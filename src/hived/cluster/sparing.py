@@ -1,4 +1,4 @@
-"""Inside a host that a preemption has chosen: the leaves whose taking loses others least, and then the closest ones.
+"""A preemption inside a VC: the host and the leaves whose taking loses others least, and then the closest ones.
 
 A group that loses a leaf loses all it has, so what counts is who ends, not how many leaves are taken: the other leaves
 of a group that ends anyway cost nobody anything.
