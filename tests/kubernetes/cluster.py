@@ -280,7 +280,7 @@ class FakeKubelet(threading.Thread):
                 self._api("DELETE", path, {"preconditions": only, "gracePeriodSeconds": 0})
             elif pod["status"].get("phase") == "Pending":
                 status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-                as_seen = {**only, "resourceVersion": metadata["resourceVersion"]}  # a test may have set the phase since
+                as_seen = {**only, "resourceVersion": metadata["resourceVersion"]}  # a test may have set it
                 self._api("PATCH", f"{path}/status", {"metadata": as_seen, "status": status}, STRATEGIC)
         except RefusedError as error:
             if error.status not in (404, 409):  # it has gone meanwhile, or another has its name
