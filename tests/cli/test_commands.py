@@ -82,6 +82,18 @@ def test_polars_reads_every_file_with_its_defaults(hived: Hived, folder: Path) -
     assert table["delay_s b"].drop_nans().to_list()
 
 
+def test_no_share_of_the_nodes_is_said_where_there_is_one(hived: Hived, folder: Path) -> None:
+    quotas = folder / "quotas.csv"
+    quotas.write_text("tenant,quota_pct\na,100\n", encoding="utf-8")
+    (folder / "trace.csv").write_text(HEADER + "j,a,0,5,1,pass\n", encoding="utf-8")
+    arguments = ("simulate", "--trace", "trace.csv", "--no-figures", "--overwrite", "--spec")
+    for nodes in (1, 2):
+        assert hived("spec", "from-quotas", "--nodes", nodes, "--quotas", quotas, "-o", f"{nodes}.yaml").code == 0
+        answer = hived(*arguments, f"{nodes}.yaml")
+        assert answer.code == 0, answer.err
+        assert ("fragmented nodes" in answer.out) is ("partly used" in answer.out) is (nodes > 1)
+
+
 def test_an_end_is_kept(hived: Hived, folder: Path) -> None:
     arguments = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--until", "0.1")
     assert hived(*arguments).code == 0
