@@ -13,6 +13,7 @@ import yaml
 
 from .helpers import HEADER, NODES, Hived, tree
 
+README = Path(__file__).parents[2] / "README.md"
 VERBS = [
     ("check",), ("simulate",), ("spec", "from-quotas"), ("trace", "generate"), ("trace", "describe"),
 ]  # fmt: skip
@@ -80,6 +81,21 @@ def test_polars_reads_every_file_with_its_defaults(hived: Hived, folder: Path) -
         assert dict(table.schema) == {column: kinds.get(column, polars.Float64()) for column in table.columns}
         assert len(table) > 150
     assert table["delay_s b"].drop_nans().to_list()
+
+
+@pytest.mark.parametrize("last", ["late,a,200,10,1,pass", "late,a,200,10,64,pass"], ids=["one ends", "none ends"])
+def test_polars_reads_jobs_that_never_ended_as_the_readme_says(
+    hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    # empty times in the first 100 rows were text to it, and so were those that follow
+    huge = "".join(f"j{n},a,{n},5,64,pass\n" for n in range(150))
+    (folder / "trace.csv").write_text(f"{HEADER}{huge}{last}\n", encoding="utf-8")
+    assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures").code == 0
+    (line,) = re.findall(r"^polars\.read_csv\(.*$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    monkeypatch.chdir(folder)
+    table = eval(line, {"polars": polars})
+    assert {table.schema[name] for name in ("start_s", "finish_s", "queue_s")} == {polars.Float64()}
+    assert table["finish_s"].drop_nulls().len() == table["finished"].sum() == (3 if ",1," in last else 0)
 
 
 def test_no_share_of_the_nodes_is_said_where_there_is_one(hived: Hived, folder: Path) -> None:
