@@ -177,6 +177,10 @@ class Cluster:
         """As ``kubectl delete``; ``force``: without waiting for its kubelet."""
         self.api("DELETE", self._path(f"pods/{name}"), **({"gracePeriodSeconds": "0"} if force else {}))
 
+    def wake_pod(self, name: str) -> None:
+        """Have kube-scheduler look at it again, as the service does."""
+        self.api("PATCH", self._path(f"pods/{name}"), {"metadata": {"labels": {"hived.io/turn": "1"}}}, MERGE)
+
     def set_phase(self, name: str, phase: str) -> None:
         """What its kubelet says of it: ``Running``, ``Succeeded``, ``Failed``."""
         self.api("PATCH", self._path(f"pods/{name}/status"), {"status": {"phase": phase}}, MERGE)

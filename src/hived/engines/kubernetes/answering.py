@@ -181,7 +181,7 @@ def _tell(mind: MindState, entry: PodEntry, gist: str, text: str) -> None:
         head, _, rest = text.partition("\n")
         found = "; ".join(line.removeprefix("- ") for line in rest.splitlines())
         line = f"{head.rstrip(':')}: {found}" if found else head
-        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT)))
+        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT), gist=gist))
 
 
 def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
