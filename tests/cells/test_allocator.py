@@ -67,6 +67,17 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.naive.take(cell)
         self.allocated[cell] = set()
 
+    @rule(data=st.data())
+    def list_by_crowd(self, data: st.DataObject) -> None:
+        level = self.level(data)
+        found = list(self.allocator.by_crowd(level))
+        there = [n for n in range(self.naive.chain.cells_at(level)) if self.naive.holder_of((level, n)) is not None]
+        assert len(set(found)) == len(found)
+        assert set(found) <= set(there)
+        if found and not self.naive.bad:
+            assert set(found) == set(there)
+            assert (level, found[0]) == self.naive.choose(level)
+
     @precondition(lambda self: self.allocated)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:

@@ -409,3 +409,25 @@ def test_three_of_four_pods_would_fit() -> None:
     assert find(space, [Need(4), Need(3), Need(5), Need(4)], tightest) is None
     space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3)
     assert count_fitting(space, [Need(8), Need(8), Need(7), Need(6)], tightest) == 3
+
+
+def test_among_hosts_with_room_in_equal_cells_a_gang_gets_the_one_where_each_pod_stands_closest() -> None:
+    space = Space([NODE] * 3, [], 4, [0b0101_0101, 0b0111_0011, 0b1101_1011])
+    assert find(space, [Need(2)] * 2, tightest) == Found(((1, 0b0000_0011), (1, 0b0011_0000)), 4)
+    assert find(space, [Need(1), Need(3)], tightest) == Found(((1, 0b0000_0001), (1, 0b0111_0000)), 4)
+    assert find(space, [Need(1)] * 2, tightest) == Found(((1, 0b0000_0001), (1, 0b0000_0010)), 2)
+    assert find(space, [Need(2), Need(1)], roomiest) == Found(((2, 0b0000_0011), (2, 0b0000_1000)), 3)
+
+
+def test_inside_a_large_host_too_the_half_is_taken_where_each_pod_stands_closest() -> None:
+    large = shape_of((2, 2, 2, 2))
+    space = Space([large], [], 5, [0b0111_0011_0101_0101])
+    assert find(space, [Need(2)] * 2, tightest) == Found(((0, 0b0011 << 8), (0, 0b0011 << 12)), 4)
+
+
+def test_on_several_hosts_too_each_pod_stands_as_close_as_the_hosts_that_hold_as_many_allow() -> None:
+    spread, closer = 0b0101_0101, 0b0001_1111
+    space = Space([NODE] * 3, [[0] * 3], 4, [spread, closer, closer << 3])
+    assert find(space, [Need(4)] * 2, tightest) == Found(((1, 0b0000_1111), (2, 0b1111_0000)), 5)
+    space.set(2, FULL)
+    assert find(space, [Need(4)] * 3, tightest) == Found(((1, 0b0000_1111), (2, 0b0000_1111), (2, 0b1111_0000)), 5)

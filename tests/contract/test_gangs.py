@@ -243,3 +243,21 @@ def test_a_loan_that_preempts_says_which_cap_it_gave_up() -> None:
     decision = driver.ask(lent("loan", "b", (2, 4), within="NODE", soft_affinity=True))
     assert isinstance(decision, Preempt)
     assert decision.relaxed == ("NODE",)
+
+
+@pytest.mark.parametrize(("members", "levels"), [((2, 2), [2, 2]), ((3, 1), [3, 1])])
+def test_among_partly_used_hosts_a_gang_gets_the_one_where_its_pods_stand_closest(
+    members: tuple[int, int], levels: list[int]
+) -> None:
+    """n0 has one GPU free in every pair; n1, with one more, has whole pairs."""
+    driver = Driver(flat({"a": 2}, size=8))
+    for node, kept in (("n0", {1, 3, 5, 7}), ("n1", {2, 3, 7})):
+        names = [f"{node}-{i}" for i in range(8)]
+        for name in names:
+            driver.bind(wants(name, "a", 1), suggested=[node])
+        driver.release(*[name for name in names if kept.isdisjoint(driver.running[name].pods[0].leaf_cells)])
+    decision = driver.bind(wants("gang", "a", *members))
+    pods = decision.placement.pods
+    assert {pod.node for pod in pods} == {"n1"}
+    hardware = driver.hardware
+    assert [hardware.common_level("NODE", hardware.leaves("NODE", pod)) for pod in pods] == levels

@@ -5,7 +5,7 @@ from .gangs import Found, count_fitting, find
 from .hierarchy import Hierarchy
 from .hosts import HostClass, HostIndex, Rank, Ranking
 from .index_set import IndexSet
-from .inside import Leaves, Need, level_of, place
+from .inside import Demand, Leaves, Need, apart, level_of, place
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
 from .siblings import Siblings
@@ -14,6 +14,7 @@ from .whole_hosts import WholeHosts
 
 __all__ = [
     "BuddyAllocator",
+    "Demand",
     "Found",
     "Hierarchy",
     "HostClass",
@@ -29,6 +30,7 @@ __all__ = [
     "Siblings",
     "Space",
     "WholeHosts",
+    "apart",
     "assert_safe",
     "count_fitting",
     "find",

@@ -18,6 +18,9 @@ from .index_set import IndexSet
 from .inside import Need, count_of
 from .shape import Shape
 
+#: of a host: -pods it holds, level of the closest pod, leaves it has
+_Kind = tuple[int, int, int]
+
 
 class Layout:
     """The cells above the hosts: per level, where each group's hosts start and end."""
@@ -61,11 +64,11 @@ class Capacity:
         self.layout = layout
         #: how much of its owner's log of changes is counted in; kept by the owner
         self.seen = 0
-        # A host's *kind* is (-pods it holds, leaves it has), so that kinds ascend from the most pods, and among equals
-        # from the tightest. Per kind that holds any: its hosts.
-        self._known: dict[tuple[Shape, int], tuple[int, int]] = {}
-        self._by_kind: dict[tuple[int, int], IndexSet] = {}
-        self._kinds: list[tuple[int, int]] = []
+        # Kinds ascend from the most pods, and among equals from the closest, then the tightest. Per kind that holds
+        # any: its hosts.
+        self._known: dict[tuple[Shape, int], _Kind] = {}
+        self._by_kind: dict[_Kind, IndexSet] = {}
+        self._kinds: list[_Kind] = []
         self._kind_of = [self._kind(shape, mask) for shape, mask in zip(shapes, masks, strict=True)]
         for host, kind in enumerate(self._kind_of):
             if kind[0]:
@@ -86,15 +89,17 @@ class Capacity:
             self._groups.append(sums)
             self._orders.append(order)
 
-    def _kind(self, shape: Shape, mask: int) -> tuple[int, int]:
+    def _kind(self, shape: Shape, mask: int) -> _Kind:
         kind = self._known.get((shape, mask))
         if kind is None:
             if len(self._known) > 100_000:  # large hosts have many masks, and few kinds
                 self._known.clear()
-            kind = self._known[shape, mask] = (-count_of(shape, mask, self.need), mask.bit_count())
+            need = self.need
+            level = need.level or shape.profile(mask).level_for(need.gpus)
+            kind = self._known[shape, mask] = (-count_of(shape, mask, need), level, mask.bit_count())
         return kind
 
-    def _hosts(self, kind: tuple[int, int]) -> IndexSet:
+    def _hosts(self, kind: _Kind) -> IndexSet:
         hosts = self._by_kind.get(kind)
         if hosts is None:
             hosts = self._by_kind[kind] = IndexSet(self.layout.hosts)
@@ -144,8 +149,8 @@ class Capacity:
     def spread(self, start: int, end: int, pods: int) -> list[tuple[int, int]]:
         """Hosts from ``start`` to before ``end`` with the number of pods each gets: as few hosts as can be, ascending.
 
-        The hosts that hold most are filled first, the remainder goes where the fewest leaves stay. Together they must
-        hold ``pods``.
+        The hosts that hold most are filled first, the remainder goes where the pods stand closest, and then the fewest
+        leaves stay. Together they must hold ``pods``.
         """
         chosen: list[tuple[int, int]] = []
         for i, kind in enumerate(self._kinds):
@@ -166,15 +171,15 @@ class Capacity:
         return []
 
     def _tightest(self, host: int, start: int, end: int, position: int, pods: int) -> int:
-        """The host with the fewest leaves that holds ``pods``: ``host``, of the kind at ``position``, or a later."""
-        best = self._kinds[position][1], host
+        """The host where ``pods`` stand closest, then with the fewest leaves: ``host``, or one of a later kind."""
+        best = self._kinds[position][1:], host
         for kind in self._kinds[position + 1 :]:
             if -kind[0] < pods:
                 break
-            if kind[1] < best[0]:
+            if kind[1:] < best[0]:
                 other = self._by_kind[kind].first_from(start)
                 if 0 <= other < end:
-                    best = kind[1], other
+                    best = kind[1:], other
         return best[1]
 
     def validate(self, shapes: Sequence[Shape], masks: Sequence[int]) -> None:

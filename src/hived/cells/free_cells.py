@@ -95,6 +95,25 @@ class FreeCells:
         """The free list of ``level``, ascending. O(cells); for checks and displays."""
         return (cell for cell in range(self.hierarchy.count[level]) if self.is_free(level, cell))
 
+    def by_crowd(self, level: int) -> Iterator[int]:
+        """The cells of ``level`` that are free or inside free ones, in about the order in which they would be taken.
+
+        Those for which the lowest cell is split come first, and then the least crowded; free cells all of whose free
+        siblings are bad are left out. Nothing may change meanwhile.
+        """
+        for k in range(level, self.hierarchy.top + 1):
+            for key in self._split_order[k]:
+                for cell in self.siblings(k).by_crowd(key % self.hierarchy.count[k + 1]):
+                    yield from self.inside(k, cell, level)
+
+    def inside(self, k: int, cell: int, level: int) -> Iterator[int]:
+        """The cells of ``level`` inside a cell of ``k`` that is not split, each time the least crowded child first."""
+        if k == level:
+            yield cell
+            return
+        for child in self.siblings(k - 1).by_crowd(cell):
+            yield from self.inside(k - 1, child, level)
+
     def is_bad(self, level: int, cell: int) -> bool:
         """Whether ``cell`` has a bad leaf."""
         return cell in self.siblings(level).bad

@@ -20,10 +20,13 @@ from hived.errors import InvariantError
 
 from .capacity import Capacity
 from .hosts import HostClass, Rank
-from .inside import Demand, Leaves, Need, Room, cells_at, level_of
+from .inside import Demand, Leaves, Need, Room, apart, cells_at, level_of
 from .packing import Steps, pack
 from .shape import Shape
 from .space import Space
+
+#: hosts of one class, and hosts in all, that are looked at for a gang on one host
+ALIKE, LOOKED_AT = 4, 16
 
 
 class Found(NamedTuple):
@@ -40,7 +43,8 @@ _Cell = tuple[int, int, bool]
 def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found | None:
     """Leaves for all pods, close together; ``None`` when they do not fit (``cap``: in one cell of at most this level).
 
-    ``rank`` chooses the host where one host will do, for the sum of the leaves; within it the lowest cell is taken.
+    ``rank`` chooses the host where one host will do, for the sum of the leaves; its last number, how tight the host is,
+    gives way to how close together each pod stands there. Within the host the lowest cell is taken.
     Above the hosts the lowest level, then cells that cost nobody anything, then the least to spare decide; ``rank``
     orders hosts only where leaves have to be taken from somebody. It may refuse a host only for want of leaves.
 
@@ -65,7 +69,10 @@ def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found
 
 
 def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Rank, cap: int) -> Found | None:
-    """All pods on the best host. O(classes) for loose pods; whole cells may have to be looked for host by host."""
+    """All pods on the best host: where each stands closest, among those that differ in the last of ``rank`` alone.
+
+    O(classes) for loose pods; whole cells may have to be looked for host by host.
+    """
     if demand.gpus > space.widest:
         return None
     largest = demand.needs[0]
@@ -74,12 +81,31 @@ def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Ra
             return None
         hosts = space.ranking(rank, largest.level, largest.gpus, cap).in_order(demand.gpus)
     else:
-        hosts = iter([host] if (host := space.ranking(rank, cap=cap).best(demand.gpus)) >= 0 else [])
+        hosts = space.ranking(rank, cap=cap).in_order(demand.gpus, ALIKE)
+    best: tuple[tuple[int, ...], int, tuple[int, ...]] | None = None
+    found, looked_at = None, 0
     for host in hosts:
+        first, last = _split(rank(space.index.class_of(host), demand.gpus))
+        if best is not None and first > best[0]:
+            break
         masks = space.place(host, needs, cap)
-        if masks is not None:
-            return Found(tuple((host, mask) for mask in masks), level_of(space.shapes[host], sum(masks)))
-    return None
+        if masks is None:
+            continue
+        shape = space.shapes[host]
+        worth = first, apart(shape, masks), last
+        if best is None or worth < best:
+            best = worth
+            found = Found(tuple([(host, mask) for mask in masks]), level_of(shape, sum(masks)))
+        looked_at += 1
+        empty = shape.profile(shape.full)
+        if looked_at == LOOKED_AT or worth[1] == sum([empty.level_for(need.gpus) for need in needs]):
+            break
+    return found
+
+
+def _split(value: tuple[int, ...] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What a rank says of a host that can be used: all but the last, which tells tight hosts from others; and that."""
+    return (value[:-1], value[-1:]) if value else ((), ())
 
 
 def _cells(space: Space, capacities: Sequence[tuple[bool, Capacity]], pods: int, cap: int) -> Iterator[_Cell]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from hived.errors import ensure
 
@@ -77,14 +78,17 @@ class Ranking:
             order = self._sort(gpus)
         return bool(order[1] & self._index.occupied)
 
-    def in_order(self, gpus: int) -> Iterator[int]:
-        """All usable hosts from best to worst. The index must not change while this is read."""
+    def in_order(self, gpus: int, each: int | None = None) -> Iterator[int]:
+        """The usable hosts from best to worst, at most ``each`` of a class (None: all).
+
+        The index must not change while this is read.
+        """
         order = self._orders.get(gpus)
         if order is None or order[0] != self._index.classes:
             order = self._sort(gpus)
         for bucket in order[2]:
             if bucket.hosts.summary:
-                yield from bucket.hosts
+                yield from islice(bucket.hosts, each)
 
     def _sort(self, gpus: int) -> tuple[int, int, list[_Bucket]]:
         ranked = []

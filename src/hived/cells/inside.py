@@ -50,6 +50,11 @@ def level_of(shape: Shape, mask: int) -> int:
     return shape.profile(mask).level_for(mask.bit_count())
 
 
+def apart(shape: Shape, masks: Sequence[int]) -> int:
+    """How far apart the leaves of each pod are: the sum of the pods' levels. O(pods) once seen."""
+    return sum([level_of(shape, mask) for mask in masks])
+
+
 class Demand:
     """The pods of a gang in the order in which they are placed: whole cells from large to small, then loose pods."""
 
@@ -115,9 +120,9 @@ class Leaves(NamedTuple):
 def place(leaves: Leaves, needs: Sequence[Need], cap: int = 0) -> tuple[int, ...] | None:
     """Disjoint masks for pods on one host, in the order given; ``None`` when they do not fit.
 
-    On costless leaves if they fit there, then in the lowest cell that holds them; else with the fewest leaves that
-    cost somebody something. ``cap``: all in one cell of at most this level (0: anywhere in the host).
-    O(pods * cells of the host): callers remember the answer.
+    On costless leaves if they fit there, then in the lowest cell that holds them, then each pod as close together as
+    can be; else with the fewest leaves that cost somebody something. ``cap``: all in one cell of at most this level
+    (0: anywhere in the host). O(pods * cells of the host): callers remember the answer.
     """
     shape = leaves.shape
     demand = Demand(needs)
@@ -131,10 +136,13 @@ def place(leaves: Leaves, needs: Sequence[Need], cap: int = 0) -> tuple[int, ...
 
 
 def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...] | None:
-    """The pods in the cell of this very level where they cost least, then by the rule of :meth:`Shape.closest`."""
+    """The pods in the cell of this very level where they cost least, then stand closest, each for itself.
+
+    Among equals the rule of :meth:`Shape.closest` decides.
+    """
     shape, obtainable, costless, avoid = leaves
     cells = [cell for cell in cells_at(shape, level) if demand.fits(demand.room(shape, obtainable & cell, costless))]
-    if not demand.needs[0].level and obtainable == costless:  # no whole cells: the host's own table knows the cell
+    if len(demand.needs) == 1 and not demand.needs[0].level and obtainable == costless:  # the host's own table knows it
         if not cells:
             return None
         chosen = shape.closest(obtainable, demand.gpus, avoid)
@@ -143,7 +151,7 @@ def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...]
     for cell in cells:
         masks = _in_cell(leaves, demand, cell)
         cost = sum((mask & ~costless).bit_count() for mask in masks)
-        tried.append((cost, _crowd(leaves, level, cell), cell, masks))
+        tried.append((cost, apart(shape, masks), _crowd(leaves, level, cell), cell, masks))
     return min(tried)[-1] if tried else None
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hived.cells import Shape
 from hived.errors import InvariantError
 
 from .anchoring import Anchoring
@@ -56,10 +57,12 @@ class Binder(Anchoring):
         crowd: list[int],
         near: tuple[int, int] | None = None,
         spared: Callable[[int], int] | None = None,
+        lost: Callable[[int, int], int] | None = None,
     ) -> tuple[int, int]:
         """The node and the physical leaves under the virtual leaves ``mask`` of a bound ``host``; see :meth:`bind`.
 
-        ``spared``: leaves of a node to be avoided among equals.
+        ``spared``: leaves of a node to be avoided among equals; ``lost``: what opportunistic groups lose by these
+        leaves of a node being taken, which comes before the number of leaves.
         """
         hierarchy = self.pool.hierarchy
         per_node = hierarchy.node_size // hierarchy.gpus[self.pool.cells[host].level]
@@ -78,7 +81,12 @@ class Binder(Anchoring):
             cell = inner[child]
             if cell < 0:
                 taken = [inner[c] for c in siblings]
-                cell = inner[child] = _choose(masks, shape.children[inner[parent]], taken, others, own, kept)
+                cells = [c for c in shape.children[inner[parent]] if c not in taken]
+                if others and lost is not None and len(cells) > 1:
+                    ways = [leaves | _inside(shape, child, c, mask, lambda m: lost(node, m << offset)) for c in cells]
+                    losses = [lost(node, way << offset) for way in ways]
+                    cells = [c for c, loss in zip(cells, losses, strict=True) if loss == min(losses)]
+                cell = inner[child] = _choose(masks, cells, others, own, kept)
             if whole:
                 leaves |= masks[cell]
         return node, leaves << offset
@@ -197,15 +205,34 @@ class Binder(Anchoring):
         check_bindings(self)
 
 
-def _choose(masks: Sequence[int], cells: Sequence[int], taken: list[int], crowd: int, near: int, kept: int) -> int:
-    """The cell not taken that suits best: most leaves of ``near``, fewest of ``crowd``, of ``kept``, lowest number."""
+def _choose(masks: Sequence[int], cells: Sequence[int], crowd: int, near: int, kept: int) -> int:
+    """The cell that suits best: most leaves of ``near``, fewest of ``crowd``, of ``kept``, lowest number."""
+    if not (crowd or near):
+        return cells[0]
     best, best_worth = -1, (0, 0, 0)
     for cell in cells:
-        if cell not in taken:
-            if not (crowd or near):
-                return cell
-            mask = masks[cell]
-            worth = -(mask & near).bit_count(), (mask & crowd).bit_count(), (mask & kept).bit_count()
-            if best < 0 or worth < best_worth:
-                best, best_worth = cell, worth
+        mask = masks[cell]
+        worth = -(mask & near).bit_count(), (mask & crowd).bit_count(), (mask & kept).bit_count()
+        if best < 0 or worth < best_worth:
+            best, best_worth = cell, worth
     return best
+
+
+def _inside(shape: Shape, virtual: int, cell: int, mask: int, lost: Callable[[int], int]) -> int:
+    """The leaves for those of ``mask`` in the inner cell ``virtual`` if it stands on ``cell``, child by child.
+
+    Each goes where the least is lost, beside what is lost anyway; nothing is bound inside yet. O((cells inside)^2).
+    """
+    masks = shape.masks
+    if not masks[virtual] & ~mask:
+        return masks[cell]
+    leaves = 0
+    left = list(shape.children[cell])
+    for child in shape.children[virtual]:
+        if masks[child] & mask:
+            ways = [leaves | _inside(shape, child, c, mask, lost) for c in left]
+            losses = [lost(way) for way in ways]
+            best = losses.index(min(losses))
+            leaves = ways[best]
+            del left[best]
+    return leaves

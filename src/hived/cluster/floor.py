@@ -7,7 +7,7 @@ opportunistic ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from hived.cells import BuddyAllocator, leaves_of
 from hived.errors import ensure
@@ -151,6 +151,11 @@ class Floor:
                 if held & mask:
                     found[group] = None
         return found
+
+    def lost(self, node: int, mask: int, ended: Collection[Group] = ()) -> int:
+        """GPUs of the opportunistic groups that have some of these leaf cells, less those that end in any case."""
+        holders = self.holders.get(node, {})
+        return sum([g.gpus for g, held in holders.items() if held & mask and not g.guaranteed and g not in ended])
 
     def devices(self, node: int, mask: int) -> tuple[int, ...]:
         """Device indices of some leaf cells of ``node``. O(1) once seen where the node counts from 0."""

@@ -16,11 +16,11 @@ from bisect import bisect_left
 from hived.cells import Found, HostClass, Space, find
 
 from .demands import Choice, Demand
-from .fairer import bind_fairly
+from .fairer import bind_fairly, bind_losing_least
 from .groups import Group
 from .plans import Plan
 from .requests import Request
-from .sparing import losing_least, on_one_host
+from .sparing import on_hosts, on_one_host
 from .standing import Bindings, rebind, recorded
 from .state import State
 from .states import GroupState
@@ -134,10 +134,8 @@ def _in(
         if found is None:
             break
         if key >= 0:
-            if len({host for host, _ in found.pods}) == 1:
-                found = on_one_host(tenancy, space, choice.needs, packed, found, cap, key)
-            else:
-                found = losing_least(tenancy, space, choice.needs, found, cap, key)
+            sparing = on_one_host if len({host for host, _ in found.pods}) == 1 else on_hosts
+            found = sparing(tenancy, space, choice.needs, packed, found, cap, key)
         plan = _plan(state, request, demand, choice, tenancy, key, step, found, suggested)
         if plan is not None:
             return plan
@@ -251,6 +249,7 @@ def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
         crowd = crowded(tenancy, plan)
         if suggested is None:
             if crowd:
+                bind_losing_least(plan, None)
                 bind_fairly(state, plan)
             return True
         allowed = suggested.of(plan.chain)
@@ -269,6 +268,8 @@ def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
         tenancy.unbind(plan.pods)
         return False
     plan.parts = parts
+    if crowded(tenancy, plan):
+        bind_losing_least(plan, suggested)
     return True
 
 

@@ -1,4 +1,4 @@
-"""A preemption inside a VC: the host and the leaves whose taking loses others least, and then the closest ones.
+"""A preemption inside a VC: the hosts and the leaves whose taking loses others least, and then the closest ones.
 
 A group that loses a leaf loses all it has, so what counts is who ends, not how many leaves are taken: the other leaves
 of a group that ends anyway cost nobody anything.
@@ -8,21 +8,26 @@ of a group that ends anyway cost nobody anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, reduce
 from heapq import nsmallest
 from itertools import islice
 from operator import or_
 
-from hived.cells import Found, Leaves, Need, Rank, Space, level_of, place
+from hived.cells import Demand, Found, Leaves, Need, Rank, Space, apart, level_of, place
 
 from .groups import Group
-from .tenancy import Tenancy
+from .tenancy import Pods, Tenancy, by_host
 
 #: groups of a host among which those who lose are chosen: all subsets of them are looked at
 GROUPS = 8
-#: hosts that are looked at for pods that go to one host
+#: hosts that are looked at for pods that go to one host, or that the first of pods on several hosts goes to
 HOSTS = 16
+#: hosts looked at for all pods of a gang on several hosts; the first start, and only that, is tried to its end
+STEPS = 1_000
+#: pods of the largest gang on several hosts for which other hosts are looked at
+PODS = 64
 
 
 def on_one_host(
@@ -30,25 +35,137 @@ def on_one_host(
 ) -> Found:
     """``found``, which is on one host, or the same on another where the groups of ranks up to ``key`` lose less.
 
-    Hosts are looked at in the order of ``rank`` until no other can lose less. O(``HOSTS``) times :func:`losing_least`.
+    Hosts are looked at in the order of ``rank`` until no other can lose less; among equals the pods of a gang stand
+    closest. O(``HOSTS``) times :func:`losing_least`.
     """
     level, size = max((need.level, need.gpus if need.level else 0) for need in needs)
     gpus = sum(need.gpus for need in needs)
-    best, least = found, -1
+    best: Found | None = None
+    least = (0, 0, 0)
     for host in islice(space.ranking(rank, level, size, cap).in_order(gpus), HOSTS):
         masks = space.place(host, tuple(needs), cap)
         if masks is None:
             continue
         there = Found(tuple((host, mask) for mask in masks), level_of(space.shapes[host], sum(masks)))
         there = losing_least(tenancy, space, needs, there, cap, key)
-        taken = sum(mask for _, mask in there.pods) & ~space.idle[host]
-        takers = tenancy.takers.get(host, {}).items()
-        lost = sum(_loss(group) for group, mask in takers if mask & taken)
-        if least < 0 or lost < least:
-            best, least = there, lost
-        if lost <= taken.bit_count() << 32:
-            break  # no more is lost than taken, and the hosts behind take no less
+        lost = _lost(tenancy.on(there.pods))
+        shape = space.shapes[host]
+        worth = lost, there.level, apart(shape, [mask for _, mask in there.pods])
+        if best is None or worth < least:
+            best, least = there, worth
+        closest = len(needs) == 1 or worth[2] == sum([shape.profile(shape.full).level_for(need.gpus) for need in needs])
+        if closest and lost <= max(0, gpus - space.idle[host].bit_count()) << 32:
+            break  # no more is lost than has to be taken, and in the hosts behind that is no less
+    return best or found
+
+
+def on_hosts(
+    tenancy: Tenancy, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int
+) -> Found:
+    """``found``, which is on several hosts, or the same on others, of one cell of its level, where others lose less.
+
+    The first pod goes to one of the first hosts by ``rank``, each in turn, and then pod by pod, the largest first, to
+    the host where what it ends loses least, beside what ends anyway. At most ``STEPS``, or hosts times pods, times what
+    one host costs (see :func:`losing_least`); what is the same is counted once.
+    """
+    best = losing_least(tenancy, space, needs, found, cap, key)
+    least = _lost(tenancy.on(best.pods))
+    if least <= max(0, sum(need.gpus for need in needs) - tenancy.totals[-1]) << 32:
+        return best  # so much is to be taken in any case
+    if len(needs) > PODS:
+        return best
+    demand = Demand(needs)
+    hosts = dict.fromkeys(host for host, _ in best.pods)
+    for need in (demand.needs[0], demand.needs[-1]):
+        usable = space.ranking(rank, need.level, need.gpus if need.level else 0).in_order(need.gpus)
+        hosts.update(dict.fromkeys(islice(usable, HOSTS)))
+    ends_too = tenancy.on((host, space.free[host] & ~space.idle[host]) for host in hosts)
+    hosts.update(dict.fromkeys(islice(sorted({host for group in ends_too for host, _ in group.spots}), 4 * HOSTS)))
+    search = _OnHosts(tenancy, space, demand, cap, key)
+    for first in list(hosts)[: HOSTS + len(best.pods)]:
+        near = list(hosts)
+        if found.level:
+            cell_of = space.groups[found.level - space.node_level - 1]
+            near = [host for host in hosts if cell_of[host] == cell_of[first] >= 0]
+        pods = search.run(first, near)
+        if pods is not None:
+            lost = _lost(tenancy.on(pods))
+            if lost < least:
+                best, least = found._replace(pods=pods), lost
+        if search.steps > STEPS:
+            break
     return best
+
+
+class _OnHosts:
+    """The pods of a gang, one by one, each on the host where what it ends loses least, beside what ends anyway."""
+
+    __slots__ = ("_cap", "_demand", "_key", "_known", "_space", "_takers", "_tenancy", "steps")
+
+    def __init__(self, tenancy: Tenancy, space: Space, demand: Demand, cap: int, key: int) -> None:
+        #: hosts looked at so far
+        self.steps = 0
+        self._tenancy, self._space, self._demand, self._cap, self._key = tenancy, space, demand, cap, key
+        # per host looked at: the groups that can be ended there, and their leaves
+        self._takers: dict[int, dict[Group, int]] = {}
+        # per host, pods there, and groups whose end would lose something: the leaves that lose least
+        self._known: dict[tuple[int, tuple[Need, ...], frozenset[Group]], Sequence[int] | None] = {}
+
+    def run(self, first: int, hosts: Iterable[int]) -> Pods | None:
+        """Hosts and leaves per pod, the largest pod on ``first``; None where that leads nowhere."""
+        shares: dict[int, tuple[list[int], Sequence[int]]] = {}
+        ends: dict[int, list[Group]] = {}
+        ended: Counter[Group] = Counter()
+        for at in range(len(self._demand.needs)):
+            best: tuple[int, bool, int] | None = None
+            chosen = -1, list[int](), list[Group](), tuple[int, ...]()
+            for position, host in enumerate(hosts if at else [first]):
+                self.steps += 1
+                here = [*shares[host][0], at] if host in shares else [at]
+                mine = ends.get(host, [])
+                alone = {group for group in mine if ended[group] == 1}
+                takers = self._takers_of(host)
+                lose = {group: mask for group, mask in takers.items() if group in alone or not ended[group]}
+                masks = self._masks(host, here, lose)
+                if masks is None:
+                    continue
+                lost = [group for group, mask in lose.items() if mask & sum(masks)]
+                worth = _lost(lost) - _lost(alone), host not in shares, position
+                if best is None or worth < best:
+                    ending = [group for group, mask in takers.items() if mask & sum(masks)]
+                    best, chosen = worth, (host, here, ending, tuple(masks))
+            if best is None:
+                return None
+            host, here, ending, found = chosen
+            ended.subtract(ends.get(host, []))
+            ended.update(ending)
+            shares[host], ends[host] = (here, found), ending
+        pods = [(-1, 0)] * len(self._demand.needs)
+        for host, (here, masks) in shares.items():
+            for at, mask in zip(here, masks, strict=True):
+                pods[self._demand.order[at]] = host, mask
+        return tuple(pods)
+
+    def _takers_of(self, host: int) -> dict[Group, int]:
+        takers = self._takers.get(host)
+        if takers is None:
+            there = self._tenancy.takers.get(host, {}).items()
+            takers = self._takers[host] = {group: mask for group, mask in there if group.rank <= self._key}
+        return takers
+
+    def _masks(self, host: int, here: Sequence[int], lose: dict[Group, int]) -> Sequence[int] | None:
+        needs = tuple([self._demand.needs[at] for at in here])
+        known = host, needs, frozenset(lose)
+        if known not in self._known:
+            masks: Sequence[int] | None = self._space.place(host, needs)
+            if masks is not None and sum(masks) & ~self._space.idle[host]:
+                masks = _on_host(self._space, host, needs, masks, lose, self._cap)
+            self._known[known] = masks
+        return self._known[known]
+
+
+def _lost(groups: Iterable[Group]) -> int:
+    return sum(map(_loss, groups))
 
 
 def losing_least(tenancy: Tenancy, space: Space, needs: Sequence[Need], found: Found, cap: int, key: int) -> Found:
@@ -59,7 +176,7 @@ def losing_least(tenancy: Tenancy, space: Space, needs: Sequence[Need], found: F
     """
     pods = list(found.pods)
     ended: set[Group] = set()
-    hosts = list(dict.fromkeys(host for host, _ in pods))
+    hosts = [host for host, _ in by_host(found.pods)]
     for host in hosts:
         at = [i for i, (where, _) in enumerate(pods) if where == host]
         here = tuple([needs[i] for i in at])
@@ -85,12 +202,13 @@ def _on_host(
 ) -> Sequence[int]:
     """Masks for pods on one host that lose the groups ``lose``, with their leaves there, least."""
     shape, obtainable, idle, taken = space.shapes[host], space.free[host], space.idle[host], sum(masks)
+    needed = sum(need.gpus for need in needs)
+    theirs = reduce(or_, lose.values(), 0)
     lost = sum(group.gpus for group, mask in lose.items() if mask & taken)
-    closest = len(needs) == 1 and level_of(shape, taken) == shape.profile(obtainable).level_for(needs[0].gpus)
-    if closest and lost <= (taken & ~idle).bit_count():
+    closest = len(needs) == 1 and level_of(shape, taken) == shape.profile(obtainable).level_for(needed)
+    if closest and lost <= max(0, needed - (obtainable & ~theirs).bit_count()):
         return masks
     groups = nsmallest(GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
-    needed = sum(need.gpus for need in needs)
     never = reduce(or_, (mask for group, mask in lose.items() if group not in groups), 0)
     losses, leaves = [0], [never]  # of every subset of the groups, by the bits of who is in it
     for group in groups:

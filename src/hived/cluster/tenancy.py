@@ -186,7 +186,8 @@ class Tenancy:
         """Bind what is not bound yet, and say where the pods stand; None where bad hardware cannot be avoided.
 
         ``standing``: the physical cells that some hosts must stand on; ``spared``: leaves of a node that others should
-        rather not lose, among equals. Bindings made stay: undo with :meth:`unbind`.
+        rather not lose, among equals; without them the groups that end are to have the fewest GPUs. The largest pod is
+        bound first, whatever their order. Bindings made stay: undo with :meth:`unbind`.
         """
         floor, binder, pool = self.floor, self.binder, self.pool
         chain = floor.chain
@@ -198,7 +199,7 @@ class Tenancy:
             binder.hold(host, mask)
             if pool.bad[host] & mask:
                 return None
-            node, leaves = binder.leaves(host, mask, chain.opportunistic)
+            node, leaves = binder.leaves(host, mask, chain.opportunistic, None, None, floor.lost)
             return (Part(number, node, leaves),)
         healthy = True
         for host, mask in by_host(pods):
@@ -210,7 +211,17 @@ class Tenancy:
         if not healthy:
             return None
         crowd = chain.opportunistic
-        return tuple([Part(number, *binder.leaves(host, mask, crowd, None, spared)) for host, mask in pods])
+        ended: set[Group] = set()
+
+        def lost(node: int, mask: int) -> int:
+            return floor.lost(node, mask, ended)
+
+        parts: dict[int, Part] = {}
+        for at in sorted(range(len(pods)), key=lambda at: -pods[at][1].bit_count()):
+            parts[at] = Part(number, *binder.leaves(*pods[at], crowd, None, spared, lost if spared is None else None))
+            if crowd[parts[at].node] & parts[at].mask:
+                ended.update(floor.on([parts[at]]))
+        return tuple([parts[at] for at in range(len(pods))])
 
     def reserved_levels(self, pods: Pods) -> tuple[int, ...]:
         """Per pod, the level of the reserved cell that it stands in. O(pods)."""
@@ -315,10 +326,10 @@ def _patience(pool: VirtualPool) -> int:
 
 
 def by_host(pods: Pods) -> Iterable[tuple[int, int]]:
-    """Each host once, with the leaves of all pods there, in order of first mention."""
+    """Each host once, with the leaves of all pods there, the most first; among equals in order of first mention."""
     if len(pods) == 1:
         return pods
     masks: dict[int, int] = {}
     for host, mask in pods:
         masks[host] = masks.get(host, 0) | mask
-    return masks.items()
+    return sorted(masks.items(), key=lambda of_host: -of_host[1].bit_count())

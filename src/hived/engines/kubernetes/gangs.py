@@ -141,10 +141,8 @@ class Gang:
         self.request = ask.request()
         #: when its first pod was created, seconds since the epoch
         self.submitted_at = submitted_at
-        #: since when it waits, with GPUs reserved for it or not, or has its GPUs
+        #: when it came to its state
         self.since = since
-        #: while it has them and none of it has been on a node: since when it waited
-        self.waited_since: float | None = None
         self.state = GangState.WAITING
         #: its living pods, by uid
         self.pods: dict[str, PodEntry] = {}
