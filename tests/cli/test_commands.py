@@ -13,6 +13,7 @@ import yaml
 
 from .helpers import HEADER, NODES, Hived, tree
 
+README = Path(__file__).parents[2] / "README.md"
 VERBS = [
     ("check",), ("simulate",), ("spec", "from-quotas"), ("trace", "generate"), ("trace", "describe"),
 ]  # fmt: skip
@@ -80,6 +81,33 @@ def test_polars_reads_every_file_with_its_defaults(hived: Hived, folder: Path) -
         assert dict(table.schema) == {column: kinds.get(column, polars.Float64()) for column in table.columns}
         assert len(table) > 150
     assert table["delay_s b"].drop_nans().to_list()
+
+
+@pytest.mark.parametrize("last", ["late,a,200,10,1,pass", "late,a,200,10,64,pass"], ids=["one ends", "none ends"])
+def test_polars_reads_jobs_that_never_ended_as_the_readme_says(
+    hived: Hived, folder: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    # empty times in the first 100 rows were text to it, and so were those that follow
+    huge = "".join(f"j{n},a,{n},5,64,pass\n" for n in range(150))
+    (folder / "trace.csv").write_text(f"{HEADER}{huge}{last}\n", encoding="utf-8")
+    assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures").code == 0
+    (line,) = re.findall(r"^polars\.read_csv\(.*$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    monkeypatch.chdir(folder)
+    table = eval(line, {"polars": polars})
+    assert {table.schema[name] for name in ("start_s", "finish_s", "queue_s")} == {polars.Float64()}
+    assert table["finish_s"].drop_nulls().len() == table["finished"].sum() == (3 if ",1," in last else 0)
+
+
+def test_no_share_of_the_nodes_is_said_where_there_is_one(hived: Hived, folder: Path) -> None:
+    quotas = folder / "quotas.csv"
+    quotas.write_text("tenant,quota_pct\na,100\n", encoding="utf-8")
+    (folder / "trace.csv").write_text(HEADER + "j,a,0,5,1,pass\n", encoding="utf-8")
+    arguments = ("simulate", "--trace", "trace.csv", "--no-figures", "--overwrite", "--spec")
+    for nodes in (1, 2):
+        assert hived("spec", "from-quotas", "--nodes", nodes, "--quotas", quotas, "-o", f"{nodes}.yaml").code == 0
+        answer = hived(*arguments, f"{nodes}.yaml")
+        assert answer.code == 0, answer.err
+        assert ("fragmented nodes" in answer.out) is ("partly used" in answer.out) is (nodes > 1)
 
 
 def test_an_end_is_kept(hived: Hived, folder: Path) -> None:

@@ -8,14 +8,19 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from hived.cli.up import up
+from hived import Bind, Cluster, Member, Request
+from hived.cli.up import scattered, up
+from hived.engines.local.devices import spec_for
 from hived.errors import InputError
+from hived.spec import parse_spec
+from hived.words import counted
 
 
 def hived(*arguments: str, folder: Path, **more: str) -> subprocess.Popen[str]:
@@ -163,6 +168,63 @@ def test_a_restart_goes_on_as_the_last_start_was_and_asks_before_it_takes_cells(
         refused("wait", *state, "--timeout", "30", "1", folder=tmp_path)
         engine.send_signal(signal.SIGINT)
         engine.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("devices", "shares", "said"),
+    [
+        (6, {"a": 4}, {"a": ("4 cells of 1 GPU", 1, "1 or 6 GPUs, as 6 is no power of two")}),
+        (5, {"a": 5}, {}),
+        (7, {"a": 3, "b": 1}, {"a": ("3 cells of 1 GPU", 1, "1 or 7 GPUs, as 7 is no power of two")}),
+        (
+            12,
+            {"a": 8, "b": 4},
+            {
+                "a": ("8 cells of 1 GPU", 1, "1 or 12 GPUs, as 12 is no power of two"),
+                "b": ("4 cells of 1 GPU", 1, "1 or 12 GPUs, as 12 is no power of two"),
+            },
+        ),
+        (8, {"a": 4, "b": 3}, {"b": ("1 cell of 2 GPUs and 1 cell of 1 GPU", 2, "1, 2, 4 or 8 GPUs")}),
+        (64, {"a": 32}, {"a": ("2 cells of 16 GPUs", 16, "1, 2, 4, 8, 16 or 64 GPUs")}),
+        (1, {"a": 1}, {}),
+    ],
+)
+def test_a_share_that_is_no_cell_is_told_with_the_most_that_a_task_can_have(
+    devices: int, shares: dict[str, int], said: dict[str, tuple[str, int, str]]
+) -> None:
+    # of 6 GPUs a=4 was four single ones, and no job of two could ever start, without a word at the start
+    spec = spec_for("here", devices, "GPU", list(shares.items()))
+    assert scattered(spec) == [
+        f"{vc} has {cells}, so no guaranteed task of it can have more than {counted(most, 'GPU')}: cells here have "
+        f"{sizes}; give it one of those numbers, or give cells of your own in a spec: hived up spec.yaml"
+        for vc, (cells, most, sizes) in said.items()
+    ]
+    for vc, share in shares.items():
+        most = said[vc][1] if vc in said else share
+        for gpus in range(1, share + 1):
+            decision = Cluster(spec).schedule(Request("job", vc=vc, members=(Member(pods=1, leaf_cells=gpus),)))
+            assert isinstance(decision, Bind) is (gpus <= most)
+
+
+def test_the_guides_spec_for_six_gpus_gives_pairs() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "one-machine.md").read_text(encoding="utf-8")
+    text = re.search(r"^    physicalCluster:\n(    .*\n)+", guide, re.MULTILINE)
+    assert text is not None
+    cluster = Cluster(parse_spec(textwrap.dedent(text[0]), "the guide"))
+    for number in range(2):
+        job = Request(f"job-{number}", vc="vision", members=(Member(pods=1, leaf_cells=2),))
+        decision = cluster.schedule(job)
+        assert isinstance(decision, Bind)
+        cluster.commit(decision)
+
+
+def test_a_start_says_which_shares_are_no_cells(tmp_path: Path) -> None:
+    engine = hived("up", "--devices", "6", "--vc", "a=4", "--state", str(tmp_path / "state"), folder=tmp_path)
+    _wait_for(tmp_path / "state" / "hived.sock", engine)
+    engine.send_signal(signal.SIGINT)
+    said, _ = engine.communicate(timeout=60)
+    (line,) = [line for line in said.splitlines() if line.startswith("hived: ")]
+    assert "a has 4 cells of 1 GPU" in line
 
 
 def test_a_log_does_not_have_the_token(tmp_path: Path) -> None:

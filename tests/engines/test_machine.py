@@ -238,6 +238,45 @@ def test_a_reservation_on_hardware_that_turns_bad_is_lost_and_the_place_kept(eng
     assert owner.state in (JobState.RUNNING, JobState.RESERVED)
 
 
+@pytest.mark.parametrize("how", ["bad", "drained"])
+def test_a_reservation_moves_as_soon_as_a_device_of_it_is_kept_from_jobs_though_its_victim_is_still_there(
+    engine: Driver, how: str
+) -> None:
+    loans = [engine.submit(job("research", 2, priority=-1)) for _ in range(4)]
+    owner = engine.submit(job("vision", 2))
+    assert stands(owner, JobState.RESERVED)
+    assert owner.placement is not None
+    node, devices = owner.placement.pods[0]
+    if how == "bad":
+        engine.do(lambda machine: machine.set_health([(node, devices[0])], "NVML: XID 79", engine.now))
+    else:
+        engine.do(lambda machine: machine.drain([(node, devices[0])], False, False, "a GPU", engine.now))
+    assert stands(owner, JobState.RESERVED)
+    assert owner.placement is not None
+    assert not set(owner.placement.pods[0].leaf_cells) & set(devices)
+    now = owner.placement.pods
+    second = next(loan for loan in loans if loan.placement is not None and loan.placement.pods == now)
+    assert stands(second, JobState.STOPPING)
+    engine.gone(second)
+    assert stands(owner, JobState.RUNNING)
+
+
+def test_the_age_of_a_job_that_waits_goes_on_while_gpus_are_reserved_for_it_and_lost_again(engine: Driver) -> None:
+    engine.submit(job("research", 8, priority=-1))
+    engine.now += 60
+    came = engine.now
+    owner = engine.submit(job("vision", 4))
+    assert stands(owner, JobState.RESERVED)
+    assert owner.placement is not None
+    node, devices = owner.placement.pods[0]
+    engine.now += 60
+    engine.do(lambda machine: machine.set_health([(node, devices[0])], "NVML: XID 79", engine.now))
+    assert "unreserved" in engine.kinds(owner)
+    assert owner.since == came
+    engine.now += 60
+    assert "waits, for 2 m now" in explain(engine.machine, owner, engine.now)
+
+
 def test_a_job_that_has_reserved_starts_elsewhere_once_there_is_room(engine: Driver) -> None:
     loans = [engine.submit(job("research", 2, priority=-1)) for _ in range(4)]
     owner = engine.submit(job("vision", 4))

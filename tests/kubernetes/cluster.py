@@ -177,6 +177,10 @@ class Cluster:
         """As ``kubectl delete``; ``force``: without waiting for its kubelet."""
         self.api("DELETE", self._path(f"pods/{name}"), **({"gracePeriodSeconds": "0"} if force else {}))
 
+    def wake_pod(self, name: str) -> None:
+        """Have kube-scheduler look at it again, as the service does."""
+        self.api("PATCH", self._path(f"pods/{name}"), {"metadata": {"labels": {"hived.io/turn": "1"}}}, MERGE)
+
     def set_phase(self, name: str, phase: str) -> None:
         """What its kubelet says of it: ``Running``, ``Succeeded``, ``Failed``."""
         self.api("PATCH", self._path(f"pods/{name}/status"), {"status": {"phase": phase}}, MERGE)
@@ -280,7 +284,8 @@ class FakeKubelet(threading.Thread):
                 self._api("DELETE", path, {"preconditions": only, "gracePeriodSeconds": 0})
             elif pod["status"].get("phase") == "Pending":
                 status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-                self._api("PATCH", f"{path}/status", {"metadata": only, "status": status}, STRATEGIC)
+                as_seen = {**only, "resourceVersion": metadata["resourceVersion"]}  # a test may have set it
+                self._api("PATCH", f"{path}/status", {"metadata": as_seen, "status": status}, STRATEGIC)
         except RefusedError as error:
             if error.status not in (404, 409):  # it has gone meanwhile, or another has its name
                 raise

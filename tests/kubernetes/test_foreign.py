@@ -254,3 +254,93 @@ def test_foreign_pods_cost_a_gang_elsewhere_nothing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(foreign_, "_share_out", lambda mind, node, at: seen.append(node))
     run(world, pod("one", 4))
     assert not seen
+
+
+# -- under a reservation ----------------------------------------------------------------------------------------------
+
+
+def reserved(gpus: int = 4, loans: int = 4) -> tuple[World, str]:
+    """A gang ``mine`` waits for one of several loans to go; the node that it has reserved GPUs of."""
+    world = World(flat_spec(("a", 2), ("b", 2), gpus=gpus))
+    run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(loans)])
+    world.create(pod("mine", 4))
+    assert world.ask("uid-t-mine") == "preempting"
+    return world, reserved_by(world, "mine")
+
+
+def reserved_by(world: World, name: str) -> str:
+    """The node that a gang of one pod has reserved GPUs of."""
+    placement = gang(world, name).placement
+    assert gang(world, name).state is GangState.RESERVED
+    assert placement is not None
+    return placement.pods[0].node
+
+
+def going(world: World) -> list[str]:
+    """Loans that have to go, by the nodes that they are on."""
+    gangs = [one for one in world.mind.gangs.values() if one.state is GangState.PREEMPTED]
+    return sorted(one.placement.pods[0].node for one in gangs if one.placement is not None)
+
+
+def test_a_reservation_moves_as_soon_as_a_foreign_pod_takes_its_node_though_the_victim_is_still_there() -> None:
+    world, home = reserved()
+    uid = bound(world, "serve", 4, home)
+    assert reserved_by(world, "mine") != home
+    assert going(world) == [reserved_by(world, "mine")]
+    assert world.mind.conflicts.keys() == {uid}
+
+
+def test_a_gang_does_not_wait_for_a_victim_whose_gpus_a_foreign_pod_has_to_share() -> None:
+    """The opposite order: the foreign pod is there first, and lacks what the victim would free."""
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(4)])
+    uids = [bound(world, f"serve{number}", 4, name) for number, name in enumerate(["n0", "n1", "n2"])]
+    world.create(pod("mine", 4))
+    assert world.ask("uid-t-mine") == "preempting"
+    assert going(world) == [reserved_by(world, "mine")] == ["n3"]
+    assert world.mind.conflicts.keys() == set(uids)
+
+
+def test_a_gang_waits_without_a_reservation_where_foreign_pods_share_all_that_victims_would_free() -> None:
+    world, home = reserved()
+    uids = [bound(world, f"serve{number}", 4, name) for number, name in enumerate(["n0", "n1", "n2", "n3"])]
+    assert gang(world, "mine").state is GangState.WAITING
+    assert going(world) == []
+    gone(world, uids[0])
+    assert reserved_by(world, "mine") == "n0"
+    assert going(world) == ["n0"]
+    assert home
+
+
+def test_a_reservation_stays_where_a_foreign_pod_can_share_with_a_loan_that_stays() -> None:
+    world, home = reserved(gpus=8, loans=8)
+    uid = bound(world, "serve", 4, home)
+    assert reserved_by(world, "mine") == home
+    loan = next(one for one in world.mind.evicting.values())
+    world.remove(next(iter(loan.pods)))
+    world.deliver_all()
+    assert gang(world, "mine").state is GangState.PLACED
+    assert world.mind.conflicts.keys() == {uid}
+    world.quiet()
+    assert places(world, pod("mine", 4)) == [home]
+
+
+def test_a_foreign_pod_has_what_is_free_before_what_it_has_to_share() -> None:
+    world, home = reserved(gpus=8, loans=8)
+    uid = bound(world, "serve", 4, home)
+    shared = world.mind.foreign.pods[uid].shared
+    loan = next(one for one in world.mind.gangs_on(home) if one.state is GangState.PLACED)
+    assert len(shared) == 4
+    assert not kept(world, uid)
+    world.remove(next(iter(loan.pods)))
+    world.deliver_all()
+    assert kept(world, uid) == shared
+    assert not world.mind.foreign.pods[uid].shared
+    assert not world.mind.conflicts
+
+
+def test_a_reservation_moves_as_soon_as_its_node_turns_bad_though_the_victim_is_still_there() -> None:
+    world, home = reserved()
+    world.set_node(node(home, ready=False))
+    assert reserved_by(world, "mine") != home
+    assert going(world) == [reserved_by(world, "mine")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from hived.spec import load_spec
 from hived.spec.compiled import ClusterSpec
 
 from .make_believe import World
-from .pods import devices_of, flat_spec, labelled, node, node_names, pod, terminating
+from .pods import devices_of, flat_spec, foreign, labelled, node, node_names, pod, terminating
 
 SPECS = Path(__file__).parents[3] / "shared" / "specs"
 JOB = Owner(api_version="batch/v1", kind="Job", name="train", uid="job-1", controller=True)
@@ -444,6 +445,23 @@ def test_victims_are_spared_when_nobody_wants_their_gpus_any_more() -> None:
     assert not world.evictions
 
 
+def test_pods_that_are_spared_are_told_so_but_for_those_that_end_all_the_same() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    loans = borrowed(world)
+    world.create(pod("mine", 4))
+    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.settle()
+    assert not events(world, "HivedSpared")
+    world.delete(loans[0].metadata.uid)
+    world.deliver_all()
+    world.remove("uid-t-mine")
+    world.deliver_all()
+    assert gang(world, "loan").state is GangState.PLACED
+    told = [told for told in world.told if told.reason == "HivedSpared"]
+    assert sorted(one.key for one in told) == sorted(one.key for one in loans[1:])
+    assert {(one.message, one.warning) for one in told} == {("nobody wants its GPUs any more; it runs on", False)}
+
+
 def test_a_pod_of_a_spared_gang_that_was_told_to_wait_is_asked_for_again() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     loans = gang_of("loan", 4, 4, "b", priority="-1")
@@ -702,9 +720,14 @@ def test_who_asks_why_is_told_that_an_eviction_is_refused() -> None:
 # -- what people are told ----------------------------------------------------------------------------------------------
 
 
+def events(world: World, reason: str) -> Counter[str]:
+    """How many Events for this reason each pod has."""
+    return Counter(told.uid for told in world.told if told.reason == reason)
+
+
 def waits(world: World) -> Counter[str]:
     """Events of each waiting pod, about its waiting."""
-    return Counter(told.uid for told in world.told if told.reason == "HivedWaiting")
+    return events(world, "HivedWaiting")
 
 
 def test_a_place_in_a_queue_is_no_reason_for_an_event() -> None:
@@ -745,6 +768,76 @@ def test_an_event_says_when_the_reason_has_become_another() -> None:
     assert "were not kept from jobs" in next(t.message for t in reversed(world.told) if t.uid == two.metadata.uid)
 
 
+def question(world: World, uid: str) -> str:
+    """kube-scheduler asks about a pod, and deletes nobody; the answer in one word."""
+    world.active.discard(uid)
+    entry = world.mind.asked(world.pods[uid], None, world.usable, world.now)
+    word, _ = answering.answer(world.mind, entry, world.usable, True)
+    world.settle()
+    return word
+
+
+def named_victims(world: World, name: str) -> list[str]:
+    """The loans that the latest Event of a waiting pod names, and that are named to whoever asks why: the same."""
+    event = next(told.message for told in reversed(world.told) if told.key == f"t/{name}-0")
+    texts = event, explain(world.mind, gang(world, name), None)
+    of_event, of_explain = (sorted(set(re.findall(r"t/loan\d+", text))) for text in texts)
+    assert of_event == of_explain
+    return of_event
+
+
+@pytest.mark.parametrize("why", ["kept from jobs", "foreign"])
+def test_an_event_names_the_victims_of_now_once_a_reservation_has_moved(why: str) -> None:
+    world = World(flat_spec(("a", 2), ("b", 4)))
+    run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(6)])
+    mine = gang_of("mine", 2, 4)
+    world.create(*mine)
+    assert [question(world, one.metadata.uid) for one in mine] == ["preempting"] * 2
+    first = named_victims(world, "mine")
+    for number in range(4):
+        placement = gang(world, "mine").placement
+        assert placement is not None
+        taken = placement.pods[number % 2].node
+        if why == "foreign":
+            world.write(foreign(f"serve{number}", 4, taken))
+            world.deliver_all()
+        else:
+            world.set_node(node(taken, cordoned=True))
+        assert gang(world, "mine").state is GangState.RESERVED
+        now = named_victims(world, "mine")
+        assert len(now) == 2
+        assert now != first
+        first = now
+        assert {question(world, one.metadata.uid) for one in mine} == {"preempting"}
+        assert set(waits(world).values()) == {number + 2}, "one for each move"
+
+
+def test_an_event_names_nobody_any_more_once_a_reservation_has_ended() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(2)])
+    world.create(*gang_of("mine", 1, 4))
+    assert question(world, "uid-t-mine-0") == "preempting"
+    assert named_victims(world, "mine")
+    for name in ("n0", "n1"):
+        world.set_node(node(name, cordoned=True))
+    assert gang(world, "mine").state is GangState.WAITING
+    assert not named_victims(world, "mine")
+
+
+def test_victims_that_go_one_by_one_are_no_news() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(4)])
+    mine = gang_of("mine", 2, 4)
+    world.create(*mine)
+    assert [question(world, one.metadata.uid) for one in mine] == ["preempting"] * 2
+    world.remove(next(uid for one in world.mind.evicting.values() for uid in one.pods))
+    world.deliver_all()
+    world.carry_out_all()
+    assert not world.active
+    assert [question(world, one.metadata.uid) for one in mine] == ["preempting"] * 2
+    assert set(waits(world).values()) == {1}
+
+
 def test_no_message_is_cut_in_a_word() -> None:
     world = World(flat_spec(("a", 1)))
     run(world, pod("a-pod-whose-name-is-so-long-that-what-is-said-of-it-cannot-be-said-in-full", 4))
@@ -783,6 +876,71 @@ def test_ages_are_those_of_the_pods_and_not_of_the_service() -> None:
     assert gang(world, "one").since == created
     assert gang(world, "two").since == created
     assert "for 2 h now" in explain(world.mind, gang(world, "two"), world.now)
+
+
+def test_the_age_of_who_waits_goes_on_while_gpus_are_reserved_for_it_here_and_there() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(4)])
+    world.now = came = created_at(pod("x", created=3600))
+    mine = pod("mine", 4, created=3600)
+    world.create(mine)
+    world.now += 600
+    assert question(world, mine.metadata.uid) == "preempting"
+    for number in range(5):
+        world.now += 600
+        placement = gang(world, "mine").placement
+        if placement is not None:
+            world.set_node(node(placement.pods[0].node, cordoned=True))
+        assert gang(world, "mine").state is (GangState.RESERVED if number < 3 else GangState.WAITING)
+        assert gang(world, "mine").since == came
+
+
+def test_the_age_of_who_was_given_a_place_where_it_could_not_go_goes_on() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    world.now = came = created_at(pod("x", created=3600))
+    mine = pod("mine", 4, created=3600)
+    world.create(mine)
+    world.now += 60
+    world.ask(mine.metadata.uid, bind=False)
+    placement = gang(world, "mine").placement
+    assert placement is not None
+    assert gang(world, "mine").since == world.now, "it has its GPUs since now"
+    world.now += 60
+    home = placement.pods[0].node
+    world.set_node(node("n0" if home == "n1" else "n1", cordoned=True))
+    world.set_node(node(home, cordoned=True))
+    assert gang(world, "mine").state is GangState.WAITING
+    assert gang(world, "mine").since == came
+
+
+def test_the_age_of_who_had_to_go_and_is_spared_goes_on() -> None:
+    world = World(flat_spec(("a", 2), ("b", 2)))
+    borrowed(world)
+    came = world.now
+    world.now += 600
+    world.create(pod("mine", 4))
+    question(world, "uid-t-mine")
+    assert gang(world, "loan").state is GangState.PREEMPTED
+    assert gang(world, "loan").since == came
+    world.remove("uid-t-mine")
+    world.deliver_all()
+    assert gang(world, "loan").state is GangState.PLACED
+    assert gang(world, "loan").since == came
+
+
+def test_the_age_of_who_has_lost_its_gpus_is_since_then() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    loans = gang_of("loan", 2, 4, "b", priority="-1")
+    world.create(*loans)
+    world.ask(loans[0].metadata.uid)
+    world.calm()
+    world.now += 600
+    world.create(pod("mine", 4))
+    question(world, "uid-t-mine")
+    world.remove(loans[0].metadata.uid)
+    world.deliver_all()
+    assert gang(world, "loan").state is GangState.WAITING
+    assert gang(world, "loan").since == world.now
 
 
 @pytest.mark.parametrize(

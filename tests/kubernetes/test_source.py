@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from hived.cluster.cluster import Cluster
+from hived.engines.kubernetes import keys
 from hived.engines.kubernetes.explaining import reasons
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.errors import InvariantError, NotFoundError
@@ -41,6 +42,7 @@ def applied(before: pictures.Picture, update: pictures.Update) -> pictures.Pictu
         at=update.at,
         holders=list(holders.values()),
         bad=before.bad if update.bad is None else update.bad,
+        drained=before.drained if update.drained is None else update.drained,
         queue=before.queue if update.queue is None else update.queue,
         queue_total=update.queue_total,
         usage=update.usage,
@@ -50,7 +52,8 @@ def applied(before: pictures.Picture, update: pictures.Update) -> pictures.Pictu
 
 def in_order(picture: pictures.Picture) -> pictures.Picture:
     holders = sorted(picture.holders, key=lambda holder: holder.id)
-    return picture.model_copy(update={"holders": holders, "bad": sorted(picture.bad)})
+    health = {"bad": sorted(picture.bad), "drained": sorted(picture.drained)}
+    return picture.model_copy(update={"holders": holders, **health})
 
 
 def devices_of(spec: ClusterSpec, parts: list[pictures.Stretch]) -> set[tuple[str, int]]:
@@ -62,6 +65,13 @@ def devices_of(spec: ClusterSpec, parts: list[pictures.Stretch]) -> set[tuple[st
         found += [(layout[chain].nodes[node], list(indices)[leaf]) for leaf in range(first, first + count)]
     assert len(set(found)) == len(found), "a device is shown twice"
     return set(found)
+
+
+def faulty(world: World, name: str, device: int) -> bool:
+    """Whether no job may come for a fault, and not for its owner's sake or that of a pod that HiveD did not place."""
+    there = world.nodes.get(name)
+    marks = ((there.metadata.annotations or {}).get(keys.BAD_DEVICES) or "") if there is not None else ""
+    return there is None or not there.ready or str(device) in marks.split(",")
 
 
 def check_picture(world: World, picture: pictures.Picture) -> None:
@@ -98,15 +108,18 @@ def check_picture(world: World, picture: pictures.Picture) -> None:
         else:
             borrowed[gang.vc] += len(own)
     assert len(shown) == len(picture.holders) == sum(gang.placement is not None for gang in mind.gangs.values())
-    bad = {(name, device) for name, device in devices if name in mind.nodes.bad_nodes}
-    bad |= set(mind.nodes.bad_devices)
-    assert devices_of(spec, picture.bad) == bad
+    shut = {(name, device) for name, device in devices if name in mind.nodes.bad_nodes}
+    shut |= set(mind.nodes.bad_devices)
+    broken = {(name, device) for name, device in devices if faulty(world, name, device)}
+    assert devices_of(spec, picture.bad) == broken
+    assert devices_of(spec, picture.drained) == shut - broken
     assert picture.totals == pictures.Totals(
         gpus=len(devices),
         guaranteed=sum(used.values()),
         opportunistic=sum(borrowed.values()),
         reserved=len((kept - held) & devices),
-        bad=len(bad),
+        bad=len(broken - held),
+        drained=len(shut - broken - held),
         fragmentation=len(nodes) / len({node for node, _ in devices}),
     )
     queued = [gang for gang in mind.gangs.values() if not gang.holds]
@@ -357,6 +370,38 @@ def test_a_bad_node_is_shown_whole_and_a_bad_device_alone() -> None:
     assert update is not None
     assert update.bad == [(0, 1, 0, 4), (1, 0, 1, 2)]
     assert update.totals.bad == 6
+
+
+def test_who_runs_on_a_node_that_turns_bad_is_counted_once() -> None:
+    world = World()
+    source = looking_at(world)
+    gang = world.runs("vision", 4)
+    assert gang.placement is not None
+    world.node(gang.placement.pods[0].node, ready=False)
+    totals = source.picture(VIEW).totals
+    assert (totals.guaranteed, totals.bad, totals.drained) == (4, 0, 0)
+    world.end(gang)
+    totals = source.picture(VIEW).totals
+    assert (totals.guaranteed, totals.bad, totals.drained) == (0, 4, 0)
+
+
+def test_gpus_of_pods_that_hived_did_not_place_and_of_cordoned_nodes_are_not_drawn_as_faulty() -> None:
+    world = World()
+    source = looking_at(world)
+    before = source.picture(VIEW)
+    world.node("a1", cordoned=True)
+    world.node("b0", bad="2")
+    stranger = world.foreign(1, "a0")
+    update = source.update(VIEW, before.seq)
+    assert update is not None
+    assert update.bad is not None
+    assert update.drained is not None
+    assert devices_of(world.spec, update.bad) == {("b0", 2)}
+    kept = world.known.foreign.pods[stranger].kept
+    assert devices_of(world.spec, update.drained) == {("a0", kept[0]), *(("a1", device) for device in range(4))}
+    assert (update.totals.bad, update.totals.drained) == (1, 5)
+    world.foreign_ends(stranger)
+    assert source.picture(VIEW).totals.drained == 4
 
 
 def test_a_gangs_story_tells_its_life() -> None:

@@ -195,7 +195,7 @@ def _print(report: Report, results: Results, out: Path) -> None:
         console.print(f"\nmean queueing delay in minutes ({policy.value})", style="italic")
         console.print(_tenant_table(runs))
         console.print("\ncluster, while jobs arrive", style="italic")
-        console.print(_cluster_table(runs))
+        console.print(_cluster_table(runs, report.nodes))
     never = report.never_fit()
     if never:
         shown = ", ".join(f"{job['job_id']} ({job['tenant']}, {job['gpus']} GPUs)" for job in never[:5])
@@ -244,21 +244,22 @@ def _tenant_table(runs: list[RunReport]) -> Table:
     return table
 
 
-def _cluster_table(runs: list[RunReport]) -> Table:
+def _cluster_table(runs: list[RunReport], nodes: int) -> Table:
+    several = nodes > 1  # of one, a share of the nodes is all or nothing
     table = Table(box=None)
     table.add_column("scheme")
     for heading in (
         "utilization",
         "opportunistic",
-        "fragmented nodes",
-        "partly used",
+        *(("fragmented nodes", "partly used") if several else ()),
         "preemptions",
         "GPUs preempted",
         "unfinished jobs",
     ):
         table.add_column(heading, justify="right")
     for run in runs:
-        shares = (run.utilization, run.opportunistic, run.fragmentation, run.partly_used)
+        of_nodes = (run.fragmentation, run.partly_used) if several else ()
+        shares = (run.utilization, run.opportunistic, *of_nodes)
         table.add_row(
             run.scheme,
             *(f"{100 * share:.1f}%" for share in shares),

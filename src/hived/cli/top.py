@@ -137,7 +137,7 @@ class _Live:
 def _drawn(layout: Layout, picture: Picture, width: int, height: int | None, trouble: str = "") -> RenderableType:
     """The whole picture; ``height`` None: however long it gets."""
     colours = {vc.name: _COLOURS[n % len(_COLOURS)] for n, vc in enumerate(layout.vcs)}
-    head = [_title(layout, picture, trouble), _totals(picture), Text()]
+    head = [_title(layout, picture, trouble), _totals(layout, picture), Text()]
     vcs = list(_vc_lines(picture, colours, _BAR if width >= _NARROW else _NARROW_BAR))
     room = None if height is None else max(4 * _LEAST_ROWS, height - len(head) - 2)
     vcs = _cut(vcs, None if room is None else max(_LEAST_ROWS, room // 3), "virtual clusters")
@@ -176,7 +176,7 @@ def _title(layout: Layout, picture: Picture, trouble: str) -> Text:
     return line
 
 
-def _totals(picture: Picture) -> Text:
+def _totals(layout: Layout, picture: Picture) -> Text:
     totals = picture.totals
     used = totals.guaranteed + totals.opportunistic + totals.reserved
     idle = max(0, totals.gpus - used - totals.bad - totals.drained)
@@ -191,7 +191,8 @@ def _totals(picture: Picture) -> Text:
     ):
         if number or words in ("guaranteed", "idle"):
             line.append(f"{sign} ", style).append(f"{number:,} {words}   ")
-    line.append(f"{100 * totals.fragmentation:.0f}% of nodes in guaranteed use", "dim")
+    if all(sum(len(chain.nodes) for chain in view.chains) > 1 for view in layout.views):  # of one it is all or nothing
+        line.append(f"{100 * totals.fragmentation:.0f}% of nodes in guaranteed use", "dim")
     return line
 
 

@@ -214,6 +214,27 @@ def _shared_out(devices: int, gpu: str, shares: Shares, as_before: bool) -> Clus
     return spec_for(this_node(), devices, gpu, shares or (("default", devices),))
 
 
+def scattered(spec: ClusterSpec) -> list[str]:
+    """Of a machine that is shared out by numbers: whose GPUs are not one cell, what that means, and the way out."""
+    (chain,) = spec.chains
+    sizes = [level.gpus for level in chain.levels]
+    numbers = ", ".join(map(str, sizes[:-1])) + (" or " if sizes[1:] else "") + f"{sizes[-1]} GPUs"
+    if sizes[-1] & (sizes[-1] - 1):
+        numbers += f", as {sizes[-1]} is no power of two"
+    told = []
+    for vc in spec.virtual_clusters:
+        cells = [(cell.number, sizes[cell.level - 1]) for cell in vc.cells]
+        most = max(size for _, size in cells)
+        if most < sum(number * size for number, size in cells):
+            has = " and ".join(f"{counted(number, 'cell')} of {counted(size, 'GPU')}" for number, size in cells)
+            told.append(
+                f"{vc.name} has {has}, so no guaranteed task of it can have more than {counted(most, 'GPU')}: cells "
+                f"here have {numbers}; give it one of those numbers, or give cells of your own in a spec: "
+                "hived up spec.yaml"
+            )
+    return told
+
+
 def _may_displace(spec: ClusterSpec, store: Store, yes: bool) -> None:
     """Ask before running jobs lose the cells of their VC. Raises :class:`InputError` for a no, or nobody to ask."""
     taken = [] if yes else displaced_by(spec, store)
@@ -353,6 +374,9 @@ class _Up:
         if server.address is not None and server.address[0] not in _HERE:
             warning = "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
             messages().print(f"hived: {warning}", style="yellow")
+        if self._chosen.shares is not None:
+            for told in scattered(self._spec):
+                messages().print(escape(f"hived: {told}"), style="yellow")
         state = "" if self._folder == state_folder(None) else f" --state {self._folder}"
         vc = self._spec.virtual_clusters[0].name if self._spec.virtual_clusters else "VC"
         say(escape(f"try        hived ps{state}"), style="dim", soft_wrap=True)

@@ -125,10 +125,6 @@ class Map:
             found += [(number, node, start, count) for start, count in runs(leaves)]
         return found
 
-    def whole(self, node: str) -> list[pictures.Stretch]:
-        """All of a node."""
-        return [(number, at, 0, self.shown.chains[number].gpus_per_node) for number, at in self._numbers.get(node, ())]
-
     def parts(self, placement: Placement, vc: str) -> tuple[list[pictures.Stretch], list[str]]:
         """Where a placement is, and per part in which cell of ``vc`` it stands: "" for an opportunistic one."""
         parts: list[pictures.Stretch] = []

@@ -142,7 +142,7 @@ class Totals(Model):
     opportunistic: int
     reserved: int  #: idle, kept for a job that waits for others to go
     bad: int  #: faulty, and nobody uses them
-    drained: int = 0  #: healthy, kept from new jobs, and nobody uses them
+    drained: int = 0  #: healthy, kept from new jobs (on Kubernetes for foreign pods too), and no job uses them
     #: share of nodes that cannot give all their GPUs to one guaranteed job since some are in guaranteed use
     fragmentation: float
 

@@ -89,7 +89,8 @@ def write_jobs(results: Results, path: Path) -> None:
     """``jobs.csv``: one row per scheme, policy and job of the trace, in the order of the trace.
 
     Here and in the other files a number that may have decimals always has them, so that Polars, which takes the types
-    of columns from the first 100 rows, and pandas read them with their defaults.
+    of columns from the first 100 rows, and pandas read them with their defaults. Times of a job that never ended are
+    empty, which says no type: README.md has the line for a file that begins with 100 such rows.
     """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

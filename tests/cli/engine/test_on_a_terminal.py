@@ -8,6 +8,7 @@ import re
 import pytest
 
 from ..helpers import Hived
+from . import fake
 from .fake import WAITING, Engine, Running
 from .shell import Terminal
 
@@ -67,6 +68,16 @@ def test_top_in_a_pipe_is_printed_once(hived: Hived, engine: Engine) -> None:
         assert words in answer.out
     told = json.loads(hived("top", "-o", "json").out)
     assert told["totals"]["guaranteed"] == 4
+
+
+def test_top_says_no_share_of_the_nodes_where_there_is_one(
+    hived: Hived, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake, "NODES", ("node-0",))
+    engine.add(gpus=4)
+    said = hived("top").out
+    assert "4 guaranteed" in said
+    assert "of nodes" not in said, "of one it is all or nothing"
 
 
 def test_a_drained_device_in_use_has_its_job_in_the_picture_and_all_devices_add_up(

@@ -49,7 +49,7 @@ EVERYWHERE: set[Right] = {
     ("create", "", "pods/eviction", ""),
     ("patch", "", "pods/status", ""),
     *((verb, "", "nodes", "") for verb in ("get", "list", "watch", "patch")),
-    *((verb, "", "events", "") for verb in ("create", "patch")),
+    *((verb, "", "events", "") for verb in ("create", "list", "patch")),
     *((verb, "batch", "jobs", "") for verb in ("get", "list", "watch")),
     *((verb, "jobset.x-k8s.io", "jobsets", "") for verb in ("get", "list", "watch")),
     *((verb, "kubeflow.org", "pytorchjobs", "") for verb in ("get", "list", "watch")),

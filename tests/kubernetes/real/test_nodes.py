@@ -11,6 +11,9 @@ from tests.kubernetes.service import Service
 
 from . import scenes
 
+#: pods that stay as they are over a restart of the service, and why they were told of
+_STANDS = {"serve": "HivedForeign", "late": "HivedWaiting"}
+
 
 @pytest.fixture(autouse=True)
 def all_nodes_are_well(ground: Cluster, nodes: list[str]) -> Iterator[None]:
@@ -197,5 +200,14 @@ def test_gpus_of_a_pod_that_another_scheduler_has_bound_are_given_to_nobody(
     assert f"{nodes[1]}: pod {cluster.namespace}/serve" in status
     assert service.metric('hived_gpus{state="foreign"}') == 4
     assert f"{cluster.namespace}/serve is not HiveD's" in service.cli("explain", f"{cluster.namespace}/serve").stdout
+    told = {name: sorted(scenes.said(cluster, name, reason).splitlines()) for name, reason in _STANDS.items()}
+    service.kill()
+    service.start()
+    cluster.wake_pod("late")
+    cluster.wait_until(lambda: service.metric("hived_requests_total"), "it is asked about late again")
+    cluster.create_pod(scenes.pod("last", "b", 4))
+    scenes.wait_for_words(cluster, "last", "GPUs")
+    again = {name: sorted(scenes.said(cluster, name, reason).splitlines()) for name, reason in _STANDS.items()}
+    assert again == told, "a restart tells nothing again that is as it was"
     cluster.delete_pod("serve")
     assert scenes.wait_for_places(cluster, "late")["late"] == nodes[1]

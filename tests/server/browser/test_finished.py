@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hived.server.pictures import Comparison, Layout
+from tests.server.results.helpers import played
+from tests.simulator.helpers import nodes_of_8
 
 from .conftest import Show
 from .finished import SPAN, FinishedStub
@@ -198,6 +202,15 @@ def test_on_a_phone_the_comparisons_tables_show_their_values(show: Show, source:
     )
     assert right <= 390
     assert shown.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_a_comparison_says_no_share_of_the_nodes_where_there_is_one(show: Show, tmp_path: Path) -> None:
+    shown = show(played(tmp_path, ("j", "a", 0, 10, 8), spec=nodes_of_8(1, {"a": 1})), path="#page=compare")
+    shown.until("__hived.app.compare.columns.length === 3")
+    for words in ("Fragmentation", "Nodes in guaranteed use"):
+        assert shown.page.get_by_text(words).count() > 0
+        assert shown.page.get_by_text(words).locator("visible=true").count() == 0, "of one it is all or nothing"
+    assert shown.page.locator(".column .chart").first.is_visible()
 
 
 def test_the_jobs_of_a_finished_run_are_those_of_the_moment(show: Show, source: FinishedStub) -> None:

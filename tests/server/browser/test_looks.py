@@ -6,10 +6,17 @@ import json
 
 import pytest
 
+from hived.server.sources import Source
+
 from .conftest import SCREENSHOTS, Show
 from .finished import FinishedStub
 from .measured import measure_page
 from .stubs import big_cluster, small_cluster
+
+#: texts that do not fit into their room, be they cut or over something else
+CUT = """[...document.querySelectorAll("body *")].filter((one) => one.checkVisibility() && !one.closest(".unseen")
+    && one.innerText && !["auto", "scroll"].includes(getComputedStyle(one).overflowX)
+    && one.clientWidth && one.scrollWidth > one.clientWidth).map((one) => one.innerText)"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -49,6 +56,25 @@ def test_a_phone_and_an_ultra_wide_screen(show: Show, width: int, height: int) -
         assert len(order) == 4
         assert order == sorted(order), "who waits comes right after the map"
     shown.keep(f"8-gpus-{width}")
+
+
+@pytest.mark.parametrize("width", [360, 390, 1024])
+@pytest.mark.parametrize("page", ["live", "finished", "comparison"])
+def test_no_label_is_cut_on_a_narrow_screen(show: Show, page: str, width: int) -> None:
+    source: Source = FinishedStub()
+    if page == "live":
+        source = live = small_cluster()
+        live.rebuild([live.chains[0].model_copy(update={"nodes": ["gpu-box", "second-box"]})])
+    shown = show(source, width, 844, path="#page=compare" if page == "comparison" else "")
+    if page == "comparison":
+        shown.until(
+            "__hived.app.compare.columns.length === 3 && __hived.app.compare.columns.every(({ cells }) => cells.known)"
+        )
+    else:
+        shown.until("__hived.app.curves.curves")
+        assert shown.page.locator(".s-fragmentation .label").is_visible()
+    assert shown.page.evaluate(CUT) == []
+    assert shown.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

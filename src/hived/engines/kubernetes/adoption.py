@@ -178,6 +178,7 @@ def _founded(mind: MindState, found: Found, placement: Placement, kept: list[Pod
     kind = "guaranteed" if core.guaranteed else "opportunistic"
     since = min((bound_at(entry.pod) for entry in gang.pods.values()), default=at)
     mind.becomes(gang, GangEvent.PLACED, core, min(at, since or at), f"{kind}; it runs already")
+    gang.waited_since = None
     if gang.name in mind.to_bind:
         mind.to_bind[gang.name] = at
     gang.widest = gpus_of(placement)

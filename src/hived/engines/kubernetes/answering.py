@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from zlib import crc32
 
 import msgspec
 
@@ -154,10 +155,23 @@ def answer(
 
 
 def _gist(mind: MindState, gang: Gang) -> str:
-    """The decisive reason for a gang's waiting, in a word: its numbers, and who is before it, are no news."""
+    """The decisive reason for a gang's waiting, in a word: its numbers, and who is before it, are no news.
+
+    Which GPUs are reserved for it is: others have to go for other ones.
+    """
+    if gang.state is GangState.RESERVED and gang.placement is not None:
+        return f"{ReasonKind.WAITING_FOR_PREEMPTION.value} {crc32(repr(gang.placement.pods).encode()):08x}"
     kinds = [reason.kind for reason in reasons(mind, gang)]
     own = [kind for kind in kinds if kind is not ReasonKind.BEHIND_OTHERS]
     return (own or kinds)[0].value if kinds else gang.state.value
+
+
+def tell_again(mind: MindState, gang: Gang) -> None:
+    """Its reservation has ended: pods of it that still wait, and were told for whom, are told why now. O(its pods)."""
+    if not gang.holds:
+        for entry in gang.pods.values():
+            if entry.told:
+                _tell(mind, entry, _gist(mind, gang), explain_pod(mind, entry, None))
 
 
 def _tell(mind: MindState, entry: PodEntry, gist: str, text: str) -> None:
@@ -167,7 +181,7 @@ def _tell(mind: MindState, entry: PodEntry, gist: str, text: str) -> None:
         head, _, rest = text.partition("\n")
         found = "; ".join(line.removeprefix("- ") for line in rest.splitlines())
         line = f"{head.rstrip(':')}: {found}" if found else head
-        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT)))
+        mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT), gist=gist))
 
 
 def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:

@@ -165,13 +165,22 @@ def _check_foreign(mind: MindState) -> None:
         guessed = [device for pod in on[node] if pod.guessed for device in pod.kept]
         ensure(len(guessed) == len(set(guessed)), f"{node}: a device is kept for two foreign pods")
         ensure(not used.intersection(guessed), f"{node}: a device in use is kept for a foreign pod")
+        shared = [device for pod in on[node] for device in pod.shared]
+        ensure(len(shared) == len(set(shared)), f"{node}: two foreign pods share a device with a job")
+        ensure(used.issuperset(shared), f"{node}: a foreign pod shares a device that nobody uses")
         idle = there - used - others - {device for pod in on[node] for device in pod.kept}
+        wanted = {device for name, device in mind.books.at if name == node}
+        for gang in mind.reserved.values():
+            pods = gang.placement.pods if gang.placement is not None else ()
+            wanted.update(device for place in pods if place.node == node for device in place.leaf_cells)
         for pod in on[node]:
-            ensure(mind.nodes.held(pod.uid) == (pod.kept or None), f"what is kept for {pod.key}")
+            ensure(mind.nodes.held(pod.uid) == (pod.kept + pod.shared or None), f"what is kept for {pod.key}")
             ensure((pod.uid in mind.conflicts) == (pod.short > 0), f"{pod.key} is in conflict, or not")
             if not pod.guessed:
                 named = there if pod.named is None else there.intersection(pod.named)
                 ensure(set(pod.kept) == named, f"{pod.key} keeps {named}")
             elif there:
                 ensure(len(pod.kept) + pod.short == pod.gpus, f"{pod.key}: {len(pod.kept)} and {pod.short}")
-                ensure(not (pod.short and idle), f"{pod.key} lacks {pod.short}, and {idle} are idle")
+                ensure(not (pod.short and idle - wanted), f"{pod.key} lacks {pod.short}, and {idle - wanted} are idle")
+                left = (idle | used) - others - set(shared) - {device for one in on[node] for device in one.kept}
+                ensure(pod.short == len(pod.shared) or not left, f"{pod.key} lacks {pod.short}, and could have {left}")

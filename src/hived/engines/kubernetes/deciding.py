@@ -10,6 +10,7 @@ from hived.engines.lines import Lines
 from hived.errors import ConflictError, NotFoundError, RequestError
 
 from . import bindinfo, foreign
+from .answering import tell_again
 from .gangs import Gang, GangEvent, GangState
 from .standing import in_rank_order
 from .state import MindState
@@ -35,6 +36,9 @@ class Decider(MindState):
                     self._ask(gang, at)
             self.lines.dispatch(lambda gang: self._ask(gang, at), self._share)
             again = any(self._stands_otherwise(gang) for gang in self.reserved.values())
+        for gang in self.unreserved.values():
+            tell_again(self, gang)
+        self.unreserved.clear()
 
     def _stands_otherwise(self, gang: Gang) -> bool:
         """Whether a gang that has reserved can start by now, there or elsewhere, or has to go from there."""

@@ -148,8 +148,12 @@ class Engine:
 
     def _lead(self) -> None:
         self._feed = Feed(self._api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon)
-        self._feed.start()
+        self._spawn(self._begin_to_listen(self._feed))
         self._spawn(self._ticking())
+
+    async def _begin_to_listen(self, feed: Feed) -> None:
+        await self._writer.recall()
+        feed.start()
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> Mind:
         """All there is, is known: from now on it is decided."""

@@ -2,7 +2,8 @@
 
 Which GPUs of its node such a pod has is mostly unknown (a device plugin picks them), so as many as it asks for are kept
 from jobs: those that it names, else some that no pod is known to be on, those first that cost least; all of its node
-where it does not say how many. Where fewer are left than it asks for, somebody shares GPUs with it, and that is told.
+where it does not say how many. Where fewer are left than it asks for, somebody shares GPUs with it, and that is told:
+for what it lacks, GPUs in use are given to no other job, so that nobody waits for their user to go.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from hived.cluster.decisions import Placement
@@ -37,6 +39,7 @@ class ForeignPod:
     gpus: int | None  #: that it asks for; None: it does not say how many
     named: tuple[int, ...] | None  #: the devices that it has, where its annotations say so
     kept: tuple[int, ...] = ()  #: devices that are kept from jobs for it
+    shared: tuple[int, ...] = ()  #: devices in use that it is taken to share for want of others: no other job gets them
     short: int = 0  #: GPUs that it asks for and that others are using, as far as is known
 
     @property
@@ -163,30 +166,42 @@ def _share_out(mind: MindState, node: str, at: float) -> None:
     pods = list(mind.foreign.on.get(node, {}).values())
     there = mind.nodes.devices.get(node, ())
     used = mind.used_on(node)
-    left = _ranks(mind, node, used)
-    kept: dict[str, tuple[int, ...]] = {}
+    left, busy = _ranks(mind, node, used), _in_use(mind, node, used)
+    sizes = mind.nodes.cells.get(node, ())
+    kept: dict[str, list[int]] = {}
+    shared: dict[str, list[int]] = {}
     for pod in sorted(pods, key=lambda pod: pod.named is None):
         had = pod.kept if pod.guessed else there if pod.named is None else pod.named
-        kept[pod.uid] = tuple(device for device in had if device in (left if pod.guessed else there))
+        kept[pod.uid] = [device for device in had if device in (left if pod.guessed else there)]
         for device in kept[pod.uid]:
             left.pop(device, None)
+            busy.pop(device, None)
+    for pod in pods:  # what nobody wants; then what they share as before, so that whoever waits elsewhere is let be
+        lacks = (pod.gpus or 0) - len(kept[pod.uid]) if pod.guessed else 0
+        free = _choose(there, sizes, left, min(lacks, list(left.values()).count(0)))
+        kept[pod.uid] += free
+        shared[pod.uid] = [device for device in pod.shared if device in busy][: max(0, lacks - len(free))]
+        for device in shared[pod.uid]:
+            del busy[device]
     for pod in pods:
-        if pod.guessed and pod.gpus is not None:
-            more = _choose(there, mind.nodes.cells.get(node, ()), left, pod.gpus - len(kept[pod.uid]))
-            kept[pod.uid] = tuple(sorted((*kept[pod.uid], *more)))
-    for pod in pods:
-        _keep(mind, pod, kept[pod.uid], used)
+        lacks = (pod.gpus or 0) - len(kept[pod.uid]) - len(shared[pod.uid]) if pod.guessed else 0
+        more = _choose(there, sizes, left, lacks)
+        kept[pod.uid] += more
+        for device in nsmallest(lacks - len(more), busy, key=lambda device: (busy[device], device)):
+            shared[pod.uid].append(device)
+            del busy[device]
+        _keep(mind, pod, tuple(sorted(kept[pod.uid])), tuple(sorted(shared[pod.uid])), used)
     mind.nodes_applied(at)
     mind.yield_slots(node, at)
     mind.fill_slots(node, at)
 
 
-def _keep(mind: MindState, pod: ForeignPod, kept: tuple[int, ...], used: set[int]) -> None:
-    """``pod`` may be using ``kept``; what it lacks is in conflict."""
-    if kept != pod.kept:
-        pod.kept = kept
-        if kept:
-            mind.nodes.hold(pod.uid, pod.node, kept, str(pod))
+def _keep(mind: MindState, pod: ForeignPod, kept: tuple[int, ...], shared: tuple[int, ...], used: set[int]) -> None:
+    """``pod`` may be using ``kept`` and ``shared``; what it lacks is in conflict."""
+    if (kept, shared) != (pod.kept, pod.shared):
+        pod.kept, pod.shared = kept, shared
+        if kept or shared:
+            mind.nodes.hold(pod.uid, pod.node, kept + shared, str(pod))
         else:
             mind.nodes.free(pod.uid)
     short = max(0, (pod.gpus or 0) - len(kept)) if pod.guessed else len(used.intersection(kept))
@@ -221,6 +236,17 @@ def _ranks(mind: MindState, node: str, used: set[int]) -> dict[int, int]:
         else:
             found[device] = int(mind.cluster.leaf_state(node, device) is LeafState.RESERVED)
     return found
+
+
+def _in_use(mind: MindState, node: str, used: set[int]) -> dict[int, tuple[bool, bool]]:
+    """Devices of ``node`` that pods of gangs are on, and nobody else: the least is the first that is shared.
+
+    Those that a gang has reserved come last, since it would have to look for others; those of loans come first.
+    """
+    named = mind.nodes.held_by_others(node, mind.foreign.pods)
+    users = {device: mind.books.at[node, device] for device in used - named}
+    reserved = {device for device in used if mind.cluster.leaf_state(node, device) is LeafState.RESERVING}
+    return {device: (device in reserved, gang.guaranteed) for device, gang in users.items()}
 
 
 def _choose(there: Sequence[int], sizes: Sequence[int], left: dict[int, int], number: int) -> list[int]:

@@ -141,8 +141,10 @@ class Gang:
         self.request = ask.request()
         #: when its first pod was created, seconds since the epoch
         self.submitted_at = submitted_at
-        #: when it came to its state
+        #: since when it waits, with GPUs reserved for it or not, or has its GPUs
         self.since = since
+        #: while it has them and none of it has been on a node: since when it waited
+        self.waited_since: float | None = None
         self.state = GangState.WAITING
         #: its living pods, by uid
         self.pods: dict[str, PodEntry] = {}

@@ -36,6 +36,9 @@ class Nodes:
         self.bad_nodes: dict[str, str] = {}
         #: single devices that none may come to: why
         self.bad_devices: dict[Place, str] = {}
+        #: devices that none may come to: for a fault; or since the node is cordoned, or a pod of no group is there
+        self.faulty: set[Place] = set()
+        self.kept: set[Place] = set()
         #: nodes of the spec that jobs may come to
         self.healthy: set[str] = set()
         #: per node and pod of which nobody knows what it uses: its devices (None: any of the node), and why
@@ -120,6 +123,8 @@ class Nodes:
         self._grace = {vc.name: vc.opportunistic_grace_seconds for vc in spec.virtual_clusters}
         self.bad_nodes.clear()
         self.bad_devices.clear()
+        self.faulty.clear()
+        self.kept.clear()
         self.healthy = set(self.devices)
         self._told_bad.clear()
         self._told.clear()
@@ -147,6 +152,11 @@ class Nodes:
         else:
             self.bad_nodes[name] = why
             self.healthy.discard(name)
+        for device in self.devices[name]:
+            shut = why is not None or device in devices
+            faulty = shut and self._is_faulty(name, device)
+            for known, is_in in ((self.faulty, faulty), (self.kept, shut and not faulty)):
+                (known.add if is_in else known.discard)((name, device))
         if (why is not None) is not (name in self._told_bad):
             self._cluster.set_node_health(name, healthy=why is None)
             self._told_bad ^= {name}
@@ -174,8 +184,13 @@ class Nodes:
         for held, why in self._held.get(name, {}).values():
             if held is None:
                 return why, {}
-            devices.update((device, why) for device in held if device in there)
+            devices.update((device, why) for device in held if device in there and device not in known.marked)
         return None, devices
+
+    def _is_faulty(self, name: str, device: int) -> bool:
+        """Of a device that jobs are kept from: whether for a fault."""
+        known = self._known.get(name)
+        return known is None or not known.ready or known.marked is None or device in known.marked
 
     def validate(self) -> None:
         """Raise :class:`~hived.errors.InvariantError` unless the core was told what is true. O(devices)."""
@@ -185,6 +200,11 @@ class Nodes:
             ensure(self.bad_nodes.get(name) == why, f"{name} is bad, or not")
             ensure((name in self.healthy) == (why is None), f"{name} is healthy, or not")
             ensure((name in self._told_bad) == (why is not None), f"the core was told of {name}")
+            shut = there if why is not None else tuple(devices)
+            faulty = {device for device in shut if self._is_faulty(name, device)}
+            ensure({device for device in there if (name, device) in self.faulty} == faulty, f"what is faulty of {name}")
+            kept = {device for device in there if (name, device) in self.kept}
+            ensure(kept == set(shut) - faulty, f"what is kept of {name}")
             ensure({d: w for d in there if (w := self.bad_devices.get((name, d)))} == devices, f"bad devices of {name}")
             told = {device for device in there if (name, device) in self._told}
             ensure(told == (set(devices) if why is None else set()), f"the core was told of the devices of {name}")

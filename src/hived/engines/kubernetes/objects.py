@@ -35,6 +35,15 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     owner_references: list[Owner] | None = None
 
 
+class Event(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What somebody was told about an object."""
+
+    metadata: Metadata = Metadata()
+    involved_object: Metadata = Metadata()
+    reason: str = ""
+    message: str = ""
+
+
 class Resources(msgspec.Struct, frozen=True):
     """What a container asks for."""
 

@@ -54,9 +54,9 @@ def pod_status_path(namespace: str, name: str) -> str:
     return pod_path(namespace, name) + "/status"
 
 
-def events_path(namespace: str) -> str:
-    """Events about the objects of a namespace."""
-    return "/api/v1" + _in(namespace, "events")
+def events_path(namespace: str | None = None) -> str:
+    """Events about the objects of a namespace; of all of them."""
+    return "/api/v1/events" if namespace is None else "/api/v1" + _in(namespace, "events")
 
 
 def config_maps_path(namespace: str) -> str:

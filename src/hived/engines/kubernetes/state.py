@@ -46,6 +46,8 @@ class MindState:
         self.outside: dict[str, str] = {}
         #: gangs that have reserved, in the order in which they did
         self.reserved: dict[str, Gang] = {}
+        #: gangs whose reservation has ended, or moved, and whose pods were not told so yet
+        self.unreserved: dict[str, Gang] = {}
         #: gangs that have to go, while pods of them are on nodes
         self.evicting: dict[str, Gang] = {}
         #: gangs that would preempt before kube-scheduler has said which nodes it takes for them: since when
@@ -219,6 +221,7 @@ class MindState:
         """Kubernetes has bound a pod where it was to be."""
         gang = entry.gang
         assert gang is not None
+        gang.waited_since = None
         gang.remember(self.note("bound", gang.name, at, f"{entry.key} is on {entry.pod.spec.node_name or 'its node'}"))
         self.foreign.moved(gang.placement)
         self._see_who_can_go(gang, at)
@@ -258,8 +261,13 @@ class MindState:
         self.books.remove(gang)
         held = gang.holds
         self.foreign.moved(gang.placement)
-        if state is not gang.state:
-            gang.state, gang.since = state, at
+        gang.state = state
+        if event is GangEvent.PLACED:
+            gang.waited_since, gang.since = gang.since, at
+        elif event is GangEvent.RELEASED:  # who was nowhere has waited all the time
+            gang.since = at if gang.waited_since is None else gang.waited_since
+        elif event is GangEvent.UNRESERVED:
+            self.unreserved[gang.name] = gang
         if placement != gang.placement:
             gang.placement, gang.shared = placement, ""
         self.foreign.moved(placement)
@@ -347,6 +355,7 @@ class MindState:
         self.foreign.moved(gang.placement)
         del self.gangs[gang.name]
         self.reserved.pop(gang.name, None)
+        self.unreserved.pop(gang.name, None)
         self.evicting.pop(gang.name, None)
         self.to_bind.pop(gang.name, None)
         self.unheard.pop(gang.name, None)

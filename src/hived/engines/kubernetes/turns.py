@@ -50,6 +50,7 @@ class Tell:
     reason: str
     message: str
     warning: bool = False
+    gist: str = ""  #: what tells it from others for this reason; "": its message
 
 
 @dataclass(frozen=True, slots=True)

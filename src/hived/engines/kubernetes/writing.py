@@ -16,6 +16,7 @@ from hived.words import shortened
 from . import keys
 from .api import ApiError, KubeApi
 from .counts import Counts
+from .objects import Event
 from .paths import events_path, eviction_path, pod_path, pod_status_path
 from .turns import Annotate, Evict, Tell, Wake
 
@@ -27,6 +28,10 @@ _EVENTS_PER_S, _EVENTS_AT_ONCE = 50.0, 300.0
 #: what has come to nothing by itself
 _GONE = (404, 409, 422)
 _UNTOLD = 1_000  #: warnings that are kept
+_LONGEST = 1024  #: characters of an Event's message
+_RECALL_S = 5.0  #: for the Events that there are
+#: reasons of Events about what stands: as long as that is so, it is told once
+_STANDING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
 
 
 class _Status(msgspec.Struct):
@@ -41,6 +46,17 @@ def _options(evict: Evict) -> dict[str, object]:
     """Of its deletion: this pod and none of the same name, and how long it has."""
     grace = {} if evict.grace is None else {"gracePeriodSeconds": evict.grace}
     return {"preconditions": {"uid": evict.uid}, **grace}
+
+
+def _gist(tell: Tell) -> str:
+    """What tells an Event from others for the same reason."""
+    return tell.gist or shortened(tell.message, _LONGEST)
+
+
+def _age(event: Event) -> int:
+    """A number that is larger for later ones."""
+    version = event.metadata.resource_version
+    return int(version) if version.isdecimal() else 0
 
 
 def _now() -> str:
@@ -72,6 +88,8 @@ class Writer:
         self._tasks: set[asyncio.Task[None]] = set()
         #: warnings of pods that could not be told, the latest of each uid: they are when the pod is deleted
         self._untold: dict[str, Tell] = {}
+        #: what pods were told last before this process began, by uid and reason
+        self._told: dict[tuple[str, str], str] = {}
         self._tokens, self._filled_at = _EVENTS_AT_ONCE, time.monotonic()
 
     def carry_out(self, instruction: Evict | Wake | Annotate | Tell) -> None:
@@ -87,10 +105,28 @@ class Writer:
                 if first:
                     self._start(self._annotate(instruction.uid, instruction.key))
             case Tell():
+                if self._told.pop((instruction.uid, instruction.reason), None) == _gist(instruction):
+                    return
                 if self._may_tell():
                     self._start(self._tell(instruction))
                 else:
                     self._not_told(instruction)
+
+    async def recall(self) -> None:
+        """Read what pods were told by a process before this: what is still so is not told again. O(Events of HiveD)."""
+        try:
+            async with asyncio.timeout(_RECALL_S):
+                of_ours = {"fieldSelector": f"source={self._component}"}
+                events, _ = await self._api.list(events_path(), Event, of_ours)
+        except (ApiError, TimeoutError) as error:
+            _log.warning(
+                "Events about what is as it was may be written again: %s", str(error) or "reading them takes long"
+            )
+            return
+        for event in sorted(events, key=_age):
+            if event.reason in _STANDING:
+                gist = (event.metadata.annotations or {}).get(keys.GIST, event.message)
+                self._told[event.involved_object.uid, event.reason] = gist
 
     async def stop(self, within_s: float) -> None:
         """What has begun may end, within that time."""
@@ -185,7 +221,11 @@ class Writer:
         body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
+            "metadata": {
+                "generateName": f"{name[:200]}.",
+                "namespace": namespace,
+                "annotations": {keys.GIST: tell.gist} if tell.gist else {},
+            },
             "involvedObject": {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -194,7 +234,7 @@ class Writer:
                 "uid": tell.uid,
             },
             "reason": tell.reason,
-            "message": shortened(tell.message, 1024),
+            "message": shortened(tell.message, _LONGEST),
             "type": "Warning" if tell.warning else "Normal",
             "source": {"component": self._component},
             "firstTimestamp": now,

@@ -47,7 +47,7 @@ class Job:
         self.state = JobState.QUEUED
         #: seconds since the epoch, here and below
         self.submitted_at = submitted_at
-        #: when it came to its state
+        #: when it came to its state; who waits goes on waiting while GPUs are reserved for it
         self.since = submitted_at
         #: how often it was started
         self.attempt = 0
@@ -107,7 +107,7 @@ class Job:
         kind, data = JobEvent(event.kind), event.data
         before = self.state
         self.state = next_job_state(before, kind)
-        if self.state is not before:
+        if self.state is not before and not {before, self.state} <= {JobState.QUEUED, JobState.RESERVED}:
             self.since = event.at
         match kind:
             case JobEvent.RESERVED:

@@ -75,7 +75,7 @@ class EngineService:
         held = mind.books.at
         bad = sum((name, one) not in held for name in mind.nodes.bad_nodes for one in mind.nodes.devices[name])
         others = foreign_pods(mind)
-        theirs = {(pod.node, one) for pod in others for one in pod.kept}
+        theirs = {(pod.node, one) for pod in others for one in pod.kept + pod.shared}
         single = [place for place in mind.nodes.bad_devices if place not in theirs]
         why = [f"{name}: {words}" for name, words in sorted(mind.nodes.bad_nodes.items())]
         why += [f"{node} GPU {one}: {mind.nodes.bad_devices[node, one]}" for node, one in sorted(single)]

@@ -113,7 +113,7 @@ class GroupInfo(Model):
     """Pods that it consists of; ``pods`` are those there are."""
     pods: list[GroupPod]
     since: float
-    """In this state."""
+    """When it began to wait, or got the GPUs that it has."""
     victims: list[str]
     """While reserved: groups that still have to go."""
     why: list[str]

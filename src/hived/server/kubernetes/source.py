@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 
 from hived.cluster.decisions import PodPlacement
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.explaining import explain, shortly
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.engines.kubernetes.state import MindState
+from hived.engines.places import Place
 from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.curves import LiveCurves
@@ -68,7 +70,8 @@ class KubernetesSource:
             seq=seq,
             at=self._engine.clock(),
             holders=self._map.holders(seq, (_held(gang) for gang in gangs if gang.placement is not None)),
-            bad=self._bad(mind),
+            bad=[] if mind is None else self._stretches(mind.nodes.faulty),
+            drained=[] if mind is None else self._stretches(mind.nodes.kept),
             queue=self._queue(mind, 0, _SHOWN),
             queue_total=self._waiting(mind),
             usage=self._usage(mind),
@@ -88,6 +91,7 @@ class KubernetesSource:
             return None
         touched = {change.gang: mind.gangs.get(change.gang) for change in new if change.gang}
         totals, queued = self._totals(mind), self._waiting(mind)
+        hardware = any(change.kind == "node" for change in new)
         at = self._engine.clock()
         return pictures.Update(
             seq=self._first + mind.recent[-1].seq,
@@ -98,7 +102,8 @@ class KubernetesSource:
                 for gang in touched.values()
                 if gang is not None and gang.placement is not None
             ],
-            bad=self._bad(mind) if any(change.kind == "node" for change in new) else None,
+            bad=self._stretches(mind.nodes.faulty) if hardware else None,
+            drained=self._stretches(mind.nodes.kept) if hardware else None,
             queue=self._queue(mind, 0, _SHOWN),
             queue_total=queued,
             usage=self._usage(mind),
@@ -199,15 +204,12 @@ class KubernetesSource:
         if self._map.spec is not self._spec:
             self._map = Map(self._spec)
 
-    def _bad(self, mind: MindState | None) -> list[pictures.Stretch]:
-        """O(bad nodes + bad devices)."""
-        if mind is None:
-            return []
-        single: dict[str, list[int]] = {}
-        for node, device in mind.nodes.bad_devices:  # of nodes that are not bad themselves
-            single.setdefault(node, []).append(device)
-        found = [stretch for node in mind.nodes.bad_nodes for stretch in self._map.whole(node)]
-        for node, devices in single.items():
+    def _stretches(self, places: Iterable[Place]) -> list[pictures.Stretch]:
+        by_node: dict[str, list[int]] = {}
+        for node, device in places:
+            by_node.setdefault(node, []).append(device)
+        found: list[pictures.Stretch] = []
+        for node, devices in sorted(by_node.items()):
             found += self._map.stretches("", PodPlacement(node, tuple(sorted(devices))))
         return found
 
@@ -242,12 +244,14 @@ class KubernetesSource:
                 gpus=self._map.gpus, guaranteed=0, opportunistic=0, reserved=0, bad=0, fragmentation=0.0
             )
         books = mind.books
+        used = books.at.keys()
         return pictures.Totals(
             gpus=self._map.gpus,
             guaranteed=sum(books.used.values()),
             opportunistic=sum(books.lent.values()),
             reserved=kept_idle(mind.cluster, (gang.placement for gang in mind.reserved.values())),
-            bad=sum(count for _, _, _, count in self._bad(mind)),
+            bad=len(mind.nodes.faulty) - len(mind.nodes.faulty & used),
+            drained=len(mind.nodes.kept) - len(mind.nodes.kept & used),
             fragmentation=len(books.nodes) / self._map.nodes if self._map.nodes else 0.0,
         )
 

@@ -119,8 +119,8 @@ export class App {
 
   /** What is said of nodes is of no use where there is one: it would be all of it, or nothing. */
   #oneNode(layout) {
-    const nodes = layout.views[0].chains.reduce((sum, chain) => sum + chain.nodes.length, 0);
-    document.body.classList.toggle("one-node", nodes < 2);
+    const nodes = layout.views.map(({ chains }) => chains.reduce((sum, chain) => sum + chain.nodes.length, 0));
+    document.body.classList.toggle("one-node", Math.min(...nodes) < 2);
   }
 
   /** A time at which much goes on: runs often have a long and quiet end. */

@@ -108,7 +108,7 @@ export class ComparePage {
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span.unseen", {}, "What")), outcomes.map(({ label }) => el("th", { scope: "col" }, label)))),
       el("tbody", {}, rows.map(([name, text, value, better]) => {
         const best = better ? bestOf(outcomes.map(value), outcomes.map(text), better) : null;
-        return el("tr", {}, el(name.startsWith("of which") ? "th.part" : "th", { scope: "row" }, name), outcomes.map((one, at) => el(best?.has(at) ? "td.best" : "td", {}, text(one))));
+        return el(name.startsWith("Fragmentation") ? "tr.s-fragmentation" : "tr", {}, el(name.startsWith("of which") ? "th.part" : "th", { scope: "row" }, name), outcomes.map((one, at) => el(best?.has(at) ? "td.best" : "td", {}, text(one))));
       }))));
   }
 
