@@ -19,6 +19,8 @@ Json = dict[str, Any]
 PATIENCE_S = 30.0
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+#: statuses and words of an API server that fills its caches at its start, or ends: nothing was done
+_NOT_NOW = ((429, "storage is"), (503, "apiserver is shutting down"))
 
 
 class RefusedError(Exception):
@@ -56,8 +58,8 @@ class Api:
                 answer = self._client.request(
                     verb, path, content=content, params=params, headers={"Content-Type": kind}
                 )
-                # a server that has just started answers 429 while it fills its caches, and has done nothing then
-                if answer.status_code != 429 or "storage is" not in answer.text or time.monotonic() > give_up:
+                come_back = any(answer.status_code == status and words in answer.text for status, words in _NOT_NOW)
+                if not come_back or time.monotonic() > give_up:
                     break
                 time.sleep(0.1)
             except httpx.TransportError:

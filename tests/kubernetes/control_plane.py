@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -13,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +230,21 @@ class ControlPlane:
     def stop_scheduler(self, scheduler_name: str = "hived") -> None:
         """Stop it, if it runs."""
         self._stop(_scheduler(scheduler_name))
+
+    def scheduler_has_ended(self) -> bool:
+        """Whether it has ended by itself: nothing begins it anew, as a kubelet does."""
+        process = self._running.get("kube-scheduler")
+        return process is not None and process.poll() is not None
+
+    @contextlib.contextmanager
+    def scheduler_stands_still(self) -> Iterator[None]:
+        """Its process does nothing inside, and goes on afterwards."""
+        process = self._running["kube-scheduler"]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def _scheduler_config(self, url: str, name: str, extender: Mapping[str, Any]) -> dict[str, Any]:
         """What ``deploy/`` ships, but for who asks whom."""

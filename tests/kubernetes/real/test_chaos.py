@@ -14,6 +14,8 @@ import pytest
 from tests.kubernetes.chaos import GPUS, VCS, Chaos
 from tests.kubernetes.control_plane import ControlPlane
 
+from . import scenes
+
 KILLS = int(os.environ.get("HIVED_KILLS", "60"))
 Make = Callable[[int, dict[str, int], int], Chaos]
 
@@ -50,6 +52,21 @@ def test_an_api_server_that_goes_away_again_and_again_costs_nothing_but_time(mak
     chaos.settle()
     assert not chaos.found
     assert chaos.counts["works that ran"] > 6
+
+
+def test_a_kube_scheduler_that_ends_since_a_pod_was_made_anew_while_it_did_not_look_is_begun_anew(
+    control_plane: ControlPlane, make: Make
+) -> None:
+    chaos = make(1, {"a": 1}, GPUS)
+    chaos.start()
+    chaos.cluster.create_pod(scenes.pod("again", "a", 1))
+    chaos.wait(chaos.cluster.placed, "it is bound")
+    with control_plane.scheduler_stands_still():
+        control_plane.restart_api_server()  # its watch breaks: what happened since then is in its next list
+        chaos.cluster.delete_pod("again", force=True)
+        chaos.cluster.create_pod(scenes.pod("again", "a", 1))
+    chaos.wait(chaos.cluster.placed, "the new one is bound")
+    assert not chaos.found
 
 
 def test_many_pods_at_once_are_all_placed_or_told_why_not(make: Make) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
-from ..cluster import Cluster, RefusedError
+from ..cluster import Api, Cluster, RefusedError
 from ..control_plane import ControlPlane
 
 
@@ -54,6 +55,20 @@ def test_objects_outlive_the_api_server(control_plane: ControlPlane, cluster: Cl
     cluster.create_pod({"metadata": {"name": "pod"}})
     control_plane.restart_api_server()
     assert list(cluster.pods()) == ["pod"]
+
+
+def test_an_api_server_that_ends_or_begins_and_does_nothing_is_asked_again(control_plane: ControlPlane) -> None:
+    answers = [(503, "apiserver is shutting down"), (429, "storage is (re)initializing"), (201, "done")]
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        status, words = answers.pop(0)
+        return httpx.Response(status, json={"kind": "Status", "message": words})
+
+    api = Api(control_plane)
+    api.close()
+    api._client = httpx.Client(base_url=control_plane.url, transport=httpx.MockTransport(answer))
+    assert api("POST", "/api/v1/nodes", {})["message"] == "done"
+    api.close()
 
 
 def test_jobs_get_pods_while_the_controllers_run(controller_manager: None, cluster: Cluster) -> None:
