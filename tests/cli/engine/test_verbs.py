@@ -155,7 +155,12 @@ def completed(line: str, shell: str = "bash") -> list[str]:
         environment |= {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     else:
         environment |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    code = "import sys; sys.argv[0] = 'hived'; from hived.cli import main; main()"
+    code = (
+        "import sys; sys.argv[0] = 'hived'\n"
+        "from hived.cli import completion, main\n"
+        "completion._PATIENCE_S = 60.0  # on a busy machine the engine's answer takes longer than a user waits for it\n"
+        "main()"
+    )
     result = subprocess.run(
         [*HIVED[:1], "-c", code], env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
