@@ -18,6 +18,8 @@ virtualClusters:
 """
 
 TENANTS = 8
+#: racks by the number of their GPUs
+SIZES = {"65,536": 8, "1,048,576": 128}
 
 
 def racks_of_1024_nodes(racks: int) -> ClusterSpec:

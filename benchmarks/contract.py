@@ -17,10 +17,9 @@ from functools import partial
 
 from hived import Bind, Cluster, Member, Preempt, Request, Wait
 
-from .clusters import TENANTS, racks_of_1024_nodes
+from .clusters import SIZES, TENANTS, racks_of_1024_nodes
 from .measuring import Figure, quantile, quiet, seconds
 
-SIZES = {"65,536": 8, "1,048,576": 128}
 ROUNDS = 3
 
 

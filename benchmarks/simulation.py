@@ -13,9 +13,10 @@ from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
-from hived.policies import Scheduler
-from hived.simulator import PolicyName, Preempted, Scheme, simulate
-from hived.simulator.experiment import make_cluster, make_policy
+from hived.cluster import Cluster
+from hived.scheduling import Scheduler
+from hived.simulator import PolicyName, Preempted, Sharing, simulate
+from hived.simulator.experiment import make_policy
 from hived.simulator.traces import TABLE1, Trace, compress_clock, generate_table1, read_trace
 from hived.spec import ClusterSpec, parse_spec, spec_from_quotas
 
@@ -68,21 +69,22 @@ def measure() -> list[Figure]:
         bare = partial(bare_loop, jobs, {vc.name: vc.cells[0].number for vc in spec.virtual_clusters})
         figures.append(_rate("bare event loop", what, trace, seconds(bare, 3)))
         for scheme, lending in (
-            (Scheme.PRIVATE, True),
-            (Scheme.QUOTA, True),
-            (Scheme.HIVED, True),
-            (Scheme.HIVED, False),
+            (Sharing.PRIVATE, True),
+            (Sharing.QUOTA, True),
+            (Sharing.HIVED, True),
+            (Sharing.HIVED, False),
         ):
             name = scheme.value if lending else f"{scheme.value}, nothing lent"
-            aim = "> 50,000" if scheme is Scheme.HIVED and lending else ""
+            aim = "> 50,000" if scheme is Sharing.HIVED and lending else ""
             took = seconds(partial(_simulate, spec, jobs, scheme, lending), 3)
             figures.append(_rate(f"simulate {name}", what, trace, took, aim))
     return figures
 
 
-def _simulate(spec: ClusterSpec, trace: Trace, scheme: Scheme, lending: bool) -> None:
-    scheduler = Scheduler(make_cluster(scheme, spec), make_policy(PolicyName.YARN_CS, Preempted.RESUME), lending)
-    simulate(scheduler, scheme.value, trace.jobs)
+def _simulate(spec: ClusterSpec, trace: Trace, scheme: Sharing, lending: bool) -> None:
+    policy = make_policy(PolicyName.YARN_CS, Preempted.RESUME)
+    cluster = Cluster(spec, sharing=scheme, rank=policy.rank)
+    simulate(Scheduler(cluster, policy, lending), scheme.value, trace.jobs)
 
 
 def _rate(name: str, what: str, trace: Trace, took: float, aim: str = "") -> Figure:

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from .cluster.looking import GroupStatus, PlanAnswer
     from .cluster.reasons import Reason, ReasonKind
     from .cluster.recovery import Reconfiguration
-    from .cluster.replay import ReplayError, replay
     from .cluster.requests import Member, Request
     from .cluster.states import GroupState, LeafState
     from .errors import ConflictError, HivedError, InfeasibleError, InputError, InvariantError, RequestError, SpecError
+    from .events.recorded import RecordedCluster
+    from .events.replay import ReplayError, replay
 
 __version__ = "0.1.0"
 
@@ -47,13 +48,14 @@ _WHERE = {
     "Reason": "cluster.reasons",
     "ReasonKind": "cluster.reasons",
     "Reconfiguration": "cluster.recovery",
-    "ReplayError": "cluster.replay",
+    "RecordedCluster": "events.recorded",
+    "ReplayError": "events.replay",
     "Request": "cluster.requests",
     "RequestError": "errors",
     "SpecError": "errors",
     "Wait": "cluster.decisions",
     "reasons": "cluster",
-    "replay": "cluster.replay",
+    "replay": "events.replay",
 }
 
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "Reason",
     "ReasonKind",
     "Reconfiguration",
+    "RecordedCluster",
     "ReplayError",
     "Request",
     "RequestError",

@@ -81,7 +81,7 @@ class Adversary:
             self.allocator.release(*cell)
             self.naive.give(cell)
         for cell in state - self.state:
-            self.allocator.allocate_exactly(*cell)
+            self.allocator.allocate_at(*cell)
             self.naive.take(cell)
         self.state = state
 
@@ -117,7 +117,7 @@ class Adversary:
         for node, before in enumerate(self.crowd):
             after = self.crowd[node] = full & ~(inside >> node * size)
             if after != before:
-                self.allocator.crowd_changed(node, before, after)
+                self.allocator.set_opportunistic(node, before, after)
 
 
 @pytest.mark.parametrize("chain", EVERY)

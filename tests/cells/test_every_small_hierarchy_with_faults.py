@@ -34,7 +34,7 @@ def test_in_every_safe_state_under_all_faults_a_request_gets_the_best_that_is_sa
             left = [number - sum(k == level for k, _ in state) for level, number in enumerate(reserved)]
             allocator = BuddyAllocator(Hierarchy(chain), 1, reserved)
             for cell in sorted(state):
-                allocator.allocate_exactly(*cell)
+                allocator.allocate_at(*cell)
             safe: set[Cell] = set()
             for level in levels:
                 if left[level]:

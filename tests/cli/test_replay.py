@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hived import Bind, Cluster, Member, Request
+from hived import Bind, Member, RecordedCluster, Request
 from hived.engines.local.devices import spec_for
 
 from .helpers import Hived
@@ -13,7 +13,7 @@ from .helpers import Hived
 def one_start(name: str) -> list[str]:
     """What an engine logs that starts, runs a job and ends."""
     lines: list[str] = []
-    cluster = Cluster(spec_for("node", 4, "GPU", (("a", 4),)), log=lines.append)
+    cluster = RecordedCluster(spec_for("node", 4, "GPU", (("a", 4),)), lines.append)
     decision = cluster.schedule(Request(name, "a", members=(Member(1, 2),)))
     assert isinstance(decision, Bind)
     cluster.commit(decision)

@@ -1,84 +1,180 @@
-"""What the tests of clusters share: jobs, a policy, and a checker that believes no index of the cluster's own."""
+"""What the tests of clusters share: jobs, and checkers that know the spec and the placements, and no index."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
-from hived.cells import HostClass
-from hived.cluster import Allocation, ClusterView, HivedCluster, Kind, Part, SharedCluster, Spots
+from hived import Bind, Preempt
+from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request
+from hived.cluster.parts import Part
+from hived.cluster.states import GroupState
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec
 
+#: number of a pool of a VC, and per pod the host in it and the leaves there
+Spots = tuple[int, tuple[tuple[int, int], ...]]
 #: a leaf of a VC: number of the preassigned cell, that cell's level, and the leaf's number inside it
 VirtualLeaf = tuple[int, int, int]
 
 
-def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
-    """Fewest opportunistic GPUs to take, then closest together, then tightest."""
-    if host.free.free < gpus:
-        return None
-    taken = max(0, gpus - host.idle.free)
-    level = host.free.level_for(gpus) if taken else host.idle.level_for(gpus)
-    return taken, level, host.free.free
+class Job:
+    """A job of a trace: one pod, or whole nodes where it is larger than one."""
 
+    def __init__(self, jobs: Jobs, tenant: str, gpus: int, name: str) -> None:
+        self._jobs = jobs
+        self.name = name
+        #: what it asks for at its turn, and before it
+        self.own = Request(name, tenant, 0, (Member(1, gpus),), whole_nodes=True)
+        self.loan = replace(self.own, priority=OPPORTUNISTIC)
 
-def place(view: ClusterView, gpus: int) -> Spots | None:
-    """The policy of these tests."""
-    return view.closest(gpus, packed)
+    @property
+    def placement(self) -> Placement | None:
+        """Where it runs; None where it does not."""
+        cluster = self._jobs.cluster
+        return cluster.group(self.name).placement if self.name in cluster.groups() else None
+
+    @property
+    def kind(self) -> str:
+        """G: guaranteed, O: opportunistic, a dot: it does not run."""
+        if self.placement is None:
+            return "."
+        return "G" if self._jobs.cluster.group(self.name).guaranteed else "O"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The same by number; devices count from 0 in the clusters of these tests."""
+        return self._jobs.parts(self.placement)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes that it stands on, ascending."""
+        return sorted(node for _, node, _ in self.parts)
+
+    @property
+    def held(self) -> int:
+        """The GPUs that it has."""
+        return sum(mask.bit_count() for _, _, mask in self.parts)
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 class Jobs:
     """Starts jobs by the name of their tenant, and expects what the test says."""
 
-    def __init__(self, cluster: SharedCluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.running: list[Allocation] = []
+        self._number = 0
+        self._known: dict[str, Job] = {}
+        chains = [chain.name for chain in cluster.spec.chains]
+        self._nodes: dict[tuple[str, str], tuple[int, int]] = {}
+        count: Counter[str] = Counter()
+        for chain, node, _ in cluster.nodes():
+            self._nodes[chain, node] = chains.index(chain), count[chain]
+            count[chain] += 1
 
-    def new(self, tenant: str, gpus: int, name: str = "") -> Allocation:
+    def parts(self, placement: Placement | None) -> tuple[Part, ...]:
+        """A placement by number."""
+        if placement is None:
+            return ()
+        return tuple(
+            Part(*self._nodes[placement.chain, node], sum(1 << device for device in leaves))
+            for node, leaves in placement.pods
+        )
+
+    def new(self, tenant: str, gpus: int) -> Job:
         """A job that holds nothing yet."""
-        return Allocation(name or f"{tenant}-{gpus}", list(self.cluster.tenants).index(tenant), gpus)
+        self._number += 1
+        name = f"{self._number}-{tenant}-{gpus}"
+        self._known[name] = Job(self, tenant, gpus, name)
+        return self._known[name]
 
-    def guaranteed(self, tenant: str, gpus: int, name: str = "") -> Allocation:
+    def guaranteed(self, tenant: str, gpus: int) -> Job:
         """A job that must get guaranteed GPUs from nothing, and preempt nobody."""
-        job = self.new(tenant, gpus, name)
+        job = self.new(tenant, gpus)
         assert self.promote(job) == (False, ())
         return job
 
-    def lent(self, tenant: str, gpus: int, name: str = "") -> Allocation:
+    def lent(self, tenant: str, gpus: int) -> Job:
         """A job that must get idle GPUs."""
-        job = self.new(tenant, gpus, name)
-        assert self.cluster.can_lend(gpus)
-        assert self.cluster.lend(job)
+        job = self.new(tenant, gpus)
+        assert self.cluster.can_lend(job.loan)
+        decision = self.cluster.place(job.loan, idle=True)
+        assert isinstance(decision, Bind)
+        self.cluster.commit(decision)
         self.cluster.validate()
         return job
 
-    def promote(self, job: Allocation) -> tuple[bool, tuple[Allocation, ...]] | None:
-        """Ask for guaranteed GPUs, from nothing or from opportunistic."""
-        grant = self.cluster.guarantee(job, place)
+    def promote(self, job: Job) -> tuple[bool, tuple[Job, ...]] | None:
+        """Guaranteed GPUs for a job, from nothing or from opportunistic: whether it stays, and who has to go.
+
+        None where it has to wait; then nothing has changed.
+        """
+        before = job.placement
+        victims: tuple[str, ...] = ()
+        promoted = self.cluster.promote(job.own) if before is not None else False
+        if promoted is None:
+            return None
+        if not promoted:
+            if before is not None:
+                self.cluster.release(job.name)
+            decision = self.cluster.place(job.own, near=before)
+            if decision is None:
+                assert before is None, "the VC had room"
+                return None
+            victims = carry_out(self.cluster, decision, job.own)
         self.cluster.validate()
-        return grant
+        return bool(promoted), tuple(self._known[name] for name in victims)
 
     def waits(self, tenant: str, gpus: int) -> None:
         """A job of this size must not get guaranteed GPUs now."""
         job = self.new(tenant, gpus)
         assert self.promote(job) is None
-        assert (job.kind, job.parts, job.spots) == (None, (), None)
+        assert job.placement is None
 
-    def release(self, *jobs: Allocation) -> None:
+    def can_lend(self, gpus: int) -> bool:
+        """Whether a loan of this size would start."""
+        return self.cluster.can_lend(self.new(self.cluster.spec.virtual_clusters[0].name, gpus).loan)
+
+    def can_ever_fit(self, tenant: str, gpus: int) -> bool:
+        """Whether a job of this size fits the empty VC."""
+        return not self.cluster.never_fits(self.new(tenant, gpus).own)
+
+    def can_ever_lend(self, gpus: int) -> bool:
+        """Whether a loan of this size fits the empty cluster."""
+        return not self.cluster.never_fits(self.new(self.cluster.spec.virtual_clusters[0].name, gpus).loan)
+
+    def release(self, *jobs: Job) -> None:
         """They end."""
         for job in jobs:
-            self.cluster.release(job)
+            self.cluster.release(job.name)
             self.cluster.validate()
-            assert (job.kind, job.parts, job.spots) == (None, (), None)
+            assert job.placement is None
 
 
-def nodes_of(job: Allocation) -> list[int]:
-    """The nodes that a job stands on, ascending."""
-    return sorted(part.node for part in job.parts)
+def carry_out(cluster: Cluster, decision: Bind | Preempt, request: Request) -> tuple[str, ...]:
+    """Commit an answer, and end its victims, who are returned: the group runs then."""
+    cluster.commit(decision)
+    if isinstance(decision, Bind):
+        return ()
+    for victim in decision.victims:
+        cluster.release(victim)
+    again = cluster.schedule(request)
+    assert isinstance(again, Bind)
+    assert again.placement == decision.placement
+    cluster.commit(again)
+    return decision.victims
 
 
-def leaves_of_parts(parts: Iterable[Part], node_sizes: Sequence[int]) -> list[tuple[int, int]]:
+def spots(cluster: Cluster, group: str) -> Spots | None:
+    """Where a group stands in its VC; None for an opportunistic one. The one thing that the contract does not say."""
+    known = cluster._state.groups[group]
+    return None if known.pool is None else (known.pool.number, known.spots)
+
+
+def leaves_of(parts: Iterable[Part], node_sizes: Sequence[int]) -> list[tuple[int, int]]:
     """(chain, leaf) of every GPU in ``parts``; ``node_sizes`` are the GPUs per node of each chain."""
     return [
         (chain, node * node_sizes[chain] + leaf)
@@ -88,36 +184,39 @@ def leaves_of_parts(parts: Iterable[Part], node_sizes: Sequence[int]) -> list[tu
     ]
 
 
-def check_no_gpu_is_held_twice(spec: ClusterSpec, holders: Iterable[Allocation]) -> None:
-    sizes = [chain.gpus_per_node for chain in spec.chains]
-    held = Counter(leaf for job in holders for leaf in leaves_of_parts(job.parts, sizes))
-    assert all(count == 1 for count in held.values())
-    for chain, leaf in held:
-        assert 0 <= leaf < spec.chains[chain].gpus
+def devices(placement: Placement | None) -> set[tuple[str, int]]:
+    """The devices of a placement, by node."""
+    return set() if placement is None else {(node, device) for node, leaves in placement.pods for device in leaves}
 
 
-def check_affinity(job: Allocation, node_size: int) -> None:
-    """Hard affinity: up to a node's GPUs on one node, above that in whole nodes."""
-    assert len({part.chain for part in job.parts}) == 1
-    masks = [part.mask for part in job.parts]
-    if job.gpus <= node_size:
-        assert [mask.bit_count() for mask in masks] == [job.gpus]
-    else:
-        assert masks == [(1 << node_size) - 1] * -(-job.gpus // node_size)
-    assert len({part.node for part in job.parts}) == len(job.parts)
-    assert job.held == sum(mask.bit_count() for mask in masks)
+def check_no_gpu_is_held_twice(cluster: Cluster) -> None:
+    """Each device exists, and has one group that runs there at most, and one that has reserved it."""
+    there = {(node, device) for _, node, gpus in cluster.nodes() for device in range(gpus)}
+    running, reserved = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for group in map(cluster.group, cluster.groups()):
+        preempting = group.state is GroupState.PREEMPTING
+        (reserved if preempting else running).update(devices(group.placement))
+    assert all(count == 1 for count in (*running.values(), *reserved.values()))
+    assert running.keys() | reserved.keys() <= there
 
 
 class VirtualLeaves:
     """Where the leaves of a VC's hosts stand in its preassigned cells, from the spec alone."""
 
     def __init__(self, spec: ClusterSpec, tenant: int) -> None:
-        cells = spec.virtual_clusters[tenant].cells
-        #: the chain of each of the tenant's pools
-        self.chains = [n for n, chain in enumerate(spec.chains) if any(c.chain == chain.name for c in cells)]
-        self._pools = [
-            self._hosts(spec.chains[n], [c for c in cells if c.chain == spec.chains[n].name]) for n in self.chains
-        ]
+        vc = spec.virtual_clusters[tenant]
+        names = [chain.name for chain in spec.chains]
+        #: the chain of each of the tenant's pools, pinned ones last
+        self.chains = [n for n, name in enumerate(names) if any(c.chain == name for c in vc.cells)]
+        self._pools = [self._hosts(spec.chains[n], [c for c in vc.cells if c.chain == names[n]]) for n in self.chains]
+        #: the physical leaves of each pinned cell, by number of the pool
+        self.pinned: dict[int, range] = {}
+        for pin in vc.pinned:
+            chain = spec.chain(pin.chain)
+            gpus = chain.levels[pin.level - 1].gpus
+            self.pinned[len(self.chains)] = range(pin.index * gpus, (pin.index + 1) * gpus)
+            self.chains.append(names.index(pin.chain))
+            self._pools.append(self._hosts(chain, [VirtualCellsSpec(pin.chain, pin.level, 1)]))
 
     @staticmethod
     def _hosts(chain: ChainSpec, cells: Sequence[VirtualCellsSpec]) -> list[VirtualLeaf]:
@@ -137,66 +236,55 @@ class VirtualLeaves:
         return [(preassigned, level, first + leaf) for leaf in range(mask.bit_length()) if mask >> leaf & 1]
 
 
-def check_bindings(spec: ClusterSpec, holders: Iterable[Allocation]) -> None:
+def check_bindings(cluster: Cluster) -> None:
     """Every VC stands in the physical cluster as it is, cell by cell, and on no cell of another.
 
-    At each level, the jobs that share a virtual cell share a physical one, and those that do not, do not.
+    At each level, the groups that share a virtual cell share a physical one, and those that do not, do not.
     """
+    spec, jobs = cluster.spec, Jobs(cluster)
+    sizes = [chain.gpus_per_node for chain in spec.chains]
     taken: list[tuple[int, range]] = []
-    for vc in spec.virtual_clusters:
-        for pin in vc.pinned:
-            number = [chain.name for chain in spec.chains].index(pin.chain)
-            size = spec.chains[number].levels[pin.level - 1].gpus
-            taken.append((number, range(pin.index * size, (pin.index + 1) * size)))
-    for tenant in range(len(spec.virtual_clusters)):
+    for tenant, vc in enumerate(spec.virtual_clusters):
         virtual_leaves = VirtualLeaves(spec, tenant)
-        preassigned: dict[tuple[int, int], set[tuple[int, range]]] = defaultdict(set)
+        preassigned: dict[tuple[int, int], set[range]] = defaultdict(set)
         # per pool and level: who is in each virtual cell, and in each physical one
         in_virtual: dict[tuple[int, int], dict[tuple[int, int], Counter[str]]] = defaultdict(
             lambda: defaultdict(Counter)
         )
         in_physical: dict[tuple[int, int], dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-        for job in holders:
-            if job.tenant != tenant or job.kind is not Kind.GUARANTEED:
+        for group in map(cluster.group, cluster.groups()):
+            where = spots(cluster, group.name) if group.placement is not None else None
+            if group.vc != vc.name or where is None:
                 continue
-            assert job.spots is not None
-            pool, hosts = job.spots
+            pool, hosts = where
             number = virtual_leaves.chains[pool]
             chain = spec.chains[number]
-            for (host, mask), part in zip(hosts, job.parts, strict=True):
-                assert part.chain == number
+            for (host, mask), part in zip(hosts, jobs.parts(group.placement), strict=True):
+                assert part[0] == number
                 virtual = virtual_leaves.of(pool, host, mask)
-                physical = [leaf for _, leaf in leaves_of_parts([part._replace(chain=0)], [chain.gpus_per_node])]
+                physical = [leaf for _, leaf in leaves_of([part], sizes)]
                 assert len(virtual) == len(physical)
                 cell, level, _ = virtual[0]
                 for k in range(1, level + 1):
                     gpus = chain.levels[k - 1].gpus
                     for _, _, leaf in virtual:
-                        in_virtual[pool, k][cell, leaf // gpus][job.group] += 1
+                        in_virtual[pool, k][cell, leaf // gpus][group.name] += 1
                     for leaf in physical:
-                        in_physical[pool, k][leaf // gpus][job.group] += 1
+                        in_physical[pool, k][leaf // gpus][group.name] += 1
                 gpus = chain.levels[level - 1].gpus
                 preassigned[pool, cell].update(
-                    (number, range(leaf // gpus * gpus, (leaf // gpus + 1) * gpus)) for leaf in physical
+                    range(leaf // gpus * gpus, (leaf // gpus + 1) * gpus) for leaf in physical
                 )
         for key, groups in in_virtual.items():
             assert sorted(sorted(c.items()) for c in groups.values()) == sorted(
                 sorted(c.items()) for c in in_physical[key].values()
             ), f"who shares a cell of level {key[1]} in the VC shares one in the cluster, and nobody else"
-        for stands_on in preassigned.values():
+        for (pool, _), stands_on in preassigned.items():
             assert len(stands_on) == 1, "a preassigned cell stands on one physical cell"
-            taken += stands_on
+            if pool in virtual_leaves.pinned:
+                assert stands_on == {virtual_leaves.pinned[pool]}
+            else:
+                taken += [(virtual_leaves.chains[pool], cell) for cell in stands_on]
+        taken += [(virtual_leaves.chains[pool], cell) for pool, cell in virtual_leaves.pinned.items()]
     for (one_chain, one), (other_chain, other) in combinations(taken, 2):
         assert one_chain != other_chain or one.stop <= other.start or other.stop <= one.start, "cells stand apart"
-
-
-def outlook(cluster: SharedCluster, gpus: int) -> list[object]:
-    """All that a cluster says of jobs of up to ``gpus`` GPUs: two clusters in one state say the same."""
-    said: list[object] = []
-    for size in range(1, gpus + 1):
-        said.append(cluster.can_lend(size))
-        said += [place(cluster.view(tenant), size) for tenant in range(len(cluster.tenants))]
-    said += [cluster.lent(tenant) for tenant in range(len(cluster.tenants))]
-    if isinstance(cluster, HivedCluster):
-        said.append(cluster.safety())
-    return said

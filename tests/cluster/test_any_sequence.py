@@ -1,299 +1,487 @@
-"""Any legal sequence of requests over any cluster, in the three sharing schemes.
+"""Any sequence of calls on any cluster, whichever way its tenants share.
 
-After every step the cluster re-derives its own state, and a checker that knows only the spec and what the jobs were
-given looks for a GPU held twice, a broken affinity and a VC that does not stand in the cluster as it is.
+Jobs of a trace and gangs of all priorities are placed, lent to, promoted, preempted and released; hardware turns; the
+cluster is made anew from what runs in it. After every step it re-derives its own state, and checkers that know the spec
+and the placements alone look for a GPU held twice and a broken promise. What can be worked out by hand is compared.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hived.cells import assert_safe
-from hived.cluster import Allocation, Grant, HivedCluster, Kind, Part, PrivateClusters, QuotaCluster, SharedCluster
+from hived import Bind, Preempt
+from hived.cluster import Cluster, Decision, Member, Placement, Request, Sharing, Wait
+from hived.cluster.looking import GroupStatus
+from hived.cluster.states import GroupState
 from hived.spec.compiled import ClusterSpec
 
 from ..strategies import feasible_specs
-from .helpers import check_affinity, check_bindings, check_no_gpu_is_held_twice, leaves_of_parts, outlook, place
+from .helpers import carry_out, check_bindings, check_no_gpu_is_held_twice, devices, spots
+
+#: what to draw for a request: tenant, size, and where the dice fall
+TENANT, GPUS, DICE = st.integers(0, 3), st.integers(0, 19), st.randoms(use_true_random=False)
 
 
 class SharingMachine(RuleBasedStateMachine):
-    """Jobs come, are lent to, are guaranteed, and end, in any order."""
+    """Groups come and go in any order."""
 
-    cluster: SharedCluster
+    sharing: ClassVar[Sharing]
+    #: whether hardware turns bad and good
+    breaks: ClassVar[bool] = True
+    #: whether victims may run on for a while, as opportunistic or until they are told to end
+    slow: ClassVar[bool] = True
 
     @initialize(spec=feasible_specs())
     def build(self, spec: ClusterSpec) -> None:
         self.spec = spec
-        self.cluster = self.make()
-        self.most = max(chain.gpus for chain in spec.chains) + 1
-        self.fresh = outlook(self.cluster, self.most)
-        self.sizes = [chain.gpus_per_node for chain in spec.chains]
-        self.number = 0
+        self.cluster = Cluster(spec, self.sharing)
+        self.fresh = self.cluster.snapshot()
+        self.chains = {chain.name: chain for chain in spec.chains}
+        #: per chain and node: its GPUs
+        self.nodes = {(chain, node): gpus for chain, node, gpus in self.cluster.nodes()}
+        sizes = [chain.gpus_per_node for chain in spec.chains]
         #: small jobs, some of whole nodes, and one that never fits
-        self.asked = sorted(
-            {1, 2, 3, *self.sizes, *(2 * n for n in self.sizes), *(3 * n for n in self.sizes), self.most}
-        )
-        #: who holds GPUs, in the order in which they last started
-        self.holders: list[Allocation] = []
+        most = max(chain.gpus for chain in spec.chains) + 1
+        self.asked = sorted({1, 2, 3, *sizes, *(2 * n for n in sizes), *(3 * n for n in sizes), most})
+        self.bad: set[tuple[str, int]] = set()
+        self.requests: dict[str, Request] = {}
         self.begin()
 
-    @abstractmethod
-    def make(self) -> SharedCluster:
-        """The cluster under test."""
-
     def begin(self) -> None:
-        """Whatever a scheme keeps beside."""
+        """Whatever a way to share keeps beside."""
 
-    def before_guarantee(self, job: Allocation) -> None:
-        """A job asks for guaranteed GPUs."""
+    # -- what runs ----------------------------------------------------------------------------------------------------
 
-    def after_guarantee(self, job: Allocation, grant: Grant | None) -> None:
-        """It has its answer."""
+    def groups(self, *states: GroupState) -> list[GroupStatus]:
+        """The groups in some states, all by default, but for those that only wait."""
+        wanted = states or (GroupState.ALLOCATED, GroupState.BEING_PREEMPTED, GroupState.PREEMPTING)
+        return [group for group in map(self.cluster.group, self.cluster.groups()) if group.state in wanted]
 
-    def ended(self, job: Allocation) -> None:
-        """A guaranteed job has ended."""
+    @property
+    def running(self) -> list[GroupStatus]:
+        return self.groups(GroupState.ALLOCATED, GroupState.BEING_PREEMPTED)
 
-    def new_job(self, tenant: int, gpus: int) -> Allocation:
-        self.number += 1
-        return Allocation(f"job-{self.number}", tenant % len(self.cluster.tenants), self.asked[gpus % len(self.asked)])
+    # -- asking -------------------------------------------------------------------------------------------------------
 
-    def ask(self, job: Allocation) -> None:
-        """Ask for guaranteed GPUs; the answer must fit what was before."""
-        kind, parts = job.kind, job.parts
-        others = {holder: (holder.kind, holder.parts) for holder in self.holders if holder is not job}
-        self.before_guarantee(job)
-        grant = self.cluster.guarantee(job, place)
-        if grant is None:
-            assert (job.kind, job.parts) == (kind, parts)
-            assert all((o.kind, o.parts) == before for o, before in others.items()), "nothing has changed"
+    def job(self, tenant: int, gpus: int, priority: int = 0) -> Request:
+        """A job of a trace."""
+        vc = self.spec.virtual_clusters[tenant % len(self.spec.virtual_clusters)].name
+        members = (Member(1, self.asked[gpus % len(self.asked)]),)
+        return self.remembered(Request(f"job-{len(self.requests)}", vc, priority, members, whole_nodes=True))
+
+    def gang(self, tenant: int, gpus: int, dice: Random) -> Request:
+        """A gang with everything that a request can say."""
+        vc = self.spec.virtual_clusters[tenant % len(self.spec.virtual_clusters)]
+        chain = dice.choice(self.spec.chains)
+        mine = [chain for chain in self.spec.chains if any(c.chain == chain.name for c in vc.cells)]
+        largest = chain.gpus_per_node
+        members = [Member(dice.randint(1, 3), 1 + gpus % largest)]
+        if dice.random() < 0.3:
+            members.append(Member(1, dice.randint(1, largest)))
+        pinned = dice.choice(vc.pinned).pinned_cell_id if vc.pinned and dice.random() < 0.5 else None
+        priority = dice.choice([0, 0, 1, 5]) if pinned or dice.random() < 0.8 else -1
+        types = [level.cell_type for chain in (mine or self.spec.chains) for level in chain.levels]
+        return self.remembered(
+            Request(
+                f"gang-{len(self.requests)}",
+                vc.name,
+                priority,
+                tuple(members),
+                pinned_cell_id=pinned,
+                lazy_preemption=self.slow and dice.random() < 0.4,
+                within=dice.choice(types) if mine and not pinned and priority >= 0 and dice.random() < 0.3 else None,
+                soft_affinity=dice.random() < 0.5,
+            )
+        )
+
+    def remembered(self, request: Request) -> Request:
+        self.requests[request.group] = request
+        return request
+
+    def ask(self, request: Request, near: Placement | None = None, idle: bool = False) -> Bind | Preempt | None:
+        """Ask, and hold the answer against what :meth:`schedule` promises."""
+        before = self.cluster.snapshot()
+        decision = self.cluster.place(request, near=near, idle=idle)
+        if decision is not None:
+            self.check_answer(request, decision)
+            assert self.cluster.snapshot() == before, "an answer that is not committed changes nothing"
+        if near is None and not idle:
+            would = self.cluster.plan(request).decision
+            assert would == decision or (decision is None and isinstance(would, Wait)), "what schedule would answer"
+        return self.cluster.place(request, near=near, idle=idle)
+
+    def check_answer(self, request: Request, decision: Bind | Preempt) -> None:
+        """Each pod on one node, as large as asked for, on good hardware; who is in the way has to go, and may."""
+        placement = decision.placement
+        chain = self.chains[placement.chain]
+        sizes = []
+        for member in request.members:
+            if request.whole_nodes and member.leaf_cells > chain.gpus_per_node:
+                sizes += [chain.gpus_per_node] * -(-member.leaf_cells // chain.gpus_per_node)
+            else:
+                sizes += [member.leaf_cells] * member.pods
+        assert [len(pod.leaf_cells) for pod in placement.pods] == sizes
+        mine = devices(placement)
+        assert len(mine) == sum(sizes)
+        assert not mine & self.bad
+        assert placement.guaranteed == (not request.opportunistic)
+        victims = decision.victims if isinstance(decision, Preempt) else ()
+        for group in self.groups():
+            if mine & devices(group.placement):
+                assert group.name in (*victims, *decision.overtaken, *decision.downgraded)
+            if group.name in victims and group.guaranteed:
+                assert (group.vc, group.priority < request.priority) == (request.vc, True)
+            elif group.name in victims:
+                assert mine & devices(group.placement), "opportunistic groups go where they are in the way, alone"
+
+    def start(self, request: Request, decision: Bind | Preempt | None) -> None:
+        """Carry out an answer to the end."""
+        if decision is not None:
+            carry_out(self.cluster, decision, request)
+            assert self.cluster.group(request.group).state is GroupState.ALLOCATED
+
+    @rule(tenant=TENANT, gpus=GPUS)
+    def place_a_job(self, tenant: int, gpus: int) -> None:
+        request = self.job(tenant, gpus)
+        decision = self.ask(request)
+        self.check_job(request, decision)
+        self.start(request, decision)
+
+    def check_job(self, request: Request, decision: Bind | Preempt | None) -> None:
+        """What is known of the answer to a job of a trace."""
+
+    @rule(tenant=TENANT, gpus=GPUS, dice=DICE)
+    def place_a_gang(self, tenant: int, gpus: int, dice: Random) -> None:
+        request = self.gang(tenant, gpus, dice)
+        self.start(request, self.ask(request))
+
+    @precondition(lambda self: self.slow)
+    @rule(tenant=TENANT, gpus=GPUS, dice=DICE)
+    def let_a_gang_preempt(self, tenant: int, gpus: int, dice: Random) -> None:
+        """It has reserved, and its victims run on for a while."""
+        request = self.gang(tenant, gpus, dice)
+        decision = self.ask(request)
+        if decision is not None:
+            self.cluster.commit(decision)
+
+    @precondition(lambda self: self.groups(GroupState.PREEMPTING))
+    @rule(dice=DICE)
+    def go_on_with_a_preemption(self, dice: Random) -> None:
+        group = dice.choice(self.groups(GroupState.PREEMPTING))
+        if dice.random() < 0.3:
+            self.cluster.cancel(group.name)
+            return
+        if group.victims:
+            self.end(dice.choice(group.victims))
+        self.schedule(self.requests[group.name])
+
+    def schedule(self, request: Request) -> Decision:
+        decision = self.cluster.schedule(request)
+        self.cluster.commit(decision)
+        assert self.cluster.explain(request.group)
+        return decision
+
+    @precondition(lambda self: self.slow)
+    @rule(tenant=TENANT, gpus=GPUS, dice=DICE)
+    def schedule_a_gang(self, tenant: int, gpus: int, dice: Random) -> None:
+        """On some nodes alone, and with reasons where it has to wait."""
+        request = self.gang(tenant, gpus, dice)
+        names = sorted({node for _, node in self.nodes})
+        suggested = dice.sample(names, dice.randint(1, len(names))) if dice.random() < 0.7 else None
+        excluded = dice.sample(names, dice.randint(0, len(names) - 1))
+        decision = self.cluster.schedule(request, suggested, excluded_nodes=excluded)
+        if isinstance(decision, Wait):
+            assert decision.reasons
+            assert self.cluster.explain(request.group)
+            self.cluster.cancel(request.group)
+            return
+        assert {pod.node for pod in decision.placement.pods} <= set(suggested or names) - set(excluded)
+        self.check_answer(request, decision)
+        assert isinstance(self.cluster.schedule(request, suggested, excluded_nodes=excluded), type(decision))
+        self.cluster.commit(decision)
+
+    @rule(tenant=TENANT, gpus=GPUS)
+    def lend(self, tenant: int, gpus: int) -> None:
+        request = self.job(tenant, gpus, -1)
+        idle = self.idle_nodes()
+        chain = next((name for name in self.chains if self.can_host(name, idle, request.members[0].leaf_cells)), None)
+        assert self.cluster.can_lend(request) == (chain is not None)
+        decision = self.ask(request, idle=True)
+        assert (decision is None) == (chain is None)
+        if decision is None:
+            return
+        assert isinstance(decision, Bind)
+        assert not self.cluster.never_fits(request)
+        placement = decision.placement
+        assert placement.chain == chain, "chains in the order of the spec"
+        assert devices(placement) <= {(node, d) for (_, node), of_node in idle.items() for d in of_node}, "on idle GPUs"
+        if len(placement.pods) == 1:
+            self.check_far_from_guaranteed(placement, idle)
+        self.start(request, decision)
+
+    def idle_nodes(self) -> dict[tuple[str, str], set[int]]:
+        """Per chain and node, the healthy devices that nobody has or has reserved. No loans are made in private."""
+        if self.sharing is Sharing.PRIVATE:
+            return {}
+        taken = self.bad.union(*(devices(group.placement) for group in self.groups()))
+        return {
+            (chain, node): {device for device in range(gpus) if (node, device) not in taken}
+            for (chain, node), gpus in self.nodes.items()
+        }
+
+    def can_host(self, chain: str, free: dict[tuple[str, str], set[int]], gpus: int) -> bool:
+        """Whether a job fits on these devices of a chain."""
+        size = self.chains[chain].gpus_per_node
+        mine = [len(of_node) for (name, _), of_node in free.items() if name == chain]
+        return any(n >= gpus for n in mine) if gpus <= size else mine.count(size) * size >= gpus
+
+    def check_far_from_guaranteed(self, placement: Placement, idle: dict[tuple[str, str], set[int]]) -> None:
+        """The node with the fewest guaranteed or bad GPUs, then where they are closest together, then the tightest."""
+        owned = self.bad.union(*(devices(group.placement) for group in self.groups() if group.guaranteed))
+        guaranteed = Counter(node for node, _ in owned)
+        chain = self.chains[placement.chain]
+        ((chosen, leaves),) = placement.pods
+
+        def rank(node: str) -> tuple[int, int, int]:
+            of_node = idle[chain.name, node]
+            level = next(
+                k
+                for k, spec in enumerate(chain.levels[: chain.node_level])
+                if max(Counter(device // spec.gpus for device in of_node).values()) >= len(leaves)
+            )
+            return guaranteed[node], level, len(of_node)
+
+        suitable = [node for (name, node), free in idle.items() if name == chain.name and len(free) >= len(leaves)]
+        assert rank(chosen) == min(map(rank, suitable))
+
+    @precondition(lambda self: self.loans())
+    @rule(dice=DICE, priority=st.sampled_from([0, 0, 1]))
+    def promote(self, dice: Random, priority: int) -> None:
+        group = dice.choice(self.loans())
+        request = replace(self.requests[group.name], priority=priority)
+        others = {other.name: other for other in self.running if other.name != group.name}
+        self.check_promotion(request, group)
+        promoted = self.cluster.promote(request)
+        after = {other.name: self.cluster.group(other.name) for other in self.running if other.name != group.name}
+        assert after == others, "nobody else notices"
+        if promoted:
+            now = self.cluster.group(group.name)
+            assert now.guaranteed
+            assert now.priority == priority
+            assert now.placement is not None
+            assert group.placement is not None
+            assert now.placement.pods == group.placement.pods, "every pod where it was"
+            self.requests[group.name] = request
         else:
-            assert job.kind is Kind.GUARANTEED
-            assert grant.in_place == (kind is Kind.OPPORTUNISTIC and set(job.parts) == set(parts))
-            mine = set(leaves_of_parts(job.parts, self.sizes))
-            for other, (kind_before, parts_before) in others.items():
-                in_the_way = not mine.isdisjoint(leaves_of_parts(parts_before, self.sizes))
-                assert (other in grant.victims) == in_the_way, "those in the way lose their GPUs, and nobody else"
-                if in_the_way:
-                    assert kind_before is Kind.OPPORTUNISTIC
-                    assert (other.kind, other.parts) == (None, ())
-                else:
-                    assert (other.kind, other.parts) == (kind_before, parts_before)
-            assert len(set(grant.victims)) == len(grant.victims)
-            self.holders = [holder for holder in self.holders if holder not in (job, *grant.victims)] + [job]
-        self.after_guarantee(job, grant)
+            assert self.cluster.group(group.name) == group
+        moved: Bind | Preempt | None = None
+        if promoted is False:
+            self.end(group.name)
+            moved = self.ask(request, near=group.placement)
+            assert moved is not None, "its VC has room"
+            self.requests[group.name] = request
+            self.start(request, moved)
+        self.after_promotion(request, promoted)
 
-    @rule(tenant=st.integers(0, 3), gpus=st.integers(0, 19))
-    def guarantee(self, tenant: int, gpus: int) -> None:
-        self.ask(self.new_job(tenant, gpus))
+    def loans(self) -> list[GroupStatus]:
+        """Groups that were lent what they have, and nobody wants them to go."""
+        return [g for g in self.groups(GroupState.ALLOCATED) if self.requests[g.name].opportunistic]
 
-    @precondition(lambda self: any(job.kind is Kind.OPPORTUNISTIC for job in self.holders))
-    @rule(data=st.data())
-    def promote(self, data: st.DataObject) -> None:
-        self.ask(data.draw(st.sampled_from([job for job in self.holders if job.kind is Kind.OPPORTUNISTIC])))
+    def check_promotion(self, request: Request, group: GroupStatus) -> None:
+        """What is known of the answer to come."""
 
-    @precondition(lambda self: self.holders)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        self.end(data.draw(st.sampled_from(self.holders)))
+    def after_promotion(self, request: Request, promoted: bool | None) -> None:
+        """It runs guaranteed, where the VC had room."""
 
-    def end(self, job: Allocation) -> None:
-        was = job.kind
-        self.holders.remove(job)
-        self.cluster.release(job)
-        assert (job.kind, job.parts) == (None, ())
-        if was is Kind.GUARANTEED:
-            self.ended(job)
+    @precondition(lambda self: self.running)
+    @rule(dice=DICE)
+    def release(self, dice: Random) -> None:
+        self.end(dice.choice(self.running).name)
+
+    def end(self, name: str) -> None:
+        self.cluster.release(name)
+
+    # -- what happens to it -------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.breaks)
+    @rule(dice=DICE, healthy=st.booleans())
+    def hardware_turns(self, dice: Random, healthy: bool) -> None:
+        _, node = dice.choice(sorted(self.nodes))
+        gpus = max(gpus for (_, name), gpus in self.nodes.items() if name == node)
+        which = {(node, device) for device in range(gpus)}
+        if dice.random() < 0.5:
+            self.cluster.set_node_health(node, healthy)
+        else:
+            which = {(node, dice.randrange(gpus))}
+            self.cluster.set_device_health(*next(iter(which)), healthy)
+        self.bad = self.bad - which if healthy else self.bad | which
+
+    @precondition(lambda self: self.breaks and not self.groups(GroupState.PREEMPTING))
+    @rule(respecified=st.booleans())
+    def start_again(self, respecified: bool) -> None:
+        """A restart that knows the records alone, or a new spec that is the old one: everybody runs on."""
+        records = self.cluster.records()
+        if respecified:
+            report = self.cluster.reconfigure(self.spec)
+        else:
+            self.cluster = Cluster(self.spec, self.sharing)
+            for node, device in sorted(self.bad):
+                self.cluster.set_device_health(node, device, healthy=False)
+            report = self.cluster.recover(reversed(records))
+        assert (report.lost, report.downgraded, report.cancelled) == ((), (), ())
+        after = self.cluster.records()
+        assert [(name, placement.pods) for name, _, placement in after] == [(n, p.pods) for n, _, p in records]
+        if not respecified:
+            assert after == records
+
+    # -- what holds always --------------------------------------------------------------------------------------------
 
     @invariant()
     def is_valid(self) -> None:
         if hasattr(self, "spec"):
             self.cluster.validate()
-
-    @invariant()
-    def jobs_hold_what_they_asked_for(self) -> None:
-        if hasattr(self, "spec"):
-            for job in self.holders:
-                check_affinity(job, self.sizes[job.parts[0].chain])
+            self.cluster.check_safety()
+            self.cluster.unavailable()
+            check_no_gpu_is_held_twice(self.cluster)
 
     @invariant()
     def loans_are_counted(self) -> None:
         if hasattr(self, "spec"):
-            for tenant in range(len(self.cluster.tenants)):
-                lent = [job.held for job in self.holders if (job.tenant, job.kind) == (tenant, Kind.OPPORTUNISTIC)]
-                assert self.cluster.lent(tenant) == sum(lent)
+            for vc in self.spec.virtual_clusters:
+                lent = [devices(g.placement) for g in self.groups() if g.vc == vc.name and not g.guaranteed]
+                assert self.cluster.lent(vc.name) == sum(map(len, lent))
 
     def teardown(self) -> None:
         if hasattr(self, "spec"):
-            while self.holders:
-                self.end(self.holders[self.number % len(self.holders)])
+            for group in self.groups(GroupState.PREEMPTING):
+                self.cluster.cancel(group.name)
+            for group in self.running:
+                self.end(group.name)
                 self.cluster.validate()
-            assert outlook(self.cluster, self.most) == self.fresh, "an empty cluster is as good as new"
+            for node, device in self.bad:
+                self.cluster.set_device_health(node, device, healthy=True)
+            for name in self.cluster.groups():
+                self.cluster.cancel(name)
+            assert self.cluster.snapshot()[1:] == self.fresh[1:], "nothing is left behind"
 
 
-class LendingMachine(SharingMachine):
-    """The two schemes that lend."""
+class HivedMachine(SharingMachine):
+    """Cells, bound late."""
 
-    @rule(tenant=st.integers(0, 3), gpus=st.integers(0, 19))
-    def lend(self, tenant: int, gpus: int) -> None:
-        job = self.new_job(tenant, gpus)
-        idle = self.idle_nodes()
-        suits = any(self.can_host(chain, masks, job.gpus) for chain, masks in enumerate(idle))
-        assert self.cluster.can_lend(job.gpus) == suits
-        assert self.cluster.lend(job) == suits
-        if not suits:
-            assert (job.kind, job.parts) == (None, ())
-            return
-        assert job.kind is Kind.OPPORTUNISTIC
-        assert self.cluster.can_ever_lend(job.gpus)
-        assert all(mask & idle[chain][node] == mask for chain, node, mask in job.parts), "on idle GPUs"
-        chain = next(n for n, masks in enumerate(idle) if self.can_host(n, masks, job.gpus))
-        assert {part.chain for part in job.parts} == {chain}, "chains in the order of the spec"
-        self.holders.append(job)
-        if job.gpus <= self.sizes[chain]:
-            self.check_far_from_guaranteed(job.parts[0], job.gpus, idle[chain])
-
-    def idle_nodes(self) -> list[list[int]]:
-        """Per chain and node, the leaves that nobody holds."""
-        idle = [[(1 << chain.gpus_per_node) - 1] * chain.cells_at(chain.node_level) for chain in self.spec.chains]
-        for job in self.holders:
-            for chain, node, mask in job.parts:
-                idle[chain][node] &= ~mask
-        return idle
-
-    def can_host(self, chain: int, idle: list[int], gpus: int) -> bool:
-        size = self.sizes[chain]
-        if gpus <= size:
-            return any(mask.bit_count() >= gpus for mask in idle)
-        return sum(mask.bit_count() == size for mask in idle) * size >= gpus
-
-    def check_far_from_guaranteed(self, part: Part, gpus: int, idle: list[int]) -> None:
-        """The node with the fewest guaranteed GPUs, then the one where they are closest together, then the tightest."""
-        guaranteed = Counter[int]()
-        for job in self.holders:
-            if job.kind is Kind.GUARANTEED:
-                guaranteed.update({p.node: p.mask.bit_count() for p in job.parts if p.chain == part.chain})
-        levels = self.spec.chains[part.chain].levels[: self.spec.chains[part.chain].node_level]
-
-        def rank(node: int) -> tuple[int, int, int]:
-            level = next(
-                k
-                for k, spec in enumerate(levels)
-                if any(
-                    (idle[node] >> first & ((1 << spec.gpus) - 1)).bit_count() >= gpus
-                    for first in range(0, levels[-1].gpus, spec.gpus)
-                )
-            )
-            return guaranteed[node], level, idle[node].bit_count()
-
-        assert rank(part.node) == min(rank(node) for node, mask in enumerate(idle) if mask.bit_count() >= gpus)
-
-    @invariant()
-    def no_gpu_is_held_twice(self) -> None:
-        if hasattr(self, "spec"):
-            check_no_gpu_is_held_twice(self.spec, self.holders)
-
-
-class HivedMachine(LendingMachine):
-    """Cells; beside them every tenant's private cluster, which is asked the same and never lends."""
-
-    def make(self) -> SharedCluster:
-        self.hived = HivedCluster(self.spec)
-        return self.hived
-
-    def begin(self) -> None:
-        self.private = PrivateClusters(self.spec)
-        self.twins: dict[Allocation, Allocation] = {}
-
-    def after_guarantee(self, job: Allocation, grant: Grant | None) -> None:
-        twin = Allocation(job.group, job.tenant, job.gpus)
-        alone = self.private.guarantee(twin, place)
-        assert (grant is None) == (alone is None), "a VC grants exactly what a private cluster would"
-        if grant is not None:
-            assert job.spots == twin.spots, "and the same place in it"
-            self.twins[job] = twin
-
-    def ended(self, job: Allocation) -> None:
-        self.private.release(self.twins.pop(job))
-
-    @invariant()
-    def sharing_is_safe(self) -> None:
-        if hasattr(self, "spec"):
-            assert_safe(self.hived.safety())
+    sharing = Sharing.HIVED
 
     @invariant()
     def every_vc_stands_in_the_cluster_as_it_is(self) -> None:
         if hasattr(self, "spec"):
-            check_bindings(self.spec, self.holders)
+            check_bindings(self.cluster)
 
 
-class QuotaMachine(LendingMachine):
-    """A number of GPUs per tenant and device type."""
+class SafetyMachine(HivedMachine):
+    """Beside it every tenant's private cluster, which is asked the same, and never lends.
 
-    def make(self) -> SharedCluster:
-        return QuotaCluster(self.spec)
+    While preemptions are under way: tests/contract/test_safety_differential.py.
+    """
+
+    breaks = slow = False
 
     def begin(self) -> None:
-        self.quota = Counter[tuple[int, str]]()
-        for tenant, vc in enumerate(self.spec.virtual_clusters):
-            for cells in vc.cells:
-                chain = self.spec.chain(cells.chain)
-                self.quota[tenant, chain.leaf_type] += cells.number * chain.levels[cells.level - 1].gpus
+        self.private = Cluster(self.spec, Sharing.PRIVATE)
 
-    def used(self) -> Counter[tuple[int, str]]:
-        """GPUs held guaranteed, by tenant and device type."""
-        used = Counter[tuple[int, str]]()
-        for job in self.holders:
-            if job.kind is Kind.GUARANTEED:
-                used[job.tenant, self.spec.chains[job.parts[0].chain].leaf_type] += job.held
+    def start(self, request: Request, decision: Bind | Preempt | None) -> None:
+        super().start(request, decision)
+        if not request.opportunistic:
+            self.ask_alone(request, decision is not None)
+
+    def ask_alone(self, request: Request, granted: bool) -> None:
+        """The private cluster grants what the VC has granted, at the cost of the same groups."""
+        alone = self.private.place(request)
+        assert granted == (alone is not None), "a VC grants exactly what a private cluster would"
+        if alone is not None:
+            carry_out(self.private, alone, request)
+            here, there = spots(self.cluster, request.group), spots(self.private, request.group)
+            assert here is not None
+            assert there is not None
+            same = (here[0], sorted(here[1])) == (there[0], sorted(there[1]))  # promoted pods stay, each where it was
+            assert same, "and the same place in it"
+        mine = {group.name for group in self.running if group.guaranteed}
+        assert mine == set(self.private.groups()), "at the cost of the same groups"
+
+    def after_promotion(self, request: Request, promoted: bool | None) -> None:
+        if promoted or (promoted is None and request.priority == 0):  # nobody is preempted by a promotion
+            self.ask_alone(request, promoted is True)
+
+    def end(self, name: str) -> None:
+        if self.cluster.group(name).guaranteed:
+            self.private.release(name)
+        super().end(name)
+
+
+class QuotaMachine(SharingMachine):
+    """A number of GPUs per tenant and device type."""
+
+    sharing = Sharing.QUOTA
+
+    def begin(self) -> None:
+        #: GPUs by tenant and device type
+        self.quota = Counter[tuple[str, str]]()
+        for vc in self.spec.virtual_clusters:
+            for cells in vc.cells:
+                chain = self.chains[cells.chain]
+                self.quota[vc.name, chain.leaf_type] += cells.number * chain.levels[cells.level - 1].gpus
+
+    def used(self) -> Counter[tuple[str, str]]:
+        """GPUs in guaranteed use or reserved for it, by tenant and device type; pinned cells are no part of it."""
+        used = Counter[tuple[str, str]]()
+        victims = {name for group in self.groups(GroupState.PREEMPTING) for name in group.victims}
+        for group in self.groups():
+            pinned = self.requests[group.name].pinned_cell_id is not None
+            if group.guaranteed and not pinned and group.name not in victims and group.placement is not None:
+                used[group.vc, self.chains[group.placement.chain].leaf_type] += len(devices(group.placement))
         return used
 
-    def within_quota(self, job: Allocation, chain: int) -> bool:
-        size = self.sizes[chain]
-        needs = job.gpus if job.gpus <= size else -(-job.gpus // size) * size
-        key = job.tenant, self.spec.chains[chain].leaf_type
-        return self.used()[key] + needs <= self.quota[key]
+    def within_quota(self, vc: str, chain: str, gpus: int) -> bool:
+        size = self.chains[chain].gpus_per_node
+        need = gpus if gpus <= size else -(-gpus // size) * size
+        key = vc, self.chains[chain].leaf_type
+        return self.used()[key] + need <= self.quota[key]
 
-    def before_guarantee(self, job: Allocation) -> None:
-        """Work out what the answer must be: the first chain with quota and room, or in place."""
-        free = self.free_nodes()
-        candidates = [n for n in range(len(self.sizes)) if self.within_quota(job, n)]
-        if job.kind is Kind.OPPORTUNISTIC and job.parts[0].chain in candidates:
-            self.expected: int | None = job.parts[0].chain
-        else:
-            self.expected = next((n for n in candidates if self.can_host(n, free[n], job.gpus)), None)
-        self.before = job.kind, job.parts
-        self.was_idle = self.idle_nodes()
-        self.was_free = free
-
-    def free_nodes(self) -> list[list[int]]:
-        """Per chain and node, the leaves outside guaranteed use."""
-        opportunistic = [job for job in self.holders if job.kind is Kind.OPPORTUNISTIC]
-        free = self.idle_nodes()
-        for job in opportunistic:
-            for chain, node, mask in job.parts:
-                free[chain][node] |= mask
-        return free
-
-    def after_guarantee(self, job: Allocation, grant: Grant | None) -> None:
-        assert (grant is None) == (self.expected is None)
-        if grant is None:
+    def check_job(self, request: Request, decision: Bind | Preempt | None) -> None:
+        """The first chain with quota and room, and on a node where the fewest GPUs are taken from others."""
+        if self.groups(GroupState.PREEMPTING):
             return
-        chain = job.parts[0].chain
-        assert chain == self.expected
-        kind, parts = self.before
-        if kind is Kind.OPPORTUNISTIC and parts[0].chain == chain:
-            assert grant == (True, ()), "a quota names no place: whoever runs stays where it is"
-            assert job.parts == parts
-        elif kind is None and job.gpus <= self.sizes[chain]:
-            taken = (job.parts[0].mask & ~self.was_idle[chain][job.parts[0].node]).bit_count()
-            nodes = zip(self.was_idle[chain], self.was_free[chain], strict=True)
-            suitable = [idle for idle, free in nodes if free.bit_count() >= job.gpus]
-            assert taken == min(max(0, job.gpus - idle.bit_count()) for idle in suitable), "as few GPUs taken as can be"
+        gpus = request.members[0].leaf_cells
+        idle = self.idle_nodes()
+        lent = set[tuple[str, int]]().union(*(devices(g.placement) for g in self.running if not g.guaranteed))
+        free = {
+            (chain, node): of_node | {d for name, d in lent - self.bad if name == node and (chain, node) in self.nodes}
+            for (chain, node), of_node in idle.items()
+        }
+        right = [n for n in self.chains if self.within_quota(request.vc, n, gpus) and self.can_host(n, free, gpus)]
+        assert (decision is None) == (not right)
+        if decision is None:
+            return
+        placement = decision.placement
+        assert placement.chain == right[0]
+        if gpus <= self.chains[right[0]].gpus_per_node:
+            suitable = [key for key, of_node in free.items() if key[0] == right[0] and len(of_node) >= gpus]
+            assert len(devices(placement) & lent) == min(max(0, gpus - len(idle[key])) for key in suitable)
+
+    def check_promotion(self, request: Request, group: GroupStatus) -> None:
+        """A quota names no place: whoever runs stays where it is."""
+        assert group.placement is not None
+        held = len(devices(group.placement))
+        within = self.within_quota(request.vc, group.placement.chain, held)
+        self.stays = within and not self.groups(GroupState.PREEMPTING)
+
+    def after_promotion(self, request: Request, promoted: bool | None) -> None:
+        assert promoted or not self.stays
 
     @invariant()
     def nobody_exceeds_the_quota(self) -> None:
@@ -304,41 +492,20 @@ class QuotaMachine(LendingMachine):
 class PrivateMachine(SharingMachine):
     """One cluster per tenant; nothing is lent, and nobody is in anybody's way."""
 
-    def make(self) -> SharedCluster:
-        return PrivateClusters(self.spec)
-
-    def begin(self) -> None:
-        self.sizes = []
-        for tenant, vc in enumerate(self.spec.virtual_clusters):
-            names = {cells.chain for cells in vc.cells}
-            self.sizes += [chain.gpus_per_node for chain in self.spec.chains if chain.name in names]
-            assert self.cluster.tenants[tenant] == vc.name
-
-    @rule(tenant=st.integers(0, 3), gpus=st.integers(0, 19))
-    def nothing_is_lent(self, tenant: int, gpus: int) -> None:
-        job = self.new_job(tenant, gpus)
-        assert not self.cluster.can_lend(job.gpus)
-        assert not self.cluster.can_ever_lend(job.gpus)
-        assert not self.cluster.lend(job)
-        assert (job.kind, job.parts) == (None, ())
+    sharing = Sharing.PRIVATE
 
     @invariant()
-    def gpus_are_held_once_and_by_their_owner(self) -> None:
-        if not hasattr(self, "spec"):
-            return
-        hosts = self.cluster.node_sizes()
-        names: dict[str, int] = {}
-        for job in self.holders:
-            for pool, node, mask in job.parts:
-                assert mask.bit_length() <= hosts[pool][node]
-            for name, _ in self.cluster.named(job.parts):
-                assert names.setdefault(name, job.tenant) == job.tenant
-        held = Counter(leaf for job in self.holders for leaf in leaves_of_parts(job.parts, [64] * len(hosts)))
-        assert all(count == 1 for count in held.values())
+    def nodes_have_one_owner(self) -> None:
+        if hasattr(self, "spec"):
+            owners: dict[str, str] = {}
+            for group in self.groups():
+                for node, _ in devices(group.placement):
+                    assert owners.setdefault(node, group.vc) == group.vc
 
 
-for machine in (HivedMachine, QuotaMachine, PrivateMachine):
-    machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+for machine in (HivedMachine, SafetyMachine, QuotaMachine, PrivateMachine):
+    machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestHived = HivedMachine.TestCase
+TestSharingSafety = SafetyMachine.TestCase
 TestQuota = QuotaMachine.TestCase
 TestPrivate = PrivateMachine.TestCase

@@ -39,8 +39,8 @@ def test_every_change_reports_safety() -> None:
 
 def test_an_answer_is_checked_too() -> None:
     cluster = CheckedCluster(SPEC)
-    cluster._state.floors[0].states.used[0] = 1  # a deliberate fault
-    with pytest.raises(InvariantError, match="used"):
+    cluster._state.chains[0].used[0] = 1  # a deliberate fault
+    with pytest.raises(InvariantError, match="leaf cells"):
         cluster.schedule(job("one"))
 
 

@@ -14,12 +14,12 @@ from math import prod
 
 import pytest
 
-from hived.cluster import Allocation, HivedCluster, Kind, PrivateClusters
+from hived.cluster import Cluster, Member, Request, Sharing
 from hived.spec.compiled import ChainSpec, ClusterSpec
 
 from ..cells.naive import packs
 from ..strategies import chain_of, cluster_of, vc
-from .helpers import check_bindings, check_no_gpu_is_held_twice, place
+from .helpers import carry_out, check_bindings, check_no_gpu_is_held_twice, spots
 
 MAX_LEAVES, MAX_DEPTH, MAX_VCS = 3, 3, 3
 
@@ -56,42 +56,68 @@ class World:
 
     def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
-        self.hived, self.private = HivedCluster(spec), PrivateClusters(spec)
-        self.running: list[tuple[Allocation, Allocation]] = []
+        self.hived, self.private = Cluster(spec), Cluster(spec, Sharing.PRIVATE)
+        #: names and tenants of the groups that run
+        self.running: dict[str, int] = {}
+        self.number = 0
         #: whether there is an opportunistic job to be had
         self.lends = spec.chains[0].gpus <= MAX_LEAVES
+        #: GPUs of each tenant
+        self.gpus = [
+            sum(c.number * spec.chains[0].levels[c.level - 1].gpus for c in v.cells) for v in spec.virtual_clusters
+        ]
 
     def play(self, step: Step) -> bool:
         """Whether anything happened."""
         tenant, gpus = step
         if gpus == 0:
-            job, twin = self.running.pop(tenant)
-            self.hived.release(job)
-            self.private.release(twin)
+            name = list(self.running)[tenant]
+            guaranteed = self.hived.group(name).guaranteed
+            self.end(name)
+            if guaranteed:
+                self.private.release(name)
             return True
-        job, twin = (Allocation(f"{tenant}:{gpus}", tenant, abs(gpus)) for _ in range(2))
-        if gpus < 0:
-            self.running.append((job, twin))
-            return self.hived.lend(job)
-        grant, alone = self.hived.guarantee(job, place), self.private.guarantee(twin, place)
-        assert (grant is None) == (alone is None), "a VC grants exactly what a private cluster would"
-        if grant is None:
+        self.number += 1
+        request = Request(
+            f"{self.number}-{tenant}-{gpus}",
+            self.spec.virtual_clusters[tenant].name,
+            0 if gpus > 0 else -1,
+            (Member(1, abs(gpus)),),
+            whole_nodes=True,
+        )
+        decision = self.hived.place(request, idle=True)
+        if gpus > 0:
+            alone = self.private.place(request)
+            assert (decision is None) == (alone is None), "a VC grants exactly what a private cluster would"
+            if alone is not None:
+                assert carry_out(self.private, alone, request) == ()
+        if decision is None:
             return False
-        assert job.spots == twin.spots
-        self.running = [pair for pair in self.running if pair[0].kind is not None] + [(job, twin)]
+        for victim in carry_out(self.hived, decision, request):
+            del self.running[victim]
+        self.running[request.group] = tenant
+        if gpus > 0:
+            assert spots(self.hived, request.group) == spots(self.private, request.group)
         return True
+
+    def end(self, name: str) -> None:
+        self.hived.release(name)
+        del self.running[name]
 
     def state(self) -> frozenset[object]:
         """Who stands where; the rest follows from it."""
-        return frozenset((job.tenant, job.kind, job.spots, job.parts) for job, _ in self.running)
+        groups = [
+            (tenant, spots(self.hived, name), self.hived.group(name).placement) for name, tenant in self.running.items()
+        ]
+        return frozenset(groups)
 
     def steps(self) -> Iterator[Step]:
         for number in range(len(self.running)):
             yield number, 0
-        for tenant in range(len(self.spec.virtual_clusters)):
-            for gpus in range(1, self.private.view(tenant).gpus + 1):
+        for tenant, most in enumerate(self.gpus):
+            for gpus in range(1, most + 1):
                 yield tenant, gpus
-        if self.lends and not any(job.kind is Kind.OPPORTUNISTIC for job, _ in self.running):
+        if self.lends and all(self.hived.group(name).guaranteed for name in self.running):
             yield 0, -1
 
 
@@ -104,9 +130,8 @@ def check_every_state(spec: ClusterSpec) -> int:
         for step in way:
             world.play(step)
         world.hived.validate()
-        holders = [job for job, _ in world.running]
-        check_no_gpu_is_held_twice(spec, holders)
-        check_bindings(spec, holders)
+        check_no_gpu_is_held_twice(world.hived)
+        check_bindings(world.hived)
         for step in world.steps():
             after = World(spec)
             for earlier in way:

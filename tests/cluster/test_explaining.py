@@ -29,7 +29,7 @@ from hived.cluster.reasons import (
     WaitingForPreemption,
 )
 
-from .logged import values
+from ..events.logged import values
 
 MANY = tuple(f"g{number}" for number in range(20))
 

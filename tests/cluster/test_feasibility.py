@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hived.cluster import HivedCluster, Shortage, check_feasible, initial_safety, shortages
+from hived.cluster import Cluster, Shortage, check_feasible, initial_safety, shortages
 from hived.errors import InfeasibleError
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualCellsSpec, VirtualClusterSpec
 
@@ -87,12 +87,12 @@ def test_a_spec_is_feasible_exactly_when_its_cells_can_stand_side_by_side(spec: 
     assert fits(spec) == expected
     if expected:
         check_feasible(spec)
-        HivedCluster(spec).validate()
+        Cluster(spec).validate()
     else:
         with pytest.raises(InfeasibleError):
             check_feasible(spec)
         with pytest.raises(InfeasibleError):
-            HivedCluster(spec)
+            Cluster(spec)
 
 
 @given(any_specs())

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hived.cluster import HivedCluster, Kind
+from hived import Bind, Preempt
+from hived.cluster import Cluster, Member, Placement, PodPlacement, Request, Sharing
 from hived.spec.compiled import ChainSpec, VirtualClusterSpec
 
 from ..strategies import GPU, NODE, PAIR, RACK, SOCKET, cluster_of, nodes_of_8, racks, vc
-from .helpers import Jobs, check_bindings, nodes_of
+from .helpers import Jobs, check_bindings
 
 FIRST_SOCKET, SECOND_SOCKET = 0b0000_1111, 0b1111_0000
 
 
 def shared(chain: ChainSpec, *vcs: VirtualClusterSpec) -> Jobs:
-    return Jobs(HivedCluster(cluster_of(chain, *vcs)))
+    return Jobs(Cluster(cluster_of(chain, *vcs), Sharing.HIVED))
 
 
 def test_a_vc_uses_the_node_where_fewest_gpus_are_lent_and_takes_those_alone() -> None:
@@ -23,21 +24,21 @@ def test_a_vc_uses_the_node_where_fewest_gpus_are_lent_and_takes_those_alone() -
     jobs.lent("b", 8)
     five, three = jobs.lent("b", 5), jobs.lent("b", 3)
     six = jobs.lent("b", 6)
-    assert [nodes_of(job) for job in (five, three, six)] == [[1], [1], [2]]
+    assert [job.nodes for job in (five, three, six)] == [[1], [1], [2]]
     job = jobs.new("a", 8)
     assert jobs.promote(job) == (False, (six,))
-    assert nodes_of(job) == [2]
-    assert (six.kind, six.parts) == (None, ())
-    assert (five.kind, three.kind) == (Kind.OPPORTUNISTIC, Kind.OPPORTUNISTIC)
+    assert job.nodes == [2]
+    assert (six.kind, six.parts) == (".", ())
+    assert (five.kind, three.kind) == ("O", "O")
 
 
 def test_an_opportunistic_job_is_left_alone_while_another_node_is_idle() -> None:
     chain = nodes_of_8(2)
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
     lodger = jobs.lent("b", 8)
-    assert nodes_of(lodger) == [0]
-    assert nodes_of(jobs.guaranteed("a", 8)) == [1]
-    assert lodger.kind is Kind.OPPORTUNISTIC
+    assert lodger.nodes == [0]
+    assert jobs.guaranteed("a", 8).nodes == [1]
+    assert lodger.kind == "O"
 
 
 def test_an_opportunistic_job_keeps_what_its_lender_does_not_need_yet() -> None:
@@ -50,7 +51,7 @@ def test_an_opportunistic_job_keeps_what_its_lender_does_not_need_yet() -> None:
     assert jobs.guaranteed("a", 1).parts == ((0, 1, 0b0001_0000),), "in the other socket"
     assert jobs.guaranteed("a", 1).parts == ((0, 1, 0b0010_0000),), "its buddy"
     assert jobs.guaranteed("a", 2).parts == ((0, 1, 0b1100_0000),)
-    assert lodger.kind is Kind.OPPORTUNISTIC
+    assert lodger.kind == "O"
     last = jobs.new("a", 1)
     assert jobs.promote(last) == (False, (lodger,))
     assert last.parts == ((0, 1, 0b0000_0001),)
@@ -63,8 +64,8 @@ def test_a_victim_loses_all_its_gpus_though_one_is_needed() -> None:
     job = jobs.new("a", 1)
     assert jobs.promote(job) == (False, (wide,))
     assert wide.parts == ()
-    assert jobs.cluster.can_lend(8)
-    assert jobs.cluster.lent(1) == 0
+    assert jobs.can_lend(8)
+    assert jobs.cluster.lent("b") == 0
 
 
 def test_a_guaranteed_job_is_never_taken_from() -> None:
@@ -74,7 +75,7 @@ def test_a_guaranteed_job_is_never_taken_from() -> None:
     jobs.guaranteed("b", 8)
     jobs.waits("a", 1)
     jobs.waits("b", 1)
-    assert not jobs.cluster.can_lend(1)
+    assert not jobs.can_lend(1)
 
 
 def test_a_vc_gets_its_rack_whatever_the_others_did_before() -> None:
@@ -83,18 +84,18 @@ def test_a_vc_gets_its_rack_whatever_the_others_did_before() -> None:
     jobs = shared(chain, vc("a", (chain, RACK, 1)), vc("b", (chain, NODE, 4)))
     small = [jobs.guaranteed("b", 1) for _ in range(32)]
     jobs.release(*small[1:7], *small[9:15], *small[17:23], *small[25:31])
-    assert len({node for job in small for node in nodes_of(job)}) == 4, "b is on four nodes, with two GPUs on each"
-    assert len(nodes_of(jobs.guaranteed("a", 32))) == 4
+    assert len({node for job in small for node in job.nodes}) == 4, "b is on four nodes, with two GPUs on each"
+    assert len(jobs.guaranteed("a", 32).nodes) == 4
 
 
 def test_an_idle_vc_is_bound_to_nothing_and_binds_anew_where_it_is_quiet() -> None:
     chain = nodes_of_8(2)
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
     first = jobs.guaranteed("a", 8)
-    assert nodes_of(first) == [0]
+    assert first.nodes == [0]
     jobs.release(first)
-    assert nodes_of(jobs.lent("b", 8)) == [0]
-    assert nodes_of(jobs.guaranteed("a", 8)) == [1]
+    assert jobs.lent("b", 8).nodes == [0]
+    assert jobs.guaranteed("a", 8).nodes == [1]
 
 
 def test_a_vc_in_use_stays_on_its_cell() -> None:
@@ -104,10 +105,10 @@ def test_a_vc_in_use_stays_on_its_cell() -> None:
     jobs.lent("b", 8)
     whole_rack = jobs.new("b", 32)
     assert jobs.promote(whole_rack) is not None
-    assert nodes_of(whole_rack) == [4, 5, 6, 7]
+    assert whole_rack.nodes == [4, 5, 6, 7]
     together = jobs.new("a", 24)
     assert jobs.promote(together) is not None
-    assert nodes_of(together) == [1, 2, 3]
+    assert together.nodes == [1, 2, 3]
 
 
 def test_promotion_in_place_keeps_the_very_same_gpus() -> None:
@@ -117,8 +118,8 @@ def test_promotion_in_place_keeps_the_very_same_gpus() -> None:
         lodger = jobs.lent("a", gpus)
         parts = lodger.parts
         assert jobs.promote(lodger) == (True, ())
-        assert (lodger.kind, lodger.parts) == (Kind.GUARANTEED, parts)
-        assert jobs.cluster.lent(0) == 0
+        assert (lodger.kind, lodger.parts) == ("G", parts)
+        assert jobs.cluster.lent("a") == 0
         jobs.release(lodger)
 
 
@@ -126,9 +127,9 @@ def test_promotion_in_place_takes_the_node_it_stands_on_rather_than_a_quieter_on
     chain = racks(2)
     jobs = shared(chain, vc("a", (chain, NODE, 2)), vc("b", (chain, RACK, 1)))
     other, lodger = jobs.lent("b", 6), jobs.lent("a", 2)
-    assert (nodes_of(other), nodes_of(lodger)) == ([0], [0])
+    assert (other.nodes, lodger.nodes) == ([0], [0])
     assert jobs.promote(lodger) == (True, ())
-    assert other.kind is Kind.OPPORTUNISTIC
+    assert other.kind == "O"
 
 
 def test_promotion_moves_the_job_where_its_vc_stands_elsewhere() -> None:
@@ -136,15 +137,15 @@ def test_promotion_moves_the_job_where_its_vc_stands_elsewhere() -> None:
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
     own = jobs.guaranteed("a", 6)
     lodger = jobs.lent("a", 4)
-    assert (nodes_of(own), nodes_of(lodger)) == ([0], [1])
+    assert (own.nodes, lodger.nodes) == ([0], [1])
     assert jobs.promote(lodger) is None
-    assert (lodger.kind, nodes_of(lodger)) == (Kind.OPPORTUNISTIC, [1])
+    assert (lodger.kind, lodger.nodes) == ("O", [1])
     jobs.release(own)
     beside = jobs.guaranteed("a", 4)
-    assert nodes_of(beside) == [0]
+    assert beside.nodes == [0]
     assert jobs.promote(lodger) == (False, ())
     assert lodger.parts == ((0, 0, SECOND_SOCKET),)
-    assert jobs.cluster.can_lend(8), "what it left is idle"
+    assert jobs.can_lend(8), "what it left is idle"
 
 
 def test_promotion_may_preempt_another_where_the_job_moves_to() -> None:
@@ -152,16 +153,16 @@ def test_promotion_may_preempt_another_where_the_job_moves_to() -> None:
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
     jobs.guaranteed("a", 4)
     lodger = jobs.lent("a", 4)
-    assert nodes_of(lodger) == [1]
+    assert lodger.nodes == [1]
     in_the_way = jobs.lent("b", 4)
     jobs.release(in_the_way)
     in_the_way = jobs.lent("b", 3)
-    assert nodes_of(in_the_way) == [1]
+    assert in_the_way.nodes == [1]
     third = jobs.lent("b", 2)
-    assert nodes_of(third) == [0]
+    assert third.nodes == [0]
     assert jobs.promote(lodger) == (False, (third,))
     assert lodger.parts == ((0, 0, SECOND_SOCKET),)
-    assert in_the_way.kind is Kind.OPPORTUNISTIC
+    assert in_the_way.kind == "O"
 
 
 def test_a_job_of_several_nodes_is_promoted_in_place() -> None:
@@ -170,10 +171,10 @@ def test_a_job_of_several_nodes_is_promoted_in_place() -> None:
     busy = jobs.guaranteed("b", 8)
     on_rack_1 = jobs.lent("b", 32)
     lodger = jobs.lent("a", 16)
-    assert (nodes_of(busy), nodes_of(lodger)) == ([0], [1, 2])
+    assert (busy.nodes, lodger.nodes) == ([0], [1, 2])
     jobs.release(on_rack_1)
     assert jobs.promote(lodger) == (False, ()), "rack 0 is b's: it has to move"
-    assert nodes_of(lodger) == [4, 5]
+    assert lodger.nodes == [4, 5]
     jobs.release(lodger, busy)
     lodger = jobs.lent("a", 16)
     assert jobs.promote(lodger) == (True, ())
@@ -185,7 +186,7 @@ def test_a_job_across_racks_is_promoted_in_place_though_its_first_node_is_the_od
     jobs = shared(chain, vc("a", (chain, RACK, 2)), vc("b", (chain, RACK, 1)))
     on_rack_0, on_rack_1 = jobs.guaranteed("b", 1), jobs.guaranteed("a", 16)
     lodger = jobs.lent("a", 24)
-    assert [nodes_of(job) for job in (on_rack_0, on_rack_1, lodger)] == [[0], [2, 3], [1, 4, 5]]
+    assert [job.nodes for job in (on_rack_0, on_rack_1, lodger)] == [[0], [2, 3], [1, 4, 5]]
     jobs.release(on_rack_0, on_rack_1)
     assert jobs.promote(lodger) == (True, ())
 
@@ -194,7 +195,7 @@ def test_victims_are_told_in_the_order_in_which_they_started() -> None:
     chain = nodes_of_8(2)
     jobs = shared(chain, vc("a", (chain, NODE, 2)))
     first, second, third = jobs.lent("a", 6), jobs.lent("a", 6), jobs.lent("a", 2)
-    assert [nodes_of(job) for job in (first, second, third)] == [[0], [1], [0]]
+    assert [job.nodes for job in (first, second, third)] == [[0], [1], [0]]
     assert jobs.promote(jobs.new("a", 16)) == (False, (first, second, third))
 
 
@@ -202,10 +203,10 @@ def test_opportunistic_jobs_stay_far_from_guaranteed_ones_and_close_to_each_othe
     chain = nodes_of_8(3)
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 2)))
     jobs.guaranteed("a", 2)
-    assert nodes_of(jobs.lent("b", 2)) == [1], "where nobody is guaranteed"
-    assert nodes_of(jobs.lent("b", 2)) == [1], "and where the others are"
-    assert nodes_of(jobs.lent("b", 4)) == [1]
-    assert nodes_of(jobs.lent("b", 8)) == [2]
+    assert jobs.lent("b", 2).nodes == [1], "where nobody is guaranteed"
+    assert jobs.lent("b", 2).nodes == [1], "and where the others are"
+    assert jobs.lent("b", 4).nodes == [1]
+    assert jobs.lent("b", 8).nodes == [2]
     on_node_0 = jobs.lent("b", 2)
     assert on_node_0.parts == ((0, 0, 0b0011_0000),), "on a's node at last, in the other socket"
 
@@ -214,21 +215,21 @@ def test_a_lent_job_of_several_nodes_needs_them_whole_and_idle() -> None:
     chain = racks(1)
     jobs = shared(chain, vc("a", (chain, NODE, 4)))
     jobs.guaranteed("a", 1)
-    assert not jobs.cluster.can_lend(32)
-    assert jobs.cluster.can_ever_lend(32)
-    assert not jobs.cluster.can_ever_lend(33)
+    assert not jobs.can_lend(32)
+    assert jobs.can_ever_lend(32)
+    assert not jobs.can_ever_lend(33)
     lodger = jobs.lent("a", 17)
-    assert (nodes_of(lodger), lodger.held) == ([1, 2, 3], 24)
-    assert jobs.cluster.lent(0) == 24
-    assert not jobs.cluster.can_lend(9)
-    assert jobs.cluster.can_lend(7)
+    assert (lodger.nodes, lodger.held) == ([1, 2, 3], 24)
+    assert jobs.cluster.lent("a") == 24
+    assert not jobs.can_lend(9)
+    assert jobs.can_lend(7)
 
 
 def test_a_pinned_cell_is_bound_by_nobody_and_lent_like_any_other() -> None:
     chain = nodes_of_8(2)
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("pins", pinned=[(chain, NODE, 0)]))
-    assert nodes_of(jobs.guaranteed("a", 8)) == [1]
-    assert nodes_of(jobs.lent("a", 8)) == [0]
+    assert jobs.guaranteed("a", 8).nodes == [1]
+    assert jobs.lent("a", 8).nodes == [0]
     jobs.waits("pins", 1)
 
 
@@ -239,7 +240,7 @@ def test_two_vcs_share_a_node_by_sockets() -> None:
     assert one.parts == ((0, 0, FIRST_SOCKET),)
     assert other.parts == ((0, 0, 0b0001_0000),)
     jobs.waits("a", 1)
-    check_bindings(cluster_of(chain, vc("a", (chain, SOCKET, 1)), vc("b", (chain, SOCKET, 1))), [one, other])
+    check_bindings(jobs.cluster)
 
 
 def test_a_reserved_socket_is_bound_where_fewest_gpus_are_lent() -> None:
@@ -249,26 +250,26 @@ def test_a_reserved_socket_is_bound_where_fewest_gpus_are_lent() -> None:
     assert lodger.parts == ((0, 0, 0b0000_0111),)
     assert jobs.guaranteed("a", 4).parts == ((0, 0, SECOND_SOCKET),)
     assert jobs.guaranteed("b", 1).parts == ((0, 0, 0b0000_1000),)
-    assert lodger.kind is Kind.OPPORTUNISTIC
+    assert lodger.kind == "O"
 
 
 def test_each_chain_is_shared_for_itself_and_loans_try_them_in_order() -> None:
     new, old = nodes_of_8(1, "NEW"), nodes_of_8(1, "OLD")
     spec = cluster_of([new, old], vc("a", (new, NODE, 1)), vc("b", (old, NODE, 1)))
-    jobs = Jobs(HivedCluster(spec))
+    jobs = Jobs(Cluster(spec, Sharing.HIVED))
     lodger = jobs.lent("b", 8)
     assert lodger.parts == ((0, 0, 0xFF),)
     job = jobs.new("a", 8)
     assert jobs.promote(job) == (False, (lodger,))
     jobs.waits("a", 1)
     assert jobs.lent("a", 3).parts == ((1, 0, 0b0111),)
-    assert nodes_of(jobs.lent("a", 1)) == [0]
-    assert not jobs.cluster.can_ever_lend(16), "no chain has two nodes"
+    assert jobs.lent("a", 1).nodes == [0]
+    assert not jobs.can_ever_lend(16), "no chain has two nodes"
 
 
 def test_a_job_lent_in_another_chain_than_its_vc_has_moves() -> None:
     new, old = nodes_of_8(1, "NEW"), nodes_of_8(1, "OLD")
-    jobs = Jobs(HivedCluster(cluster_of([new, old], vc("a", (old, NODE, 1)))))
+    jobs = Jobs(Cluster(cluster_of([new, old], vc("a", (old, NODE, 1))), Sharing.HIVED))
     lodger = jobs.lent("a", 8)
     assert lodger.parts[0].chain == 0
     assert jobs.promote(lodger) == (False, ())
@@ -278,21 +279,22 @@ def test_a_job_lent_in_another_chain_than_its_vc_has_moves() -> None:
 def test_a_placement_is_told_in_the_names_and_devices_of_the_spec() -> None:
     chain = replace(nodes_of_8(2), device_indices={1: (7, 6, 5, 4, 3, 2, 1, 0)})
     jobs = shared(chain, vc("a", (chain, NODE, 2)))
-    assert jobs.cluster.named(jobs.guaranteed("a", 8).parts) == (("node-node-0", (0, 1, 2, 3, 4, 5, 6, 7)),)
-    assert jobs.cluster.named(jobs.guaranteed("a", 2).parts) == (("node-node-1", (7, 6)),)
-    assert jobs.cluster.node_sizes() == [[8, 8]]
+    whole, pair = jobs.guaranteed("a", 8).placement, jobs.guaranteed("a", 2).placement
+    assert whole == Placement("NODE", (PodPlacement("node-node-0", tuple(range(8))),), (NODE,))
+    assert pair == Placement("NODE", (PodPlacement("node-node-1", (7, 6)),), (NODE,))
+    assert list(jobs.cluster.nodes()) == [("NODE", "node-node-0", 8), ("NODE", "node-node-1", 8)]
 
 
 def test_safety_tells_what_is_bound_and_what_could_still_be() -> None:
     chain = racks(2)
-    cluster = HivedCluster(cluster_of(chain, vc("a", (chain, RACK, 1)), vc("b", (chain, NODE, 1))))
-    rows = {row.level: (row.reserved, row.allocated, row.free, row.obtainable) for row in cluster.safety()}
+    cluster = Cluster(cluster_of(chain, vc("a", (chain, RACK, 1)), vc("b", (chain, NODE, 1))))
+    rows = {row.level: (row.reserved, row.allocated, row.free, row.obtainable) for row in cluster.check_safety()}
     assert (rows[RACK], rows[NODE]) == ((1, 0, 2, 0), (1, 0, 0, 4))
     Jobs(cluster).guaranteed("b", 1)
-    rows = {row.level: (row.reserved, row.allocated, row.free, row.obtainable) for row in cluster.safety()}
+    rows = {row.level: (row.reserved, row.allocated, row.free, row.obtainable) for row in cluster.check_safety()}
     assert (rows[RACK], rows[NODE]) == ((1, 0, 1, 0), (1, 1, 3, 0))
     Jobs(cluster).guaranteed("a", 1)
-    rows = {row.level: (row.reserved, row.allocated, row.free, row.obtainable) for row in cluster.safety()}
+    rows = {row.level: (row.reserved, row.allocated, row.free, row.obtainable) for row in cluster.check_safety()}
     assert (rows[RACK], rows[NODE]) == ((1, 1, 0, 0), (1, 1, 3, 0))
 
 
@@ -304,5 +306,15 @@ def test_loans_keep_away_from_a_rack_in_guaranteed_use() -> None:
     jobs.guaranteed("a", 8)
     jobs.guaranteed("a", 8)
     one, node, several = jobs.lent("b", 1), jobs.lent("b", 8), jobs.lent("b", 16)
-    assert [nodes_of(job) for job in (one, node, several)] == [[4], [5], [6, 7]]
+    assert [job.nodes for job in (one, node, several)] == [[4], [5], [6, 7]]
     assert jobs.promote(jobs.new("a", 8)) == (False, ())
+
+
+def test_pods_in_cells_apart_are_told_to_be_close_where_those_are_bound_side_by_side() -> None:
+    chain = nodes_of_8(1)
+    cluster = Cluster(cluster_of(chain, vc("a", (chain, SOCKET, 2))))
+    for priority, name in ((0, "first"), (1, "higher")):
+        decision = cluster.schedule(Request(name, "a", priority, (Member(2, 4),)))
+        assert isinstance(decision, (Bind, Preempt))
+        assert decision.within == "NODE"
+        cluster.commit(decision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from hived import Bind, CheckedCluster, Member, Preempt, Request
-from hived.cluster.tenancy import VIEWS
+from hived.cluster.pool import VIEWS
 
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
 
@@ -54,9 +54,9 @@ def test_what_was_asked_at_many_priorities_is_right_after_the_groups_have_change
 def test_a_priority_that_nobody_asks_about_costs_nothing_for_long() -> None:
     cluster = full()
     cluster.schedule(Request("once", "a", 59, (Member(1, 8),)))
-    (tenancy,) = cluster._state.tenancies[0]
-    assert len(tenancy.totals) > 1
+    (pool,) = cluster._state.pools[0]
+    assert pool._views
     for _ in range(100):
         cluster.release("p0")
         cluster.commit(cluster.schedule(Request("p0", "a", 0, (Member(1, 8),))))
-    assert list(tenancy.totals) == [-1]
+    assert not pool._views

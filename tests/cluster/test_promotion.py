@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hived.cluster import Allocation, HivedCluster
+from hived import Bind, Member, Request
+from hived.cluster import Cluster
 from hived.spec.compiled import ChainSpec
 
 from ..strategies import NODE, chain_of, chains, cluster_of, nodes_of_8, vc
-from .helpers import Jobs, VirtualLeaves, leaves_of_parts, nodes_of, place
+from .helpers import Job, Jobs, VirtualLeaves, leaves_of, spots
 
 #: how leaves are spread over a cell: their number under each child that has any, in order of size, all the way down
 Spread = tuple["Spread", ...]
@@ -37,36 +38,49 @@ def test_a_job_in_an_empty_vc_stays_where_it_is_if_it_could_stand_there(chain: C
     """The VC is the whole cluster, so that any cell can be bound; loans that came and went have left holes."""
     assume(len(chain.levels) <= chain.node_level + 1)  # racks at most above the nodes
     spec = cluster_of(chain, vc("a", (chain, len(chain.levels), chain.top_cells)))
-    cluster = HivedCluster(spec)
-    lodgers: list[Allocation] = []
+    jobs = Jobs(Cluster(spec))
+    lodgers: list[Job] = []
     for gpus in data.draw(st.lists(st.integers(1, chain.gpus), min_size=1, max_size=8)):
-        lodger = Allocation(f"job-{len(lodgers)}", 0, gpus)
-        if cluster.lend(lodger):
-            lodgers.append(lodger)
+        if jobs.can_lend(gpus):
+            lodgers.append(jobs.lent("a", gpus))
             if data.draw(st.booleans()):
-                cluster.release(lodgers.pop(data.draw(st.integers(0, len(lodgers) - 1))))
+                jobs.release(lodgers.pop(data.draw(st.integers(0, len(lodgers) - 1))))
     assume(lodgers)
     job = data.draw(st.sampled_from(lodgers))
     parts = job.parts
-    grant = cluster.guarantee(job, place)
-    cluster.validate()
+    grant = jobs.promote(job)
     assert grant is not None
-    assert job.spots is not None
+    where = spots(jobs.cluster, job.name)
+    assert where is not None
     root, size = len(chain.levels) + 1, chain.levels[-1].gpus
-    cells = [leaf for host, mask in job.spots.hosts for leaf in VirtualLeaves(spec, 0).of(0, host, mask)]
+    cells = [leaf for host, mask in where[1] for leaf in VirtualLeaves(spec, 0).of(0, host, mask)]
     virtual = [cell * size + leaf for cell, _, leaf in cells]
-    had = [leaf for _, leaf in leaves_of_parts(parts, [chain.gpus_per_node])]
+    had = [leaf for _, leaf in leaves_of(parts, [chain.gpus_per_node])]
     alike = spread(chain, root, virtual) == spread(chain, root, had)
-    assert grant.in_place == alike
+    assert grant[0] == alike
     if alike:
-        assert grant.victims == ()
+        assert (grant[1], job.parts) == ((), parts)
 
 
 def test_a_job_across_the_racks_of_a_row_stays_though_its_first_rack_is_the_odd_one() -> None:
     """It has two nodes of rack 0 and all three of rack 1; its VC, a row, gives it a whole rack first."""
     chain = chain_of((2, 2, 2, 3, 2), 1, NODE, "ROW")
-    jobs = Jobs(HivedCluster(cluster_of(chain, vc("a", (chain, NODE + 2, 1)))))
+    jobs = Jobs(Cluster(cluster_of(chain, vc("a", (chain, NODE + 2, 1)))))
     first, lodger = jobs.lent("a", 8), jobs.lent("a", 40)
-    assert (nodes_of(first), nodes_of(lodger)) == ([0], [1, 2, 3, 4, 5])
+    assert (first.nodes, lodger.nodes) == ([0], [1, 2, 3, 4, 5])
     jobs.release(first)
     assert jobs.promote(lodger) == (True, ())
+
+
+def test_where_it_would_stay_is_remembered_with_the_answer() -> None:
+    """Something is asked between the answer and its commit, so that the answer is worked out again."""
+    chain = nodes_of_8(4)
+    cluster = Cluster(cluster_of(chain, vc("a", (chain, NODE, 4))))
+    first = cluster.schedule(Request("job", "a", members=(Member(1, 1),)), suggested_nodes=["node-node-2"])
+    assert isinstance(first, Bind)
+    decision = cluster.place(Request("job", "a", members=(Member(1, 1),)), near=first.placement)
+    assert decision is not None
+    assert decision.placement == first.placement
+    cluster.snapshot()
+    cluster.commit(decision)
+    assert cluster.group("job").placement == first.placement

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hived.cells import BuddyAllocator, Hierarchy
+from hived.cluster.nodes import Nodes
 from hived.cluster.states import (
     GROUP_TABLE,
     LEAF_TABLE,
@@ -18,10 +20,12 @@ from hived.cluster.states import (
     GroupState,
     LeafEvent,
     LeafState,
-    LeafStates,
     next_group_state,
 )
+from hived.cluster.undo import Undo
 from hived.errors import InvariantError
+
+from ..strategies import chain_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "states.md"
 Table = dict[tuple[str, str], str]
@@ -113,9 +117,15 @@ WAYS: dict[LeafState, tuple[LeafEvent, ...]] = {
 }
 
 
-def one_leaf_in_each_state() -> LeafStates:
+def free_leaves(nodes: int, leaves: int = 8) -> Nodes:
+    """Nodes that nobody has used yet."""
+    chain = chain_of((leaves,), nodes, 2)
+    return Nodes(0, BuddyAllocator(Hierarchy(chain), 2), Undo())
+
+
+def one_leaf_in_each_state() -> Nodes:
     """Leaf ``i`` of both nodes in the ``i``-th state."""
-    states = LeafStates(2)
+    states = free_leaves(2)
     for node in range(2):
         for leaf, state in enumerate(LeafState):
             for event in WAYS[state]:
@@ -123,12 +133,12 @@ def one_leaf_in_each_state() -> LeafStates:
     return states
 
 
-def all_states(states: LeafStates, nodes: int, leaves: int) -> list[LeafState]:
-    return [states.state(node, leaf) for node in range(nodes) for leaf in range(leaves)]
+def all_states(states: Nodes, nodes: int, leaves: int) -> list[LeafState]:
+    return [states.leaf_state(node, leaf) for node in range(nodes) for leaf in range(leaves)]
 
 
 def test_all_leaves_are_free_at_first() -> None:
-    assert all_states(LeafStates(3), 3, 8) == [LeafState.FREE] * 24
+    assert all_states(free_leaves(3), 3, 8) == [LeafState.FREE] * 24
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(LeafState, LeafEvent)), ids=lambda member: member.value)
@@ -156,8 +166,8 @@ def test_leaves_change_together_or_not_at_all(one: LeafState, other: LeafState, 
     before = all_states(states, 2, 4)
     if (one, event) in LEAF_TABLE and (other, event) in LEAF_TABLE:
         states.apply(event, 0, mask)
-        assert states.state(0, list(LeafState).index(one)) is LEAF_TABLE[one, event]
-        assert states.state(0, list(LeafState).index(other)) is LEAF_TABLE[other, event]
+        assert states.leaf_state(0, list(LeafState).index(one)) is LEAF_TABLE[one, event]
+        assert states.leaf_state(0, list(LeafState).index(other)) is LEAF_TABLE[other, event]
     else:
         with pytest.raises(InvariantError):
             states.apply(event, 0, mask)
@@ -188,7 +198,7 @@ class NaiveLeaves:
 @given(st.data())
 def test_masks_do_what_the_table_does_leaf_by_leaf(data: st.DataObject) -> None:
     nodes, leaves = data.draw(st.integers(1, 3), "nodes"), data.draw(st.sampled_from([1, 2, 4, 8, 70]), "leaves")
-    masks, naive = LeafStates(nodes), NaiveLeaves(nodes, leaves)
+    masks, naive = free_leaves(nodes, leaves), NaiveLeaves(nodes, leaves)
     for _ in range(data.draw(st.integers(1, 40), "events")):
         event = data.draw(st.sampled_from(LeafEvent))
         node = data.draw(st.integers(0, nodes - 1))

@@ -5,13 +5,13 @@ The books know only what the contract says: what was asked, decided, committed a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from hived import Bind, Cluster, Preempt, Request, RequestError, Wait
+from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait
 from hived.cluster.decisions import Decision, PodPlacement
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec, spec_from_dict
@@ -79,8 +79,8 @@ class Driver:
         #: check everything after every step; otherwise only the decisions
         self.careful = careful
         self.lines: list[str] = []
-        sink: Callable[[str], None] | None = self.lines.append if log else None
-        self.cluster = cluster or Cluster.from_spec(spec, log=sink)
+        opened = RecordedCluster.from_spec(spec, self.lines.append) if log else Cluster.from_spec(spec)
+        self.cluster = cluster or opened
         self.hardware = Hardware(compiled(spec))
         self.running: dict[str, Run] = {}
         self.preempting: dict[str, Reservation] = {}

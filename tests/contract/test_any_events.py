@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hived import Bind, Cluster, Member, Preempt, Request, RequestError, Wait
 from hived.cluster.decisions import Decision
-from hived.cluster.replay import replay
+from hived.events.replay import replay
 from hived.spec import ClusterSpec
 
 from ..strategies import feasible_specs

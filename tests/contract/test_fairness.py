@@ -114,18 +114,6 @@ def test_a_share_used_up_is_reported_with_its_numbers() -> None:
     assert (reason.vc, reason.need, reason.held, reason.share) == ("b", 1, 4, 4)
 
 
-@pytest.mark.parametrize("greedy", [{"n0", "n1"}, {"n1", "n2"}, {"n0", "n2"}])
-def test_a_guaranteed_request_takes_from_who_is_above_its_share(greedy: set[str]) -> None:
-    driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
-    for node in ("n0", "n1", "n2"):
-        vc = "a" if node in greedy else "b"
-        driver.bind(lent(f"{vc}-{node}", vc, 4), suggested=[node])
-    decision = driver.run(wants("job", "c", 4))
-    assert isinstance(decision, Preempt)
-    assert decision.victims[0].startswith("a-")
-    assert held(driver) == {"a": 4, "b": 4}
-
-
 @pytest.mark.parametrize("weights", [{"a": 1, "b": 4, "c": 1}, {"a": 2, "b": 8, "c": 1}])
 def test_above_the_share_is_by_weight_and_not_by_number(weights: dict[str, float]) -> None:
     driver = Driver(flat({"a": 1, "b": 3, "c": 1}, weights=weights))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived import Bind, Preempt, Request, Wait
+from hived import Bind, Preempt, Wait
 from hived.cluster.reasons import ReasonKind
 
 from .driver import Driver
@@ -233,16 +231,13 @@ def test_between_hosts_too_the_fewest_gpus_of_groups_that_end_are_lost() -> None
 
 
 @pytest.mark.parametrize("offered", [None, [f"n{i}" for i in range(7)]])
-@pytest.mark.parametrize("ask", [lent, wants])
-def test_a_gang_on_several_hosts_ends_the_fewest_gpus_over_all_of_them(
-    ask: Callable[..., Request], offered: list[str] | None
-) -> None:
+def test_a_gang_on_several_hosts_ends_the_fewest_gpus_over_all_of_them(offered: list[str] | None) -> None:
     """Its pods may have the nodes of one gang, or of two single groups: not one of each."""
     driver = Driver(flat({"a": 4, "b": 4}, size=8))
     driver.bind(wants("full", "b", (4, 8)), suggested=["n4", "n5", "n6", "n7"])
-    driver.bind(ask("first", "a", 8), suggested=["n0"])
-    driver.bind(ask("pair", "a", (2, 8)), suggested=["n1", "n2"])
-    driver.bind(ask("last", "a", 8), suggested=["n3"])
+    driver.bind(wants("first", "a", 8), suggested=["n0"])
+    driver.bind(wants("pair", "a", (2, 8)), suggested=["n1", "n2"])
+    driver.bind(wants("last", "a", 8), suggested=["n3"])
     decision = driver.preempt(wants("high", "a", (2, 8), priority=5), offered)
     assert decision.victims in {("pair",), ("first", "last")}
 
@@ -255,26 +250,6 @@ def test_beside_a_group_that_ends_on_another_host_anyway_nobody_ends() -> None:
     driver.bind(wants("six", "a", 2, 1, 3), suggested=["n1", "n2"])
     driver.bind(wants("right", "a", 4), suggested=["n3"])
     assert driver.preempt(wants("high", "a", 2, 4, priority=5)).victims == ("six",)
-
-
-@pytest.mark.parametrize(
-    ("loans", "gpus", "victims"),
-    [
-        ([("gang", 1, 8), ("pair", 2, 0)], 8, {"pair"}),  # one GPU of nine, or two of two
-        ([("four", 4, 0), ("two", 2, 0), ("more", 2, 0)], 2, {"two"}),  # in one node: a half costs as much as the other
-    ],
-)
-def test_of_loans_too_the_fewest_gpus_of_groups_that_end_are_lost(
-    loans: list[tuple[str, int, int]], gpus: int, victims: set[str]
-) -> None:
-    nodes = 3 if gpus == 8 else 1
-    driver = Driver(flat({"a": nodes}, size=8))
-    for number, (name, here, elsewhere) in enumerate(loans):
-        members = [here, elsewhere] if elsewhere else [here]
-        home = f"n{2 * number}" if gpus == 8 else "n0"
-        driver.bind(lent(name, "a", *members), suggested=[home, "n1"] if elsewhere else [home])
-    decision = driver.preempt(wants("high", "a", gpus))
-    assert set(decision.victims) == victims
 
 
 @pytest.mark.parametrize("members", [(4, 8), (8, 4)])

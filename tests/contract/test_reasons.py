@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TypeVar
 
 import pytest
 
-from hived import Bind, Cluster, Preempt, Request, RequestError, Wait
+from hived import Bind, Preempt, Request, Wait
 from hived.cluster.reasons import (
     BadHardware,
     BehindOthers,
@@ -19,7 +18,6 @@ from hived.cluster.reasons import (
     VcExhausted,
     WaitingForGang,
 )
-from hived.cluster.replay import replay
 
 from .driver import Driver
 from .specs import flat, lent, racks, wants
@@ -222,53 +220,6 @@ def test_a_plan_does_not_change_where_the_next_group_goes() -> None:
     assert placed[0] == placed[1]
 
 
-def a_day(driver: Driver) -> None:
-    """Some of everything."""
-    driver.bind(wants("low", "a", 4, lazy_preemption=True))
-    driver.bind(lent("loan", "b", 4))
-    driver.run(wants("high", "a", 4, priority=3))
-    idle = sorted(set(driver.hardware.nodes) - {pod.node for run in driver.running.values() for pod in run.pods})
-    driver.set_node(idle[0], healthy=False)
-    driver.run(wants("theirs", "b", 2))
-    driver.wait(wants("large", "a", (2, 4)))
-    driver.preempt(wants("top", "a", 4, priority=9))
-    driver.cancel("top")
-    driver.set_device(idle[0], 1, healthy=True)
-    driver.cluster.reconfigure(flat({"a": 1, "b": 1}, spare=3))
-    driver.check()
-
-
-def test_every_call_is_one_line_of_json_and_the_lines_are_the_cluster() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
-    a_day(driver)
-    assert all("\n" not in line.rstrip("\n") for line in driver.lines)
-    assert all(isinstance(json.loads(line), dict) for line in driver.lines)
-    again = replay(driver.lines, Cluster)
-    assert again.snapshot() == driver.cluster.snapshot()
-    assert again.records() == driver.cluster.records()
-    again.validate()
-
-
-def test_a_replay_that_is_logged_gives_the_same_lines() -> None:
-    lines: list[list[str]] = []
-    for _ in range(2):
-        driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
-        a_day(driver)
-        lines.append(driver.lines)
-    assert lines[0] == lines[1]
-
-
-def test_the_log_can_be_cut_anywhere() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
-    seen = [(len(driver.lines), driver.cluster.snapshot())]
-    for i, gpus in enumerate((1, 3, 2, 4)):
-        driver.run(wants(f"job-{i}", "ab"[i % 2], gpus, priority=i))
-        seen.append((len(driver.lines), driver.cluster.snapshot()))
-    for count, snapshot in seen:
-        if count:
-            assert replay(driver.lines[:count], Cluster).snapshot() == snapshot
-
-
 def test_a_group_in_the_way_on_bad_hardware_is_no_exhaustion_by_nobody() -> None:
     """high runs on a node that broke: a higher group gets a placement elsewhere, or is told of the bad hardware."""
     driver = Driver(flat({"a": 1}))
@@ -276,18 +227,3 @@ def test_a_group_in_the_way_on_bad_hardware_is_no_exhaustion_by_nobody() -> None
     driver.set_node("n0", healthy=False)
     reason = only(driver.wait(wants("top", "a", 4, priority=9)), BadHardware)
     assert (reason.leaf_cells, reason.nodes) == (4, ("n0",))
-
-
-def test_a_refusal_of_an_old_decision_is_replayed_as_it_was() -> None:
-    """Three decisions that look alike: one kept, one carried out, one only told where the group runs."""
-    driver = Driver(flat({"a": 2}, spare=1), log=True)
-    job = lent("job", "a", 2)
-    old = driver.ask(job)
-    driver.bind(job)
-    driver.ask(job)
-    driver.release("job")
-    driver.bind(wants("other", "a", 4))
-    with pytest.raises(RequestError):
-        driver.cluster.commit(old)
-    again = replay(driver.lines, Cluster)
-    assert again.snapshot() == driver.cluster.snapshot()

@@ -8,10 +8,10 @@ import pytest
 
 from hived import Bind, Cluster, RequestError, Wait
 from hived.cluster import suggested
-from hived.cluster.binding import Binder
+from hived.cluster.binding import Binding
+from hived.cluster.pool import Pool
 from hived.cluster.reasons import NotSuggested
 from hived.cluster.suggested import Suggested
-from hived.cluster.tenancy import Tenancy
 
 from .driver import Driver
 from .specs import flat, lent, wants
@@ -54,8 +54,8 @@ def test_the_free_choice_is_taken_where_it_lies_on_the_nodes_that_are_left(monke
     tried: list[int] = []
     cells = Suggested.cells
 
-    def counted(self: Suggested, tenancy: Tenancy, host: int, mask: int) -> Iterator[int]:
-        for cell in cells(self, tenancy, host, mask):
+    def counted(self: Suggested, pool: Pool, host: int, mask: int) -> Iterator[int]:
+        for cell in cells(self, pool, host, mask):
             tried.append(cell)
             yield cell
 
@@ -73,13 +73,13 @@ def test_where_it_does_not_only_as_many_cells_are_tried_as_it_takes(monkeypatch:
     cluster = Cluster.from_spec(flat({"a": 100, "b": 100}))
     cluster.commit(cluster.schedule(wants("other", "b", (50, 4))))
     tried: list[int] = []
-    can_stand = Binder.can_stand
+    can_stand = Binding.can_stand
 
-    def counted(self: Binder, host: int, cell: int) -> bool:
+    def counted(self: Binding, host: int, cell: int) -> bool:
         tried.append(cell)
         return can_stand(self, host, cell)
 
-    monkeypatch.setattr(Binder, "can_stand", counted)
+    monkeypatch.setattr(Binding, "can_stand", counted)
     request = wants("job", "a", 4)
     free = cluster.plan(request).decision
     assert isinstance(free, Bind)
@@ -106,7 +106,7 @@ def test_excluded_nodes_are_those_that_are_not_suggested() -> None:
     assert isinstance(found, Bind)
     assert found.placement.pods[0].node == "n1"
     assert cluster.plan(wants("small", "a", 4), ["n0", "n1"], ["n0"]).decision == found
-    cluster.commit(cluster.schedule(wants("other", "a", 1), ["n2"]))  # so that the decision is worked out again
+    cluster.schedule(wants("other", "a", 1), ["n2"])  # so that the decision is worked out again
     cluster.commit(found)
     with pytest.raises(RequestError, match="names of nodes") as caught:
         cluster.schedule(wants("wrong", "a", 1), excluded_nodes="n1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hived import Bind, Preempt, RequestError
-from hived.cluster.offers import OFFERS
 from hived.cluster.states import GroupState
 
 from .driver import Driver
@@ -121,10 +120,15 @@ def test_of_two_lazy_groups_only_the_one_in_the_way_has_to_go() -> None:
     assert len(decision.victims) == 1
 
 
-def test_only_the_latest_offers_to_a_group_are_kept() -> None:
-    driver = Driver(flat({"a": 1}, spare=OFFERS))
-    nodes = [f"n{i}" for i in range(OFFERS + 1)]
-    offers = [driver.ask(wants("job", "a", 1), [node]) for node in nodes]
-    with pytest.raises(RequestError, match="was not offered this"):
-        driver.cluster.commit(offers[0])
-    driver.commit(offers[1])
+def test_an_answer_before_the_last_one_is_decided_again_while_nothing_has_changed() -> None:
+    driver = Driver(flat({"a": 3}))
+    first, second, third = (driver.ask(wants("job", "a", 1), [node]) for node in ("n0", "n1", "n2"))
+    driver.commit(second)
+    for late in (first, third):
+        with pytest.raises(RequestError, match="another placement"):
+            driver.cluster.commit(late)
+    driver.release("job")
+    for late in (first, second, third):
+        with pytest.raises(RequestError, match="out of date"):
+            driver.cluster.commit(late)
+    driver.check()

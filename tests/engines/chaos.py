@@ -30,7 +30,7 @@ from pathlib import Path
 
 import httpx
 
-from hived import Cluster, replay
+from hived import RecordedCluster, replay
 from hived.engines.local.jobs import Job, spec_from
 from hived.engines.local.marks import MARK
 from hived.engines.local.model import Event, JobState
@@ -262,7 +262,7 @@ class Chaos:
         for (line,) in [*db.execute("SELECT line FROM decisions ORDER BY seq"), ("",)]:
             if life and (not line or '"is":"Opened"' in line[:60]):
                 logged: list[str] = []
-                replay(life, lambda spec, logged=logged: Cluster(spec, log=logged.append))  # type: ignore[misc]
+                replay(life, lambda spec, logged=logged: RecordedCluster(spec, logged.append))  # type: ignore[misc]
                 if logged != life:
                     self.found.append("a life of the core does not replay")
                 self.counts["lives"] += 1

@@ -17,7 +17,7 @@ from hived.engines.local.model import Event, JobSpec, JobState
 from hived.engines.local.occupancy import Occupancy
 from hived.engines.local.turns import StartTasks, StopTasks, WakeAt
 from hived.engines.places import places
-from hived.policies import YarnCS
+from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 
 #: vision has a socket of 4, speech and research a pair each, of 8 devices

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from hived import Cluster, ConflictError, InfeasibleError, RequestError, replay
+from hived import ConflictError, InfeasibleError, RecordedCluster, RequestError, replay
 from hived.engines.local import engine as engine_module
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
@@ -532,7 +532,7 @@ def test_the_decisions_of_every_life_replay_and_jobs_are_what_their_events_say(l
     assert len(opened) == 2
     for life in opened:
         logged: list[str] = []
-        replay(life, lambda spec, logged=logged: Cluster(spec, log=logged.append))  # type: ignore[misc]
+        replay(life, lambda spec, logged=logged: RecordedCluster(spec, logged.append))  # type: ignore[misc]
         assert logged == life
     events = lives.events()
     assert [event.seq for event in events] == list(range(1, len(events) + 1))

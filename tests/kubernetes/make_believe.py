@@ -8,7 +8,7 @@ mind is re-derived (``validate``), and books that know bound pods' annotations a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from random import Random
@@ -26,7 +26,7 @@ from hived.engines.kubernetes.mind import Mind
 from hived.engines.kubernetes.objects import Condition, Node, Pod, PodSpec, PodStatus
 from hived.engines.kubernetes.turns import Annotate, Bind, Binding, Evict, Instruction, Tell, Wake
 from hived.errors import ConflictError, NotFoundError
-from hived.policies import YarnCS
+from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from .pods import Device, devices_of, labelled, node, node_names, on, pod, terminating
@@ -46,7 +46,7 @@ class Sent:
 class World:
     """Facts by its methods; every one of them ends with :meth:`settle`, which checks all."""
 
-    def __init__(self, spec: ClusterSpec, seed: int = 0, cluster: type[Cluster] = Cluster) -> None:
+    def __init__(self, spec: ClusterSpec, seed: int = 0, cluster: Callable[[ClusterSpec], Cluster] = Cluster) -> None:
         self.spec = spec
         self.random = Random(seed)
         self._cluster = cluster

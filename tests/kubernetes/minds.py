@@ -23,7 +23,7 @@ from hived.engines.kubernetes.objects import (
     PodSpec,
     Resources,
 )
-from hived.policies import YarnCS
+from hived.scheduling import YarnCS
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 

@@ -197,6 +197,7 @@ def test_pods_go_where_they_are_told() -> None:
         "priorityClassName": "",
         "evictAfter": "0.5",
         "evictPatience": 60,
+        "eventLog": "-",
         "listen": {"host": "[::]", "port": 9999},
     }
     pod = stateful_set(values)["spec"]["template"]["spec"]
@@ -204,7 +205,8 @@ def test_pods_go_where_they_are_told() -> None:
     assert pod["tolerations"] == tolerations
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     assert "priorityClassName" not in pod
-    assert {"--evict-after=0.5", "--evict-patience=60", "--listen=[::]:9999"} <= set(pod["containers"][0]["args"])
+    arguments = {"--evict-after=0.5", "--evict-patience=60", "--listen=[::]:9999", "--event-log=-"}
+    assert arguments <= set(pod["containers"][0]["args"])
     assert scheduler_config(values)["extenders"][0]["urlPrefix"] == "http://hived.hived.svc:9999/v1/extender"
 
 
@@ -213,7 +215,14 @@ def test_pods_go_where_they_are_told() -> None:
     [
         {},
         {"replicas": 1},
-        {**TLS, "token": {"secretName": "secret"}, "evictAfter": 300, "evictPatience": "9", "existingSpec": "ours"},
+        {
+            **TLS,
+            "token": {"secretName": "secret"},
+            "evictAfter": 300,
+            "evictPatience": "9",
+            "eventLog": "-",
+            "existingSpec": "ours",
+        },
     ],
     ids=["default", "one", "everything"],
 )
@@ -252,6 +261,7 @@ def test_the_schema_knows_all_values() -> None:
         {"evictAfter": 0},
         {"evictAfter": "soon"},
         {"evictPatience": 0},
+        {"eventLog": "/somewhere/without/a/volume"},
     ],
     ids=json.dumps,
 )

@@ -64,6 +64,7 @@ FLAGS = {
     "--token-file",
     "--evict-after",
     "--evict-patience",
+    "--event-log",
 }
 
 OBJECTS = by_key(in_folder(PLAIN))

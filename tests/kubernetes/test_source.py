@@ -15,6 +15,7 @@ from hived.cluster.cluster import Cluster
 from hived.engines.kubernetes import keys
 from hived.engines.kubernetes.explaining import reasons
 from hived.engines.kubernetes.gangs import Gang, GangState
+from hived.engines.kubernetes.mind import Mind
 from hived.errors import InvariantError, NotFoundError
 from hived.server import pictures
 from hived.server.dashboard import dashboard_routes
@@ -525,6 +526,10 @@ class Asked(World):
     def cluster(self) -> Cluster:
         return self.known.cluster
 
+    def decides(self) -> Mind:
+        """The mind, as an engine that leads has it."""
+        return self.known
+
 
 def test_the_status_is_told_when_sharing_safety_is_broken_and_says_so() -> None:
     world = Asked()
@@ -540,6 +545,20 @@ def test_the_status_is_told_when_sharing_safety_is_broken_and_says_so() -> None:
     world.known.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
     told = service.status()
     assert (told.safety_margin, told.guaranteed) == (-1, 4)
+
+
+def test_who_made_a_group_opportunistic_by_a_lazy_preemption_is_told_with_the_time() -> None:
+    world = Asked()
+    service = EngineService(world, may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
+    pods = {vc.name: vc.reserved for vc in service.status().vcs}["vision"] // 4
+    low = world.runs("vision", 4, pods, lazy=True)
+    assert service.lazy_preemption(low.name) is None
+    world.now += 10
+    high = world.runs("vision", 4, pods, priority=1)
+    assert not low.guaranteed
+    assert service.lazy_preemption(low.name) == (high.name, "1970-01-01T00:16:50Z")
+    assert service.lazy_preemption(high.name) is None
+    assert service.lazy_preemption("nobody") is None
 
 
 def test_reserved_gpus_that_are_bad_are_told_apart_from_safety() -> None:

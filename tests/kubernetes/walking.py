@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 import yaml
-from msgspec.structs import replace
+from msgspec.structs import replace as changed
 
+from hived import Cluster, RecordedCluster, replay
 from hived.cluster.requests import Member
 from hived.engines.kubernetes import keys
 from hived.engines.kubernetes.gangs import GangState
@@ -31,15 +32,21 @@ class Walk:
     """Everybody at once, by dice."""
 
     def __init__(self, spec: ClusterSpec, seed: int, others: Iterable[ClusterSpec] = (), rough: bool = True) -> None:
-        self.world = World(spec, seed)
+        #: the event log of each life of the core
+        self.lives: list[list[str]] = []
+        self.world = World(spec, seed, self._recorded)
         self.random = Random(seed + 1)
         self.others = list(others)
         #: whether somebody meddles with what HiveD has written
         self.rough = rough
         self.numbers = count(1)
 
+    def _recorded(self, spec: ClusterSpec) -> Cluster:
+        self.lives.append([])
+        return RecordedCluster(spec, self.lives[-1].append)
+
     def go(self, steps: int) -> None:
-        """So many events, and quiet."""
+        """So many events, and quiet; the event log of each life gives the same decisions."""
         for step in range(steps):
             self.world.now += self.random.choice([0.1, 0.5, 1.0, 3.0])
             event = self.event()
@@ -48,6 +55,8 @@ class Walk:
         self.world.quiet()
         self.world.restart()
         self.world.quiet()
+        again = [replay(life, Cluster) for life in self.lives]
+        assert again[-1].snapshot() == self.world.mind.cluster.snapshot()
 
     def event(self) -> Callable[[], None]:
         """What happens next."""
@@ -124,7 +133,7 @@ class Walk:
             made = [pod(f"{name}-{i}", gpus, vc, created=created, owner=job, more=labels) for i in range(size)]
             if members is not None and len(members) > 1:
                 made.append(pod(f"{name}-head", 1, vc, created=created, owner=job, more=labels))
-        fresh = [replace(one, metadata=replace(one.metadata, uid=f"{one.key}#{number}")) for one in made]
+        fresh = [changed(one, metadata=changed(one.metadata, uid=f"{one.key}#{number}")) for one in made]
         taken = {there.key for there in world.pods.values()}
         world.create(*(one for one in fresh if one.key not in taken), members=members, deliver=dice.random() < 0.5)
 
@@ -181,7 +190,7 @@ class Walk:
     def _end(self, uid: str) -> None:
         there, world = self.world.pods[uid], self.world
         if there.spec.node_name and self.random.random() < 0.4:
-            world.write(replace(there, status=PodStatus(phase=self.random.choice(["Succeeded", "Failed"]))))
+            world.write(changed(there, status=PodStatus(phase=self.random.choice(["Succeeded", "Failed"]))))
             return
         world.delete(uid)
         if self.random.random() < 0.5 and uid not in world.pods:

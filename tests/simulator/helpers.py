@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hived.policies import Scheduler
-from hived.simulator import Options, Preempted, Results, Scheme, run_experiment
+from hived.scheduling import Scheduler
+from hived.simulator import Options, Preempted, Results, Sharing, run_experiment
 from hived.simulator.output import write_cluster, write_jobs, write_runs
 from hived.simulator.traces import compress_clock, read_trace
 from hived.spec import load_spec
@@ -81,7 +81,7 @@ def simulated(
     spec, trace = _file(spec, folder / "spec.yaml"), _file(trace, folder / "trace.csv")
     until = None if until_s is None else round(until_s * 1000)
     options = Options(
-        schemes=tuple(map(Scheme, schemes)),
+        schemes=tuple(map(Sharing, schemes)),
         opportunistic=opportunistic,
         preempted=Preempted(preempted),
         until_ms=until,

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.policies import Scheduler
+from hived.scheduling import Scheduler
 
 from .helpers import simulated
 from .strategies import Case, cases

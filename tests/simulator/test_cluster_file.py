@@ -115,6 +115,6 @@ def test_every_placement_is_in_the_cluster_of_its_scheme(case: Case) -> None:
         }
         held = {gpu for _, run in found[scheme].all_runs() for gpu in run.held}
         assert {(unquote(node), device) for node, device in held} <= known
-        cluster = found.results.clusters[list(schemes).index(scheme)]
-        assert sum(map(len, cluster.node_sizes())) == sum(len(chain["nodes"]) for chain in chains)
-        assert sum(map(sum, cluster.node_sizes())) == len(known)
+        sizes = found.results.node_sizes[list(schemes).index(scheme)]
+        assert len(sizes) == sum(len(chain["nodes"]) for chain in chains)
+        assert sum(sizes.values()) == len(known)

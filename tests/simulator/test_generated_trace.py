@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hived.policies import Scheduler
+from hived.scheduling import Scheduler
 from hived.simulator.traces import TABLE1, generate_table1, write_trace
 from hived.spec import spec_from_quotas
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.simulator.experiment import Scheme
+from hived.simulator import Sharing
 from hived.simulator.metrics import anomalies, comparable_jobs, interval_means, queues, series, window_means
 
 from .hardware import read_hardware
@@ -84,8 +84,8 @@ def shares(experiment: Experiment, scheme: str, low: int, high: int) -> tuple[fl
     return float(held / whole), float(lent / whole), float(unable / nodes), float(partly / nodes)
 
 
-@pytest.mark.parametrize("scheme", list(Scheme))
-def test_the_series_are_what_the_files_say(experiment: Experiment, scheme: Scheme) -> None:
+@pytest.mark.parametrize("scheme", list(Sharing))
+def test_the_series_are_what_the_files_say(experiment: Experiment, scheme: Sharing) -> None:
     results = experiment.results
     record = next(record for record in results.records if record.scheme == scheme.value)
     found = series(results, record, bin_ms=50_000)

@@ -1,6 +1,6 @@
 """Cells: hierarchies, the buddy cell allocator, and what is free inside and among hosts. Pure."""
 
-from .allocator import BuddyAllocator
+from .buddy import BuddyAllocator
 from .gangs import Found, count_fitting, find
 from .hierarchy import Hierarchy
 from .hosts import HostClass, HostIndex, Rank, Ranking
@@ -8,9 +8,7 @@ from .index_set import IndexSet
 from .inside import Demand, Leaves, Need, apart, level_of, place
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
-from .siblings import Siblings
 from .space import Space
-from .whole_hosts import WholeHosts
 
 __all__ = [
     "BuddyAllocator",
@@ -27,9 +25,7 @@ __all__ = [
     "Rank",
     "Ranking",
     "Shape",
-    "Siblings",
     "Space",
-    "WholeHosts",
     "apart",
     "assert_safe",
     "count_fitting",

@@ -14,13 +14,15 @@ class Hierarchy:
     children are the top cells, so that the top level needs no case of its own.
     """
 
-    __slots__ = ("count", "fanout", "gpus", "node_level", "node_size", "nodes", "shape", "spec", "top")
+    __slots__ = ("count", "fanout", "gpus", "names", "node_level", "node_size", "nodes", "shape", "spec", "top")
 
     def __init__(self, spec: ChainSpec) -> None:
         #: what it was made from
         self.spec = spec
         #: the highest level
         self.top = len(spec.levels)
+        #: the spec's word for a cell
+        self.names = ["", *(level.cell_type for level in spec.levels)]
         #: leaves per cell
         self.gpus = [0, *(level.gpus for level in spec.levels)]
         #: cells per level; the root counts as level ``top + 1``
@@ -42,4 +44,4 @@ class Hierarchy:
 
     def name(self, level: int) -> str:
         """The spec's word for a cell at ``level``."""
-        return self.spec.levels[level - 1].cell_type
+        return self.names[level]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.replay import ReplayError
-from hived.cluster.replay import replay as carry_out
 from hived.errors import InputError
+from hived.events.replay import ReplayError
+from hived.events.replay import replay as carry_out
 from hived.words import counted
 
 from .console import messages
@@ -22,7 +23,10 @@ _OPENS = '{"is":"Opened",'
 
 
 def replay(
-    log: Annotated[Path, typer.Argument(help="What hived events --export wrote; - for standard input.")],
+    log: Annotated[
+        Path,
+        typer.Argument(help="What hived events --export or hived serve --event-log wrote; - for standard input."),
+    ],
 ) -> None:
     """Carry an event log out again, and compare every decision byte for byte.
 
@@ -33,20 +37,28 @@ def replay(
       hived events --export decisions.jsonl && hived replay decisions.jsonl
       hived events --export - | hived replay -
     """
-    starts = lines = 0
+    starts = line = 0
+
+    def numbered() -> Iterator[str]:
+        nonlocal line
+        for line, text in enumerate(_lines(log), 1):  # noqa: B007  # the number is for the messages below
+            yield text
+
+    def start_of(text: str) -> int:
+        nonlocal starts
+        starts += text.startswith(_OPENS)
+        return starts
+
     with messages().status("replaying") as status:
-        for first, part in _parts(_lines(log)):
+        for _, start in groupby(numbered(), start_of):
             try:
-                carry_out(part, Cluster)
-            except ReplayError as error:
-                # its numbers count from the start of the part
-                where = f"{log}:{first + error.number - 1}"
-                raise InputError(f"{where}: not the same: {error.what}\n  {error}") from None
-            starts, lines = starts + 1, first - 1 + len(part)
-            status.update(f"replaying: {counted(lines, 'line')}")
-    if not starts:
+                carry_out(start, Cluster)
+            except ReplayError as error:  # its numbers count from the start
+                raise InputError(f"{log}:{line}: not the same: {error.what}\n  {error}") from None
+            status.update(f"replaying: {counted(line, 'line')}")
+    if not line:
         raise InputError(f"{log}: is empty; export a log with: hived events --export FILE")
-    typer.echo(f"{counted(lines, 'line')} of {counted(starts, 'start')} of an engine: byte for byte the same")
+    typer.echo(f"{counted(line, 'line')} of {counted(starts, 'start')} of an engine: byte for byte the same")
 
 
 def _lines(log: Path) -> Iterator[str]:
@@ -60,15 +72,3 @@ def _lines(log: Path) -> Iterator[str]:
         raise InputError(f"{log}: cannot be read ({error.strerror}); give what hived events --export wrote") from None
     except UnicodeDecodeError:
         raise InputError(f"{log}: is no event log (not UTF-8); give what hived events --export wrote") from None
-
-
-def _parts(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """The log of each start: the number of its first line (1-based), and its lines."""
-    first, part = 1, []  # type: int, list[str]
-    for number, line in enumerate(lines, 1):
-        if line.startswith(_OPENS) and part:
-            yield first, part
-            first, part = number, []
-        part.append(line)
-    if part:
-        yield first, part

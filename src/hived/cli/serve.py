@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from hived.errors import InputError
+from hived.events.file import LogFile
 from hived.installed import command_for
 
 from .addresses import address
@@ -122,6 +124,15 @@ def kubernetes(
         ),
     ] = 30.0,
     log_format: Annotated[LogFormat, typer.Option(help="The log, on standard error.")] = LogFormat.TEXT,
+    event_log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write every decision to the end of this file, a line of JSON each, for hived replay; - for standard "
+            "output.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Answer kube-scheduler: where pods go, who waits and why, who has to go.
 
@@ -148,9 +159,10 @@ def kubernetes(
             raise
         raise InputError(f"{error.name} is not installed: {command_for('kubernetes')}") from None
     set_up_logs(log_format.value)
+    log = None if event_log is None else LogFile(event_log, logging.getLogger("hived.kubernetes").warning)
     name = identity or os.environ.get("POD_NAME") or socket.gethostname()
     run = Serving(
-        spec, config_map, kubeconfig, context, where, host or [], token, tls, name, (evict_after, evict_patience)
+        spec, config_map, kubeconfig, context, where, host or [], token, tls, name, (evict_after, evict_patience), log
     )
     code = asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
     if code:

@@ -41,11 +41,13 @@ class Serving:
         tls: ssl.SSLContext | None,
         identity: str,
         evict: tuple[float, float],
+        event_log: Callable[[str], None] | None,
     ) -> None:
         self._spec, self._config_map, self._kubeconfig, self._context = spec, config_map, kubeconfig, context
         self._listen, self._hosts, self._token, self._tls = listen, hosts, token, tls
         self._identity = identity
         self._evict_after, self._evict_patience = evict
+        self._event_log = event_log
 
     async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> int:
         """The exit code: 0 when told to stop. Raises what it cannot go on with."""
@@ -130,6 +132,7 @@ class Serving:
             elect=elect if lease is not None else None,
             own_pod=(namespace, pod) if pod and namespace else None,
             counts=counts,
+            event_log=self._event_log,
         )
 
     def _greet(self, at: tuple[str, int] | None) -> None:

@@ -14,14 +14,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hived.cluster import check_feasible
+from hived.cluster import Sharing, check_feasible
 from hived.errors import InputError
 from hived.simulator.experiment import (
     Options,
     PolicyName,
     Preempted,
     Results,
-    Scheme,
     check_tenants,
     run_experiment,
     some,
@@ -67,7 +66,7 @@ def simulate(
         ),
     ] = None,
     scheme: Annotated[
-        list[Scheme] | None,
+        list[Sharing] | None,
         typer.Option(help="Sharing scheme; again for more. Without: all three.", show_default=False),
     ] = None,
     policy: Annotated[
@@ -117,7 +116,7 @@ def simulate(
     check_tenants(cluster, loaded)
     _check_shown(cluster, tenant or [])
     options = Options(
-        tuple(dict.fromkeys(scheme)) if scheme else tuple(Scheme),
+        tuple(dict.fromkeys(scheme)) if scheme else tuple(Sharing),
         tuple(dict.fromkeys(policy)) if policy else (PolicyName.YARN_CS,),
         not no_opportunistic,
         preempted,
@@ -219,7 +218,7 @@ def _tenant_table(runs: list[RunReport]) -> Table:
     table.add_column("jobs", justify="right")
     for run in runs:
         table.add_column(run.scheme, justify="right")
-    shared = [run for run in runs if run.scheme != Scheme.PRIVATE.value and run.overall.anomalies is not None]
+    shared = [run for run in runs if run.scheme != Sharing.PRIVATE.value and run.overall.anomalies is not None]
     for run in shared:
         table.add_column(f"{run.scheme}/private", justify="right")
     for run in shared:

@@ -1,23 +1,24 @@
-"""VCs on a physical cluster, and the two schemes they are compared with: private clusters and quotas. Pure."""
+"""Who has which leaf cells: the contract of the core (:class:`Cluster`), and everything behind it. Pure."""
 
-from .allocation import Allocation, ClusterView, Grant, Kind, Part, Place, Spots
+from .cluster import Cluster
+from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
 from .feasibility import Shortage, check_feasible, initial_safety, shortages
-from .schemes import HivedCluster, NamedPlacement, PrivateClusters, QuotaCluster, SharedCluster
+from .requests import OPPORTUNISTIC, Member, Request
+from .sharing import Sharing
 
 __all__ = [
-    "Allocation",
-    "ClusterView",
-    "Grant",
-    "HivedCluster",
-    "Kind",
-    "NamedPlacement",
-    "Part",
-    "Place",
-    "PrivateClusters",
-    "QuotaCluster",
-    "SharedCluster",
+    "OPPORTUNISTIC",
+    "Bind",
+    "Cluster",
+    "Decision",
+    "Member",
+    "Placement",
+    "PodPlacement",
+    "Preempt",
+    "Request",
+    "Sharing",
     "Shortage",
-    "Spots",
+    "Wait",
     "check_feasible",
     "initial_safety",
     "shortages",

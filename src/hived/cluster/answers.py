@@ -9,41 +9,65 @@ from .decisions import Bind, Preempt
 from .demands import Demand
 from .dooming import see_bad
 from .groups import Group
-from .plans import Plan
-from .requests import Request
+from .parts import Part
+from .requests import EVERY_NODE, Asked, Given, Request
 from .state import State
 from .states import GroupState
 from .suggested import Suggested
 
 #: what a group cannot change while it has its placement
-FIXED = ("vc", "priority", "members", "leaf_cell_type", "pinned_cell_id", "within", "soft_affinity", "lazy_preemption")
+FIXED = (
+    "vc",
+    "priority",
+    "members",
+    "leaf_cell_type",
+    "pinned_cell_id",
+    "within",
+    "soft_affinity",
+    "lazy_preemption",
+    "whole_nodes",
+)
 
 
-def plan_for(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> Plan | None:
-    """How ``request`` could be placed now, None when it has to wait. What is bound for it stays bound."""
+def admitted(
+    state: State,
+    request: Request,
+    demand: Demand,
+    suggested: Suggested | None,
+    now: float,
+    near: tuple[Part, ...] = (),
+    idle: bool = False,
+) -> Group | None:
+    """The group of ``request``, placed and admitted in the open transaction; None, and none open: it has to wait.
+
+    ``near``: where it ran, and would stay; ``idle``: no opportunistic group is to end for it.
+    """
     see_bad(state)
-    place = opportunistic.place if request.opportunistic else guaranteed.place
-    plan = place(state, request, demand, suggested)
-    if plan is not None:
-        plan.version = state.version
-        if suggested is not None:
-            plan.suggested = suggested.given
-    return plan
+    group = Group(request, demand.tenant, now)
+    group.near = near
+    if request.priority >= 0:
+        found = guaranteed.place(state, group, demand, suggested)
+    else:
+        found = (opportunistic.on_idle if idle else opportunistic.place)(state, group, demand, suggested)
+    if not found:
+        return None
+    state.admit(group)
+    return group
 
 
-def offer(state: State, plan: Plan) -> Bind | Preempt:
-    """The answer that a plan makes. O(pods)."""
-    hierarchy = state.floors[plan.chain].chain.hierarchy
-    level = state.level(plan)
-    within = hierarchy.name(level) if level else None
-    name = plan.request.group
-    downgraded = tuple([group.name for group in plan.downgraded])
-    overtaken = tuple([group.name for group in plan.overtaken])
-    placement = state.placement(plan)
-    if plan.victims:
-        victims = tuple([group.name for group in plan.victims])
-        return Preempt(name, placement, victims, within, plan.relaxed, downgraded, overtaken)
-    return Bind(name, placement, within, plan.relaxed, downgraded, overtaken)
+def offer(state: State, group: Group, given: Given = EVERY_NODE, idle: bool = False) -> Bind | Preempt:
+    """The answer that a group admitted in the open transaction makes; ``given``, ``idle``: as asked. O(pods)."""
+    within = state.chains[group.chain].chain.names[group.level] if group.level else None
+    assert group.placement is not None
+    asked = Asked(group.request, given, group.since, state.version, group.near, idle)
+    if not (group.victims or group.downgraded or group.overtaken):  # the common case
+        return Bind(group.name, group.placement, within, group.relaxed, (), (), asked)
+    downgraded = tuple([other.name for other in group.downgraded])
+    overtaken = tuple([other.name for other in group.overtaken])
+    if group.victims:
+        victims = tuple([other.name for other in group.victims])
+        return Preempt(group.name, group.placement, victims, within, group.relaxed, downgraded, overtaken, asked)
+    return Bind(group.name, group.placement, within, group.relaxed, downgraded, overtaken, asked)
 
 
 def again(state: State, group: Group) -> Bind | Preempt:
@@ -57,7 +81,7 @@ def again(state: State, group: Group) -> Bind | Preempt:
 
 
 def _within(state: State, group: Group) -> str | None:
-    return state.floors[group.chain].chain.hierarchy.name(group.level) if group.level else None
+    return state.chains[group.chain].chain.names[group.level] if group.level else None
 
 
 def refuse_another(group: Group, request: Request) -> None:

@@ -2,56 +2,59 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hived.errors import ensure
 
-from .anchoring import Anchoring
+if TYPE_CHECKING:
+    from .binding import Binding
 
 
-def check_bindings(binder: Anchoring) -> None:
+def check_bindings(binding: Binding) -> None:
     """Bound cells are exactly those in use or bad, each inside its parent's, no two on one. O(cells of the VC)."""
-    pool, hierarchy, allocator = binder.pool, binder.pool.hierarchy, binder.allocator
-    live = [0] * len(pool.cells)
-    if binder.pinned >= 0:
-        live[binder.pinned] = 1
+    virtual, hierarchy, allocator = binding.virtual, binding.virtual.hierarchy, binding.allocator
+    live = [0] * len(virtual.cells)
+    if binding.pinned >= 0:
+        live[binding.pinned] = 1
     taken: set[tuple[int, int]] = set()
-    for number, (level, parent) in enumerate(pool.cells):
-        physical = binder.bound[number]
-        if number < pool.hosts:
-            used = pool.free[number] != pool.shapes[number].full
-            in_use = physical >= 0 and number not in binder.anchored
-            ensure(in_use == (used or number == binder.pinned), f"host {number} is bound while in use")
+    for number, (level, parent) in enumerate(virtual.cells):
+        physical = binding.bound[number]
+        if number < virtual.hosts:
+            used = binding.free[number] != virtual.shapes[number].full
+            in_use = physical >= 0 and number not in binding.anchored
+            ensure(in_use == (used or number == binding.pinned), f"host {number} is bound while in use")
         if parent < 0:
-            ensure((physical < 0) == (number in binder.loose[level]), f"cell {number} is loose while unbound")
+            ensure((physical < 0) == (number in binding.loose[level]), f"cell {number} is loose while unbound")
         if physical < 0:
             continue
         ensure((level, physical) not in taken, f"physical cell {physical} of level {level} stands under one cell")
         taken.add((level, physical))
         if parent >= 0:
-            live[parent] += number not in binder.anchored
+            live[parent] += number not in binding.anchored
             above = physical // hierarchy.fanout[level + 1]
-            ensure(binder.bound[parent] == above, f"virtual cell {number} stands inside its parent's cell")
-            ensure(not allocator.siblings(level).available[physical], f"cell {physical} was taken")
+            ensure(binding.bound[parent] == above, f"virtual cell {number} stands inside its parent's cell")
+            ensure(not allocator.is_open(level, physical), f"cell {physical} was taken")
         else:
-            ensure(binder.owners.get((level, physical)) == (binder, number), f"cell {number} is known to stand there")
-        if number in binder.anchored:
+            ensure(binding.owners.get((level, physical)) == (binding, number), f"cell {number} is known to stand there")
+        if number in binding.anchored:
             ensure(allocator.is_bad(level, physical), f"anchored cell {number} stands on bad hardware")
-        if number >= pool.hosts and allocator.bad_leaves:
+        if number >= virtual.hosts and allocator.bad_leaves:
             for child in allocator.bad_children(level - 1, physical):
-                ensure(not allocator.siblings(level - 1).available[child], f"bad child {child} is anchored")
-    ensure(live == binder.live, "children in use per virtual cell")
-    for number, bound in enumerate(binder.bound):
-        if number >= pool.hosts:
-            in_use = bound >= 0 and number not in binder.anchored
+                ensure(not allocator.is_open(level - 1, child), f"bad child {child} is anchored")
+    ensure(live == binding.live, "children in use per virtual cell")
+    for number, bound in enumerate(binding.bound):
+        if number >= virtual.hosts:
+            in_use = bound >= 0 and number not in binding.anchored
             ensure(in_use == (live[number] > 0), f"virtual cell {number} is bound while a child is in use")
-    for host, inner in enumerate(binder.inner):
+    for host, inner in enumerate(binding.inner):
         if inner is None:
-            ensure(not pool.bad[host], f"host {host}: bad leaves are bound")
+            ensure(not binding.bad[host], f"host {host}: bad leaves are bound")
         else:
-            _check_inside(binder, host, inner)
+            _check_inside(binding, host, inner)
 
 
-def _check_inside(binder: Anchoring, host: int, inner: list[int]) -> None:
-    pool, shape = binder.pool, binder.pool.shapes[host]
+def _check_inside(binding: Binding, host: int, inner: list[int]) -> None:
+    virtual, shape = binding.virtual, binding.virtual.shapes[host]
     for cell, children in enumerate(shape.children):
         stands_on = [inner[c] for c in children if inner[c] >= 0]
         ensure(len(set(stands_on)) == len(stands_on), f"host {host}: inner cells stand apart")
@@ -59,14 +62,13 @@ def _check_inside(binder: Anchoring, host: int, inner: list[int]) -> None:
         ensure(all(at >= 0 and c in shape.children[at] for c in stands_on), f"host {host}: inner cells nest")
     for cell, leaves in enumerate(shape.masks):
         if cell and inner[cell] >= 0:
-            idle = pool.free[host] & ~pool.bad[host]
+            idle = binding.free[host] & ~binding.bad[host]
             ensure(leaves & idle != leaves, f"host {host}: inner cell {cell} is bound while in use")
-    if binder.bad:
-        node, part = divmod(binder.bound[host], pool.hierarchy.node_size // shape.leaves)
-        bad = binder.bad[node] >> part * shape.leaves & shape.full
-        stand = 0
-        for cell, leaves in enumerate(shape.masks):
-            if not shape.children[cell] and leaves & pool.bad[host]:
-                ensure(inner[cell] >= 0, f"host {host}: bad leaf {cell} is bound")
-                stand |= shape.masks[inner[cell]]
-        ensure(stand == bad, f"host {host}: its bad leaves stand on the bad ones")
+    node, part = divmod(binding.bound[host], virtual.hierarchy.node_size // shape.leaves)
+    bad = binding.bad_leaves[node] >> part * shape.leaves & shape.full
+    stand = 0
+    for cell, leaves in enumerate(shape.masks):
+        if not shape.children[cell] and leaves & binding.bad[host]:
+            ensure(inner[cell] >= 0, f"host {host}: bad leaf {cell} is bound")
+            stand |= shape.masks[inner[cell]]
+    ensure(stand == bad, f"host {host}: its bad leaves stand on the bad ones")

@@ -24,10 +24,9 @@ class CheckedCluster(Cluster):
     def __init__(
         self,
         spec: ClusterSpec,
-        log: Callable[[str], None] | None = None,
         on_safety: Callable[[tuple[LevelSafety, ...]], None] | None = None,
     ) -> None:
-        super().__init__(spec, log)
+        super().__init__(spec)
         self._on_safety = on_safety
         self._check()
 

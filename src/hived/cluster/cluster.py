@@ -9,32 +9,31 @@ then is refused. Everything else is an event that happened: groups end, nodes tu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, Self
 
-from hived.cells import LevelSafety, assert_safe
+from hived.cells import LevelSafety, Rank, assert_safe
 from hived.errors import InputError, RequestError
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import journal, looking, recovery
-from .answers import again, offer, plan_for, refuse_another
-from .decisions import Bind, Decision, Preempt, Wait
-from .demands import Demand
+from . import guaranteed, looking, recovery
+from .answers import admitted, again, offer, refuse_another
+from .decisions import Bind, Decision, Placement, Preempt, Wait
 from .dooming import see_bad
 from .groups import Group
 from .health import leaf_state, set_health
-from .inspecting import Inspection
 from .looking import GroupStatus, PlanAnswer
 from .names import Names
-from .obstacles import reasons
-from .offers import Offers
-from .plans import Plan
+from .obstacles import can_lend, never, reasons
+from .parts import Part
+from .pool import packed
 from .reasons import PreemptedBy, Reason
 from .reconfiguring import reconfigured
 from .recovery import Reconfiguration, Record
-from .replanning import replanned
-from .requests import Request
+from .replanning import moved
+from .requests import EVERY_NODE, Given, Request
+from .sharing import Sharing
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
 from .suggested import Suggested, nodes_named
@@ -43,8 +42,6 @@ from .suggested import Suggested, nodes_named
 REMEMBERED = 10_000
 
 MOST_SECONDS = 2**53  #: up to which a float tells one second from the next
-
-T = TypeVar("T")
 
 
 class Cluster:
@@ -57,28 +54,31 @@ class Cluster:
     :class:`~hived.errors.InputError`) naming the field that is wrong, and has changed nothing then.
     """
 
-    def __init__(self, spec: ClusterSpec, log: Callable[[str], None] | None = None) -> None:
-        """``log`` is called with one line of JSON for every call that asks or changes something (see ``replay``).
+    def __init__(self, spec: ClusterSpec, sharing: Sharing = Sharing.HIVED, rank: Rank = packed) -> None:
+        """``sharing``: how tenants share; ``rank``: which host a guaranteed group goes to. O(cells).
 
-        Raises :class:`~hived.errors.InfeasibleError` when the virtual clusters do not fit the physical one. O(cells).
+        Raises :class:`~hived.errors.InfeasibleError` when the VCs' cells are to be bound, and do not fit.
         """
-        self._state = State(spec)
+        self._state = State(spec, sharing, rank)
         self._names: Names | None = None
         self._preempted: dict[str, tuple[Reason, ...]] = {}
-        self._offers = Offers()
-        self._log = log
-        if log is not None:
-            log(journal.to_line(journal.Opened(spec)))
+        # the answer that a commit would keep, and its group as the open transaction has admitted it
+        self._open: tuple[Bind | Preempt, Group] | None = None
 
     @classmethod
-    def load(cls, path: SpecPath, log: Callable[[str], None] | None = None) -> Cluster:
-        """The cluster of a YAML spec. Raises :class:`~hived.errors.SpecError` with file and line."""
-        return cls(load_spec(path), log)
+    def load(cls, path: SpecPath, *more: Any) -> Self:
+        """The cluster of a YAML spec, and what else the class takes. Raises :class:`~hived.errors.SpecError`."""
+        return cls(load_spec(path), *more)
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any] | ClusterSpec, log: Callable[[str], None] | None = None) -> Cluster:
-        """The cluster of a spec as a dictionary (the YAML's structure), or compiled already."""
-        return cls(_compiled(spec), log)
+    def from_spec(cls, spec: Mapping[str, Any] | ClusterSpec, *more: Any) -> Self:
+        """The cluster of a spec as a dictionary (the YAML's structure), or compiled already; ``more``: as above."""
+        return cls(compiled_spec(spec), *more)
+
+    @property
+    def sharing(self) -> Sharing:
+        """How its tenants share."""
+        return self._state.sharing
 
     @property
     def spec(self) -> ClusterSpec:
@@ -103,56 +103,104 @@ class Cluster:
         another placement, where it could start at once or its reservation is not suggested any more. Without one, its
         reservation ends, and it waits.
         """
-        if self._log is None:
-            return self._schedule(request, suggested_nodes, now, excluded_nodes)
-        suggested_nodes, excluded_nodes = _in_order(suggested_nodes), _in_order(excluded_nodes) or ()
-        arguments: tuple[Any, ...] = (request, suggested_nodes, now, *([excluded_nodes] if excluded_nodes else []))
-        decision = self._logged("schedule", arguments, lambda: self._schedule(*arguments))
-        # what is no collection of names was refused, and these are tuples now
-        self._write(journal.Scheduled(request, suggested_nodes, now, decision, excluded_nodes))  # type: ignore[arg-type]
-        return decision
-
-    def _schedule(
-        self,
-        request: Request,
-        suggested_nodes: Collection[str] | None,
-        now: float,
-        excluded_nodes: Collection[str] = (),
-    ) -> Decision:
-        state = self._state
-        state.step_back()
+        state = self._state if self._open is None else self._settled()
         demand = state.demands.of(request)
         if type(now) not in (int, float) or not -MOST_SECONDS <= now <= MOST_SECONDS:
             raise RequestError("now", f"seconds, not {now!r}")
-        group = state.groups.get(request.group)
-        if group is not None:
-            refuse_another(group, request)
-            if group.running:
-                return again(state, group)
-            return self._schedule_again(group, demand, self._suggested(suggested_nodes, excluded_nodes), now)
-        suggested = self._suggested(suggested_nodes, excluded_nodes)
-        plan = plan_for(state, request, demand, suggested)
-        if plan is not None:
-            return self._offered(plan, now)
-        wait = Wait(request.group, reasons(state, request, demand, suggested))
-        state.wait(request, wait.reasons, now)
-        return wait
+        known = state.groups.get(request.group)
+        if known is not None:
+            refuse_another(known, request)
+            if known.running:
+                return again(state, known)
+        suggested, given = None, EVERY_NODE
+        if suggested_nodes is not None or excluded_nodes != ():
+            suggested = self._suggested(suggested_nodes, excluded_nodes)
+            given = EVERY_NODE if suggested is None else suggested.given
+        if known is None:
+            group = admitted(state, request, demand, suggested, now)
+            if group is not None:
+                return self._opened(group, given)
+            wait = Wait(request.group, reasons(state, request, demand, suggested))
+            state.wait(request, wait.reasons, now)
+            state.undo.keep()
+            return wait
+        placed = moved(state, known, demand, suggested, now)
+        if placed is None:
+            return again(state, known)
+        if isinstance(placed, Group):
+            return self._opened(placed, given)
+        state.withdraw(known, placed)
+        state.keep()
+        return Wait(request.group, placed)
 
-    def _schedule_again(self, group: Group, demand: Demand, suggested: Suggested | None, now: float) -> Decision:
-        """The answer for a group that has reserved: there, elsewhere by now, or nowhere on the suggested nodes."""
-        plan = replanned(self._state, group, demand, suggested)
-        if plan is None:
-            return again(self._state, group)
-        if isinstance(plan, Plan):
-            return self._offered(plan, now)
-        self._state.withdraw(group, plan)
-        return Wait(group.name, plan)
-
-    def _offered(self, plan: Plan, now: float) -> Bind | Preempt:
-        plan.now = now
-        decision = offer(self._state, plan)
-        self._offers.remember(decision, plan)
+    def _opened(self, group: Group, given: Given = EVERY_NODE, idle: bool = False) -> Bind | Preempt:
+        decision = offer(self._state, group, given, idle)
+        self._open = decision, group
         return decision
+
+    def place(
+        self, request: Request, now: float = 0.0, near: Placement | None = None, idle: bool = False
+    ) -> Bind | Preempt | None:
+        """What :meth:`schedule` answers for a group that holds nothing; None, and nothing remembered, where it waits.
+
+        For a scheduler that keeps its own queues and asks for no reasons. ``near``: where the group ran until now, and
+        would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all.
+        """
+        state = self._state if self._open is None else self._settled()
+        demand = state.demands.of(request)
+        if request.group in state.groups:
+            raise RequestError("group", f"{request.group!r} holds leaf cells already")
+        at = () if near is None else self._parts(near)
+        group = admitted(state, request, demand, None, now, at, idle)
+        return None if group is None else self._opened(group, idle=idle)
+
+    def promote(self, request: Request) -> bool | None:
+        """Make an opportunistic group guaranteed, as ``request`` asks, on the very leaf cells that it has.
+
+        ``True``: it is. ``False``: its VC has room, but its cells cannot be bound there: end it, and :meth:`place` it
+        ``near``. None: its VC has no room, or somebody else is to have its leaf cells. O(levels + pods).
+        """
+        state = self._settled()
+        demand = state.demands.of(request)
+        group = state.groups.get(request.group)
+        if request.opportunistic or group is None or group.guaranteed:
+            raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
+        if group.state is not GroupState.ALLOCATED:
+            return None
+        see_bad(state)
+        found = guaranteed.promote(state, group, request, demand)
+        if found:
+            state.keep()
+        return found
+
+    def can_lend(self, request: Request) -> bool:
+        """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods)."""
+        return can_lend(self._settled(), self._state.demands.of(request))
+
+    def never_fits(self, request: Request) -> bool:
+        """Whether it would have to wait in an empty, healthy VC (or cluster) too. O(1) once asked."""
+        state = self._settled()
+        return never(state, request, state.demands.of(request)) is not None
+
+    def within_quota(self, request: Request) -> bool:
+        """Whether leaf cells of other tenants may be all that a guaranteed request waits for: under a quota alone."""
+        if self.sharing is not Sharing.QUOTA:
+            return False
+        state = self._settled()
+        demand = state.demands.of(request)
+        pools = state.pools[demand.tenant]
+        return any(sum([need.gpus for need in c.needs]) <= pools[c.where].total() for c in demand.choices)
+
+    def lent(self, vc: str) -> int:
+        """Leaf cells that the opportunistic groups of a VC have, or have reserved. O(chains)."""
+        state = self._state
+        tenant = state.tenants.index(vc)
+        return sum([of_chain[tenant] for of_chain in state.lent])
+
+    def _parts(self, placement: Placement) -> tuple[Part, ...]:
+        state = self._state
+        first = next((n.number for n in state.chains if n.hierarchy.spec.name == placement.chain), -1)
+        return tuple([part for pod in placement.pods for part in self._by_name().parts(*pod, first)[0]])
 
     def _suggested(self, names: Collection[str] | None, excluded: Collection[str]) -> Suggested | None:
         """The nodes that may be used, None for all. O(names)."""
@@ -160,11 +208,11 @@ class Cluster:
             return None
         suggested = None if names is None else _names_of_nodes("suggested_nodes", names)
         others = _names_of_nodes("excluded_nodes", excluded)
-        return nodes_named(suggested, others, self._state.floors, self._by_name().numbers)
+        return nodes_named(suggested, others, self._state.chains, self._by_name().numbers)
 
     def _by_name(self) -> Names:
         if self._names is None:
-            self._names = Names(self._state.floors)
+            self._names = Names(self._state.chains)
         return self._names
 
     def plan(
@@ -174,119 +222,91 @@ class Cluster:
 
         A request that is wrong "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
         """
-        self._state.step_back()
-        return looking.plan(self._state, request, lambda: self._suggested(suggested_nodes, excluded_nodes))
+        return looking.plan(self._settled(), request, lambda: self._suggested(suggested_nodes, excluded_nodes))
 
     # -- carrying out -------------------------------------------------------------------------------------------------
 
     def commit(self, decision: Decision) -> None:
         """Make a decision real: the group of a Bind runs, that of a Preempt has its placement reserved.
 
-        A Wait changes nothing, nor does a decision that has been carried out already. Refused when the cluster has
-        changed since, so that the answer would be another now: schedule again.
+        A Wait changes nothing, nor does a decision that has been carried out already. The last answer is kept as it
+        is; one before it is decided again, and has to come to the same. Refused when the cluster has changed since:
+        schedule again.
         """
-        if self._log is None:  # the hot path
-            self._commit(decision)
-            return
-        self._logged("commit", (decision,), lambda: self._commit(decision))
-        self._write(journal.Committed(decision))
-
-    def _commit(self, decision: Decision) -> None:
-        if isinstance(decision, Wait):
-            return
-        if not isinstance(decision, (Bind, Preempt)):
-            raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
-        state = self._state
-        group = state.groups.get(decision.group)
-        if group is not None and (group.running or decision.placement == group.placement):
-            self._commit_again(group, decision)
-            return
-        plan = self._offers.plan(decision)
-        if plan.version != state.version:  # which rises under a new spec too
-            state.step_back()
-            plan = self._still(decision, plan)
-        if group is not None:
-            state.move(group, plan)
+        if self._open is None or (self._open[0] is not decision and self._open[0] != decision):
+            if isinstance(decision, Wait):
+                return
+            if not isinstance(decision, (Bind, Preempt)):
+                raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
+            state = self._settled()
+            known = state.groups.get(decision.group)
+            if known is not None and (known.running or decision.placement == known.placement):
+                self._commit_again(known, decision)
+                return
+            group = self._decided_again(decision, known)
         else:
-            state.admit(plan)
-        self._offers.forget(decision.group)
+            state, group = self._state, self._open[1]
+        self._open = None
+        state.keep_group(group)
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
         """A decision about a group that has its placement: it starts now, or nothing is left to do."""
         if group.placement is None or decision.placement.pods != group.placement.pods:
             raise RequestError("decision", f"{group.name!r} has another placement by now; schedule it again")
-        self._state.step_back()
         if isinstance(decision, Bind) and group.state is GroupState.PREEMPTING:
             if group.victims:
                 left = ", ".join(sorted(victim.name for victim in group.victims))
                 raise RequestError("decision", f"{group.name!r} still waits for {left} to be released")
             self._state.bind(group)
+            self._state.keep()
 
-    def _still(self, decision: Bind | Preempt, plan: Plan) -> Plan:
-        """The plan of today, if it comes to the same decision. Raises :class:`RequestError` otherwise."""
-        state = self._state
-        try:
-            demand = state.demands.of(plan.request)
-            suggested = self._suggested(*plan.suggested)
-            group = state.groups.get(decision.group)
-            if group is not None:
-                again = replanned(state, group, demand, suggested)
+    def _decided_again(self, decision: Bind | Preempt, known: Group | None) -> Group:
+        """The group of an answer that is not the last one, placed as that has it. Raises :class:`RequestError`."""
+        state, asked = self._state, decision.asked
+        if asked is not None and asked.version == state.version:
+            suggested = self._suggested(*asked.given)
+            demand = state.demands.of(asked.request)
+            if known is None:
+                placed: object = admitted(state, asked.request, demand, suggested, asked.now, asked.near, asked.idle)
             else:
-                again = plan_for(state, plan.request, demand, suggested)
-        except RequestError as error:
-            raise RequestError("decision", f"out of date: {error}") from None
-        if isinstance(again, Plan) and offer(state, again) == decision:
-            again.now = plan.now
-            return again
-        state.step_back()
+                placed = moved(state, known, demand, suggested, asked.now)
+            if isinstance(placed, Group) and offer(state, placed) == decision:
+                return placed
+            state.undo.rollback()
         raise RequestError(
-            "decision", f"out of date: the cluster has changed since {decision.group!r} got it; schedule it again"
+            "decision", f"out of date: {decision.group!r} has not got it since the cluster changed; schedule it again"
         )
 
     def release(self, group: str) -> None:
         """``group`` has ended, or was preempted: its leaf cells are free, or go to who has reserved them."""
-        if self._log is None:  # the hot path
-            self._release(group)
-            return
-        self._logged("release", (group,), lambda: self._release(group))
-        self._write(journal.Released(group))
-
-    def _release(self, name: str) -> None:
-        state = self._state
-        group = state.groups.get(name) if isinstance(name, str) else None
-        if group is None:
-            self._refuse_unknown(name, "nothing to release")
-        state.step_back()
-        self._offers.forget(name)
-        self._preempted.pop(name, None)
-        if group.preempted_by:
-            self._preempted[name] = tuple(
-                PreemptedBy(by.name, state.tenants[by.tenant], by.priority, group.priority, True)
-                for by in group.preempted_by
+        state = self._settled()
+        ended = state.groups.get(group) if isinstance(group, str) else None
+        if ended is None:
+            self._refuse_unknown(group, "nothing to release")
+        self._preempted.pop(group, None)
+        if ended.preempted_by:
+            self._preempted[group] = tuple(
+                PreemptedBy(by.name, state.tenants[by.tenant], by.priority, ended.priority, True)
+                for by in ended.preempted_by
             )
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
-        state.end(group)
+        state.end(ended)
+        state.keep()
 
     def cancel(self, group: str) -> None:
         """Withdraw a group that waits or is preempting; what it has reserved goes back to who had it."""
-        self._logged("cancel", (group,), lambda: self._cancel(group))
-        self._write(journal.Cancelled(group))
-
-    def _cancel(self, name: str) -> None:
-        state = self._state
-        if isinstance(name, str) and name in state.waiting:
-            state.step_back()
-            state.waiting.pop(name).happens(GroupEvent.END)
-            self._offers.forget(name)
+        state = self._settled()
+        if isinstance(group, str) and group in state.waiting:
+            state.waiting.pop(group).happens(GroupEvent.END)
             return
-        group = state.groups.get(name) if isinstance(name, str) else None
-        if group is None:
-            self._refuse_unknown(name, "nothing to cancel")
-        if group.running:
-            raise RequestError("group", f"{name!r} runs; release() ends it")
-        state.step_back()
-        state.end(group)
+        ended = state.groups.get(group) if isinstance(group, str) else None
+        if ended is None:
+            self._refuse_unknown(group, "nothing to cancel")
+        if ended.running:
+            raise RequestError("group", f"{group!r} runs; release() ends it")
+        state.end(ended)
+        state.keep()
 
     def _refuse_unknown(self, name: object, what: str) -> NoReturn:
         waits = isinstance(name, str) and name in self._state.waiting
@@ -297,23 +317,22 @@ class Cluster:
 
     def set_node_health(self, node: str, healthy: bool) -> None:
         """All devices of ``node`` are bad, or healthy, from now on. Who runs there runs on. O(its cells)."""
-        self._logged("set_node_health", (node, healthy), lambda: self._set_health(node, None, healthy))
-        self._write(journal.NodeHealth(node, healthy))
+        self._set_health(node, None, healthy)
 
     def set_device_health(self, node: str, device: int, healthy: bool) -> None:
         """One device of ``node`` is bad, or healthy, from now on. Who runs there runs on."""
-        self._logged("set_device_health", (node, device, healthy), lambda: self._set_health(node, device, healthy))
-        self._write(journal.DeviceHealth(node, device, healthy))
+        self._set_health(node, device, healthy)
 
     def _set_health(self, node: str, device: int | None, healthy: bool) -> None:
-        self._state.step_back()
-        set_health(self._state, self._by_name(), node, device, healthy)
+        state = self._settled()
+        set_health(state, self._by_name(), node, device, healthy)
+        state.keep()
 
     # -- restart and reconfiguration ----------------------------------------------------------------------------------
 
     def records(self) -> tuple[Record, ...]:
         """Every group that runs: ``(group, request, placement)``, by name. What :meth:`recover` needs. O(groups)."""
-        return looking.records(self._state)
+        return looking.records(self._settled())
 
     def recover(self, records: Iterable[Record]) -> Reconfiguration:
         """Take over groups that run already, as :meth:`records` gave them or in any other order: the same state.
@@ -322,13 +341,10 @@ class Cluster:
         runs on as opportunistic, and is reported. Groups that had only reserved are not among them: they ask again.
         All or nothing. O(sum of pods * levels).
         """
-        try:
-            given = tuple((group, request, placement) for group, request, placement in records)
-        except (TypeError, ValueError):
-            raise RequestError("records", "expected (group, request, placement) for each group") from None
-        self._state.step_back()
-        report = self._logged("recover", (given,), lambda: recovery.recover(self._state, self._by_name(), given))
-        self._write(journal.Recovered(given))
+        given = as_records(records)
+        state = self._settled()
+        report = recovery.recover(state, self._by_name(), given)
+        state.keep()
         return report
 
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
@@ -338,103 +354,88 @@ class Cluster:
         Reservations end, their groups wait again. Health is kept by name. Raises what :meth:`from_spec` raises, and
         nothing has changed then. O(cells + groups).
         """
-        self._state.step_back()
-        compiled = _compiled(spec)
-
-        def carry_out() -> Reconfiguration:
-            self._state, report = reconfigured(self._state, compiled)
-            self._names = None
-            return report
-
-        report = self._logged("reconfigure", (compiled,), carry_out)
-        self._write(journal.Reconfigured(compiled))
+        state = self._settled()
+        self._state, report = reconfigured(state, compiled_spec(spec))
+        self._state.keep()
+        self._names = None
         return report
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def groups(self) -> tuple[str, ...]:
         """Names of all groups that run, have reserved or wait, in that order."""
-        return (*self._state.groups, *self._state.waiting)
+        state = self._settled()
+        return (*state.groups, *state.waiting)
+
+    def nodes(self) -> Iterator[tuple[str, str, int]]:
+        """Every node: the name of its chain, its own, and its leaf cells. O(nodes)."""
+        for nodes in self._state.chains:
+            for name, shape in zip(nodes.names, nodes.shapes, strict=True):
+                yield nodes.hierarchy.spec.name, name, shape.leaves
 
     def group(self, name: str) -> GroupStatus:
         """A group as it is now. Raises :class:`RequestError` when there is none of that name."""
-        return looking.status(self._state, name)
+        return looking.status(self._settled(), name)
 
     def explain(self, group: str) -> str:
         """Why ``group`` waits, where it runs, whom it waits for, or who preempted it: for people. Lines of text."""
-        return looking.explain(self._state, self._preempted, group)
+        return looking.explain(self._settled(), self._preempted, group)
 
     def leaf_state(self, node: str, device: int) -> LeafState:
         """What one device is doing: free, used, reserving or reserved."""
-        return leaf_state(self._state, self._by_name(), node, device)
+        return leaf_state(self._settled(), self._by_name(), node, device)
 
     def doomed(self) -> tuple[tuple[str, str, str, str], ...]:
         """The reserved cells that are *doomed bad*: VC, chain, cell type, and the first node of where they stand."""
-        self._settle()
-        return looking.doomed(self._state)
+        return looking.doomed(self._seen())
 
     def unavailable(self) -> dict[str, int]:
         """Per VC: how many of its reserved leaf cells it could not have now if it asked first. O(VCs + bad).
 
         Safety is of the spec, and says nothing of this: no other VC can take what is reserved, and hardware can.
         """
-        self._settle()
-        return looking.unavailable(self._state)
+        return looking.unavailable(self._seen())
 
     def unavailable_to_all(self) -> int:
         """How many reserved leaf cells are too many for all VCs to have at once, since some are bad. O(VCs + bad)."""
-        self._settle()
-        return looking.unavailable_to_all(self._state)
-
-    def inspect(self, vc: str | None = None) -> Inspection:
-        """All physical and virtual cells as they are now; with ``vc``, the virtual ones of that VC alone.
-
-        Raises :class:`RequestError` when there is no such VC. O(nodes + groups); see :class:`Inspection` for its parts.
-        """
-        self._settle()
-        return Inspection(self._state, vc)
+        return looking.unavailable_to_all(self._seen())
 
     def check_safety(self) -> tuple[LevelSafety, ...]:
         """Sharing safety, as numbers: per chain and level reserved, allocated, free, obtainable, and the margin.
 
         Raises :class:`~hived.errors.InvariantError` if a margin is negative (HiveD, equations 1 and 2). O(levels).
         """
-        self._state.step_back()
-        rows = self._state.safety()
+        rows = self._settled().safety()
         assert_safe(rows)
         return rows
 
     def validate(self) -> None:
         """Re-derive everything; :class:`~hived.errors.InvariantError` where something is off. O(cluster): for tests."""
-        self._state.validate()
+        self._settled().validate()
 
     def snapshot(self) -> tuple[object, ...]:
         """The whole state as plain values, equal exactly for equal states. O(cells in use + groups)."""
-        self._settle()
-        return looking.snapshot(self._state)
+        return looking.snapshot(self._seen())
 
-    def _settle(self) -> None:
-        self._state.step_back()
-        see_bad(self._state)
+    def state_now(self) -> State:
+        """The state as it stands, to be read and not changed: for what looks at all of it (:mod:`hived.inspection`)."""
+        return self._seen()
 
-    # -- the event log ------------------------------------------------------------------------------------------------
+    def _settled(self) -> State:
+        """The state without what was offered and not committed."""
+        if self._open is not None:
+            self._open = None
+            self._state.undo.rollback()
+        return self._state
 
-    def _logged(self, call: str, arguments: tuple[object, ...], work: Callable[[], T]) -> T:
-        """Do the work; if it is refused, write that down."""
-        if self._log is None:
-            return work()
-        try:
-            return work()
-        except InputError as error:
-            self._log(journal.to_line(journal.Refused.of(call, arguments, error)))
-            raise
-
-    def _write(self, event: journal.Event) -> None:
-        if self._log is not None:
-            self._log(journal.to_line(event))
+    def _seen(self) -> State:
+        """The same, with what bad hardware has come to by now."""
+        see_bad(self._settled())
+        return self._state
 
 
-def _compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
+def compiled_spec(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
+    """A spec as a dictionary, compiled; a compiled one as it is. Raises :class:`InputError`."""
     if isinstance(spec, ClusterSpec):
         return spec
     if not isinstance(spec, Mapping):
@@ -442,11 +443,12 @@ def _compiled(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
     return spec_from_dict(dict(spec))
 
 
-def _in_order(names: Collection[str] | None) -> Collection[str] | None:
-    """Names as the log has them; what is no collection of names stays as it is."""
-    if isinstance(names, Iterable) and not isinstance(names, str):
-        return tuple(sorted(names, key=str))
-    return names
+def as_records(records: Iterable[Record]) -> tuple[Record, ...]:
+    """Records as :meth:`Cluster.recover` reads them. Raises :class:`RequestError`."""
+    try:
+        return tuple((group, request, placement) for group, request, placement in records)
+    except (TypeError, ValueError):
+        raise RequestError("records", "expected (group, request, placement) for each group") from None
 
 
 def _names_of_nodes(field: str, names: Collection[str]) -> frozenset[str]:

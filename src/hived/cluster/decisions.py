@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .reasons import Reason
+from .requests import Asked
 
 
 class PodPlacement(NamedTuple):
@@ -41,6 +42,8 @@ class Bind:
     relaxed: tuple[str, ...] = ()  #: caps given up for it under soft affinity, from the one asked for upward
     downgraded: tuple[str, ...] = ()  #: groups of its VC that run on as opportunistic for its sake (lazy preemption)
     overtaken: tuple[str, ...] = ()  #: preempting groups whose reservations end with the commit
+    #: so that it can be decided again; no part of the answer
+    asked: Asked | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Preempt:
     relaxed: tuple[str, ...] = ()  #: see :class:`Bind`
     downgraded: tuple[str, ...] = ()  #: see :class:`Bind`
     overtaken: tuple[str, ...] = ()  #: see :class:`Bind`
+    asked: Asked | None = field(default=None, compare=False, repr=False)  #: see :class:`Bind`
 
 
 @dataclass(frozen=True, slots=True)

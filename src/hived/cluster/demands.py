@@ -10,6 +10,7 @@ from hived.errors import RequestError
 from hived.spec.compiled import ClusterSpec, VirtualClusterSpec
 
 from .requests import HIGHEST, OPPORTUNISTIC, Member, Request
+from .sharing import Sharing
 
 #: pods of all demands that are remembered: a few dozen bytes each
 REMEMBERED_PODS = 1_000_000
@@ -38,50 +39,38 @@ class Demand(NamedTuple):
 class Demands:
     """Checks requests against one spec. What was checked once is remembered by shape."""
 
-    __slots__ = ("_known", "_leaf_types", "_pods", "_pools", "_tenants", "gpus", "hierarchies", "spec")
+    __slots__ = ("_known", "_leaf_types", "_pods", "_pools", "_tenants", "gpus", "hierarchies", "sharing", "spec")
 
-    def __init__(self, spec: ClusterSpec, hierarchies: Sequence[Hierarchy]) -> None:
+    def __init__(self, spec: ClusterSpec, sharing: Sharing) -> None:
         self.spec = spec
-        self.hierarchies = hierarchies
+        self.sharing = sharing
+        self.hierarchies = [Hierarchy(chain) for chain in spec.chains]
         #: leaf cells of the cluster
         self.gpus = sum(chain.gpus for chain in spec.chains)
         self._tenants = {vc.name: number for number, vc in enumerate(spec.virtual_clusters)}
         self._leaf_types = {chain.leaf_type for chain in spec.chains}
-        numbers = {chain.name: number for number, chain in enumerate(spec.chains)}
         #: per tenant: chain number and pinned cell id of each of its pools, unpinned ones first
-        self._pools = [pools_of(vc, numbers) for vc in spec.virtual_clusters]
-        self._known: dict[object, Demand] = {}
+        self._pools = [pools_of(spec, vc, sharing) for vc in spec.virtual_clusters]
+        self._known: dict[tuple[object, ...] | None, Demand] = {}
         self._pods = 0
 
     def of(self, request: Request) -> Demand:
         """The demand of ``request``. Raises :class:`RequestError` naming the field. O(pods); O(1) once seen."""
-        _check_name_and_priority(request)
-        shape = (
-            request.vc,
-            request.opportunistic,
-            request.members,
-            request.leaf_cell_type,
-            request.pinned_cell_id,
-            request.within,
-            request.soft_affinity,
-            request.lazy_preemption,
-        )
-        demand = None
-        if _well_typed(request):  # 1, 1.0 and True are one key
-            demand = self._known.get(shape)
+        key = _key(request)
+        demand = None if key is None else self._known.get(key)
         if demand is None:
             demand = self._compile(request)
             self._pods += demand.pods if demand.choices else 1
             if self._pods > REMEMBERED_PODS:
                 self._known.clear()
                 self._pods = 0
-            self._known[shape] = demand
+            self._known[_key(request)] = demand
         return demand
 
     def check_form(self, request: Request) -> None:
         """Raise :class:`RequestError` for a request that would be wrong in any cluster."""
         _check_name_and_priority(request)
-        for name in ("lazy_preemption", "soft_affinity"):
+        for name in ("lazy_preemption", "soft_affinity", "whole_nodes"):
             if type(getattr(request, name)) is not bool:
                 raise RequestError(name, f"true or false, not {getattr(request, name)!r}")
         for name in ("vc", "leaf_cell_type", "pinned_cell_id", "within"):
@@ -146,7 +135,8 @@ class Demands:
                 raise RequestError(
                     "pinned_cell_id", "an opportunistic group cannot ask for a pinned cell; give it priority 0 or more"
                 )
-            places = [(number, number) for number, chain in enumerate(chains) if wanted in (None, chain.leaf_type)]
+            shared = () if self.sharing is Sharing.PRIVATE else enumerate(chains)
+            places = [(number, number) for number, chain in shared if wanted in (None, chain.leaf_type)]
         else:
             pools = self._pools[tenant]
             pinned = request.pinned_cell_id
@@ -167,6 +157,10 @@ class Demands:
         needs: list[Need] = []
         for position, member in enumerate(request.members):
             if member.cell_type is None:
+                size = hierarchy.node_size
+                if request.whole_nodes and member.leaf_cells > size:
+                    needs += [Need(size)] * (-(-member.leaf_cells // size) * member.pods)
+                    continue
                 need = Need(member.leaf_cells)
             else:
                 level = levels.get(member.cell_type)
@@ -192,27 +186,50 @@ class Demands:
         return Choice(where, number, tuple(needs), caps)
 
 
-def pools_of(vc: VirtualClusterSpec, chains: dict[str, int]) -> list[tuple[int, str | None]]:
-    """Chain number and pinned cell id of each pool of a VC: its chains in the order of the cluster, then its pins."""
-    reserved = {cells.chain for cells in vc.cells if cells.number}
-    pools: list[tuple[int, str | None]] = [(number, None) for name, number in chains.items() if name in reserved]
-    pools += [(chains[pin.chain], pin.pinned_cell_id) for pin in vc.pinned]
-    return pools
+def pools_of(spec: ClusterSpec, vc: VirtualClusterSpec, sharing: Sharing) -> list[tuple[int, str | None]]:
+    """Chain number and pinned cell id of each pool of a VC, in the order of :func:`.sharing.lay_out`."""
+    names = {cells.chain for cells in vc.cells if cells.number}
+    if sharing is Sharing.QUOTA:  # a number of leaf cells of a type, in whichever chain has them
+        types = {spec.chain(name).leaf_type for name in names}
+        names = {chain.name for chain in spec.chains if chain.leaf_type in types}
+    chains = [chain.name for chain in spec.chains]
+    pools: list[tuple[int, str | None]] = [(number, None) for number, name in enumerate(chains) if name in names]
+    return pools + [(chains.index(pin.chain), pin.pinned_cell_id) for pin in vc.pinned]
 
 
-def _well_typed(request: Request) -> bool:
-    """Whether the fields that equal others of another type are of the right one. O(members)."""
-    if type(request.lazy_preemption) is not bool or type(request.soft_affinity) is not bool:
-        return False
+def _key(request: Request) -> tuple[object, ...] | None:
+    """What tells requests apart but for name and priority; None for one that may be wrong in itself. O(members).
+
+    Fields that equal others of another type (1, 1.0 and True) have to be of the right one.
+    """
+    if type(request) is not Request:
+        return None
+    priority, group, members = request.priority, request.group, request.members
+    if type(priority) is not int or not OPPORTUNISTIC <= priority <= HIGHEST or not isinstance(group, str) or not group:
+        return None
+    if not type(request.lazy_preemption) is type(request.soft_affinity) is type(request.whole_nodes) is bool:
+        return None
     for name in (request.vc, request.leaf_cell_type, request.pinned_cell_id, request.within):
         if name is not None and type(name) is not str:
-            return False
-    for member in request.members:
-        if type(member) is not Member or type(member.pods) is not int or type(member.leaf_cells) is not int:
-            return False
+            return None
+    pods: list[object] = []
+    for member in members:
+        if type(member) is not Member or not type(member.pods) is type(member.leaf_cells) is int:
+            return None
         if member.cell_type is not None and type(member.cell_type) is not str:
-            return False
-    return True
+            return None
+        pods += member.pods, member.leaf_cells, member.cell_type
+    return (
+        request.vc,
+        priority < 0,
+        request.leaf_cell_type,
+        request.pinned_cell_id,
+        request.within,
+        request.soft_affinity,
+        request.lazy_preemption,
+        request.whole_nodes,
+        *pods,
+    )
 
 
 def _check_name_and_priority(request: Request) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .floor import Floor
-from .tenancy import Tenancy
+from .nodes import Nodes
+from .pool import Pool
 
 if TYPE_CHECKING:
     from .state import State
@@ -16,43 +16,43 @@ def see_bad(state: State) -> None:
 
     Worked out afresh whenever a reserved cell is bound or freed, or hardware turns bad or good. Costs one comparison
     per chain without bad hardware or change, else O(VCs * levels + doomed cells), and O(bad cells) for each VC that may
-    be short.
+    be short. Not while a transaction is open: what is doomed stays.
     """
-    for floor in state.floors:
-        allocator = floor.allocator
-        if (allocator.bad_leaves or floor.doomed) and floor.seen_at != allocator.changes:
-            _see_bad(state, floor)
-            floor.seen_at = allocator.changes
+    for nodes in state.chains:
+        allocator = nodes.allocator
+        if (allocator.bad_leaves or nodes.doomed) and nodes.seen_at != allocator.changes:
+            _see_bad(state, nodes)
+            nodes.seen_at = allocator.changes
+            state.undo.keep()
 
 
-def _see_bad(state: State, floor: Floor) -> None:
-    allocator = floor.allocator
-    if floor.chain.untold:
-        floor.chain.tell_crowds(allocator)
-    for binder, cell in floor.doomed:
-        binder.pardon(cell)
-    floor.doomed.clear()
+def _see_bad(state: State, nodes: Nodes) -> None:
+    allocator = nodes.allocator
+    nodes.tell_allocator()
+    for binding, cell in nodes.doomed:
+        binding.undoom(cell)
+    nodes.doomed.clear()
     if not allocator.bad_leaves:
         return
     found = True
     while found:  # a cell doomed for one VC can be the last that another could have had by splitting
         found = False
-        for of_tenant in state.tenancies:
-            for tenancy in of_tenant:
-                if tenancy.floor is floor and tenancy.pinned is None:
-                    found = _doom(floor, tenancy) or found
+        for of_tenant in state.pools:
+            for pool in of_tenant:
+                if pool.nodes is nodes and pool.pinned is None:
+                    found = _doom(nodes, pool) or found
 
 
-def _doom(floor: Floor, tenancy: Tenancy) -> bool:
+def _doom(nodes: Nodes, pool: Pool) -> bool:
     """Doom what a VC is short of; whether it was anything."""
-    allocator, binder = floor.allocator, tenancy.binder
-    wanted = [binder.unbound(level) for level in range(allocator.hierarchy.top + 1)]
+    allocator, binding = nodes.allocator, pool.binding
+    wanted = [binding.unbound(level) for level in range(allocator.hierarchy.top + 1)]
     if not any(wanted) or allocator.surely_healthy(wanted):
         return False
-    before = len(floor.doomed)
+    before = len(nodes.doomed)
     for level, short in enumerate(allocator.shortage(wanted)):
         for _ in range(short):
-            cell = binder.loose[level].last()
-            if binder.doom(level):
-                floor.doomed.append((binder, cell))
-    return len(floor.doomed) > before
+            cell = binding.loose[level].last()
+            if binding.doom(level):
+                nodes.doomed.append((binding, cell))
+    return len(nodes.doomed) > before

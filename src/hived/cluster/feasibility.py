@@ -63,7 +63,7 @@ def initial_safety(spec: ClusterSpec) -> tuple[LevelSafety, ...]:
         for vc in spec.virtual_clusters:
             for pin in vc.pinned:
                 if pin.chain == chain.name:
-                    allocator.allocate_exactly(pin.level, pin.index)
+                    allocator.allocate_at(pin.level, pin.index)
         rows += safety(allocator.hierarchy, reserved, allocator.allocated, allocator.free)
     return tuple(rows)
 

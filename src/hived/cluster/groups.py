@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from .allocation import Part
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from .decisions import Placement
+from .parts import Part
+from .reasons import Reason
 from .requests import EVERY_NODE, Given, Request
 from .states import GroupEvent, GroupState, next_group_state
 
+if TYPE_CHECKING:
+    from .pool import Pool
+
 
 class Group:
-    """A group that holds or has reserved leaf cells. Those that only wait are kept as :class:`~.plans.Waiting`."""
+    """A group from the moment it is placed; one that is not kept is forgotten with its transaction.
+
+    Those that only wait are kept as :class:`Waiting`.
+    """
 
     __slots__ = (
         "chain",
         "displaced_by",
+        "downgraded",
         "former_levels",
+        "lent_at",
         "level",
+        "loan",
+        "moved",
         "name",
+        "near",
         "origin",
+        "overtaken",
         "parts",
         "placement",
+        "pool",
         "preempted_by",
         "priority",
         "rank",
@@ -30,12 +48,11 @@ class Group:
         "since",
         "spots",
         "state",
-        "tenancy",
         "tenant",
         "victims",
     )
 
-    def __init__(self, request: Request, tenant: int, sequence: int, since: float) -> None:
+    def __init__(self, request: Request, tenant: int, since: float) -> None:
         self.name = request.group
         self.request = request
         #: number of the tenant
@@ -45,14 +62,14 @@ class Group:
         #: how late it gives way in its VC, as of when it took its virtual leaves (:meth:`current_rank`)
         self.rank = -1
         #: place among all groups by when they were bound or reserved; breaks ties
-        self.sequence = sequence
+        self.sequence = 0
         #: when that was, by the clock of the caller
         self.since = since
         self.state = GroupState.PENDING
         #: number of the chain
         self.chain = -1
-        #: number of the tenant's pool that it stands in; -1: opportunistic
-        self.tenancy = -1
+        #: its VC's pool that it stands in; None: opportunistic
+        self.pool: Pool | None = None
         #: per pod: virtual host and mask; () for an opportunistic group
         self.spots: tuple[tuple[int, int], ...] = ()
         #: per pod: its physical leaf cells
@@ -69,6 +86,18 @@ class Group:
         self.victims: dict[Group, None] = {}
         #: while preempting: the state's version and the suggested nodes when it was last found to start nowhere else
         self.replanned: tuple[int, Given] = -1, EVERY_NODE
+        #: as it is placed: the opportunistic group that it is to take the place of
+        self.loan: Group | None = None
+        #: whether it has taken the place of another group of its name
+        self.moved = False
+        #: as it is placed: where it ran, and would stay
+        self.near: tuple[Part, ...] = ()
+        #: as it is placed: lazy groups of its VC that become opportunistic for it
+        self.downgraded: Sequence[Group] = ()
+        #: as it is placed: the groups whose reservations it takes
+        self.overtaken: Sequence[Group] = ()
+        #: while opportunistic: place among all such groups by when they became so
+        self.lent_at = 0
         #: while being preempted: for whom
         self.preempted_by: dict[Group, None] = {}
         #: the group for whose sake it became opportunistic (lazy preemption)
@@ -79,7 +108,7 @@ class Group:
     @property
     def guaranteed(self) -> bool:
         """Whether it stands (or will stand) in cells of its VC."""
-        return self.tenancy >= 0
+        return self.pool is not None
 
     @property
     def running(self) -> bool:
@@ -99,6 +128,8 @@ class Group:
     def chains(self) -> tuple[int, ...]:
         """The chains that it is in: one, but where a new spec has torn it apart."""
         first = self.chain
+        if len(self.parts) == 1:
+            return (first,)
         for part in self.parts:
             if part.chain != first:
                 return tuple(dict.fromkeys(part.chain for part in self.parts))
@@ -113,9 +144,20 @@ class Group:
         """Leaf cells of all pods."""
         return sum([part.mask.bit_count() for part in self.parts])
 
-    def happens(self, event: GroupEvent) -> None:
-        """``event`` moves it to its next state; :class:`~hived.errors.InvariantError` where the table has none."""
-        self.state = next_group_state(self.state, event)
-
     def __repr__(self) -> str:
         return f"Group({self.name!r}, {self.state.value}, priority {self.priority})"
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A group that holds nothing: it asked and could not start, or lost its reservation."""
+
+    request: Request
+    reasons: tuple[Reason, ...]
+    sequence: int  #: rank among all that wait, by when they first asked
+    since: float
+    state: GroupState = GroupState.PENDING
+
+    def happens(self, event: GroupEvent) -> None:
+        """``event`` moves it to its next state, as the table of groups has it."""
+        self.state = next_group_state(self.state, event)

@@ -13,66 +13,48 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from hived.cells import Found, HostClass, Space, find
+from hived.cells import Space
 
 from .demands import Choice, Demand
-from .fairer import bind_fairly, bind_losing_least
 from .groups import Group
-from .plans import Plan
+from .pool import Pool, Spots
 from .requests import Request
 from .sparing import on_hosts, on_one_host
-from .standing import Bindings, rebind, recorded
 from .state import State
 from .states import GroupState
 from .suggested import Suggested, stand_on_suggested
-from .tenancy import Pods, Tenancy
 
 #: how often a choice may be turned down by hardware or suggestions before the group has to wait
 ATTEMPTS = 64
 
 
-def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
-    """Rank of a host: fewest leaf cells taken from others, then closest together, then tightest."""
-    if host.free.free < gpus:
-        return None
-    taken = max(0, gpus - host.idle.free)
-    level = host.free.level_for(gpus) if taken else host.idle.level_for(gpus)
-    return taken, level, host.free.free
+def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
+    """Bind leaves for a guaranteed group; ``False`` when it has to wait. O(levels + pods) where it fits at once."""
+    if _at(state, group, demand, -1, suggested):
+        return True
+    priority = group.request.priority
+    pools = state.pools[demand.tenant]
+    lower = sorted({key for choice in demand.choices for key in pools[choice.where].below(priority)})
+    return any(
+        _at(state, group, demand, key, suggested)
+        for key in lower[_first_that_fits(state, group.request, demand, lower) :]
+    )
 
 
-def place(state: State, request: Request, demand: Demand, suggested: Suggested | None = None) -> Plan | None:
-    """The plan for a guaranteed group, None when it has to wait. O(levels + pods) where it fits at once."""
-    plan = on_free(state, request, demand, suggested)
-    if plan is not None:
-        return plan
-    tenancies = state.tenancies[demand.tenant]
-    lower = sorted({key for choice in demand.choices for key in tenancies[choice.where].below(request.priority)})
-    for key in lower[_first_that_fits(state, request, demand, lower) :]:
-        plan = _at(state, request, demand, key, suggested)
-        if plan is not None:
-            return plan
-    return None
+def on_free(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
+    """Bind free leaves of its VC for a group; ``False`` where others of the VC would have to go."""
+    return _at(state, group, demand, -1, suggested)
 
 
-def on_free(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> Plan | None:
-    """The plan for a guaranteed group on free leaves of its VC, None where others of the VC would have to go."""
-    return _at(state, request, demand, -1, suggested)
-
-
-def bound_to_idle(
-    state: State, group: Group, demand: Demand, tenancy: Tenancy, suggested: Suggested | None
-) -> Plan | None:
-    """The plan for the virtual leaves that a group has chosen, bound to idle physical ones; None where they cannot be.
+def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Suggested | None) -> bool:
+    """Bind the virtual leaves that ``reserved`` has chosen to idle physical ones; ``False`` where that cannot be.
 
     The leaves are bound to nothing, and free, when this is called.
     """
-    plan = Plan(group.request, demand, group.chain, group.level)
-    plan.tenancy, plan.pods, plan.relaxed = tenancy, group.spots, group.relaxed
-    if not _bind(state, plan, suggested):
-        return None
-    plan.bound = True
-    state.ahead = plan
-    return None if crowded(tenancy, plan) else plan
+    group.chain, group.level, group.relaxed = reserved.chain, reserved.level, reserved.relaxed
+    pool = group.pool = reserved.pool
+    group.spots = reserved.spots
+    return pool is not None and _bind(state, group, pool, suggested) and not crowded(pool, group)
 
 
 def _first_that_fits(state: State, request: Request, demand: Demand, lower: list[int]) -> int:
@@ -80,14 +62,15 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
 
     The higher the rank, the more can be had: a search by halves, O(log ranks) choices of virtual leaves.
     """
-    tenancies = state.tenancies[demand.tenant]
+    pools = state.pools[demand.tenant]
 
     def fits(key: int) -> bool:
         for choice in demand.choices:
-            tenancy = tenancies[choice.where]
-            mine = [other for other in tenancy.below(request.priority) if other <= key]
-            space = tenancy.space(mine[-1] if mine else -1)
-            if any(find(space, choice.needs, packed, cap) is not None for cap in choice.caps):
+            pool = pools[choice.where]
+            mine = [other for other in pool.below(request.priority) if other <= key]
+            highest = mine[-1] if mine else -1
+            space = pool.space(highest)
+            if any(pool.find(space, choice.needs, state.rank, cap, highest) is not None for cap in choice.caps):
                 return True
         return False
 
@@ -98,51 +81,53 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
     return bisect_left(lower, True, hi=len(lower) - 1, key=fits)
 
 
-def _at(state: State, request: Request, demand: Demand, key: int, suggested: Suggested | None) -> Plan | None:
-    """The plan where leaves taken at ranks up to ``key`` may be had."""
-    tenancies = state.tenancies[demand.tenant]
+def _at(state: State, group: Group, demand: Demand, key: int, suggested: Suggested | None) -> bool:
+    """Where leaves taken at ranks up to ``key`` may be had."""
+    pools = state.pools[demand.tenant]
     for step in range(demand.most_caps):
         for choice in demand.choices:
-            tenancy = tenancies[choice.where]
-            if step < len(choice.caps) and (key < 0 or key in tenancy.at):
-                plan = _in(state, request, demand, choice, tenancy, key, step, suggested)
-                if plan is not None:
-                    return plan
-    return None
+            pool = pools[choice.where]
+            usable = step < len(choice.caps) and (key < 0 or key in pool.at)
+            if usable and _in(state, group, choice, pool, key, step, suggested):
+                return True
+    return False
 
 
 def _in(
-    state: State,
-    request: Request,
-    demand: Demand,
-    choice: Choice,
-    tenancy: Tenancy,
-    key: int,
-    step: int,
-    suggested: Suggested | None,
-) -> Plan | None:
+    state: State, group: Group, choice: Choice, pool: Pool, key: int, step: int, suggested: Suggested | None
+) -> bool:
     cap = choice.caps[step]
-    space = tenancy.space(key)
-    elsewhere = suggested.hosts_elsewhere(tenancy) if suggested is not None else []
+    space = pool.space(key)
+    elsewhere = suggested.hosts_elsewhere(pool) if suggested is not None else []
     if elsewhere:
         space = copied(space)
         for host in elsewhere:
             space.set(host, 0, 0)
     ours = bool(elsewhere)
     for _ in range(ATTEMPTS):
-        found = find(space, choice.needs, packed, cap)
+        found = pool.find(space, choice.needs, state.rank, cap, key)
         if found is None:
             break
         if key >= 0:
             sparing = on_one_host if len({host for host, _ in found.pods}) == 1 else on_hosts
-            found = sparing(tenancy, space, choice.needs, packed, found, cap, key)
-        plan = _plan(state, request, demand, choice, tenancy, key, step, found, suggested)
-        if plan is not None:
-            return plan
+            found = sparing(pool, space, choice.needs, state.rank, found, cap, key)
+        group.chain, group.level, group.pool, group.spots = pool.nodes.number, found.level, pool, found.pods
+        if step:
+            hierarchy = pool.virtual.hierarchy
+            group.relaxed = tuple([hierarchy.name(level) for level in choice.caps[:step]])
+        if key >= 0:
+            stands = _stand_over_others(state, group, pool, suggested)
+        else:
+            stands = _bind(state, group, pool, suggested)
+            if stands and crowded(pool, group):
+                _who_goes(group, pool.nodes.on(group.parts))
+        if stands:
+            return True
         if not ours:
             space, ours = copied(space), True
-        space.set(_refused(tenancy, found.pods, suggested), 0, 0)
-    return None
+        space.set(_refused(pool, found.pods, suggested), 0, 0)
+    group.relaxed, group.pool, group.spots = (), None, ()
+    return False
 
 
 def copied(space: Space) -> Space:
@@ -150,142 +135,102 @@ def copied(space: Space) -> Space:
     return Space(space.shapes, space.groups, space.node_level, space.free, space.idle)
 
 
-def _refused(tenancy: Tenancy, pods: Pods, suggested: Suggested | None) -> int:
+def _refused(pool: Pool, pods: Spots, suggested: Suggested | None) -> int:
     """The host to be left out of the next attempt: the first that cannot stand, else the last that was chosen."""
+    bound = pool.binding.bound
     for host, mask in pods:
-        if tenancy.binder.bound[host] < 0 and suggested is not None and not suggested.could_stand(tenancy, host, mask):
+        if bound[host] < 0 and suggested is not None and not suggested.could_stand(pool, host, mask):
             return host
-    unbound = [host for host, _ in pods if tenancy.binder.bound[host] < 0]
+    unbound = [host for host, _ in pods if bound[host] < 0]
     return unbound[-1] if unbound else pods[-1][0]
 
 
-def _plan(
-    state: State,
-    request: Request,
-    demand: Demand,
-    choice: Choice,
-    tenancy: Tenancy,
-    key: int,
-    step: int,
-    found: Found,
-    suggested: Suggested | None,
-) -> Plan | None:
-    """What a choice of virtual leaves comes to; None where it cannot stand on healthy, suggested hardware."""
-    plan = Plan(request, demand, choice.chain, found.level)
-    plan.tenancy = tenancy
-    plan.pods = found.pods
-    if step:
-        hierarchy = tenancy.pool.hierarchy
-        plan.relaxed = tuple([hierarchy.name(level) for level in choice.caps[:step]])
-    if key < 0:
-        if not _bind(state, plan, suggested):
-            return None
-        if crowded(tenancy, plan):
-            _who_goes(plan, tenancy.floor.on(plan.parts))
-        plan.bound = True
-        state.ahead = plan
-        return plan
-    in_vc = tenancy.on(found.pods)
+def _stand_over_others(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
+    """Bind virtual leaves that others of the VC have, and see who goes; ``False`` without healthy, suggested nodes."""
+    in_vc = pool.displaced(group)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
-    lazy.sort(key=lambda group: group.sequence)
-    while _over_others(state, plan, in_vc, lazy, suggested):
-        if not any(group in plan.victims for group in lazy):
-            return plan
+    lazy.sort(key=lambda other: other.sequence)
+    mark = state.undo.mark
+    while True:
+        for other in lazy:
+            state.downgrade(other, group)
+        if not _bind(state, group, pool, suggested):
+            state.undo.rollback(mark)
+            return False
+        others = {other: None for other in in_vc if other not in lazy} | pool.nodes.on(group.parts)
+        if not any(other in others for other in lazy):
+            _who_goes(group, others)
+            group.downgraded = lazy
+            return True
+        state.undo.rollback(mark)
         # whose leaf cells are needed at once gains nothing from a downgrade
-        lazy = [group for group in lazy if group not in plan.victims]
-        state.step_back()
-    return None
+        lazy = [other for other in lazy if other not in others]
 
 
-def _over_others(
-    state: State, plan: Plan, in_vc: dict[Group, None], lazy: list[Group], suggested: Suggested | None
-) -> bool:
-    """What the plan comes to where others of the VC are on its leaves, and ``lazy`` ones are downgraded for it."""
-    tenancy = plan.tenancy
-    assert tenancy is not None
-    inside = tenancy.inside(plan.pods)
-    undo = [_downgraded(tenancy, group) for group in lazy]
-    stands = _bind(state, plan, suggested)
-    if stands:
-        others = dict.fromkeys(group for group in in_vc if group not in lazy)
-        _who_goes(plan, others | tenancy.floor.on(plan.parts))
-        plan.downgraded = lazy
-    if stands and not lazy:
-        plan.bound = True
-        plan.inside = inside
-        state.ahead = plan
-    else:
-        if stands:
-            tenancy.unbind(plan.pods)
-        for group, before, records in reversed(undo):
-            _guaranteed_again(tenancy, group, before, records)
-        tenancy.put_back(inside)
-    return stands
+def _who_goes(group: Group, others: dict[Group, None]) -> None:
+    """Of those who are on its leaves: who runs has to end, and whose reservation ends."""
+    by_age = sorted(others, key=lambda other: other.sequence)
+    group.victims = {other: None for other in by_age if other.running}
+    group.overtaken = [other for other in by_age if not other.running]
 
 
-def _who_goes(plan: Plan, others: dict[Group, None]) -> None:
-    plan.victims = sorted((g for g in others if g.running), key=lambda g: g.sequence)
-    plan.overtaken = sorted((g for g in others if not g.running), key=lambda g: g.sequence)
-
-
-def crowded(tenancy: Tenancy, plan: Plan) -> bool:
-    """Whether somebody has some of the plan's leaves opportunistically."""
-    opportunistic = tenancy.floor.chain.opportunistic
-    for _, node, mask in plan.parts:  # noqa: SIM110 - asked on every request: any() costs twice as much
+def crowded(pool: Pool, group: Group) -> bool:
+    """Whether somebody has some of the group's leaves opportunistically."""
+    opportunistic = pool.nodes.lent
+    for _, node, mask in group.parts:  # noqa: SIM110 - asked on every request: any() costs twice as much
         if opportunistic[node] & mask:
             return True
     return False
 
 
-def _bind(state: State, plan: Plan, suggested: Suggested | None) -> bool:
-    """Bind the plan's leaves; ``False`` where that cannot be, and nothing is bound then."""
-    tenancy = plan.tenancy
-    assert tenancy is not None
-    plan.standing = plan.spared = None  # of a try before, with other groups downgraded
-    inside = tenancy.inside(plan.pods) if suggested is not None else []
-    parts = tenancy.bind(plan.pods)
+def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
+    """Bind the group's leaves; ``False`` where that cannot be, and nothing is bound then."""
+    mark = state.undo.mark
+    if group.loan is not None:  # its own leaves are no loans of others
+        state.vacate(group.loan)
+    parts = pool.bind(group.spots, group.near)
     if parts is not None:
-        plan.parts = parts
-        crowd = crowded(tenancy, plan)
+        group.parts = parts
         if suggested is None:
-            if crowd:
-                bind_losing_least(plan, None)
-                bind_fairly(state, plan)
             return True
-        allowed = suggested.of(plan.chain)
-        if not crowd and all(allowed(node) for _, node, _ in parts):
+        allowed = suggested.of(group.chain)
+        if not crowded(pool, group) and all(allowed(node) for _, node, _ in parts):
             return True
-    tenancy.unbind(plan.pods)
+    state.undo.rollback(mark)
     if suggested is None:
         return False
     # there may be another way to stand, on these nodes and costing nobody anything
-    tenancy.put_back(inside)
-    plan.standing = stand_on_suggested(tenancy, plan.pods, suggested)
-    if plan.standing is None:
+    if stand_on_suggested(pool, group.spots, suggested, state.undo):
+        parts = pool.bind(group.spots)
+        if parts is not None:
+            group.parts = parts
+            return True
+    state.undo.rollback(mark)
+    return False
+
+
+def promote(state: State, loan: Group, request: Request, demand: Demand) -> bool | None:
+    """Make a group that runs as opportunistic a guaranteed one, in place where its cells can be bound there.
+
+    ``False``: they cannot, though the VC has room; None: it has none. Nothing has changed then. O(levels + pods).
+    """
+    group = Group(request, demand.tenant, loan.since)
+    group.loan, group.near = loan, loan.parts
+    mark = state.undo.mark
+    for pool in state.pools[demand.tenant]:
+        spots = pool.in_place(loan.parts) if pool.pinned == request.pinned_cell_id else None
+        if spots is not None:
+            group.pool, group.spots, group.parts, group.level = pool, spots, loan.parts, loan.level
+            group.chain = pool.nodes.number
+            state.vacate(loan)
+            state.promote(loan, group)
+            return True
+    if not on_free(state, group, demand, None):
+        return None
+    if sorted(group.parts) != sorted(loan.parts):
+        state.undo.rollback(mark)
         return False
-    parts = tenancy.bind(plan.pods, plan.standing)
-    if parts is None:
-        tenancy.unbind(plan.pods)
-        return False
-    plan.parts = parts
-    if crowded(tenancy, plan):
-        bind_losing_least(plan, suggested)
+    spot_of = dict(zip(group.parts, group.spots, strict=True))  # every pod stays where it is
+    group.parts, group.spots = loan.parts, tuple([spot_of[part] for part in loan.parts])
+    state.promote(loan, group)
     return True
-
-
-def _downgraded(tenancy: Tenancy, group: Group) -> tuple[Group, Pods, list[Bindings]]:
-    """Try out what a downgrade of ``group`` would free. Returned is what :func:`_guaranteed_again` needs."""
-    before = group.spots
-    records = recorded(tenancy.binder, list(dict.fromkeys(host for host, _ in before)))
-    tenancy.give(group)
-    tenancy.unbind(before)
-    group.tenancy, group.spots = -1, ()
-    tenancy.floor.changed_kind(group)
-    return group, before, records
-
-
-def _guaranteed_again(tenancy: Tenancy, group: Group, before: Pods, records: list[Bindings]) -> None:
-    group.tenancy, group.spots = tenancy.number, before
-    rebind(tenancy.binder, records)
-    tenancy.take_again(group)
-    tenancy.floor.changed_kind(group)

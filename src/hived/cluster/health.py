@@ -18,16 +18,16 @@ def set_health(state: State, names: Names, name: str, device: int | None, health
         raise RequestError("node", f"there is no node {name!r}")
     found = False
     for chain, node in places:
-        floor = state.floors[chain]
+        nodes = state.chains[chain]
         if device is None:
-            mask = floor.chain.hierarchy.shape.full
+            mask = nodes.shapes[node].full
         else:
             leaf = names.leaves(chain, node).get(device) if type(device) is int else None
             if leaf is None:
                 continue
             mask = 1 << leaf
         found = True
-        bad = floor.chain.bad[node]
+        bad = nodes.bad[node]
         state.set_bad(chain, node, bad & ~mask if healthy else bad | mask)
     if not found:
         raise RequestError("device", f"node {name!r} has no device {device!r}")
@@ -38,5 +38,5 @@ def leaf_state(state: State, names: Names, node: str, device: int) -> LeafState:
     for chain, number in names.nodes.get(node, ()) if isinstance(node, str) else ():
         leaf = names.leaves(chain, number).get(device) if type(device) is int else None
         if leaf is not None:
-            return state.floors[chain].leaf_state(number, leaf)
+            return state.chains[chain].leaf_state(number, leaf)
     raise RequestError("node", f"there is no device {device!r} on a node {node!r}")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from hived.errors import RequestError
 
-from .answers import again, offer, plan_for, refuse_another
+from .answers import admitted, again, offer, refuse_another
 from .decisions import Bind, Decision, Placement, Preempt, Wait
 from .explaining import explain_bind, explain_preempt, explain_running, explain_wait, say
+from .nodes import Nodes
 from .obstacles import reasons
+from .pool import Pool, reserved_in
 from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, WaitingForPreemption
 from .recovery import Record
-from .replanning import replanned
+from .replanning import moved
 from .requests import Request
+from .sharing import Sharing
 from .state import State
 from .states import GroupState
 from .suggested import Suggested
@@ -61,16 +64,15 @@ def plan(state: State, request: Request, suggested: Callable[[], Suggested | Non
     except RequestError as error:
         why: tuple[Reason, ...] = (Misconfigured(error.field, error.message),)
         return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
-    if group is not None:
-        moved = None if group.running else replanned(state, group, demand, nodes)
-        if isinstance(moved, tuple):
-            return PlanAnswer("waits", Wait(request.group, moved), moved)
-        return PlanAnswer("now", again(state, group) if moved is None else offer(state, moved), ())
-    found = plan_for(state, request, demand, nodes)
-    if found is not None:
-        decision = offer(state, found)
-        state.step_back()
-        return PlanAnswer("now", decision, ())
+    with state.undo.trial():
+        if group is not None:
+            placed = None if group.running else moved(state, group, demand, nodes, 0.0)
+            if isinstance(placed, tuple):
+                return PlanAnswer("waits", Wait(request.group, placed), placed)
+            return PlanAnswer("now", again(state, group) if placed is None else offer(state, placed), ())
+        found = admitted(state, request, demand, nodes, 0.0)
+        if found is not None:
+            return PlanAnswer("now", offer(state, found), ())
     why = reasons(state, request, demand, nodes)
     return PlanAnswer("never" if isinstance(why[0], NeverFits) else "waits", Wait(request.group, why), why)
 
@@ -154,39 +156,56 @@ def explain(state: State, preempted: Mapping[str, tuple[Reason, ...]], group: st
 def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
     """The doomed cells: VC, chain, cell type, and the first node of where they stand. O(doomed + VCs)."""
     found = []
-    owners: dict[object, int] = {
-        tenancy.binder: tenancy.tenant for of_tenant in state.tenancies for tenancy in of_tenant
-    }
-    for floor in state.floors:
-        hierarchy = floor.chain.hierarchy
-        for binder, cell in floor.doomed:
-            if cell not in binder.anchored:
+    owners: dict[object, int] = {pool.binding: pool.tenant for of_tenant in state.pools for pool in of_tenant}
+    for nodes in state.chains:
+        hierarchy = nodes.hierarchy
+        for binding, cell in nodes.doomed:
+            if cell not in binding.anchored:
                 continue
-            level = binder.pool.cells[cell].level
-            node = binder.bound[cell] * hierarchy.gpus[level] // hierarchy.node_size
-            vc = state.tenants[owners[binder]]
-            found.append((vc, hierarchy.spec.name, hierarchy.name(level), hierarchy.spec.node_names[node]))
+            level = binding.virtual.cells[cell].level
+            node = binding.bound[cell] * hierarchy.gpus[level] // hierarchy.node_size
+            vc = state.tenants[owners[binding]]
+            found.append((vc, hierarchy.spec.name, hierarchy.name(level), nodes.names[node]))
     return tuple(found)
 
 
 def unavailable(state: State) -> dict[str, int]:
     """Per VC: leaf cells of its own that it cannot have now, since they are bad. O(VCs + its hosts with bad ones)."""
+    if state.sharing is Sharing.QUOTA:
+        return {vc: _beyond_quota(of_tenant) for vc, of_tenant in zip(state.tenants, state.pools, strict=True)}
     return {
-        vc: sum(t.pool.bad[host].bit_count() for t in of_tenant for host in t.binder.sick)
-        for vc, of_tenant in zip(state.tenants, state.tenancies, strict=True)
+        vc: sum(t.binding.bad[host].bit_count() for t in of_tenant for host in t.binding.sick)
+        for vc, of_tenant in zip(state.tenants, state.pools, strict=True)
     }
+
+
+def _beyond_quota(pools: Iterable[Pool]) -> int:
+    """Leaf cells of a tenant's quotas for which too few healthy ones are left."""
+    accounts: dict[object, list[Pool]] = {}
+    for pool in pools:
+        accounts.setdefault(pool.account, []).append(pool)
+    return sum(max(0, of_one[0].gpus - _healthy(p.nodes for p in of_one)) for of_one in accounts.values())
+
+
+def _healthy(chains: Iterable[Nodes]) -> int:
+    """Healthy leaf cells of some chains, each counted once."""
+    return sum(nodes.gpus - sum(nodes.bad[n].bit_count() for n in nodes.sick) for nodes in dict.fromkeys(chains))
 
 
 def unavailable_to_all(state: State) -> int:
     """Leaf cells that the VCs reserved and cannot all have at once now, since too many are bad. O(VCs + bad nodes)."""
     found = 0
-    for floor in state.floors:
-        pools = [t for of_tenant in state.tenancies for t in of_tenant if t.floor is floor]
-        alone = sum(t.pool.bad[host].bit_count() for t in pools for host in t.binder.sick)
-        hierarchy = floor.chain.hierarchy
-        bad = sum(floor.chain.bad[node].bit_count() for node in floor.sick)
-        healthy = hierarchy.nodes * hierarchy.node_size - bad
-        found += max(alone, sum(t.pool.gpus for t in pools) - healthy)
+    if state.sharing is Sharing.QUOTA:
+        types: dict[str, list[Pool]] = {}
+        for pool in (pool for of_tenant in state.pools for pool in of_tenant):
+            types.setdefault(pool.nodes.hierarchy.spec.leaf_type, []).append(pool)
+        return sum(max(0, reserved_in(pools) - _healthy(p.nodes for p in pools)) for pools in types.values())
+    for nodes in state.chains:
+        pools = [t for of_tenant in state.pools for t in of_tenant if t.nodes is nodes]
+        alone = sum(t.binding.bad[host].bit_count() for t in pools for host in t.binding.sick)
+        bad = sum(nodes.bad[node].bit_count() for node in nodes.sick)
+        healthy = nodes.gpus - bad
+        found += max(alone, sum(t.gpus for t in pools) - healthy)
     return found
 
 
@@ -216,8 +235,7 @@ def snapshot(state: State) -> tuple[object, ...]:
     )
     waiting = tuple((name, waiting.request) for name, waiting in sorted(state.waiting.items()))
     cells = tuple(
-        (floor.chain.hierarchy.spec.name, tuple(sorted(floor.owners)), tuple(_set_masks(floor.chain.bad)))
-        for floor in state.floors
+        (nodes.hierarchy.spec.name, tuple(sorted(nodes.owners)), tuple(_set_masks(nodes.bad))) for nodes in state.chains
     )
     return held, waiting, cells, state.safety()
 

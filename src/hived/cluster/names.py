@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .allocation import Part
-from .floor import Floor
+from .nodes import Nodes
+from .parts import Part
 
 
 class Names:
     """Nodes and devices by name. O(nodes) to make."""
 
-    __slots__ = ("_floors", "_leaves", "nodes", "numbers")
+    __slots__ = ("_chains", "_leaves", "nodes", "numbers")
 
-    def __init__(self, floors: Sequence[Floor]) -> None:
-        self._floors = floors
+    def __init__(self, chains: Sequence[Nodes]) -> None:
+        self._chains = chains
         #: per chain: number of each node
-        self.numbers = [{name: n for n, name in enumerate(f.chain.hierarchy.spec.node_names)} for f in floors]
+        self.numbers = [{name: n for n, name in enumerate(nodes.names)} for nodes in chains]
         #: per node name: the chains it is in, and its number there
         self.nodes: dict[str, list[tuple[int, int]]] = {}
         for chain, numbers in enumerate(self.numbers):
@@ -28,8 +28,8 @@ class Names:
         """Leaf number by device index."""
         found = self._leaves.get((chain, node))
         if found is None:
-            hierarchy = self._floors[chain].chain.hierarchy
-            devices = (hierarchy.spec.device_index(node, leaf) for leaf in range(hierarchy.node_size))
+            nodes = self._chains[chain]
+            devices = nodes.devices(node, nodes.shapes[node].full)
             found = self._leaves[chain, node] = {device: leaf for leaf, device in enumerate(devices)}
         return found
 

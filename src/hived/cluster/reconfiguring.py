@@ -19,9 +19,9 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     each keeps its guarantee if cells that its VC now reserves can stand under it, and safety survives that. Then those
     that had lost theirs have another chance.
     """
-    new = State(spec)
+    new = State(spec, old.sharing, old.rank)
     new.version = old.version + 1  # what was planned before is out of date
-    names = Names(new.floors)
+    names = Names(new.chains)
     report = Report(new)
     running = [group for group in old.groups.values() if group.running]
     for group in sorted(running, key=lambda g: (not g.guaranteed, -g.request.priority, g.sequence)):
@@ -44,7 +44,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
 
 def _apart(state: State, at: Located) -> Located:
     """``at``, without leaves that somebody has already: two names for one device, and who came first has it."""
-    if all(not state.floors[chain].states.used[node] & mask for chain, node, mask in at.parts):
+    if all(not state.chains[chain].used[node] & mask for chain, node, mask in at.parts):
         return at
     return Located(0, (), (), tuple(dict.fromkeys((*at.gone, *(node for node, _ in at.pods)))))
 
@@ -52,23 +52,23 @@ def _apart(state: State, at: Located) -> Located:
 def _levels(old: State, new: State, group: Group, at: Located) -> list[tuple[int, ...]]:
     """The levels at which the group's VC may have reserved its cells now: of the types that it had first."""
     assert group.placement is not None
-    levels = {level.cell_type: number for number, level in enumerate(new.spec.chains[at.chain].levels, 1)}
-    had = old.floors[group.chain].chain.hierarchy
+    levels = {level.cell_type: number for number, level in enumerate(new.chains[at.chain].chain.spec.levels, 1)}
+    had = old.chains[group.chain].chain
     same_types = tuple([levels.get(had.name(level), 0) for level in group.placement.reserved_levels])
     return reserved_levels(new, new.tenant(group.request.vc), at.chain, same_types or (0,) * len(at.parts))
 
 
 def _carry_health(old: State, new: State, names: Names) -> None:
     """What was bad stays bad, by node and device."""
-    for floor in old.floors:
-        spec = floor.chain.hierarchy.spec
-        for node in sorted(floor.sick):
-            bad = floor.chain.bad[node]
+    for nodes in old.chains:
+        spec = nodes.hierarchy.spec
+        for node in sorted(nodes.sick):
+            bad = nodes.bad[node]
             devices = [spec.device_index(node, leaf) for leaf in range(spec.gpus_per_node) if bad >> leaf & 1]
-            for chain, number in names.nodes.get(spec.node_names[node], ()):
+            for chain, number in names.nodes.get(nodes.names[node], ()):
                 leaves = names.leaves(chain, number)
                 mask = 0
                 for device in devices:
                     if device in leaves:
                         mask |= 1 << leaves[device]
-                new.set_bad(chain, number, new.floors[chain].chain.bad[number] | mask)
+                new.set_bad(chain, number, new.chains[chain].bad[number] | mask)

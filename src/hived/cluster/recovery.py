@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from hived.errors import RequestError
 
-from .allocation import Part
 from .decisions import Placement, PodPlacement
 from .groups import Group
 from .names import Names
+from .parts import Part
 from .requests import OPPORTUNISTIC, Request
 from .state import State
-from .states import GroupEvent
+from .states import GroupEvent, LeafEvent
 
 #: a group that runs: its name, what it asked for, and where it is
 Record = tuple[str, Request, Placement]
@@ -51,7 +51,7 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 
 def located(state: State, names: Names, placement: Placement) -> Located:
     """Where a placement is; in the chain that it names, as far as its devices are there."""
-    by_name = [floor.chain.hierarchy.spec.name for floor in state.floors]
+    by_name = [nodes.hierarchy.spec.name for nodes in state.chains]
     first = by_name.index(placement.chain) if placement.chain in by_name else -1
     parts: list[Part] = []
     pods, gone = [], []
@@ -68,14 +68,7 @@ def located(state: State, names: Names, placement: Placement) -> Located:
 
 def reserved_levels(state: State, tenant: int, chain: int, wanted: Sequence[int]) -> list[tuple[int, ...]]:
     """The levels at which a VC may have reserved the cells of some pods: those recorded first, then all it reserves."""
-    levels = sorted(
-        {
-            level
-            for tenancy in state.tenancies[tenant]
-            if tenancy.floor.number == chain
-            for level in tenancy.binder.loose
-        }
-    )
+    levels = sorted({level for pool in state.pools[tenant] if pool.nodes.number == chain for level in pool.levels})
     same = [(level,) * len(wanted) for level in levels]
     return [tuple(wanted), *same] if all(level in levels for level in wanted) else same
 
@@ -87,31 +80,31 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
     The caller has seen to it that nobody else has its leaves. O(tries * pods * levels).
     """
     name, request, _ = record
-    state.version += 1
     state.sequence += 1
-    group = Group(request, state.tenant(request.vc), state.sequence, now)
+    group = Group(request, state.tenant(request.vc), now)
+    group.sequence = state.sequence
     group.chain, group.parts = at.chain, at.parts
     group.origin = record[2] if at.gone else None
-    chain_name = state.floors[at.chain].chain.hierarchy.spec.name
+    chain_name = state.chains[at.chain].hierarchy.spec.name
     group.placement = Placement(chain_name, at.pods)
     in_one = len(group.chains) == 1 and len(at.parts) == len(at.pods)
     for of_pods in levels if in_one else ():
         found = state.readmitted(group.tenant, request, at.chain, at.parts, of_pods)
         if found is not None:
-            tenancy, spots = found
-            group.tenancy, group.spots = tenancy.number, spots
+            pool, spots = found
+            group.pool, group.spots = pool, spots
             group.placement = Placement(chain_name, at.pods, of_pods)
-            tenancy.take(group)
+            pool.take(group)
             break
     if not group.guaranteed:
         if request.priority > OPPORTUNISTIC:
             group.priority = OPPORTUNISTIC
             state.displaced[group] = None
         state.lend(group)
-    for floor in state.floors_of(group):
-        floor.start(group, at.parts)
-    group.level = state.common_level(at.chain, at.parts)
-    group.happens(GroupEvent.BIND)
+    for nodes in state.chains_of(group):
+        nodes.claim(LeafEvent.ALLOCATE, group)
+    group.level = state.chains[at.chain].common_level(at.parts)
+    state.happens(group, GroupEvent.BIND)
     state.waiting.pop(name, None)
     state.groups[name] = group
     return group
@@ -170,8 +163,10 @@ def _checked(state: State, names: Names, record: Record) -> Located:
     where = f"records[{name!r}]"
     if name in state.groups:
         raise RequestError(where, "this group runs already, or is given twice")
-    if len(placement.pods) > request.pods or len(placement.reserved_levels) not in (0, len(placement.pods)):
-        raise RequestError(where, f"{len(placement.pods)} pods are placed, and {request.pods} were asked for")
+    whole = request.whole_nodes  # a pod may have become several
+    most = sum(member.pods * (max(1, member.leaf_cells) if whole else 1) for member in request.members)
+    if len(placement.pods) > most or len(placement.reserved_levels) not in (0, len(placement.pods)):
+        raise RequestError(where, f"{len(placement.pods)} pods are placed, and {most} were asked for")
     return located(state, names, placement)
 
 
@@ -184,12 +179,12 @@ def _refuse_two_on_one(state: State, records: Sequence[Record], places: Sequence
             raise RequestError(f"records[{name!r}]", "this group runs already, or is given twice")
         seen.add(name)
         for chain, node, mask in at.parts:
-            floor = state.floors[chain]
+            nodes = state.chains[chain]
             others = taken.setdefault((chain, node), [])
             by = next((other for held, other in others if held & mask), "")
-            if by or floor.states.used[node] & mask:
-                by = by or next(group.name for group, held in floor.holders[node].items() if held & mask)
-                node_name = floor.chain.hierarchy.spec.node_names[node]
+            if by or nodes.used[node] & mask:
+                by = by or next(group.name for group, held in nodes.held[node].items() if held & mask)
+                node_name = nodes.names[node]
                 raise RequestError(f"records[{name!r}]", f"a device of {node_name} that it runs on is used by {by!r}")
             others.append((mask, name))
 
@@ -219,7 +214,7 @@ class Report:
         if at.gone:
             return f"some of its devices are no more (on {', '.join(at.gone)})"
         if not levels:
-            return f"{vc} has no cells in chain {self._state.spec.chains[at.chain].name} any more"
+            return f"{vc} has no cells in chain {self._state.chains[at.chain].hierarchy.spec.name} any more"
         return f"the cells that {vc} has now cannot stand where it runs"
 
     def finished(self, cancelled: Iterable[str]) -> Reconfiguration:

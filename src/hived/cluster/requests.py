@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from hived.errors import RequestError
+
+from .parts import Part
 
 #: the priority of opportunistic groups
 OPPORTUNISTIC = -1
@@ -49,6 +52,8 @@ class Request:
     )
     within: str | None = None  #: cell type that has to hold all pods together, e.g. ``RACK``
     soft_affinity: bool = False  #: where ``within`` cannot be had: relax it level by level, rather than wait
+    #: a pod of more leaf cells than a node has becomes as many pods of whole nodes as it takes: a job of a trace
+    whole_nodes: bool = False
 
     def __post_init__(self) -> None:
         if type(self.members) is not tuple:
@@ -74,3 +79,14 @@ class Request:
             for _ in range(member.pods):
                 yield replace(self, group=f"{self.group}/{number}", members=(replace(member, pods=1),))
                 number += 1
+
+
+class Asked(NamedTuple):
+    """What an answer was the answer to."""
+
+    request: Request
+    given: Given  #: the nodes it was restricted to, and those it was kept from
+    now: float  #: by the caller's clock
+    version: int  #: of the state that answered
+    near: tuple[Part, ...] = ()  #: where the group ran, and would stay
+    idle: bool = False  #: whether it was to start on idle leaf cells or not at all

@@ -18,7 +18,7 @@ from operator import or_
 from hived.cells import Demand, Found, Leaves, Need, Rank, Space, apart, level_of, place
 
 from .groups import Group
-from .tenancy import Pods, Tenancy, by_host
+from .pool import Pool, Spots, by_host
 
 #: groups of a host among which those who lose are chosen: all subsets of them are looked at
 GROUPS = 8
@@ -30,9 +30,7 @@ STEPS = 1_000
 PODS = 64
 
 
-def on_one_host(
-    tenancy: Tenancy, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int
-) -> Found:
+def on_one_host(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int) -> Found:
     """``found``, which is on one host, or the same on another where the groups of ranks up to ``key`` lose less.
 
     Hosts are looked at in the order of ``rank`` until no other can lose less; among equals the pods of a gang stand
@@ -47,8 +45,8 @@ def on_one_host(
         if masks is None:
             continue
         there = Found(tuple((host, mask) for mask in masks), level_of(space.shapes[host], sum(masks)))
-        there = losing_least(tenancy, space, needs, there, cap, key)
-        lost = _lost(tenancy.on(there.pods))
+        there = losing_least(pool, space, needs, there, cap, key)
+        lost = _lost(pool.on(there.pods))
         shape = space.shapes[host]
         worth = lost, there.level, apart(shape, [mask for _, mask in there.pods])
         if best is None or worth < least:
@@ -59,18 +57,16 @@ def on_one_host(
     return best or found
 
 
-def on_hosts(
-    tenancy: Tenancy, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int
-) -> Found:
+def on_hosts(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int) -> Found:
     """``found``, which is on several hosts, or the same on others, of one cell of its level, where others lose less.
 
     The first pod goes to one of the first hosts by ``rank``, each in turn, and then pod by pod, the largest first, to
     the host where what it ends loses least, beside what ends anyway. At most ``STEPS``, or hosts times pods, times what
     one host costs (see :func:`losing_least`); what is the same is counted once.
     """
-    best = losing_least(tenancy, space, needs, found, cap, key)
-    least = _lost(tenancy.on(best.pods))
-    if least <= max(0, sum(need.gpus for need in needs) - tenancy.totals[-1]) << 32:
+    best = losing_least(pool, space, needs, found, cap, key)
+    least = _lost(pool.on(best.pods))
+    if least <= max(0, sum(need.gpus for need in needs) - pool.total()) << 32:
         return best  # so much is to be taken in any case
     if len(needs) > PODS:
         return best
@@ -79,9 +75,9 @@ def on_hosts(
     for need in (demand.needs[0], demand.needs[-1]):
         usable = space.ranking(rank, need.level, need.gpus if need.level else 0).in_order(need.gpus)
         hosts.update(dict.fromkeys(islice(usable, HOSTS)))
-    ends_too = tenancy.on((host, space.free[host] & ~space.idle[host]) for host in hosts)
+    ends_too = pool.on((host, space.free[host] & ~space.idle[host]) for host in hosts)
     hosts.update(dict.fromkeys(islice(sorted({host for group in ends_too for host, _ in group.spots}), 4 * HOSTS)))
-    search = _OnHosts(tenancy, space, demand, cap, key)
+    search = _OnHosts(pool, space, demand, cap, key)
     for first in list(hosts)[: HOSTS + len(best.pods)]:
         near = list(hosts)
         if found.level:
@@ -89,7 +85,7 @@ def on_hosts(
             near = [host for host in hosts if cell_of[host] == cell_of[first] >= 0]
         pods = search.run(first, near)
         if pods is not None:
-            lost = _lost(tenancy.on(pods))
+            lost = _lost(pool.on(pods))
             if lost < least:
                 best, least = found._replace(pods=pods), lost
         if search.steps > STEPS:
@@ -100,18 +96,18 @@ def on_hosts(
 class _OnHosts:
     """The pods of a gang, one by one, each on the host where what it ends loses least, beside what ends anyway."""
 
-    __slots__ = ("_cap", "_demand", "_key", "_known", "_space", "_takers", "_tenancy", "steps")
+    __slots__ = ("_cap", "_demand", "_held", "_key", "_known", "_pool", "_space", "steps")
 
-    def __init__(self, tenancy: Tenancy, space: Space, demand: Demand, cap: int, key: int) -> None:
+    def __init__(self, pool: Pool, space: Space, demand: Demand, cap: int, key: int) -> None:
         #: hosts looked at so far
         self.steps = 0
-        self._tenancy, self._space, self._demand, self._cap, self._key = tenancy, space, demand, cap, key
+        self._pool, self._space, self._demand, self._cap, self._key = pool, space, demand, cap, key
         # per host looked at: the groups that can be ended there, and their leaves
-        self._takers: dict[int, dict[Group, int]] = {}
+        self._held: dict[int, dict[Group, int]] = {}
         # per host, pods there, and groups whose end would lose something: the leaves that lose least
         self._known: dict[tuple[int, tuple[Need, ...], frozenset[Group]], Sequence[int] | None] = {}
 
-    def run(self, first: int, hosts: Iterable[int]) -> Pods | None:
+    def run(self, first: int, hosts: Iterable[int]) -> Spots | None:
         """Hosts and leaves per pod, the largest pod on ``first``; None where that leads nowhere."""
         shares: dict[int, tuple[list[int], Sequence[int]]] = {}
         ends: dict[int, list[Group]] = {}
@@ -124,15 +120,15 @@ class _OnHosts:
                 here = [*shares[host][0], at] if host in shares else [at]
                 mine = ends.get(host, [])
                 alone = {group for group in mine if ended[group] == 1}
-                takers = self._takers_of(host)
-                lose = {group: mask for group, mask in takers.items() if group in alone or not ended[group]}
+                held = self._held_by(host)
+                lose = {group: mask for group, mask in held.items() if group in alone or not ended[group]}
                 masks = self._masks(host, here, lose)
                 if masks is None:
                     continue
                 lost = [group for group, mask in lose.items() if mask & sum(masks)]
                 worth = _lost(lost) - _lost(alone), host not in shares, position
                 if best is None or worth < best:
-                    ending = [group for group, mask in takers.items() if mask & sum(masks)]
+                    ending = [group for group, mask in held.items() if mask & sum(masks)]
                     best, chosen = worth, (host, here, ending, tuple(masks))
             if best is None:
                 return None
@@ -146,12 +142,12 @@ class _OnHosts:
                 pods[self._demand.order[at]] = host, mask
         return tuple(pods)
 
-    def _takers_of(self, host: int) -> dict[Group, int]:
-        takers = self._takers.get(host)
-        if takers is None:
-            there = self._tenancy.takers.get(host, {}).items()
-            takers = self._takers[host] = {group: mask for group, mask in there if group.rank <= self._key}
-        return takers
+    def _held_by(self, host: int) -> dict[Group, int]:
+        held = self._held.get(host)
+        if held is None:
+            there = self._pool.held.get(host, {}).items()
+            held = self._held[host] = {group: mask for group, mask in there if group.rank <= self._key}
+        return held
 
     def _masks(self, host: int, here: Sequence[int], lose: dict[Group, int]) -> Sequence[int] | None:
         needs = tuple([self._demand.needs[at] for at in here])
@@ -168,7 +164,7 @@ def _lost(groups: Iterable[Group]) -> int:
     return sum(map(_loss, groups))
 
 
-def losing_least(tenancy: Tenancy, space: Space, needs: Sequence[Need], found: Found, cap: int, key: int) -> Found:
+def losing_least(pool: Pool, space: Space, needs: Sequence[Need], found: Found, cap: int, key: int) -> Found:
     """``found`` on the same hosts, with the leaves taken there that lose the groups of ranks up to ``key`` least.
 
     First the fewest GPUs of groups that end (on all their nodes, once), then of those that lose no work, then as close
@@ -182,10 +178,10 @@ def losing_least(tenancy: Tenancy, space: Space, needs: Sequence[Need], found: F
         here = tuple([needs[i] for i in at])
         masks: Sequence[int] = [pods[i][1] for i in at]
         if sum(masks) & ~space.idle[host]:
-            takers = {group: mask for group, mask in tenancy.takers[host].items() if group.rank <= key}
-            lose = {group: mask for group, mask in takers.items() if group not in ended}
+            held = {group: mask for group, mask in pool.held.get(host, {}).items() if group.rank <= key}
+            lose = {group: mask for group, mask in held.items() if group not in ended}
             masks = _on_host(space, host, here, masks, lose, cap)
-            ended.update(group for group, mask in takers.items() if mask & sum(masks))
+            ended.update(group for group, mask in held.items() if mask & sum(masks))
         for i, mask in zip(at, masks, strict=True):
             pods[i] = host, mask
     level = found.level if len(hosts) > 1 else level_of(space.shapes[hosts[0]], sum(mask for _, mask in pods))

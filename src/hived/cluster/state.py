@@ -1,7 +1,7 @@
-"""All that a cluster is at one moment, and the few steps that change it.
+"""All that a cluster is at one moment, and the few steps that change it: admit, end, withdraw, downgrade, restore.
 
-Deciding (:mod:`.guaranteed`, :mod:`.opportunistic`) only reads, or binds and unbinds again; a :class:`Plan` is what it
-comes to. The steps here carry plans out: admit, bind, end, withdraw, downgrade, restore.
+Every step notes its way back (:mod:`.undo`), so a request is decided by being carried out: :mod:`.guaranteed` and
+:mod:`.opportunistic` bind a group's leaves, :meth:`State.admit` gives them to it, and all of it is kept or rolled back.
 """
 
 from __future__ import annotations
@@ -10,62 +10,44 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from hived.cells import BuddyAllocator, Hierarchy, LevelSafety
-from hived.errors import InvariantError, ensure
-from hived.spec.compiled import ClusterSpec, PinnedCellSpec
+from hived.cells import LevelSafety, Rank
+from hived.errors import ensure
+from hived.spec.compiled import ClusterSpec, VirtualClusterSpec
 
-from .allocation import Part
-from .binding import Binder
 from .decisions import Placement, PodPlacement
 from .demands import Demand, Demands
 from .dooming import see_bad
 from .fairness import whole
-from .feasibility import check_feasible, lowest_levels, reserved_cells
-from .floor import Floor
-from .groups import Group
-from .physical import PhysicalChain
-from .plans import Plan, Waiting
+from .groups import Group, Waiting
+from .nodes import Nodes
+from .parts import Part
+from .pool import Pool, Spots, packed
 from .reasons import LostReservation, NeverFits, Reason
 from .requests import OPPORTUNISTIC, Request
+from .sharing import Sharing, lay_out
 from .state_check import check_state
-from .states import GroupEvent
-from .tenancy import Pods, Tenancy
-from .virtual import VirtualCluster, VirtualPool
+from .states import GroupEvent, GroupState, LeafEvent, next_group_state
+from .undo import Undo
+
+_STARTED = next_group_state(GroupState.PENDING, GroupEvent.BIND)
 
 
 class State:
     """The cluster under groups. Everything is re-derived by :meth:`validate`."""
 
-    def __init__(self, spec: ClusterSpec) -> None:
-        check_feasible(spec)
+    def __init__(self, spec: ClusterSpec, sharing: Sharing = Sharing.HIVED, rank: Rank = packed) -> None:
         self.spec = spec
-        hierarchies = [Hierarchy(chain) for chain in spec.chains]
-        #: per chain: its nodes, and its buddy allocator
-        self.floors = [
-            Floor(PhysicalChain(number, hierarchy), BuddyAllocator(hierarchy, lowest, of_level))
-            for number, (hierarchy, lowest, of_level) in enumerate(
-                zip(hierarchies, lowest_levels(spec), reserved_cells(spec), strict=True)
-            )
-        ]
-        self.demands = Demands(spec, hierarchies)
+        self.undo = Undo()
+        self.sharing = sharing
+        #: which host a guaranteed group goes to
+        self.rank = rank
+        #: the nodes of each chain (in private clusters: of each pool), and per tenant its pools, unpinned ones first
+        self.chains, self.pools = lay_out(spec, sharing, self.undo)
+        self.demands = Demands(spec, sharing)
         #: names of the tenants; those whose VC is no more, but whose groups run on, come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]
-        clusters = [VirtualCluster(vc.name, vc.cells, vc.pinned, hierarchies) for vc in spec.virtual_clusters]
-        pinned = [
-            [
-                self._tenancy(tenant, len(cluster.pools) + i, number, pool, pin)
-                for i, (pin, number, pool) in enumerate(cluster.pinned)
-            ]
-            for tenant, cluster in enumerate(clusters)
-        ]  # pinned cells stand first: they take their physical cells before anything else can
-        #: per tenant: its pools of cells, unpinned ones first
-        self.tenancies: list[list[Tenancy]] = [
-            [self._tenancy(tenant, i, number, pool, None) for i, (number, pool) in enumerate(cluster.pools)]
-            + pinned[tenant]
-            for tenant, cluster in enumerate(clusters)
-        ]
         #: GPUs of each tenant's cells, pinned ones included
-        self.sizes = [sum(tenancy.pool.gpus for tenancy in of_tenant) for of_tenant in self.tenancies]
+        self.sizes = [_gpus(spec, vc) for vc in spec.virtual_clusters]
         #: weight of each tenant among opportunistic groups, in proportion
         self.weights = whole(
             [
@@ -74,7 +56,7 @@ class State:
             ]
         )
         #: per chain and tenant: leaf cells that its opportunistic groups have or have reserved
-        self.lent = [[0] * len(self.tenants) for _ in spec.chains]
+        self.lent = [[0] * len(self.tenants) for _ in self.chains]
         #: per tenant: its opportunistic groups, in the order in which they started
         self.borrowers: list[dict[Group, None]] = [{} for _ in self.tenants]
         #: groups that run or have reserved, by name, in the order in which they came
@@ -85,23 +67,17 @@ class State:
         self.displaced: dict[Group, None] = {}
         #: why a demand (with its cap by name) would not fit even if all were free; None where it would
         self.fits_empty: dict[tuple[Demand, bool, str | None], NeverFits | None] = {}
-        #: counts every change
+        #: counts every change that was kept
         self.version = 0
         self.sequence = 0
-        #: the plan whose virtual leaves are bound ahead of its commit
-        self.ahead: Plan | None = None
-
-    def _tenancy(self, tenant: int, number: int, chain: int, pool: VirtualPool, pin: PinnedCellSpec | None) -> Tenancy:
-        floor = self.floors[chain]
-        pinned_to, pinned_id = (-1, None) if pin is None else (pin.index, pin.pinned_cell_id)
-        binder = Binder(pool, floor.allocator, pinned_to, floor.chain.bad, floor.owners)
-        return Tenancy(tenant, number, pinned_id, floor, binder)
+        self._loans = 0
+        self.undo.keep()
 
     def tenant(self, name: str) -> int:
         """The number of a tenant. One that the spec does not have has no cells and no weight."""
         if name not in self.tenants:
             self.tenants.append(name)
-            self.tenancies.append([])
+            self.pools.append([])
             self.sizes.append(0)
             self.weights.append(0)
             for lent in self.lent:
@@ -109,299 +85,329 @@ class State:
             self.borrowers.append({})
         return self.tenants.index(name)
 
-    def floors_of(self, group: Group) -> list[Floor]:
+    def chains_of(self, group: Group) -> list[Nodes]:
         """The chains that a group is in."""
-        return [self.floors[chain] for chain in group.chains]
+        return [self.chains[chain] for chain in group.chains]
 
-    # -- plans --------------------------------------------------------------------------------------------------------
-
-    def step_back(self) -> None:
-        """Undo what was bound ahead for a plan that nobody has committed."""
-        plan = self.ahead
-        if plan is not None:
-            self.ahead = None
-            plan.bound = False
-            if plan.tenancy is not None:
-                plan.tenancy.unbind(plan.pods)
-                plan.tenancy.put_back(plan.inside)
-
-    def admit(self, plan: Plan) -> Group:
-        """Carry a plan of this version out: the group starts, or reserves what its victims still have."""
-        request = plan.request
+    def keep(self) -> None:
+        """What was done since the last time stays."""
         self.version += 1
+        self.undo.keep()
+
+    def keep_group(self, group: Group) -> None:
+        """The group that was admitted stays; it waits no longer, and comes last of all groups."""
+        self.version += 1
+        self.undo.keep()
+        if group.moved:
+            self.groups[group.name] = self.groups.pop(group.name)
+        if self.waiting:
+            self.waiting.pop(group.name, None)
+
+    def happens(self, group: Group, event: GroupEvent) -> None:
+        """``event`` moves a group to its next state; :class:`InvariantError` where the table has none."""
+        self.undo.note((setattr, group, "state", group.state))
+        group.state = next_group_state(group.state, event)
+
+    # -- starting and ending ------------------------------------------------------------------------------------------
+
+    def admit(self, group: Group) -> None:
+        """``group`` has the leaves that were bound for it: it runs, or reserves what its victims still have.
+
+        Who waited under its name does so until the caller keeps what was done.
+        """
+        undo, pool, parts = self.undo, group.pool, group.parts
+        undo.note((setattr, self, "sequence", self.sequence))
         self.sequence += 1
-        group = Group(request, plan.demand.tenant, self.sequence, plan.now)
-        if self.ahead is not plan:
-            self.step_back()
-        self.ahead = None
-        for victim in plan.downgraded:
-            self.downgrade(victim, group)
-        tenancy = plan.tenancy
-        if tenancy is not None and not plan.bound:
-            parts = tenancy.bind(plan.pods, plan.standing, plan.spared)
-            if parts != plan.parts:
-                raise InvariantError(f"{request.group}: bound to {parts}, planned on {plan.parts}")
-        group.chain = plan.chain
-        group.level = self.level(plan)
-        group.relaxed = plan.relaxed
-        group.parts = plan.parts
-        group.spots = plan.pods
-        group.tenancy = -1 if tenancy is None else tenancy.number
-        group.placement = self.placement(plan)
-        for victim in plan.victims:
-            group.victims[victim] = None
-            victim.preempted_by[group] = None
-            victim.happens(GroupEvent.CHOOSE)
-        for other in plan.overtaken:  # its bindings stay until the group has taken its leaves
+        group.sequence = self.sequence
+        group.placement = self._placement(group)
+        if pool is not None and len(parts) > 1:
+            group.level = pool.level(group.level, parts)
+        for victim in group.victims:
+            undo.assign(victim, preempted_by={**victim.preempted_by, group: None})
+            self.happens(victim, GroupEvent.CHOOSE)
+        for other in group.overtaken:  # its bindings stay until the group has taken its leaves
             self._cancel(other)
-        floor = self.floors[plan.chain]
-        if plan.victims:
-            floor.reserve(group, group.parts)
-            group.happens(GroupEvent.PREEMPT)
+        nodes = self.chains[group.chain]
+        if group.victims:
+            nodes.claim(LeafEvent.RESERVE, group)
+            group.state = next_group_state(group.state, GroupEvent.PREEMPT)
         else:
-            floor.start(group, group.parts)
-            group.happens(GroupEvent.BIND)
-        if tenancy is not None:
-            tenancy.take(group)
+            nodes.claim(LeafEvent.ALLOCATE, group)
+            group.state = _STARTED
+        if pool is not None:
+            pool.take(group)
         else:
             self.lend(group)
-        for other in plan.overtaken:
-            if other.guaranteed:
-                self.tenancies[other.tenant][other.tenancy].unbind(other.spots)
+        for other in group.overtaken:
+            if other.pool is not None:
+                other.pool.unbind(other.spots)
             self._back_to_waiting(other, (LostReservation(group.name, None),))
-        self.waiting.pop(group.name, None)
+        self._put(group)
+
+    def _put(self, group: Group) -> None:
+        groups = self.groups
+        if group.name in groups:
+            group.moved = True
+            self.undo.note((self._put, groups[group.name]))
+        else:
+            self.undo.note((groups.pop, group.name))
+        groups[group.name] = group
+
+    def _drop(self, group: Group) -> None:
+        self.undo.note((self._put_back, group))
+        del self.groups[group.name]
+
+    def _put_back(self, group: Group) -> None:
+        """Undo :meth:`_drop`: groups stand in the order in which they came. O(groups) where it was not the last."""
         self.groups[group.name] = group
-        return group
+        self.groups = {group.name: group for group in sorted(self.groups.values(), key=lambda g: g.sequence)}
 
-    def placement(self, plan: Plan) -> Placement:
-        """A plan's physical leaves by name. O(pods) once."""
-        if plan.placement is not None:
-            return plan.placement
-        floor = self.floors[plan.chain]
-        names = floor.chain.hierarchy.spec.node_names
-        pods = tuple([PodPlacement(names[node], floor.devices(node, mask)) for _, node, mask in plan.parts])
-        levels: tuple[int, ...] = ()
-        if plan.tenancy is not None:
-            levels = plan.tenancy.reserved_levels(plan.pods)
-        plan.placement = Placement(floor.chain.hierarchy.spec.name, pods, levels)
-        return plan.placement
-
-    def level(self, plan: Plan) -> int:
-        """The lowest level at which one physical cell holds all pods of a plan, 0 for none. O(pods * levels)."""
-        if len(plan.pods) > 1 and any(host != plan.pods[0][0] for host, _ in plan.pods):
-            return self.common_level(plan.chain, plan.parts)  # cells apart in the VC may be close in the cluster
-        return plan.level
-
-    def common_level(self, chain: int, parts: Sequence[Part]) -> int:
-        """The level of the lowest physical cell with all these leaves, 0 for none."""
-        if any(part.chain != chain for part in parts):
-            return 0
-        hierarchy = self.floors[chain].chain.hierarchy
-        leaves = [
-            node * hierarchy.node_size + leaf
-            for _, node, mask in parts
-            for leaf in ((mask & -mask).bit_length() - 1, mask.bit_length() - 1)
-        ]
-        for level in range(1, hierarchy.top + 1 if leaves else 0):
-            if len({leaf // hierarchy.gpus[level] for leaf in leaves}) == 1:
-                return level
-        return 0
+    def _placement(self, group: Group) -> Placement:
+        """A group's physical leaves by name. O(pods)."""
+        nodes = self.chains[group.chain]
+        names, devices = nodes.names, nodes.devices
+        if len(group.parts) == 1:
+            ((_, node, mask),) = group.parts
+            levels = () if group.pool is None else group.pool.reserved_levels(group.spots)
+            return Placement(nodes.hierarchy.spec.name, (PodPlacement(names[node], devices(node, mask)),), levels)
+        pods = tuple([PodPlacement(names[node], devices(node, mask)) for _, node, mask in group.parts])
+        levels = () if group.pool is None else group.pool.reserved_levels(group.spots)
+        return Placement(nodes.hierarchy.spec.name, pods, levels)
 
     def bind(self, group: Group) -> None:
         """A preempting group whose victims are gone starts."""
-        self.version += 1
         ensure(not group.victims, f"{group}: its victims are gone")
-        group.happens(GroupEvent.BIND)
-        self.floors[group.chain].bind(group)
+        self.happens(group, GroupEvent.BIND)
+        for _, node, mask in group.parts:
+            self.chains[group.chain].apply(LeafEvent.BIND, node, mask)
 
     def end(self, group: Group) -> None:
         """``group`` runs no longer, or is withdrawn; what it has goes to who has reserved it."""
-        self.version += 1
-        if group.running:
-            for floor in self.floors_of(group):
-                floor.end(group)
-            for preemptor in group.preempted_by:
-                del preemptor.victims[group]
-                if group.guaranteed and preemptor.rank != preemptor.current_rank():
-                    self.tenancies[preemptor.tenant][preemptor.tenancy].give(preemptor)
-                    self.tenancies[preemptor.tenant][preemptor.tenancy].take_again(preemptor)
-            group.preempted_by.clear()
-            self._leave(group)
+        had_only_reserved = group.state is GroupState.PREEMPTING
+        if had_only_reserved:
+            self.give_up(group)
         else:
-            self._cancel(group)
-        had_only_reserved = not group.running
-        if group.guaranteed:
-            self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
-        del self.groups[group.name]
-        self.displaced.pop(group, None)
-        group.happens(GroupEvent.END)
+            for chain in group.chains:
+                self.chains[chain].unclaim(LeafEvent.RELEASE, group)
+            if group.preempted_by:
+                self._no_victim_any_more(group)
+            if group.pool is None:
+                self._end_loan(group)
+            else:
+                group.pool.give(group)
+                group.pool.unbind(group.spots)
+        self._drop(group)
+        if self.displaced:
+            self._no_longer_displaced(group)
+        self.happens(group, GroupEvent.END)
         if had_only_reserved:
             self._restore_after(group)
 
+    def _no_victim_any_more(self, group: Group) -> None:
+        """Whoever waits for a victim that has ended need not wait for it."""
+        for preemptor in group.preempted_by:
+            self.undo.assign(preemptor, victims={v: None for v in preemptor.victims if v is not group})
+            if group.guaranteed and preemptor.pool is not None and preemptor.rank != preemptor.current_rank():
+                preemptor.pool.rank_again(preemptor)
+        self.undo.assign(group, preempted_by={})
+
     def withdraw(self, group: Group, why: tuple[Reason, ...]) -> None:
         """A preempting group loses its reservation, and waits again."""
-        self.version += 1
         self.give_up(group)
         self._back_to_waiting(group, why)
 
-    def move(self, group: Group, plan: Plan) -> None:
-        """A preempting group starts, or reserves, as ``plan`` has it, and not where it has reserved."""
-        if self.ahead is not plan:
-            self.step_back()
-        made_room = [other for other in self.displaced if other.displaced_by is group]
-        self.give_up(group)
-        group.happens(GroupEvent.OVERTAKE)
-        del self.groups[group.name]
-        moved = self.admit(plan)
-        for other in made_room:
-            other.displaced_by = moved
+    def replace(self, group: Group, moved: Group) -> None:
+        """``moved`` is admitted in place of a preempting group that has given up its reservation."""
+        for other in self.displaced:
+            if other.displaced_by is group:
+                self.undo.assign(other, displaced_by=moved)
+        self.happens(group, GroupEvent.OVERTAKE)
+        self.admit(moved)
 
     def give_up(self, group: Group) -> None:
         """The reservation ends, and its virtual leaves are unbound. The group is where it was in the list of groups."""
         self._cancel(group)
-        if group.guaranteed:
-            self.tenancies[group.tenant][group.tenancy].unbind(group.spots)
-
-    def reserve_again(
-        self, group: Group, wanted: Sequence[tuple[Group, Sequence[Group]]], borrowers: Sequence[Group]
-    ) -> None:
-        """Undo a :meth:`give_up` that was only tried out; its virtual leaves are bound as they were already.
-
-        ``wanted``: its victims, and who wants each; ``borrowers``: its tenant's opportunistic groups.
-        """
-        for victim, preemptors in wanted:
-            victim.happens(GroupEvent.CHOOSE)
-            victim.preempted_by = dict.fromkeys(preemptors)
-            group.victims[victim] = None
-        if group.guaranteed:
-            self.tenancies[group.tenant][group.tenancy].take_again(group)
-        else:
-            self.lend(group)
-            self.borrowers[group.tenant] = dict.fromkeys(borrowers)
-        self.floors[group.chain].reserve_again(group)
+        if group.pool is not None:
+            group.pool.unbind(group.spots)
 
     def _cancel(self, group: Group) -> None:
         """The reservation ends; victims that nobody else wants are spared."""
-        self.floors[group.chain].cancel(group)
+        self.chains[group.chain].unclaim(LeafEvent.CANCEL, group)
         for victim in group.victims:
-            del victim.preempted_by[group]
+            self.undo.assign(victim, preempted_by={by: None for by in victim.preempted_by if by is not group})
             if not victim.preempted_by:
-                victim.happens(GroupEvent.SPARE)
-        group.victims.clear()
+                self.happens(victim, GroupEvent.SPARE)
         self._leave(group)
+        self.undo.assign(group, victims={})
 
     def _leave(self, group: Group) -> None:
-        if group.guaranteed:
-            self.tenancies[group.tenant][group.tenancy].give(group)
+        if group.pool is not None:
+            group.pool.give(group)
         else:
-            for chain in group.chains:
-                self.lent[chain][group.tenant] -= group.gpus_in(chain)
-            del self.borrowers[group.tenant][group]
+            self._end_loan(group)
 
     def _back_to_waiting(self, group: Group, why: tuple[Reason, ...]) -> None:
-        group.happens(GroupEvent.OVERTAKE)
-        del self.groups[group.name]
+        self.happens(group, GroupEvent.OVERTAKE)
+        self._drop(group)
         self.wait(group.request, why, group.since)
+        self.undo.note((self.waiting.pop, group.name))
         self._restore_after(group)
 
     def wait(self, request: Request, reasons: tuple[Reason, ...], now: float) -> None:
         """Remember that ``request`` waits, and why; it keeps its place in line."""
         known = self.waiting.get(request.group)
         if known is None:
+            self.undo.note((setattr, self, "sequence", self.sequence))
             self.sequence += 1
             known = self.waiting[request.group] = Waiting(request, reasons, self.sequence, now)
         else:
             known.request, known.reasons = request, reasons
         known.happens(GroupEvent.WAIT)
 
+    # -- loans --------------------------------------------------------------------------------------------------------
+
     def lend(self, group: Group) -> None:
         """``group`` has (or is to have) its leaf cells as an opportunistic one."""
+        self._loans += 1
+        group.lent_at = self._loans
+        self._lend(group)
+
+    def _lend(self, group: Group) -> None:
         for chain in group.chains:
             self.lent[chain][group.tenant] += group.gpus_in(chain)
         self.borrowers[group.tenant][group] = None
+        self.undo.note((self._end_loan, group))
+
+    def _end_loan(self, group: Group) -> None:
+        for chain in group.chains:
+            self.lent[chain][group.tenant] -= group.gpus_in(chain)
+        del self.borrowers[group.tenant][group]
+        self.undo.note((self._lend_again, group))
+
+    def _lend_again(self, group: Group) -> None:
+        """Undo :meth:`_end_loan`: a tenant's loans stand in the order in which they began. O(its loans)."""
+        self._lend(group)
+        of_tenant = sorted(self.borrowers[group.tenant], key=lambda g: g.lent_at)
+        self.borrowers[group.tenant] = dict.fromkeys(of_tenant)
+
+    def vacate(self, group: Group) -> None:
+        """An opportunistic group that runs has its leaves no more; :meth:`promote` gives it the same ones."""
+        for chain in group.chains:
+            self.chains[chain].unclaim(LeafEvent.RELEASE, group)
+
+    def promote(self, loan: Group, group: Group) -> None:
+        """``loan``, which was vacated, becomes what ``group`` was placed as, on the leaves that it had."""
+        self._end_loan(loan)
+        self._no_longer_displaced(loan)
+        self.undo.assign(
+            loan,
+            request=group.request,
+            priority=group.request.priority,
+            pool=group.pool,
+            spots=group.spots,
+            parts=group.parts,
+            level=group.level,
+            displaced_by=None,
+        )
+        self.undo.assign(loan, placement=self._placement(loan))
+        self.chains[group.chain].claim(LeafEvent.ALLOCATE, loan)
+        assert loan.pool is not None
+        loan.pool.take(loan)
+        self.happens(loan, GroupEvent.RESTORE)
 
     # -- lazy preemption ----------------------------------------------------------------------------------------------
 
     def downgrade(self, group: Group, sake: Group | None) -> None:
         """A guaranteed group runs on as an opportunistic one, so that its VC can have its cells back."""
-        tenancy = self.tenancies[group.tenant][group.tenancy]
-        tenancy.give(group)
-        tenancy.unbind(group.spots)
-        group.happens(GroupEvent.DOWNGRADE)
-        group.tenancy, group.priority, group.spots = -1, OPPORTUNISTIC, ()
-        group.displaced_by = sake
+        nodes, undo = self.chains[group.chain], self.undo
+        undo.note((nodes.changed_kind, group))  # once it is guaranteed again
+        pool = group.pool
+        assert pool is not None
+        pool.give(group)
+        pool.unbind(group.spots)
+        self.happens(group, GroupEvent.DOWNGRADE)
+        undo.assign(group, pool=None, priority=OPPORTUNISTIC, spots=(), displaced_by=sake)
         if group.placement is not None:
-            group.former_levels = group.placement.reserved_levels
-            group.placement = replace(group.placement, reserved_levels=())
+            levels = group.placement.reserved_levels
+            undo.assign(group, former_levels=levels, placement=replace(group.placement, reserved_levels=()))
         self.displaced[group] = None
-        self.floors[group.chain].changed_kind(group)
+        undo.note((self.displaced.pop, group))
+        nodes.changed_kind(group)
         self.lend(group)
+
+    def _no_longer_displaced(self, group: Group) -> None:
+        if group in self.displaced:
+            del self.displaced[group]
+            self.undo.note((self.displaced.setdefault, group))
 
     def _restore_after(self, gone: Group) -> None:
         """Groups that were downgraded for one that never started are guaranteed again, where they can be.
 
         Only then: later on, whether they can be depends on what other tenants run, and a VC's answers must not.
         """
-        for group in [group for group in self.displaced if group.displaced_by is gone]:
-            self.restore(group)
+        if self.displaced:
+            for group in sorted([g for g in self.displaced if g.displaced_by is gone], key=lambda g: g.lent_at):
+                self.restore(group)
 
     def restore(self, group: Group) -> bool:
         """Make a downgraded group guaranteed again, on the very leaf cells it has; whether that could be."""
-        placement = group.placement
-        levels = group.former_levels
+        placement, levels = group.placement, group.former_levels
         if group.preempted_by or placement is None or not levels:
             return False
         found = self.readmitted(group.tenant, group.request, group.chain, group.parts, levels)
         if found is None:
             return False
-        tenancy, pods = found
-        self.version += 1
-        self.lent[group.chain][group.tenant] -= group.gpus
-        del self.borrowers[group.tenant][group]
-        del self.displaced[group]
-        group.displaced_by = None
-        group.tenancy, group.priority, group.spots = tenancy.number, group.request.priority, pods
-        group.placement = replace(placement, reserved_levels=levels)
-        tenancy.take(group)
-        self.floors[group.chain].changed_kind(group)
-        group.happens(GroupEvent.RESTORE)
+        pool, pods = found
+        nodes, undo = self.chains[group.chain], self.undo
+        undo.note((nodes.changed_kind, group))  # once it is opportunistic again
+        self._end_loan(group)
+        self._no_longer_displaced(group)
+        undo.assign(group, displaced_by=None, pool=pool, priority=group.request.priority, spots=pods)
+        undo.assign(group, placement=replace(placement, reserved_levels=levels))
+        pool.take(group)
+        nodes.changed_kind(group)
+        self.happens(group, GroupEvent.RESTORE)
         return True
 
     def readmitted(
         self, tenant: int, request: Request, chain: int, parts: Sequence[Part], levels: Sequence[int]
-    ) -> tuple[Tenancy, Pods] | None:
+    ) -> tuple[Pool, Spots] | None:
         """Virtual leaves of a VC bound to these very physical ones, in cells reserved at ``levels`` (one per pod).
 
         None where there are none, or sharing safety would not survive; nothing has changed then. O(pods * levels).
         """
-        for tenancy in self.tenancies[tenant]:
-            if tenancy.floor.number == chain and tenancy.pinned == request.pinned_cell_id:
-                pods = tenancy.stand_at(parts, levels)
+        for pool in self.pools[tenant]:
+            if pool.nodes.number == chain and pool.pinned == request.pinned_cell_id:
+                pods = pool.stand_at(parts, levels)
                 if pods is not None:
-                    return tenancy, pods
+                    return pool, pods
         return None
 
     # -- hardware -----------------------------------------------------------------------------------------------------
 
     def set_bad(self, chain: int, node: int, mask: int) -> None:
         """The bad leaf cells of a node are ``mask`` now. Reservations that hold bad ones end."""
-        floor = self.floors[chain]
-        if floor.set_bad(node, mask):
-            self.version += 1
-            for group in list(floor.holders.get(node, {})):
+        nodes = self.chains[chain]
+        if nodes.set_bad(node, mask):
+            for group in list(nodes.held.get(node, {})):
                 if not group.running and any(
                     p.chain == chain and p.node == node and p.mask & mask for p in group.parts
                 ):
-                    self.withdraw(group, (LostReservation(None, floor.chain.hierarchy.spec.node_names[node]),))
+                    self.withdraw(group, (LostReservation(None, nodes.names[node]),))
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
     def safety(self) -> tuple[LevelSafety, ...]:
         """Equations 1 and 2 as they stand now, for every chain and level. O(levels)."""
-        return tuple([row for floor in self.floors for row in floor.allocator.safety()])
+        return tuple([row for nodes in self.chains for row in nodes.allocator.safety()])
 
     def validate(self) -> None:
         """Re-derive everything from the groups: who has what, every index, every binding, every state. O(cluster)."""
-        self.step_back()
         see_bad(self)
         check_state(self)
+
+
+def _gpus(spec: ClusterSpec, vc: VirtualClusterSpec) -> int:
+    """Leaf cells that a VC reserved."""
+    reserved = [(c.chain, c.level, c.number) for c in vc.cells] + [(p.chain, p.level, 1) for p in vc.pinned]
+    return sum(spec.chain(chain).levels[level - 1].gpus * number for chain, level, number in reserved)

@@ -9,6 +9,7 @@ from hived.cells import assert_safe
 from hived.errors import ensure
 
 from .groups import Group
+from .sharing import Quota, QuotaPool
 from .states import GroupState
 
 if TYPE_CHECKING:
@@ -22,25 +23,33 @@ def check_state(state: State) -> None:
     ensure(list(state.groups) == [group.name for group in groups], "groups by name")
     ensure(not state.groups.keys() & state.waiting.keys(), "a group waits or holds, not both")
     _check_groups(state, groups)
-    for floor in state.floors:
-        floor.chain.tell_crowds(floor.allocator)
-        floor.validate(groups)
-        floor.allocator.validate()
-        allocated = [0] * (floor.allocator.hierarchy.top + 1)
-        for (level, cell), (binder, virtual) in floor.owners.items():
-            ensure(binder.bound[virtual] == cell, f"reserved cell {cell} of level {level} is bound")
+    for nodes in state.chains:
+        nodes.tell_allocator()
+        nodes.validate(groups)
+        nodes.allocator.validate()
+        allocated = [0] * (nodes.allocator.hierarchy.top + 1)
+        for (level, cell), (binding, virtual) in nodes.owners.items():
+            ensure(binding.bound[virtual] == cell, f"reserved cell {cell} of level {level} is bound")
             allocated[level] += 1
-        ensure(allocated == floor.allocator.allocated, "allocated cells per level")
-        crowds = [mask.bit_count() for mask in floor.chain.opportunistic]
-        for level in floor.allocator.levels:
-            if level >= floor.chain.hierarchy.node_level:
-                nodes = floor.chain.hierarchy.gpus[level] // floor.chain.hierarchy.node_size
-                crowd = [sum(crowds[i : i + nodes]) for i in range(0, len(crowds), nodes)]
-                ensure(floor.allocator.siblings(level).crowd == crowd, f"opportunistic GPUs at level {level}")
-    for tenant, of_tenant in enumerate(state.tenancies):
-        for tenancy in of_tenant:
-            mine = (g for g in groups if g.tenant == tenant and g.tenancy == tenancy.number)
-            tenancy.validate(mine)
+        ensure(allocated == nodes.allocator.allocated, "allocated cells per level")
+        crowds = [mask.bit_count() for mask in nodes.lent]
+        for level in nodes.allocator.levels:
+            if level >= nodes.hierarchy.node_level:
+                size = nodes.hierarchy.gpus[level] // nodes.hierarchy.node_size
+                crowd = [sum(crowds[i : i + size]) for i in range(0, len(crowds), size)]
+                ensure(nodes.allocator.opportunistic[level] == crowd, f"opportunistic GPUs at level {level}")
+    for of_tenant in state.pools:
+        for pool in of_tenant:
+            pool.validate(g for g in groups if g.pool is pool)
+    quotas: dict[Quota, tuple[int, int]] = {}  # leaf cells of those that run, and of those that have reserved
+    for group in groups:
+        if isinstance(group.pool, QuotaPool):
+            running, reserved = quotas.get(group.pool.quota, (0, 0))
+            more = (group.gpus, 0) if group.running else (0, group.gpus)
+            quotas[group.pool.quota] = running + more[0], reserved + more[1]
+    for quota, (running, reserved) in quotas.items():
+        ensure(max(running, reserved) <= quota.limit, "a quota is not exceeded")
+        ensure(quota.left == quota.limit - running - reserved, "what is left of a quota")
     for chain, lent in enumerate(state.lent):
         counted = [0] * len(state.tenants)
         for group in groups:

@@ -5,12 +5,13 @@ docs/states.md shows the same tables; a test compares them, and every transition
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
+from typing import NamedTuple
 
 from hived.errors import InvariantError
 
 
-class GroupState(Enum):
+class GroupState(StrEnum):
     """Where an affinity group is in its life."""
 
     PENDING = "pending"  #: has asked, holds nothing
@@ -20,7 +21,7 @@ class GroupState(Enum):
     DELETED = "deleted"  #: ended or withdrawn; nothing of it is left
 
 
-class GroupEvent(Enum):
+class GroupEvent(StrEnum):
     """What happens to a group."""
 
     WAIT = "wait"  #: it cannot start now
@@ -30,7 +31,7 @@ class GroupEvent(Enum):
     CHOOSE = "choose"  #: it becomes the victim of a preempting group
     SPARE = "spare"  #: nobody wants its leaf cells any more
     DOWNGRADE = "downgrade"  #: it runs on as opportunistic (lazy preemption, reconfiguration)
-    RESTORE = "restore"  #: it is guaranteed again
+    RESTORE = "restore"  #: it is guaranteed from now on, where it runs
     END = "end"  #: released or cancelled
 
 
@@ -54,7 +55,7 @@ GROUP_TABLE: dict[tuple[GroupState, GroupEvent], GroupState] = {
 }
 
 
-class LeafState(Enum):
+class LeafState(StrEnum):
     """What a physical leaf cell is doing."""
 
     FREE = "free"
@@ -63,7 +64,7 @@ class LeafState(Enum):
     RESERVED = "reserved"  #: nobody runs on it, it is kept for who has reserved it
 
 
-class LeafEvent(Enum):
+class LeafEvent(StrEnum):
     """What happens to a leaf cell."""
 
     ALLOCATE = "allocate"  #: a group starts on it at once
@@ -94,65 +95,29 @@ def next_group_state(state: GroupState, event: GroupEvent) -> GroupState:
     return after
 
 
-def _used(state: LeafState) -> bool:
-    return state in (LeafState.USED, LeafState.RESERVING)
+class LeafEffect(NamedTuple):
+    """An event in terms of the two bits of a leaf, *used* and *reserved*, so that many leaves change in one step."""
+
+    used: int | None  #: what the bit has to be, None where it does not matter
+    reserved: int | None
+    then_used: int | None  #: what it is afterwards, None where it stays
+    then_reserved: int | None
 
 
-def _reserved(state: LeafState) -> bool:
-    return state in (LeafState.RESERVED, LeafState.RESERVING)
-
-
-class LeafStates:
-    """The states of all leaf cells of a chain, as two masks per node: *used* and *reserved* tell the four apart."""
-
-    __slots__ = ("reserved", "used")
-
-    #: per event: what it does to the two bits, and the (used, reserved) pairs that it cannot happen in
-    _EFFECTS: dict[LeafEvent, tuple[int, int, tuple[tuple[bool, bool], ...]]]
-
-    def __init__(self, nodes: int) -> None:
-        #: leaves that somebody runs on, per node
-        self.used = [0] * nodes
-        #: leaves that a preempting group has reserved, per node
-        self.reserved = [0] * nodes
-
-    def apply(self, event: LeafEvent, node: int, mask: int) -> None:
-        """``event`` happens to the leaves ``mask`` of ``node``; :class:`InvariantError` where the table forbids it."""
-        used, reserved = self.used[node], self.reserved[node]
-        set_used, set_reserved, forbidden = self._EFFECTS[event]
-        for is_used, is_reserved in forbidden:
-            if mask & (used if is_used else ~used) & (reserved if is_reserved else ~reserved):
-                raise InvariantError(
-                    f"node {node}: {event.value} of leaf cells {mask:#b} in state {used:#b}/{reserved:#b}"
-                )
-        if set_used:
-            self.used[node] = used | mask if set_used > 0 else used & ~mask
-        if set_reserved:
-            self.reserved[node] = reserved | mask if set_reserved > 0 else reserved & ~mask
-
-    def state(self, node: int, leaf: int) -> LeafState:
-        """The state of one leaf cell."""
-        used, reserved = self.used[node] >> leaf & 1, self.reserved[node] >> leaf & 1
-        if used:
-            return LeafState.RESERVING if reserved else LeafState.USED
-        return LeafState.RESERVED if reserved else LeafState.FREE
-
-
-def _effects() -> dict[LeafEvent, tuple[int, int, tuple[tuple[bool, bool], ...]]]:
-    """The table in terms of the two bits, so that many leaves change in one step."""
+def _effects() -> dict[LeafEvent, LeafEffect]:
+    bits = {LeafState.FREE: (0, 0), LeafState.USED: (1, 0), LeafState.RESERVING: (1, 1), LeafState.RESERVED: (0, 1)}
     effects = {}
     for event in LeafEvent:
-        changes = set()
-        forbidden = []
-        for state in LeafState:
-            after = LEAF_TABLE.get((state, event))
-            if after is None:
-                forbidden.append((_used(state), _reserved(state)))
-            else:
-                changes.add((_used(after) - _used(state), _reserved(after) - _reserved(state)))
-        ((used, reserved),) = changes  # an event does the same to the bits in every state it can happen in
-        effects[event] = (used, reserved, tuple(forbidden))
+        steps = [(bits[state], bits[after]) for (state, when), after in LEAF_TABLE.items() if when is event]
+        needs, thens = [], []
+        for bit in (0, 1):
+            before = {was[bit] for was, _ in steps}
+            after = {now[bit] for _, now in steps}
+            needs.append(before.pop() if len(before) == 1 else None)
+            thens.append(None if all(was[bit] == now[bit] for was, now in steps) else after.pop())
+        effects[event] = LeafEffect(*needs, *thens)
     return effects
 
 
-LeafStates._EFFECTS = _effects()
+#: per event: what it needs of the two bits of a leaf, and what it does to them
+LEAF_EFFECTS = _effects()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 
-from .floor import Floor
+from .nodes import Nodes
+from .pool import Pool, Spots, by_host
 from .requests import Given
-from .tenancy import Pods, Tenancy, by_host
+from .undo import Undo
 
 #: how many ways to stand are tried for one choice of virtual hosts
 STEPS = 2_000
@@ -19,19 +20,19 @@ Allowed = Callable[[int], bool]
 class Suggested:
     """The nodes, per chain, that a request may use: those that are named, or all but those. O(1) to make."""
 
-    __slots__ = ("_floors", "_named", "_numbers", "_others", "given", "searched_all")
+    __slots__ = ("_chains", "_named", "_numbers", "_others", "given", "searched_all")
 
     def __init__(
         self,
         names: frozenset[str] | None,
         excluded: frozenset[str],
-        floors: Sequence[Floor],
+        chains: Sequence[Nodes],
         numbers: Sequence[dict[str, int]],
     ) -> None:
         """``names``: None for all nodes; ``excluded``: not these; ``numbers``: of the nodes of each chain."""
         #: as given
         self.given: Given = names, excluded
-        self._floors, self._numbers = floors, numbers
+        self._chains, self._numbers = chains, numbers
         # whether all but the named ones are allowed
         self._others = names is None
         self._named = excluded if names is None else names - excluded
@@ -49,61 +50,56 @@ class Suggested:
     def number(self) -> int:
         """How many nodes with a healthy leaf are allowed. O(nodes)."""
         found: set[str] = set()
-        for floor in self._floors:
-            chain, hierarchy = floor.chain, floor.chain.hierarchy
-            healthy = (node for node in self.nodes(floor) if chain.bad[node] != hierarchy.shape.full)
-            found.update(hierarchy.spec.node_names[node] for node in healthy)
+        for chain in self._chains:
+            healthy = (node for node in self.nodes(chain) if chain.bad[node] != chain.shapes[node].full)
+            found.update(chain.names[node] for node in healthy)
         return len(found)
 
     def of(self, chain: int) -> Allowed:
         """Whether a node of this chain is allowed."""
-        names, named = self._floors[chain].chain.hierarchy.spec.node_names, self._named
+        names, named = self._chains[chain].names, self._named
         return (lambda node: names[node] not in named) if self._others else (lambda node: names[node] in named)
 
-    def nodes(self, floor: Floor) -> Iterable[int]:
+    def nodes(self, nodes: Nodes) -> Iterable[int]:
         """Those of a chain that are allowed, ascending. O(nodes named), or O(nodes) where all others are allowed."""
-        return self._picked(floor, not self._others)
+        return self._picked(nodes, not self._others)
 
-    def others(self, floor: Floor) -> Iterable[int]:
+    def others(self, nodes: Nodes) -> Iterable[int]:
         """Those of a chain that are not allowed, ascending. O(nodes named), or O(nodes) where only these are."""
-        return self._picked(floor, self._others)
+        return self._picked(nodes, self._others)
 
-    def _picked(self, floor: Floor, is_named: bool) -> Iterable[int]:
-        by_name, named = self._numbers[floor.number], self._named
+    def _picked(self, nodes: Nodes, is_named: bool) -> Iterable[int]:
+        by_name, named = self._numbers[nodes.number], self._named
         if is_named:
             return sorted(by_name[name] for name in named if name in by_name)
-        return (node for node, name in enumerate(floor.chain.hierarchy.spec.node_names) if name not in named)
+        return (node for node, name in enumerate(nodes.names) if name not in named)
 
-    def hosts_elsewhere(self, tenancy: Tenancy) -> list[int]:
+    def hosts_elsewhere(self, pool: Pool) -> list[int]:
         """The hosts of a pool that stand on other nodes, ascending. O(hosts)."""
-        pool, allowed = tenancy.pool, self.of(tenancy.floor.number)
-        size = pool.hierarchy.node_size
-        return [
-            host
-            for host, cell in enumerate(tenancy.binder.bound[: pool.hosts])
-            if cell >= 0 and not allowed(cell * pool.shapes[host].leaves // size)
-        ]
+        binding, allowed = pool.binding, self.of(pool.nodes.number)
+        bound = binding.bound
+        return [host for host in range(pool.virtual.hosts) if bound[host] >= 0 and not allowed(binding.node_of(host))]
 
-    def could_stand(self, tenancy: Tenancy, host: int, mask: int) -> bool:
+    def could_stand(self, pool: Pool, host: int, mask: int) -> bool:
         """Whether there is a cell for ``host`` on these nodes at all. O(nodes)."""
-        return any(tenancy.binder.can_stand(host, cell) for cell in self.cells(tenancy, host, mask))
+        return any(pool.binding.can_stand(host, cell) for cell in self.cells(pool, host, mask))
 
-    def cells(self, tenancy: Tenancy, host: int, mask: int) -> Iterator[int]:
+    def cells(self, pool: Pool, host: int, mask: int) -> Iterator[int]:
         """The cells on these nodes of the size of ``host`` with enough healthy leaves, best first. O(nodes) for all.
 
         The fewest leaves in opportunistic use, then the fewest bad ones, then the lowest number. Cells with guaranteed
         leaves are left out: they are bound to others.
         """
-        chain, shape = tenancy.floor.chain, tenancy.pool.shapes[host]
-        per_node = tenancy.pool.hierarchy.node_size // shape.leaves
+        chain, shape = pool.nodes, pool.virtual.shapes[host]
+        per_node = pool.virtual.hierarchy.node_size // shape.leaves
         wanted = mask.bit_count()
         rest = []
-        for node in self.nodes(tenancy.floor):
+        for node in self.nodes(pool.nodes):
             for part in range(per_node):
-                if chain.guaranteed[node] >> part * shape.leaves & shape.full:
+                if chain.owned[node] >> part * shape.leaves & shape.full:
                     continue
                 bad = chain.bad[node] >> part * shape.leaves & shape.full
-                crowd = chain.opportunistic[node] >> part * shape.leaves & shape.full
+                crowd = chain.lent[node] >> part * shape.leaves & shape.full
                 if not (bad or crowd):
                     yield node * per_node + part
                 elif shape.leaves - bad.bit_count() >= wanted:
@@ -133,67 +129,64 @@ class _AsNeeded:
             yield self._found[place]
 
 
-def stand_on_suggested(tenancy: Tenancy, pods: Pods, suggested: Suggested) -> dict[int, int] | None:
-    """A cell on the suggested nodes for every host that is not bound yet; None when there is no such way.
+def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo) -> bool:
+    """Bind every host that is not bound yet to a cell on the suggested nodes; ``False`` when there is no such way.
 
     A search that goes back on its choices: a host standing in one rack can shut another out of it. At most ``STEPS``
-    choices more than there are hosts are tried. Nothing is bound afterwards. O(n log n + hosts^2 + steps * levels).
+    choices more than there are hosts are tried. Where it fails, the caller rolls back.
+    O(n log n + hosts^2 + steps * levels).
     """
-    binder, pool = tenancy.binder, tenancy.pool
-    hosts = [(host, mask) for host, mask in by_host(pods) if binder.bound[host] < 0]
+    binding, shapes = pool.binding, pool.virtual.shapes
+    hosts = [(host, mask) for host, mask in by_host(pods) if binding.bound[host] < 0]
     lists: dict[tuple[int, int], _AsNeeded] = {}
     for host, mask in hosts:
-        kind = pool.shapes[host].leaves, mask.bit_count()
+        kind = shapes[host].leaves, mask.bit_count()
         if kind not in lists:
-            lists[kind] = _AsNeeded(suggested.cells(tenancy, host, mask))
+            lists[kind] = _AsNeeded(suggested.cells(pool, host, mask))
     for leaves, least in lists:
-        alike = [pool.shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts]
+        alike = [shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts]
         if not lists[leaves, least].has(sum(alike)):
-            return None
-    standing: dict[int, int] = {}
-    taken: set[tuple[int, int]] = set()
+            return False
     steps = STEPS + len(hosts)
+    taken: set[tuple[int, int]] = set()
+    chosen: list[tuple[int, tuple[int, int]]] = []  # per host that stands: the moment before, and its cell
     choices: list[Iterator[int]] = []
-    try:
-        while len(standing) < len(hosts):
-            if len(choices) == len(standing):
-                host, mask = hosts[len(standing)]
-                fits = lists[pool.shapes[host].leaves, mask.bit_count()]
-                # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
-                choices.append(iter(fits if binder.bound[host] < 0 else ()))
-            host, mask = hosts[len(choices) - 1]
-            for cell in choices[-1]:
-                if (pool.shapes[host].leaves, cell) in taken or not binder.can_stand(host, cell):
-                    continue
-                steps -= 1
-                if steps < 0:
-                    suggested.searched_all = False
-                    return None
-                binder.stand(host, cell, mask)
-                if pool.bad[host] & mask:
-                    binder.unbind(host, 0)
-                    continue
-                standing[host] = cell
-                taken.add((pool.shapes[host].leaves, cell))
-                break
-            else:  # back to the host before, and its next cell
-                choices.pop()
-                if not choices:
-                    return None
-                host, _ = hosts[len(choices) - 1]
-                taken.discard((pool.shapes[host].leaves, standing.pop(host)))
-                binder.unbind(host, 0)
-        return dict(standing)
-    finally:
-        for host in reversed(standing):
-            binder.unbind(host, 0)
+    while len(chosen) < len(hosts):
+        host, mask = hosts[len(chosen)]
+        leaves = shapes[host].leaves
+        if len(choices) == len(chosen):
+            # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
+            choices.append(iter(lists[leaves, mask.bit_count()] if binding.bound[host] < 0 else ()))
+        for cell in choices[-1]:
+            if (leaves, cell) in taken or not binding.can_stand(host, cell):
+                continue
+            steps -= 1
+            if steps < 0:
+                suggested.searched_all = False
+                return False
+            mark = undo.mark
+            binding.stand(host, cell, mask)
+            if binding.bad[host] & mask:
+                undo.rollback(mark)
+                continue
+            chosen.append((mark, (leaves, cell)))
+            taken.add((leaves, cell))
+            break
+        else:  # back to the host before, and its next cell
+            choices.pop()
+            if not choices:
+                return False
+            mark, cell_before = chosen.pop()
+            taken.discard(cell_before)
+            undo.rollback(mark)
+    return True
 
 
 def nodes_named(
-    names: frozenset[str] | None, excluded: frozenset[str], floors: Sequence[Floor], numbers: Sequence[dict[str, int]]
+    names: frozenset[str] | None, excluded: frozenset[str], chains: Sequence[Nodes], numbers: Sequence[dict[str, int]]
 ) -> Suggested | None:
     """The suggestion, None where it restricts nothing. ``names``: None for all nodes."""
     if names is None and not excluded:
         return None
-    suggested = Suggested(names, excluded, floors, numbers)
+    suggested = Suggested(names, excluded, chains, numbers)
     return suggested if suggested.restricts else None

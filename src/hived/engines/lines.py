@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from hived.cluster.decisions import Bind, Preempt, Wait
 from hived.cluster.reasons import BadHardware, NeverFits, NotSuggested
-from hived.policies import Policy, Request
+from hived.scheduling import JobView, Policy
 
 #: place in a line: the higher priority, then what the policy says, then the number
 Place = tuple[int, ...]
@@ -61,7 +61,7 @@ class Line(Generic[T]):
     def place(self, member: T) -> Place:
         """Where ``member`` belongs. It never changes, so one that was preempted or failed comes back to it."""
         submitted = round(member.submitted_at * 1000)
-        order = self._policy.order(Request(member.name, member.gpus, submitted, member.id))
+        order = self._policy.order(JobView(member.name, member.gpus, submitted, member.id))
         return (-member.priority, *order, member.id)
 
     def add(self, member: T) -> None:

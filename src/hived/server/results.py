@@ -249,7 +249,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _keys(folder: Path, summary: Summary, cluster: ClusterFile) -> list[Key]:
-    """Scheme and policy of every run, once the cluster has what they need."""
+    """Sharing and policy of every run, once the cluster has what they need."""
     path = folder / "cluster.json"
     keys = [(run.scheme, run.policy) for run in summary.runs]
     names = {tenant.name for tenant in cluster.virtual_clusters}

@@ -1,6 +1,8 @@
 """Trace-driven simulation of the pure core: traces, the event loop, metrics, figures and experiments."""
 
-from .experiment import Options, PolicyName, Preempted, Results, Scheme, run_experiment
+from hived.cluster.sharing import Sharing
+
+from .experiment import Options, PolicyName, Preempted, Results, run_experiment
 from .record import Record, Run
 from .report import Report, make_report
 from .simulation import simulate
@@ -13,7 +15,7 @@ __all__ = [
     "Report",
     "Results",
     "Run",
-    "Scheme",
+    "Sharing",
     "make_report",
     "run_experiment",
     "simulate",

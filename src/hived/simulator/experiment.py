@@ -6,22 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hived.cluster import HivedCluster, PrivateClusters, QuotaCluster, SharedCluster
+from hived.cluster.cluster import Cluster
+from hived.cluster.requests import Member, Request
+from hived.cluster.sharing import Sharing
 from hived.errors import InputError
-from hived.policies import Policy, Reaction, Scheduler, YarnCS
+from hived.scheduling import Policy, Reaction, Scheduler, YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from .record import Record
 from .simulation import simulate
 from .traces import Trace, TraceJob
-
-
-class Scheme(StrEnum):
-    """The three ways to share that the papers compare."""
-
-    PRIVATE = "private"
-    QUOTA = "quota"
-    HIVED = "hived"
 
 
 class PolicyName(StrEnum):
@@ -37,11 +31,15 @@ class Preempted(StrEnum):
     RESTART = "restart"  #: nothing; a job that has to move to its own cells starts again too
 
 
+#: GPUs of nodes, by the name of the chain and of the node
+NodeSizes = dict[tuple[str, str], int]
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """All that changes a result beside spec and trace."""
 
-    schemes: tuple[Scheme, ...] = tuple(Scheme)
+    schemes: tuple[Sharing, ...] = tuple(Sharing)
     policies: tuple[PolicyName, ...] = (PolicyName.YARN_CS,)
     opportunistic: bool = True
     preempted: Preempted = Preempted.RESUME
@@ -57,19 +55,13 @@ class Results:
     trace: Trace
     options: Options
     records: tuple[Record, ...]
-    clusters: tuple[SharedCluster, ...]  #: the cluster that each record was made on, to name its placements
+    node_sizes: tuple[NodeSizes, ...]  #: of the cluster that each record was made on
     never_fit: tuple[int, ...]  #: jobs (by number) too large for their tenant's private cluster
 
 
-def make_cluster(scheme: Scheme, spec: ClusterSpec) -> SharedCluster:
-    """An empty cluster under ``scheme``; :class:`~hived.errors.InfeasibleError` where its VCs do not fit."""
-    match scheme:
-        case Scheme.PRIVATE:
-            return PrivateClusters(spec)
-        case Scheme.QUOTA:
-            return QuotaCluster(spec)
-        case Scheme.HIVED:
-            return HivedCluster(spec)
+def node_sizes(cluster: Cluster) -> NodeSizes:
+    """GPUs of every node by the name of its chain and its own. O(nodes)."""
+    return {(chain, node): gpus for chain, node, gpus in cluster.nodes()}
 
 
 def make_policy(name: PolicyName, preempted: Preempted) -> Policy:
@@ -113,17 +105,18 @@ def run_experiment(
     ``progress`` hears ``"scheme policy"`` and the number of jobs submitted so far. Deterministic.
     """
     check_tenants(spec, trace)
-    records, clusters = [], []
+    records, sizes = [], []
     for policy in options.policies:
         for scheme in options.schemes:
-            cluster = make_cluster(scheme, spec)
-            scheduler = Scheduler(cluster, make_policy(policy, options.preempted), options.opportunistic)
+            made = make_policy(policy, options.preempted)
+            cluster = Cluster(spec, sharing=scheme, rank=made.rank)
+            scheduler = Scheduler(cluster, made, options.opportunistic)
             label = f"{scheme.value} {policy.value}"
             report = None if progress is None else _labelled(progress, label)
             record = simulate(scheduler, scheme.value, trace.jobs, options.until_ms, report, after_event)
             records.append(record)
-            clusters.append(cluster)
-    return Results(spec, trace, options, tuple(records), tuple(clusters), never_fit(spec, trace.jobs))
+            sizes.append(node_sizes(cluster))
+    return Results(spec, trace, options, tuple(records), tuple(sizes), never_fit(spec, trace.jobs))
 
 
 def _labelled(progress: Callable[[str, int], None], label: str) -> Callable[[int], None]:
@@ -132,6 +125,11 @@ def _labelled(progress: Callable[[str, int], None], label: str) -> Callable[[int
 
 def never_fit(spec: ClusterSpec, jobs: Sequence[TraceJob]) -> tuple[int, ...]:
     """Jobs that would not fit their tenant's private cluster if it were empty."""
-    private = PrivateClusters(spec)
-    views = {name: private.view(number) for number, name in enumerate(private.tenants)}
-    return tuple(n for n, job in enumerate(jobs) if not views[job.tenant].can_ever_fit(job.gpus))
+    private = Cluster(spec, sharing=Sharing.PRIVATE)
+    known: dict[tuple[str, int], bool] = {}
+    for job in jobs:
+        key = job.tenant, job.gpus
+        if key not in known:
+            request = Request(job.job_id, job.tenant, 0, (Member(1, job.gpus),), whole_nodes=True)
+            known[key] = private.never_fits(request)
+    return tuple([number for number, job in enumerate(jobs) if known[job.tenant, job.gpus]])

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hived.cluster.sharing import Sharing
 from hived.errors import InputError
 from hived.installed import command_for
 
-from .experiment import PolicyName, Scheme
+from .experiment import PolicyName
 from .metrics import HOUR_MS
 from .report import Report
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOOK = {
-    Scheme.PRIVATE.value: ("#000000", (0, (4, 2)), "Private"),
-    Scheme.QUOTA.value: ("#D55E00", (0, ()), "Quota"),
-    Scheme.HIVED.value: ("#0072B2", (0, ()), "HiveD"),
+    Sharing.PRIVATE.value: ("#000000", (0, (4, 2)), "Private"),
+    Sharing.QUOTA.value: ("#D55E00", (0, ()), "Quota"),
+    Sharing.HIVED.value: ("#0072B2", (0, ()), "HiveD"),
 }
 _DAY_MS = 24 * HOUR_MS
 
@@ -72,7 +73,7 @@ def write_figures(report: Report, folder: Path, tenants: Sequence[str] = ()) -> 
             suffix = f"-{policy.value}"
             if shown:
                 written += _save(_delay_over_time(report, policy, shown), folder / f"queueing-delay-over-time{suffix}")
-            if report.run(Scheme.PRIVATE, policy) is not None and len(report.results.options.schemes) > 1:
+            if report.run(Sharing.PRIVATE, policy) is not None and len(report.results.options.schemes) > 1:
                 written += _save(_normalised(report, policy), folder / f"delay-normalised-to-private{suffix}")
     return written
 
@@ -87,8 +88,8 @@ def _save(figure: Figure, stem: Path) -> list[Path]:
 def pick_tenants(report: Report, policy: PolicyName, count: int = 3) -> list[str]:
     """The tenants with the most to tell: by the worst scheme's mean delay over private's, else by delay alone."""
     runs = [run for run in report.runs if run.policy == policy.value]
-    private = report.run(Scheme.PRIVATE, policy)
-    shared = [run for run in runs if run.scheme != Scheme.PRIVATE.value] or runs
+    private = report.run(Sharing.PRIVATE, policy)
+    shared = [run for run in runs if run.scheme != Sharing.PRIVATE.value] or runs
     ranked = []
     for number, vc in enumerate(report.results.spec.virtual_clusters):
         rows = [run.tenants[number] for run in shared]
@@ -158,8 +159,8 @@ def _normalised(report: Report, policy: PolicyName) -> Figure:
     """After HiveD's Figure 7: mean delay of every tenant over that in its private cluster."""
     from matplotlib.figure import Figure as NewFigure
 
-    runs = [run for run in report.runs if run.policy == policy.value and run.scheme != Scheme.PRIVATE.value]
-    private = report.run(Scheme.PRIVATE, policy)
+    runs = [run for run in report.runs if run.policy == policy.value and run.scheme != Sharing.PRIVATE.value]
+    private = report.run(Sharing.PRIVATE, policy)
     names = [str(tenant.tenant) for tenant in runs[0].tenants if tenant.delay.jobs]
     figure = NewFigure(figsize=(7.2, 3.3), layout="constrained")
     axis = figure.subplots()

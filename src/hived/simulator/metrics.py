@@ -6,15 +6,14 @@ file can check it. Times are milliseconds until they are reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hived.cluster import Kind
+from hived.scheduling import Kind
 
-from .experiment import Results
+from .experiment import NodeSizes, Results
 from .record import Record
 
 HOUR_MS = 3_600_000
@@ -187,12 +186,12 @@ def series(results: Results, record: Record, bin_ms: int | None = None) -> Serie
     """Utilization and fragmentation over the submission window. O(runs log runs)."""
     window = submission_window(results)
     edges = np.append(np.arange(0, window, bin_ms or step(window), dtype=np.int64), window)
-    sizes = results.clusters[results.records.index(record)].node_sizes()
+    sizes = results.node_sizes[results.records.index(record)]
     gpus = sum(chain.gpus for chain in results.spec.chains)  # spare nodes count in every scheme
     held = _columns(record, None)
     lent = _columns(record, Kind.OPPORTUNISTIC)
     unable, partly = _node_use(record, sizes)
-    nodes = max(1, sum(len(pool) for pool in sizes))
+    nodes = max(1, len(sizes))
     return Series(
         edges,
         interval_means(*held, edges) / max(1, gpus),
@@ -204,7 +203,7 @@ def series(results: Results, record: Record, bin_ms: int | None = None) -> Serie
 
 def _columns(record: Record, kind: Kind | None) -> tuple[Ints, Ints, Ints]:
     runs = [run for run in record.runs if kind is None or run.kind is kind]
-    held = [sum(part.mask.bit_count() for part in run.parts) for run in runs]
+    held = [run.gpus for run in runs]
     return (
         np.asarray([run.start for run in runs], dtype=np.int64),
         np.asarray([run.end for run in runs], dtype=np.int64),
@@ -212,20 +211,15 @@ def _columns(record: Record, kind: Kind | None) -> tuple[Ints, Ints, Ints]:
     )
 
 
-def _node_use(
-    record: Record, sizes: Sequence[Sequence[int]]
-) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:
+def _node_use(record: Record, sizes: NodeSizes) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:
     """Intervals in which a node has guaranteed GPUs in use, and those in which it has some but not all."""
-    first: list[int] = []  # per chain: number of its first node among all
-    flat: list[int] = []
-    for pool in sizes:
-        first.append(len(flat))
-        flat += pool
+    numbers = {node: number for number, node in enumerate(sizes)}
+    flat = list(sizes.values())
     rows = [
-        (first[chain] + node, run.start, run.end, mask.bit_count())
+        (numbers[run.placement.chain, pod.node], run.start, run.end, len(pod.leaf_cells))
         for run in record.runs
         if run.kind is Kind.GUARANTEED
-        for chain, node, mask in run.parts
+        for pod in run.placement.pods
     ]
     if not rows:
         empty = np.zeros(0, dtype=np.int64)

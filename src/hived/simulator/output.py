@@ -17,7 +17,8 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from hived.cluster import NamedPlacement, Part, PrivateClusters, SharedCluster
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.sharing import Sharing
 from hived.errors import InputError
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
 
@@ -119,40 +120,35 @@ def write_runs(results: Results, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(RUN_COLUMNS)
-        for record, cluster in zip(results.records, results.clusters, strict=True):
-            names = _Placements(cluster)
+        names = _Placements()
+        for record in results.records:
             for run in sorted(record.runs, key=lambda run: (run.start, run.job)):
                 writer.writerow(
                     (
                         record.scheme, record.policy, record.jobs[run.job].job_id, _time(run.start),
-                        _time(run.end), run.kind.value, names.text(run.parts),
+                        _time(run.end), run.kind.value, names.text(run.placement),
                     )
                 )  # fmt: skip
 
 
 class _Placements:
-    """Placements as text; the same parts of a node come up again and again."""
+    """Placements as text: ``node:0,1,2,3;node2:0,1``. The same pods come up again and again."""
 
-    def __init__(self, cluster: SharedCluster) -> None:
-        self._cluster = cluster
-        self._known: dict[Part, str] = {}
+    def __init__(self) -> None:
+        self._known: dict[PodPlacement, str] = {}
 
-    def text(self, parts: Sequence[Part]) -> str:
+    def text(self, placement: Placement) -> str:
         words = []
-        for part in parts:
-            word = self._known.get(part)
+        for pod in placement.pods:
+            word = self._known.get(pod)
             if word is None:
-                word = self._known[part] = placement_text(self._cluster.named((part,)))
+                word = self._known[pod] = f"{_encoded(pod.node)}:{','.join(map(str, pod.leaf_cells))}"
             words.append(word)
         return ";".join(words)
 
 
-def placement_text(placement: NamedPlacement) -> str:
-    """``node:0,1,2,3;node2:0,1``. The signs of this form in a node's name are percent-encoded, as in a URL."""
-    return ";".join(f"{_encoded(node)}:{','.join(map(str, devices))}" for node, devices in placement)
-
-
 def _encoded(name: str) -> str:
+    """The signs of a placement's form in a node's name are percent-encoded, as in a URL."""
     return "".join(f"%{ord(sign):02X}" if sign in "%:;," else sign for sign in name)
 
 
@@ -168,8 +164,8 @@ def write_cluster(results: Results, path: Path) -> None:
     for plain, chain in zip(shared, spec.chains, strict=True):
         plain["devices"] = {str(node): list(devices) for node, devices in sorted(chain.device_indices.items())}
     schemes = {
-        record.scheme: _private_chains(cluster) if isinstance(cluster, PrivateClusters) else shared
-        for record, cluster in zip(results.records, results.clusters, strict=True)
+        record.scheme: _private_chains(spec) if record.scheme == Sharing.PRIVATE else shared
+        for record in results.records
     }
     plain_vcs = [_virtual_cluster(spec, vc) for vc in spec.virtual_clusters]
     text = json.dumps({"virtual_clusters": plain_vcs, "schemes": schemes}, indent=2, ensure_ascii=False)
@@ -187,15 +183,20 @@ def _chain(name: str, chain: ChainSpec, top: int, nodes: Sequence[str]) -> dict[
     }
 
 
-def _private_chains(clusters: PrivateClusters) -> list[dict[str, object]]:
+def _private_chains(spec: ClusterSpec) -> list[dict[str, object]]:
     """A chain per tenant and kind of cell that it reserved, in the order in which its nodes are numbered."""
     chains = []
-    for number, (cluster, pool, _) in enumerate(clusters.pools):
-        spec = pool.hierarchy.spec
-        levels = [(pool.cells[pool.reserved_cell(host)].level, host) for host in range(pool.hosts)]
-        for level, hosts in groupby(levels, key=itemgetter(0)):
-            nodes = [node for node, _ in clusters.named([Part(number, host, 1) for _, host in hosts])]
-            chains.append(_chain(f"{cluster.tenant} {spec.levels[level - 1].cell_type}", spec, level, nodes))
+    for vc in spec.virtual_clusters:
+        first = 0
+        for chain in spec.chains:
+            # cells of one level that stand in a row are one chain
+            cells = [(c.level, c.number) for c in vc.cells if c.chain == chain.name]
+            for level, of_level in groupby(cells, key=itemgetter(0)):
+                size = max(1, chain.levels[level - 1].gpus // chain.gpus_per_node)
+                hosts = sum(number for _, number in of_level) * size
+                nodes = [f"{vc.name}-node-{first + host}" for host in range(hosts)]
+                chains.append(_chain(f"{vc.name} {chain.levels[level - 1].cell_type}", chain, level, nodes))
+                first += hosts
     return chains
 
 

@@ -9,9 +9,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hived.cluster import Kind, Part
+from hived.cluster.decisions import Placement
+from hived.scheduling import Kind
 
 from .traces import TraceJob
+
+
+def gpus_of(placement: Placement) -> int:
+    """GPUs of all pods."""
+    return sum([len(pod.leaf_cells) for pod in placement.pods])
 
 
 class Run(NamedTuple):
@@ -21,7 +27,12 @@ class Run(NamedTuple):
     start: int
     end: int
     kind: Kind
-    parts: Sequence[Part]
+    placement: Placement
+
+    @property
+    def gpus(self) -> int:
+        """How many it held."""
+        return gpus_of(self.placement)
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from hived import __version__
+from hived.cluster.sharing import Sharing
 
-from .experiment import PolicyName, Results, Scheme
+from .experiment import PolicyName, Results
 from .metrics import (
     Anomalies,
     Delay,
@@ -70,7 +71,7 @@ class Report:
     window_s: float
     runs: tuple[RunReport, ...]
 
-    def run(self, scheme: Scheme, policy: PolicyName) -> RunReport | None:
+    def run(self, scheme: Sharing, policy: PolicyName) -> RunReport | None:
         """One run's report, ``None`` when it was not asked for."""
         for run in self.runs:
             if run.scheme == scheme.value and run.policy == policy.value:
@@ -144,7 +145,7 @@ def make_report(results: Results) -> Report:
     window = submission_window(results)
     gpus = sum(chain.gpus for chain in results.spec.chains)
     asked = sum(job.gpus * job.duration_ms for job in trace.jobs if job.submit_ms <= window)
-    privates = {record.policy: record for record in results.records if record.scheme == Scheme.PRIVATE.value}
+    privates = {record.policy: record for record in results.records if record.scheme == Sharing.PRIVATE.value}
 
     def tenant_report(name: str | None, record: Record) -> TenantReport:
         mine = chosen if name is None else chosen & (tenant_of == name)

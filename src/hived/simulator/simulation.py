@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 
-from hived.cluster import Kind, Part
+from hived.cluster.decisions import Placement
 from hived.errors import InvariantError
-from hived.policies import Decision, Move, Promote, Request, Scheduler, Start
+from hived.scheduling import Instruction, JobView, Kind, Move, Promote, Scheduler, Start
 
-from .record import Record, Run
+from .record import Record, Run, gpus_of
 from .traces import TraceJob
 
 _NEVER = 1 << 62
@@ -38,12 +38,12 @@ class Simulation:
         self._left = [job.duration_ms for job in record.jobs]
         self._since = [0] * n
         self._kind: list[Kind | None] = [None] * n
-        self._parts: list[Sequence[Part]] = [()] * n
+        self._placement: list[Placement | None] = [None] * n
         # (time, job, how often the job had been stopped): an entry of a job stopped since is void
         self._finishes: list[tuple[int, int, int]] = []
         self._stops = [0] * n
         # who was preempted at this instant: the start, kind and place of the stay, and the work left after it
-        self._lost: dict[int, tuple[int, Kind | None, Sequence[Part], int]] = {}
+        self._lost: dict[int, tuple[int, Kind | None, Placement, int]] = {}
         record.first_start = [-1] * n
         record.finish = [-1] * n
         record.preemptions = [0] * n
@@ -97,7 +97,7 @@ class Simulation:
                 number += 1
                 next_submit = jobs[number].submit_ms if number < total else _NEVER
                 submitted = jobs[job]
-                request = Request(submitted.job_id, submitted.gpus, submitted.submit_ms, job)
+                request = JobView(submitted.job_id, submitted.gpus, submitted.submit_ms, job)
                 decisions = scheduler.submit(job, tenants[job], request)
                 if progress is not None and not number & 0x3FF:
                     progress(number)
@@ -113,10 +113,10 @@ class Simulation:
         if progress is not None:
             progress(number)
 
-    def _carry_out(self, decision: Decision, now: int) -> None:
+    def _carry_out(self, decision: Instruction, now: int) -> None:
         job = decision.job
         if isinstance(decision, Start):
-            self._start(job, now, decision.kind, decision.parts)
+            self._start(job, now, decision.kind, decision.placement)
             if self._record.first_start[job] < 0:
                 self._record.first_start[job] = now
         elif isinstance(decision, Promote):  # its end does not change
@@ -125,7 +125,7 @@ class Simulation:
             self._kind[job] = Kind.GUARANTEED
         elif isinstance(decision, Move):
             self._stop(job, now, decision.keeps_work)
-            self._start(job, now, Kind.GUARANTEED, decision.parts)
+            self._start(job, now, Kind.GUARANTEED, decision.placement)
         else:
             self._preempt(job, now, decision.keeps_work)
 
@@ -134,31 +134,37 @@ class Simulation:
         since = self._since[job]
         if since < now:
             left = self._left[job] - (now - since)
-            self._lost[job] = (since, self._kind[job], self._parts[job], left)
+            self._lost[job] = (since, self._kind[job], self._where(job), left)
             self._left[job] = left if keeps_work else self._jobs[job].duration_ms
         elif self._record.first_start[job] == now:
             self._record.first_start[job] = -1
         self._kind[job] = None
         self._stops[job] += 1
 
+    def _where(self, job: int) -> Placement:
+        placement = self._placement[job]
+        if placement is None:
+            raise InvariantError(f"job {job} was never started")
+        return placement
+
     def _settle(self, now: int) -> None:
         """The instant ``now`` is over: who lost GPUs in it and has not the very same again was preempted."""
-        for job, (since, kind, parts, left) in self._lost.items():
-            if self._kind[job] is kind and set(self._parts[job]) == set(parts):
+        for job, (since, kind, placement, left) in self._lost.items():
+            if self._kind[job] is kind and set(self._where(job).pods) == set(placement.pods):
                 self._since[job] = since
                 self._left[job] = left + now - since
                 self._stops[job] += 1
                 heappush(self._finishes, (now + left, job, self._stops[job]))
             elif kind is not None:
-                self._record.runs.append(Run(job, since, now, kind, parts))
+                self._record.runs.append(Run(job, since, now, kind, placement))
                 self._record.preemptions[job] += 1
-                self._record.preempted_gpus += sum(part.mask.bit_count() for part in parts)
+                self._record.preempted_gpus += gpus_of(placement)
         self._lost.clear()
 
-    def _start(self, job: int, now: int, kind: Kind, parts: Sequence[Part]) -> None:
+    def _start(self, job: int, now: int, kind: Kind, placement: Placement) -> None:
         self._since[job] = now
         self._kind[job] = kind
-        self._parts[job] = parts
+        self._placement[job] = placement
         heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
 
     def _stop(self, job: int, now: int, keeps_work: bool = True) -> None:
@@ -175,7 +181,7 @@ class Simulation:
         if kind is None:
             raise InvariantError(f"job {job} stops, and does not run")
         if now > since:  # a stay of no time is no interval
-            self._record.runs.append(Run(job, since, now, kind, self._parts[job]))
+            self._record.runs.append(Run(job, since, now, kind, self._where(job)))
             self._left[job] -= now - since
 
 
@@ -200,6 +206,6 @@ def simulate(
     after_event: Callable[[Scheduler], None] | None = None,
 ) -> Record:
     """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``scheduler``."""
-    numbers = {name: number for number, name in enumerate(scheduler.cluster.tenants)}
+    numbers = {name: number for number, name in enumerate(scheduler.tenants)}
     record = Record(scheme, scheduler.policy.name, jobs)
     return Simulation(scheduler, record, [numbers[job.tenant] for job in jobs]).run(until, progress, after_event)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hived.server.pictures import Chain, Picture, Stretch
 from hived.server.results import ResultsSource
-from hived.simulator import Options, Scheme, make_report, run_experiment
+from hived.simulator import Options, Sharing, make_report, run_experiment
 from hived.simulator.output import write_cluster, write_jobs, write_runs, write_series, write_summary
 from hived.simulator.traces import read_trace
 from hived.spec import parse_spec
@@ -37,7 +37,7 @@ def results(
 def unaudited(folder: Path, spec: str, *rows: Row) -> ResultsSource:
     """Under hived alone, for names and placements that the reader of the tests does not take."""
     (folder / "trace.csv").write_text(trace_text(rows), encoding="utf-8")
-    found = run_experiment(parse_spec(spec, "spec"), read_trace(folder / "trace.csv"), Options((Scheme.HIVED,)))
+    found = run_experiment(parse_spec(spec, "spec"), read_trace(folder / "trace.csv"), Options((Sharing.HIVED,)))
     write_jobs(found, folder / "jobs.csv")
     write_runs(found, folder / "runs.csv")
     write_cluster(found, folder / "cluster.json")

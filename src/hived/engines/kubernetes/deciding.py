@@ -83,7 +83,7 @@ class Decider(MindState):
         for name in decision.overtaken:
             self.unreserve(self.gangs[name], f"{gang.name}, of a higher priority, took it", at)
         for name in decision.downgraded:
-            self.stands(self.gangs[name], f"made room for {gang.name}", at)
+            self.stands(self.gangs[name], f"made room for {gang.name}", at, gang.name)
         if gang.in_line:
             self.lines.of(gang).remove(gang)
             gang.in_line = False

@@ -18,7 +18,8 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
-from hived.policies import YarnCS
+from hived.events.recorded import RecordedCluster
+from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from .answering import Answer, answer, preemption, refusal
@@ -48,7 +49,10 @@ _COMPONENT = "hived"
 
 
 class Engine:
-    """From its start to its end. ``elect``: makes the candidate for leadership; None: there is nobody else."""
+    """From its start to its end. ``elect``: makes the candidate for leadership; None: there is nobody else.
+
+    ``event_log`` takes the lines of the core's event log, from when it leads.
+    """
 
     def __init__(
         self,
@@ -61,11 +65,13 @@ class Engine:
         elect: Callable[[Callable[[bool], None]], Leader] | None = None,
         own_pod: tuple[str, str] | None = None,
         counts: Counts | None = None,
+        event_log: Callable[[str], None] | None = None,
     ) -> None:
         self._api = api
         self._source = source
         self._evict_after, self._evict_patience = evict_after, evict_patience
         self._roles = Roles(api, own_pod)
+        self._event_log = event_log
         self.identity = identity
         self.counts = counts or Counts()
         #: None until it leads and knows all there is
@@ -157,7 +163,8 @@ class Engine:
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> Mind:
         """All there is, is known: from now on it is decided."""
-        mind = Mind(Cluster.from_spec(self.spec), YarnCS(), self._evict_after, evict_patience=self._evict_patience)
+        cluster = Cluster(self.spec) if self._event_log is None else RecordedCluster(self.spec, self._event_log)
+        mind = Mind(cluster, YarnCS(), self._evict_after, evict_patience=self._evict_patience)
         mind.start(nodes, pods, self.clock())
         self.settle(mind)
         _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))

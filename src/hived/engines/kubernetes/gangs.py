@@ -79,6 +79,7 @@ class Change:
     kind: str  #: as of a :class:`GangEvent`, or of a pod, a node or the spec: waiting, bound, node, spec, ...
     gang: str  #: "" where it is about none
     text: str  #: in words
+    by: str = ""  #: the gang that a downgraded one made room for
 
 
 class PodEntry:

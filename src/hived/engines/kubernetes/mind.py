@@ -20,7 +20,7 @@ from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
 from hived.engines.lines import Lines
 from hived.errors import NotFoundError
-from hived.policies import Policy
+from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec
 
 from . import adoption, asking, foreign, keys

@@ -70,10 +70,10 @@ class MindState:
 
     # -- what is told ---------------------------------------------------------------------------------------------
 
-    def note(self, kind: str, gang: str, at: float, text: str) -> Change:
+    def note(self, kind: str, gang: str, at: float, text: str, by: str = "") -> Change:
         """Something happened."""
         self.seq += 1
-        change = Change(self.seq, at, kind, gang, text)
+        change = Change(self.seq, at, kind, gang, text, by)
         self.recent.append(change)
         return change
 
@@ -255,8 +255,10 @@ class MindState:
 
     # -- gangs change ---------------------------------------------------------------------------------------------
 
-    def becomes(self, gang: Gang, event: GangEvent, placement: Placement | None, at: float, text: str) -> None:
-        """The one place where a gang changes, and what is counted with it."""
+    def becomes(
+        self, gang: Gang, event: GangEvent, placement: Placement | None, at: float, text: str, by: str = ""
+    ) -> None:
+        """The one place where a gang changes, and what is counted with it; ``by``: see :class:`Change`."""
         state = next_gang_state(gang.state, event)
         self.books.remove(gang)
         held = gang.holds
@@ -285,7 +287,7 @@ class MindState:
             gang.preempted_by = None
         self._see_who_can_go(gang, at)
         self.books.add(gang)
-        gang.remember(self.note(event.value, gang.name, at, text))
+        gang.remember(self.note(event.value, gang.name, at, text, by))
 
     def line_up(self, gang: Gang) -> None:
         """It waits for its turn, once kube-scheduler has asked for it and all its pods are there."""
@@ -367,7 +369,7 @@ class MindState:
         for uid in [uid for uid, name in self.outside.items() if name == gang.name]:
             self.join(self.pods[uid], self.pods[uid].members, at)
 
-    def stands(self, gang: Gang, why: str, at: float) -> None:
+    def stands(self, gang: Gang, why: str, at: float, by: str = "") -> None:
         """Take over how the core has it now, where that is news; its pods are told by their annotations."""
         core = self.cluster.group(gang.name) if gang.holds else None
         before = gang.placement
@@ -382,7 +384,7 @@ class MindState:
             places = {uid: slot for slot, uid in enumerate(gang.slots)}
             for entry in gang.pods.values():
                 entry.slot = places.get(entry.uid)
-        self.becomes(gang, kind, core.placement, at, why)
+        self.becomes(gang, kind, core.placement, at, why, by)
         if gpus_of(core.placement) == gang.widest:  # else they would forget what a later spec may have again
             self.annotate(gang)
         if gang.state is not GangState.PLACED:

@@ -37,7 +37,8 @@ from hived.errors import (
     RequestError,
     StorageError,
 )
-from hived.policies import Policy, YarnCS
+from hived.events.recorded import RecordedCluster
+from hived.scheduling import Policy, YarnCS
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
@@ -89,7 +90,7 @@ class Engine:
         self._before = _Before(store, spec)
         self._before.check(devices)
         self._now = LastStart(spec, devices.simulated, shares)
-        cluster = Cluster(self._before.spec, log=self._lines.append)
+        cluster = RecordedCluster(self._before.spec, self._lines.append)
         self._mark = self.store.value("mark") or ""
         if not self._mark:
             self._mark = os.urandom(6).hex()

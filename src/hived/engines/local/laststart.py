@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from hived.cluster.journal import Opened, Reconfigured, from_line, to_line
 from hived.errors import InputError, StorageError
+from hived.events.codec import from_line, to_line
+from hived.events.journal import Opened, Reconfigured
 from hived.spec.compiled import ClusterSpec
 
 from .store import Store

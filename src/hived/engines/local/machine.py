@@ -22,7 +22,7 @@ from hived.cluster.states import GroupState
 from hived.engines.lines import Lines
 from hived.engines.places import Place
 from hived.errors import ConflictError, RequestError
-from hived.policies import Policy
+from hived.scheduling import Policy
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, ClusterSpec
 
 from .ending import Outcome, outcome

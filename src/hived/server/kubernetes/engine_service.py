@@ -227,9 +227,9 @@ class EngineService:
         for change in reversed(gang.history) if gang is not None else ():
             if change.kind == "restored":
                 return None
-            if change.kind == "downgraded" and change.text.startswith("made room for "):
+            if change.kind == "downgraded" and change.by:
                 when = datetime.fromtimestamp(change.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                return change.text.removeprefix("made room for "), when
+                return change.by, when
         return None
 
     # -- parts ----------------------------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
 """``/v1/inspect``: groups and cells, as the deployed scheduler shows them (microsoft/hivedscheduler, pkg/api/types.go).
 
 Differences that a program may see: lists have an order, and an empty one is ``[]``, never ``null``; a virtual cell has
-the state and the priority of its VC's own groups (see :mod:`hived.cluster.inspecting`), wherever it is shown; cells
+the state and the priority of its VC's own groups (see :mod:`hived.inspection`), wherever it is shown; cells
 above nodes are called by number, whatever the spec calls them.
 
-All cells of an answer are of one moment, that of the request, even if it takes seconds to send them. Of the list of
-groups that is true of where they stand in their VC; each is otherwise as it is when its turn comes, and one that has
-ended by then is left out.
+All cells of an answer are of one moment, that of the request, even if it takes seconds to send them. In the
+list of groups each is as it is when its turn comes, and one that has ended by then is left out.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
 from hived import Cluster, LeafState
-from hived.cluster.inspected import Cell
-from hived.cluster.inspecting import Inspection
 from hived.cluster.looking import GroupStatus
 from hived.cluster.states import GroupState
 from hived.errors import RequestError
+from hived.inspection import Cell, Inspection, virtual_leaves
 from hived.server.failures import declared
 
 #: cells, and groups, that are written before others have their turn: about a millisecond's work
-AT_ONCE = 256
+AT_ONCE = 192
 GROUPS_AT_ONCE = 32
 
 _STATES = {
@@ -128,7 +126,7 @@ def inspection_routes(source: InspectionSource) -> APIRouter:
     @router.get("/affinitygroups/", response_class=StreamingResponse)
     async def inspect_groups() -> Response:
         """The affinity groups that have cells, or have reserved some. Those that wait are not among them."""
-        return _streamed(_groups(source, source.cluster.inspect()))
+        return _streamed(_groups(source))
 
     @router.get("/affinitygroups/{name:path}", responses=_REFUSED)
     async def inspect_group(name: str) -> Response:
@@ -139,34 +137,37 @@ def inspection_routes(source: InspectionSource) -> APIRouter:
             return _refused(f"there is no affinity group {name!r}; it has ended, or none of its pods has come")
         if status.placement is None:
             return _refused(f"affinity group {name!r} waits; it is shown once it has cells, or has reserved some")
-        return _json(_encoder.encode(_group(source, status, source.cluster.inspect(status.vc))))
+        return _json(_encoder.encode(_group(source, status)))
 
     @router.get("/clusterstatus/", response_class=StreamingResponse, include_in_schema=False)
     @router.get("/clusterstatus", response_class=StreamingResponse)
     async def inspect_cluster() -> Response:
         """All physical cells, and all virtual cells by VC."""
-        return _streamed(_whole(source.cluster.inspect()))
+        inspection = Inspection(source.cluster)
+        return _streamed(_whole(inspection), inspection)
 
     @router.get("/clusterstatus/physicalcluster/", response_class=StreamingResponse, include_in_schema=False)
     @router.get("/clusterstatus/physicalcluster", response_class=StreamingResponse)
     async def inspect_physical_cluster() -> Response:
         """All physical cells."""
-        return _streamed(_physical(source.cluster.inspect()))
+        inspection = Inspection(source.cluster)
+        return _streamed(_physical(inspection), inspection)
 
     @router.get("/clusterstatus/virtualclusters", response_class=StreamingResponse, include_in_schema=False)
     @router.get("/clusterstatus/virtualclusters/", response_class=StreamingResponse)
     async def inspect_virtual_clusters() -> Response:
         """All virtual cells by VC, and the leaf cells that are lent to each."""
-        return _streamed(_by_vc(source.cluster.inspect()))
+        inspection = Inspection(source.cluster)
+        return _streamed(_by_vc(inspection), inspection)
 
     @router.get("/clusterstatus/virtualclusters/{vc:path}", response_class=StreamingResponse, responses=_REFUSED)
     async def inspect_virtual_cluster(vc: str) -> Response:
         """The virtual cells of one VC, and the leaf cells that are lent to it."""
         try:
-            inspection = source.cluster.inspect(vc)
+            inspection = Inspection(source.cluster)
+            return _streamed(_virtual(inspection, vc), inspection)
         except RequestError as error:
             return _refused(error.message)
-        return _streamed(_virtual(inspection, vc))
 
     return router
 
@@ -180,8 +181,10 @@ def _refused(why: str) -> Response:
     return _json(_encoder.encode(why), 400)
 
 
-def _streamed(pieces: Iterator[bytes]) -> Response:
+def _streamed(pieces: Iterator[bytes], inspection: Inspection | None = None) -> Response:
     async def taking_turns() -> AsyncIterator[bytes]:
+        for _ in inspection.settling() if inspection is not None else ():
+            await asyncio.sleep(0)
         for piece in pieces:
             yield piece
             await asyncio.sleep(0)
@@ -268,13 +271,13 @@ def _virtual_cell(cell: Cell) -> _VirtualCell:
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def _groups(source: InspectionSource, inspection: Inspection) -> Iterator[bytes]:
+def _groups(source: InspectionSource) -> Iterator[bytes]:
     names = iter(sorted(source.cluster.groups()))
     separator = b'{"items":['
     while batch := list(islice(names, GROUPS_AT_ONCE)):
         statuses = [status for name in batch if (status := _holding(source.cluster, name))]
         if statuses:
-            yield separator + b",".join([_encoder.encode(_group(source, status, inspection)) for status in statuses])
+            yield separator + b",".join([_encoder.encode(_group(source, status)) for status in statuses])
             separator = b","
     yield b"]}" if separator == b"," else b'{"items":[]}'
 
@@ -288,12 +291,12 @@ def _holding(cluster: Cluster, name: str) -> GroupStatus | None:
     return None if status.placement is None else status
 
 
-def _group(source: InspectionSource, status: GroupStatus, inspection: Inspection) -> _Group:
+def _group(source: InspectionSource, status: GroupStatus) -> _Group:
     physical: dict[str, list[int]] = {}
     for node, devices in status.placement.pods if status.placement is not None else ():
         physical.setdefault(node, []).extend(devices)
     virtual: dict[str, list[str]] = {}
-    for reserved, leaf in inspection.leaves(status.name):
+    for reserved, leaf in virtual_leaves(source.cluster, status.name):
         virtual.setdefault(reserved, []).append(leaf)
     pods = source.pods_of(status.name)
     lazy = source.lazy_preemption(status.name)

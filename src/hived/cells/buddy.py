@@ -1,0 +1,531 @@
+"""Buddy cell allocation (HiveD, OSDI'20, section 3.3, Algorithm 1).
+
+Which physical cell a preassigned virtual cell gets is decided here, level by level, like memory pages by a buddy
+system:
+
+    allocate a level-1 cell                                   release it
+    level 3  [free]         ->  split into its buddies    ->  both buddies free: merge
+    level 2   [free][free]  ->  [split] [free]
+    level 1                     [taken][free]
+
+A request takes a free cell of its own level if there is one, else it splits a free cell of the lowest level above. That
+rule alone keeps sharing safety (section 3.3): *which* free cell of a level is taken does not matter for it, so the
+choice serves the opportunistic jobs: the cell with the fewest GPUs in opportunistic use, then the lowest number.
+
+(Where a higher cell has to be split, it is the least crowded of *its* level, and then its least crowded child.)
+
+A cell is one of
+
+    open     nobody took it: *free* where its parent is split (the root always is), else inside a free cell, or a child
+             of an allocated cell that is not bound yet
+    split    some of its children are taken, and it is not allocated
+    taken    allocated as a whole, or bound as a child of an allocated cell
+
+and, whatever else it is, *bad* when it has faulty leaves, else *healthy*. Two questions are asked of the healthy open
+cells: the least crowded child of one parent, and the least crowded free cell of a level. The children of a parent are
+bits of one mask per number of opportunistic GPUs, and one more mask says which of those are not empty:
+
+    a rack of 8 nodes of 8 GPUs: node 0 is taken, 1 has three opportunistic GPUs, 6 and 7 have one each, the others none
+
+    masks of the rack by opportunistic GPUs    0: 0011_1100   1: 1100_0000   2: 0   3: 0000_0010   4 to 8: 0
+    counts of the rack                          0000_1011      least crowded child: lowest bit, then lowest bit: node 2
+
+The first question is two lowest bits. For the second the split cells are in one order per level of their children, by
+(opportunistic GPUs of the least crowded one, number): the first of them has the free cell with the fewest opportunistic
+GPUs, and the lowest number. So splitting or merging a cell moves *one* entry of one order, whatever the fan-out. The
+root is never merged; where it has many children, it counts as several parents, so that no mask of theirs is long.
+
+Bad cells stand in no mask. A request gets a healthy cell wherever sharing safety leaves one, which may mean splitting a
+higher cell than the rule says; and bad cells are split before healthy ones, which stay whole for those who want them
+whole (:mod:`hived.cells.healthy_first` says when and which). Where no healthy one is to be had it gets the least bad
+one, by the rule. While no leaf of the chain is bad, all this costs the look whether any is.
+
+Allocating and releasing cost O(levels) operations of an index set and of masks, which are as long as a cell has
+children, or GPUs: a few machine words. Where hardware is bad, O(bad cells in free ones) more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from hived.errors import InvariantError, ensure
+
+from . import healthy_first
+from .hierarchy import Hierarchy
+from .index_set import IndexSet
+from .safety import LevelSafety, safety
+
+OPEN: Final = 0
+SPLIT: Final = 1
+TAKEN: Final = 2
+
+#: top cells per mask
+_ROOT_FANOUT: Final = 1024
+
+
+class BuddyAllocator:
+    """The cells of one chain: which are free, split, allocated and bad, and which of them to take.
+
+    An allocated cell belongs to one virtual cell, and its children are then taken one by one as that VC needs them
+    (:meth:`take_child`). Levels and cells are numbers; level ``top + 1`` is the root.
+    """
+
+    __slots__ = (
+        "_blocks",
+        "_counts",
+        "_fanout",
+        "_left",
+        "_masks",
+        "_order",
+        "_parents",
+        "_state",
+        "allocated",
+        "bad",
+        "bad_leaves",
+        "bad_under",
+        "changes",
+        "free",
+        "free_bad",
+        "hierarchy",
+        "levels",
+        "opportunistic",
+        "reserved",
+    )
+
+    def __init__(self, hierarchy: Hierarchy, lowest: int = 1, reserved: Sequence[int] | None = None) -> None:
+        """``lowest``: the lowest level that will ever be asked for; levels below cost nothing then.
+
+        ``reserved``: cells per level that all VCs reserve together, pinned ones included; none when not given. They
+        matter where hardware is bad, and decide what may be split around it.
+        """
+        self.hierarchy = hierarchy
+        top = hierarchy.top
+        #: the levels kept, in ascending order
+        self.levels = range(min(lowest, hierarchy.node_level), top + 1)
+        cells = [number if k in self.levels else 0 for k, number in enumerate(hierarchy.count)]
+        #: children per cell, and parents per level of children
+        self._fanout = [*hierarchy.fanout[: top + 1], min(hierarchy.count[top], _ROOT_FANOUT)]
+        self._parents = [-(-cells[k] // self._fanout[k + 1]) for k in range(top + 1)]
+        #: per level and cell: OPEN, SPLIT or TAKEN
+        self._state = [bytearray(number) for number in cells]
+        self._state[top + 1] = bytearray([SPLIT]) * self._parents[top]
+        #: per level and cell: GPUs in opportunistic use, whatever else the cell is
+        self.opportunistic = [[0] * number for number in cells]
+        #: per level and parent: how many of its children are open
+        self._left = [[self._fanout[k + 1]] * self._parents[k] for k in range(top + 1)]
+        #: masks per parent at each level: one for each number of opportunistic GPUs that a child can have
+        self._blocks = [gpus + 1 for gpus in hierarchy.gpus]
+        #: per level, parent and number of opportunistic GPUs: its healthy open children that have as many, a bit each
+        self._masks = [[0] * (self._parents[k] * self._blocks[k]) for k in range(top + 1)]
+        #: per level and parent: the numbers of opportunistic GPUs whose masks are not 0, a bit each
+        self._counts = [[1] * self._parents[k] for k in range(top + 1)]
+        #: per level: split parents with healthy open children, by (fewest opportunistic GPUs among those, number)
+        self._order = [IndexSet(self._blocks[k] * self._parents[k]) for k in range(top + 1)]
+        for k in self.levels:
+            self._masks[k][:: self._blocks[k]] = [(1 << self._fanout[k + 1]) - 1] * self._parents[k]
+        beyond = self._parents[top] * self._fanout[top + 1] - hierarchy.count[top]
+        self._masks[top][-self._blocks[top]] >>= beyond
+        self._left[top][-1] -= beyond
+        for part_of_root in range(self._parents[top]):
+            self._order[top].add(part_of_root)
+        #: counts what changes the free lists or the bad leaves
+        self.changes = 0
+        #: free cells per level (f of equation 1)
+        self.free = [0] * top + [hierarchy.count[top]]
+        #: allocated cells per level (a of equation 1)
+        self.allocated = [0] * (top + 1)
+        #: cells that all VCs reserve together, per level (r of equation 1)
+        self.reserved = [0] * (top + 1) if reserved is None else list(reserved)
+        #: bad leaves in the chain
+        self.bad_leaves = 0
+        #: bad leaves of each cell that has any, per level: free, allocated, or inside such a cell
+        self.bad: list[dict[int, int]] = [{} for _ in range(top + 1)]
+        #: the bad cells of a level by their parent, where there are any
+        self.bad_under: list[dict[int, set[int]]] = [{} for _ in range(top + 1)]
+        #: the free cells that are bad, per level
+        self.free_bad: list[set[int]] = [set() for _ in range(top + 1)]
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def is_open(self, level: int, cell: int) -> bool:
+        """Whether nobody took ``cell`` from its parent: it is neither allocated, nor bound, nor split."""
+        self._check_kept(level)
+        return self._state[level][cell] == OPEN
+
+    def is_free(self, level: int, cell: int) -> bool:
+        """Whether ``cell`` stands in the free list of ``level``."""
+        return self.is_open(level, cell) and self._state[level + 1][cell // self._fanout[level + 1]] == SPLIT
+
+    def free_cells(self, level: int) -> Iterator[int]:
+        """The free list of ``level``, ascending. O(cells); for checks and displays."""
+        return (cell for cell in range(self.hierarchy.count[level]) if self.is_free(level, cell))
+
+    def is_bad(self, level: int, cell: int) -> bool:
+        """Whether ``cell`` has a bad leaf."""
+        return cell in self.bad[level]
+
+    def bad_children(self, level: int, parent: int) -> list[int]:
+        """The bad children, at ``level``, of a cell above, ascending, open or not. O(those)."""
+        return sorted(self.bad_under[level].get(parent, ()))
+
+    def badness(self, level: int, cell: int) -> tuple[int, int, int]:
+        """Of bad cells of one level the one with the smallest is taken: bad leaves, opportunistic GPUs, number."""
+        return self.bad[level].get(cell, 0), self.opportunistic[level][cell], cell
+
+    def safety(self) -> tuple[LevelSafety, ...]:
+        """Equations 1 and 2 as they stand now, from the top level down. O(levels)."""
+        return safety(self.hierarchy, self.reserved, self.allocated, self.free)
+
+    def margins(self) -> list[int]:
+        """:attr:`LevelSafety.margin` by level (index 0 is 0): cells to spare; negative is unsafe. O(levels)."""
+        margins = [0] * len(self.free)
+        margin = 0
+        for k in range(self.hierarchy.top, 0, -1):
+            margin = self.free[k] + margin * self._fanout[k + 1] - (self.reserved[k] - self.allocated[k])
+            margins[k] = margin
+        return margins
+
+    def can_take(self, level: int, cell: int) -> bool:
+        """Whether this very cell is free, or inside a free one, and sharing safety survives its being taken.
+
+        For a cell that some VC reserved and has not bound, as :meth:`allocate_at` takes it. O(levels).
+        """
+        k = self.level_of_holder(level, cell)
+        return k <= self.hierarchy.top and all(margin >= (level < i <= k) for i, margin in enumerate(self.margins()))
+
+    def level_of_holder(self, level: int, cell: int) -> int:
+        """The level of the free cell that is, or holds, ``cell``; above the top when there is none. O(levels)."""
+        k = level
+        while k <= self.hierarchy.top and not self.is_free(k, cell):
+            k += 1
+            cell //= self._fanout[k]
+        return k
+
+    def surely_healthy(self, wanted: Sequence[int]) -> bool:
+        """Whether :meth:`shortage` is 0 at every level, told without looking at bad cells one by one. O(levels).
+
+        ``False`` may be wrong: see :func:`hived.cells.healthy_first.surely_healthy`.
+        """
+        return healthy_first.surely_healthy(self, wanted)
+
+    def shortage(self, wanted: Sequence[int]) -> list[int]:
+        """How many of ``wanted[k]`` more cells at each level ``k`` one VC would get bad ones for.
+
+        Exactly as many as come out bad when it takes all of them by :meth:`allocate`, higher levels first, and nobody
+        else takes or gives any. ``wanted`` must be within what is reserved and not allocated; cells beyond what there
+        is at all are not counted. O(levels) while nothing is bad, else O(levels^2 + levels * b log b), b bad cells.
+        """
+        return healthy_first.Supply(self).shortage(wanted) if self.bad_leaves else [0] * len(wanted)
+
+    # -- allocating ---------------------------------------------------------------------------------------------------
+
+    def allocate(self, level: int, near: int = -1) -> int:
+        """Take a free cell at ``level``, splitting a higher one if need be; its number, or -1 when there is none.
+
+        ``near``: a cell number at ``level`` that is taken, or split towards, where the rule above leaves the choice of
+        the cell, bad ones to be split included, unless it is bad and a healthy one is to be had.
+        """
+        if not self.free[level]:
+            self._check_kept(level)
+        k, cell = level, -1
+        if not self.bad_leaves:
+            while not self.free[k]:
+                k += 1
+                if k == len(self.free):
+                    return -1
+        else:
+            is_healthy = True
+            if self.free[k] == len(self.free_bad[k]):
+                source = healthy_first.Supply(self).source(level)
+                if source is None:
+                    return -1
+                k, cell, is_healthy = source
+            if is_healthy and near in self.bad[level]:
+                near = -1
+        if near >= 0:
+            ancestor = near // (self.hierarchy.gpus[k] // self.hierarchy.gpus[level])
+            if self.is_free(k, ancestor):
+                cell = ancestor
+            else:
+                near = -1
+        if cell < 0:
+            cell = self._least_child(k, self._order[k].first() % self._parents[k])
+        return self._allocate_inside(k, cell, near, level)
+
+    def allocate_at(self, level: int, cell: int) -> None:
+        """Take this very cell, splitting whatever free cell holds it (for cells pinned by the spec)."""
+        k = self.level_of_holder(level, cell)
+        if k > self.hierarchy.top:
+            raise InvariantError(f"cell {cell} at level {level} is not free")
+        self._allocate_inside(k, cell // (self.hierarchy.gpus[k] // self.hierarchy.gpus[level]), cell, level)
+
+    def allocate_bad(self, level: int) -> int:
+        """Take a cell at ``level`` that is bad, where safety allows; its number, or -1 when there is none.
+
+        For a virtual cell that no healthy one can be had for (*doomed bad*), so that the healthy ones stay for others.
+        Fewest bad leaves first, then the lowest level to be split, then the lowest number; not by crowd, since loans
+        come and go, and what is doomed should stay. O(levels * bad cells of ``level``).
+        """
+        highest = healthy_first.Supply(self).highest(level)
+        ranked = ((leaves, self.level_of_holder(level, cell), cell) for cell, leaves in self.bad[level].items())
+        _, _, cell = min((rank for rank in ranked if rank[1] <= highest), default=(0, 0, -1))
+        if cell >= 0:
+            self.allocate_at(level, cell)
+        return cell
+
+    def _allocate_inside(self, k: int, cell: int, near: int, level: int) -> int:
+        """Allocate a cell of ``level`` from a free cell at ``k``: ``near``, or what the choices at every split give."""
+        self.changes += 1
+        self.free[k] -= 1
+        if self.bad_leaves:
+            self.free_bad[k].discard(cell)
+        self._set(k, cell, TAKEN)
+        while k > level:
+            cell = self._split(k, cell, near, level)
+            k -= 1
+        self.allocated[level] += 1
+        return cell
+
+    def _split(self, k: int, cell: int, near: int, level: int) -> int:
+        """Split a cell just taken at ``k`` and take one child: the one that holds ``near``, else the best.
+
+        That is a bad one that holds a healthy cell of ``level``, else the least crowded healthy one, else any bad one.
+        """
+        below = k - 1
+        bad = self.bad_under[below].get(cell)
+        child = -1
+        if near >= 0:
+            child = near // (self.hierarchy.gpus[below] // self.hierarchy.gpus[level])
+        elif bad:
+            child = healthy_first.bad_child_towards(self, k, cell, level)
+        if child < 0:
+            child = self._least_child(below, cell)
+        self._set(below, child, TAKEN)
+        self._state[k][cell] = SPLIT
+        self._reorder(below, cell, 0, self._counts[below][cell])
+        self.free[below] += self._fanout[k] - 1
+        if bad:
+            self.free_bad[below] |= bad - {child}
+        return child
+
+    def release(self, level: int, cell: int) -> None:
+        """Give an allocated cell back; it merges with its buddies as far up as they are all free."""
+        if self._state[level][cell] != TAKEN:
+            raise InvariantError(f"cell {cell} at level {level} is not allocated")
+        self.allocated[level] -= 1
+        self.changes += 1
+        k, parent = level, cell // self._fanout[level + 1]
+        while k < self.hierarchy.top and self._left[k][parent] + 1 == self._fanout[k + 1]:
+            self._reorder(k, parent, self._counts[k][parent], 0)
+            self._state[k + 1][parent] = TAKEN
+            self._set(k, cell, OPEN)
+            self.free[k] -= self._fanout[k + 1] - 1
+            self.free_bad[k].difference_update(self.bad_under[k].get(parent, ()))
+            k, cell = k + 1, parent
+            parent = cell // self._fanout[k + 1]
+        self._set(k, cell, OPEN)
+        self.free[k] += 1
+        if cell in self.bad[k]:
+            self.free_bad[k].add(cell)
+
+    # -- children of allocated cells ----------------------------------------------------------------------------------
+
+    def take_child(self, level: int, parent: int, near: int = -1) -> int:
+        """Take a child, at ``level``, of an allocated cell: ``near`` if it is open, else the least crowded.
+
+        A bad child, be it ``near``, is taken only when no healthy one is open.
+        """
+        cell = near
+        if (
+            near < 0
+            or near // self._fanout[level + 1] != parent
+            or self._state[level][near] != OPEN
+            or (near in self.bad[level] and self._counts[level][parent])
+        ):
+            cell = self._least_child(level, parent)
+            if cell < 0:
+                raise InvariantError(f"all children of cell {parent} at level {level + 1} were taken before")
+        self._set(level, cell, TAKEN)
+        return cell
+
+    def take_child_at(self, level: int, cell: int) -> None:
+        """Take this very child, at ``level``, of an allocated cell."""
+        if self._state[level][cell] != OPEN:
+            raise InvariantError(f"cell {cell} at level {level} was taken from its parent before")
+        self._set(level, cell, TAKEN)
+
+    def give_child(self, level: int, cell: int) -> None:
+        """Give back a child taken by :meth:`take_child` or :meth:`take_child_at`."""
+        if self._state[level][cell] != TAKEN:
+            raise InvariantError(f"cell {cell} at level {level} was not taken from its parent")
+        self._set(level, cell, OPEN)
+
+    # -- opportunistic use and bad leaves -----------------------------------------------------------------------------
+
+    def set_opportunistic(self, node: int, before: int, after: int) -> None:
+        """The leaves of ``node`` in opportunistic use were the mask ``before`` and are now ``after``.
+
+        O(levels) above the node; below it, only where cells smaller than a node are ever asked for, O(its cells there).
+        """
+        for k, cell, more in self._changes(node, before, after):
+            old = self.opportunistic[k][cell]
+            new = self.opportunistic[k][cell] = old + more
+            if self._state[k][cell] == OPEN and cell not in self.bad[k]:
+                parent = cell // self._fanout[k + 1]
+                bit = 1 << cell - parent * self._fanout[k + 1]
+                first, masks = parent * self._blocks[k], self._masks[k]
+                toggled = 0 if masks[first + new] else 1 << new
+                masks[first + new] |= bit
+                masks[first + old] ^= bit
+                if not masks[first + old]:
+                    toggled |= 1 << old
+                if toggled:
+                    self._toggle(k, parent, toggled)
+
+    def set_bad(self, node: int, before: int, after: int) -> None:
+        """The bad leaves of ``node`` were the mask ``before`` and are now ``after``.
+
+        Its cells may be free, allocated, or inside such; what is allocated stays so. Costs as for opportunistic leaves.
+        """
+        self.bad_leaves += after.bit_count() - before.bit_count()
+        self.changes += 1
+        for k, cell, more in self._changes(node, before, after):
+            bad, under, parent = self.bad[k], self.bad_under[k], cell // self._fanout[k + 1]
+            is_open, is_free = self.is_open(k, cell), self.is_free(k, cell)
+            if is_open:  # out of the order, and back into it if it is healthy now
+                self._set(k, cell, TAKEN)
+            under.setdefault(parent, set()).add(cell)
+            bad[cell] = bad.get(cell, 0) + more
+            if not bad[cell]:
+                del bad[cell]
+                under[parent].remove(cell)
+                if not under[parent]:
+                    del under[parent]
+                self.free_bad[k].discard(cell)
+            elif is_free:
+                self.free_bad[k].add(cell)
+            if is_open:
+                self._set(k, cell, OPEN)
+
+    def _changes(self, node: int, before: int, after: int) -> Iterator[tuple[int, int, int]]:
+        """(level, cell, leaves more in ``after``) for every kept cell that has more or fewer, from the lowest up."""
+        hierarchy = self.hierarchy
+        for k in range(self.levels.start, hierarchy.node_level):
+            size = hierarchy.gpus[k]
+            part = (1 << size) - 1
+            first = node * (hierarchy.node_size // size)
+            for i in range(hierarchy.node_size // size):
+                more = (after >> (i * size) & part).bit_count() - (before >> (i * size) & part).bit_count()
+                if more:
+                    yield k, first + i, more
+        more = after.bit_count() - before.bit_count()
+        if more:
+            cell = node
+            for k in range(hierarchy.node_level, hierarchy.top + 1):
+                yield k, cell, more
+                cell //= self._fanout[k + 1]
+
+    # -- the open cells by opportunistic GPUs -------------------------------------------------------------------------
+
+    def _least_child(self, k: int, parent: int) -> int:
+        """The healthy open child, at ``k``, with the fewest opportunistic GPUs, else the least bad; -1 when none is."""
+        counts = self._counts[k][parent]
+        if counts:
+            mask = self._masks[k][parent * self._blocks[k] + (counts & -counts).bit_length() - 1]
+            return parent * self._fanout[k + 1] + (mask & -mask).bit_length() - 1
+        bad = self.bad_under[k].get(parent, ())
+        return min((self.badness(k, cell) for cell in bad if self._state[k][cell] == OPEN), default=(0, 0, -1))[2]
+
+    def _set(self, k: int, cell: int, state: int) -> None:
+        """An open cell is TAKEN from its parent, or a taken one is OPEN again."""
+        fanout = self._fanout[k + 1]
+        parent = cell // fanout
+        self._state[k][cell] = state
+        self._left[k][parent] += 1 if state == OPEN else -1
+        if cell not in self.bad[k]:
+            count = self.opportunistic[k][cell]
+            masks = self._masks[k]
+            at = parent * self._blocks[k] + count
+            before = masks[at]
+            after = masks[at] = before ^ (1 << cell - parent * fanout)
+            if not (before and after):
+                self._toggle(k, parent, 1 << count)
+
+    def _toggle(self, k: int, parent: int, toggled: int) -> None:
+        """These masks of a parent are 0 now and were not, or the other way round."""
+        counts = self._counts[k]
+        before = counts[parent]
+        after = counts[parent] = before ^ toggled
+        if self._state[k + 1][parent] == SPLIT:
+            self._reorder(k, parent, before, after)
+
+    def _reorder(self, k: int, parent: int, before: int, after: int) -> None:
+        """The least of its counts gives a split parent its place in the order; without any it has none."""
+        before &= -before
+        after &= -after
+        if before != after:
+            order, n = self._order[k], self._parents[k]
+            if before:
+                order.remove((before.bit_length() - 1) * n + parent)
+            if after:
+                order.add((after.bit_length() - 1) * n + parent)
+
+    # -- checking -----------------------------------------------------------------------------------------------------
+
+    def _check_kept(self, level: int) -> None:
+        if level < self.levels.start:
+            raise InvariantError(f"level {level} is below the lowest this allocator was built for")
+
+    def validate(self) -> None:
+        """Split cells have something taken, and every mask, order and count is what states and numbers give. O(cells).
+
+        So every free cell is listed once, and no free cell is inside another.
+        """
+        for k in self.levels:
+            self._validate_level(k)
+            self._validate_bad(k)
+
+    def _validate_level(self, k: int) -> None:
+        block, parents = self._blocks[k], range(self._parents[k])
+        left, masks = [0] * len(parents), [0] * (len(parents) * block)
+        for cell in range(self.hierarchy.count[k]):
+            if self._state[k][cell] == OPEN:
+                parent, i = divmod(cell, self._fanout[k + 1])
+                left[parent] += 1
+                if cell not in self.bad[k]:
+                    masks[parent * block + self.opportunistic[k][cell]] |= 1 << i
+        ensure(left == self._left[k], f"open children, at level {k}, per parent")
+        ensure(masks == self._masks[k], f"children, at level {k}, by opportunistic GPUs")
+        numbers = [[i for i in range(block) if masks[parent * block + i]] for parent in parents]
+        ensure(self._counts[k] == [sum(1 << i for i in of_one) for of_one in numbers], f"masks at level {k} in use")
+        above = self._state[k + 1]
+        order = [
+            numbers[parent][0] * len(parents) + parent
+            for parent in parents
+            if above[parent] == SPLIT and numbers[parent]
+        ]
+        ensure(list(self._order[k]) == sorted(order), f"free order, level {k}")
+        ensure(
+            self.free[k] == sum(left[parent] for parent in parents if above[parent] == SPLIT), f"free cells, level {k}"
+        )
+        for parent in parents:
+            whole = left[parent] == self._fanout[k + 1]
+            ensure(whole or above[parent] != OPEN, f"something inside the open cell {parent} of level {k + 1} is taken")
+            ensure(
+                not whole or above[parent] != SPLIT or k == self.hierarchy.top,
+                f"cell {parent} of level {k + 1} was merged",
+            )
+
+    def _validate_bad(self, k: int) -> None:
+        bad = self.bad[k]
+        ensure(all(bad.values()) and sum(bad.values()) == self.bad_leaves, f"bad leaves at level {k} are the chain's")
+        ensure(self.free_bad[k] == {cell for cell in bad if self.is_free(k, cell)}, f"free bad cells at level {k}")
+        under: dict[int, set[int]] = {}
+        leaves: dict[int, int] = {}
+        for cell, number in bad.items():
+            parent = cell // self._fanout[k + 1]
+            under.setdefault(parent, set()).add(cell)
+            leaves[parent] = leaves.get(parent, 0) + number
+        ensure(self.bad_under[k] == under, f"bad cells of level {k} by parent")
+        ensure(k == self.hierarchy.top or self.bad[k + 1] == leaves, f"bad leaves at level {k + 1} from those below")

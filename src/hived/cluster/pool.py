@@ -1,0 +1,485 @@
+"""The cells that one VC reserved in one chain (or one pinned cell), under groups of many ranks.
+
+This is all that a VC's choice of leaves looks at, so that a VC is safe in outcome and not in count alone: nothing in it
+knows of other tenants, but for the bad hardware under its own cells.
+
+A leaf cell of a VC is taken by the group that runs in it and, while that one is being preempted, by the group that has
+reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a rank (a
+priority, and whether those of it lose work: :meth:`.Group.current_rank`) is a :class:`~hived.cells.Space` of its own (a
+*view*), made when somebody asks, and kept up as leaves are taken and given back until nobody has asked for as long as
+it would take to make it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, find
+from hived.errors import ensure
+
+from .binding import Binding
+from .groups import Group
+from .nodes import Nodes
+from .parts import Part
+from .staying import Staying
+from .undo import Undo
+
+#: how many views of ranks are kept
+VIEWS = 16
+#: per pod: virtual host and leaves
+Spots = tuple[tuple[int, int], ...]
+
+
+class VirtualCell(NamedTuple):
+    """One virtual cell at or above its hosts."""
+
+    level: int
+    parent: int  #: number of the virtual cell above; -1 for a preassigned one
+
+
+class VirtualCells:
+    """The cells that were reserved, as hosts and the cells above them.
+
+    Hosts are numbered in the order of the reservation; a host is a node, or a preassigned cell smaller than a node.
+    Virtual cells are numbered too, hosts first: cell ``h`` is host ``h``.
+    """
+
+    __slots__ = ("cells", "gpus", "groups", "hierarchy", "hosts", "levels", "shapes")
+
+    def __init__(self, hierarchy: Hierarchy, reserved: Sequence[tuple[int, int]]) -> None:
+        """``reserved``: pairs of (level, number of preassigned cells)."""
+        self.hierarchy = hierarchy
+        #: the levels of the preassigned cells
+        self.levels = tuple(dict.fromkeys(level for level, number in reserved if number))
+        node_level = hierarchy.node_level
+        hosts: list[VirtualCell] = []
+        upper: list[VirtualCell] = []
+        total = sum(n * max(1, hierarchy.gpus[k] // hierarchy.node_size) for k, n in reserved)
+        groups = [[-1] * total for _ in range(node_level, hierarchy.top)]
+        numbers = [0] * (hierarchy.top + 1)
+
+        def grow(level: int, parent: int) -> None:
+            if level <= node_level:
+                cell = parent
+                while cell >= 0:  # the host belongs to one group at each level above it
+                    above = upper[cell - total]
+                    groups[above.level - node_level - 1][len(hosts)] = numbers[above.level] - 1
+                    cell = above.parent
+                hosts.append(VirtualCell(level, parent))
+                return
+            number = total + len(upper)
+            upper.append(VirtualCell(level, parent))
+            numbers[level] += 1
+            for _ in range(hierarchy.fanout[level]):
+                grow(level - 1, number)
+
+        for level, number in reserved:
+            for _ in range(number):
+                grow(level, -1)
+        #: every virtual cell from the hosts up
+        self.cells = (*hosts, *upper)
+        #: number of hosts
+        self.hosts = total
+        #: the inside of each host
+        self.shapes: list[Shape] = [hierarchy.shape_at(cell.level) for cell in hosts]
+        #: per level above the nodes that has any: number of each host's cell there, -1 for none
+        self.groups = [of_host for of_host in groups if any(g >= 0 for g in of_host)]
+        #: leaves of all hosts
+        self.gpus = sum(shape.leaves for shape in self.shapes)
+
+    def space(self, free: Sequence[int], idle: Sequence[int] | None = None) -> Space:
+        """A space over the hosts in which these leaves can be had. O(hosts)."""
+        return Space(self.shapes, self.groups, self.hierarchy.node_level, free, idle)
+
+    def reserved_cell(self, host: int) -> int:
+        """The preassigned cell that ``host`` is, or is in. O(levels)."""
+        cell = host
+        while self.cells[cell].parent >= 0:
+            cell = self.cells[cell].parent
+        return cell
+
+
+class Pool:
+    """Virtual cells, their bindings to nodes, and who takes what of them."""
+
+    __slots__ = (
+        "_levels",
+        "_space",
+        "_totals",
+        "_unused",
+        "_views",
+        "at",
+        "binding",
+        "free",
+        "held",
+        "nodes",
+        "number",
+        "pinned",
+        "pinned_to",
+        "tenant",
+        "undo",
+        "virtual",
+    )
+
+    def __init__(
+        self,
+        tenant: int,
+        number: int,
+        virtual: VirtualCells,
+        nodes: Nodes,
+        undo: Undo,
+        pinned: tuple[str, int] | None = None,
+    ) -> None:
+        """``pinned``: the id of the pinned cell that it is, and the number of the physical cell."""
+        #: number of the tenant
+        self.tenant = tenant
+        #: its number among the tenant's pools
+        self.number = number
+        self.virtual = virtual
+        #: what it is bound to
+        self.nodes = nodes
+        #: id of the pinned cell that it is, None where its cells are not pinned
+        self.pinned = None if pinned is None else pinned[0]
+        #: the number of the physical cell that it is pinned to, -1 for none
+        self.pinned_to = -1 if pinned is None else pinned[1]
+        self.undo = undo
+        #: leaves of each host that none of its groups takes, bad ones included
+        self.free = [shape.full for shape in virtual.shapes]
+        self.binding = self.bindings()
+        #: per host that has any: the groups that take leaves of it
+        self.held: dict[int, dict[Group, int]] = {}
+        #: per rank: the groups of that rank, in the order in which they came
+        self.at: dict[int, dict[Group, None]] = {}
+        # healthy leaves free (-1), or free and taken at ranks up to the key
+        self._totals: dict[int, int] = {-1: virtual.gpus}
+        # per host asked for: the level of the reserved cell that it is in
+        self._levels: dict[int, int] = {}
+        # healthy free leaves
+        self._space = self._free_space()
+        # what may be had where leaves taken at ranks up to the key count as free; the changes since it was asked for
+        self._views: dict[int, Space] = {}
+        self._unused: dict[int, int] = {}
+
+    def bindings(self) -> Binding:
+        """What its cells are bound by."""
+        nodes = self.nodes
+        return Binding(self.virtual, self.free, nodes.allocator, self.undo, self.pinned_to, nodes.bad, nodes.owners)
+
+    def _free_space(self) -> Space:
+        return self.virtual.space(self.free)
+
+    @property
+    def levels(self) -> Iterable[int]:
+        """The levels of the reserved cells."""
+        return self.virtual.levels
+
+    @property
+    def gpus(self) -> int:
+        """Leaf cells that were reserved."""
+        return self.virtual.gpus
+
+    @property
+    def account(self) -> object:
+        """What its leaf cells are counted against: pools with the same one have one number together."""
+        return self
+
+    # -- what may be had ----------------------------------------------------------------------------------------------
+
+    def below(self, priority: int) -> list[int]:
+        """The ranks below ``priority`` that groups have here, ascending. O(ranks in use)."""
+        first = 2 * priority
+        if len(self.at) <= 1:  # the common case, without a sort
+            return [key for key in self.at if key < first]
+        return sorted(key for key in self.at if key < first)
+
+    def space(self, key: int = -1) -> Space:
+        """What may be had: free leaves, and those taken at ranks up to ``key``. O(hosts) when first asked for."""
+        if self.binding.changed:
+            self.settle()
+        if key < 0:
+            return self._space
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) >= VIEWS:
+                self._forget(max(self._unused, key=lambda other: (self._unused[other], other)))
+            free = [self._healthy(host) & ~self._blocked(host, key) for host in range(self.virtual.hosts)]
+            view = self._views[key] = self.virtual.space(free, self._space.free)
+            self._totals[key] = sum(mask.bit_count() for mask in free)
+        self._unused[key] = 0
+        return view
+
+    def find(self, space: Space, needs: Sequence[Need], rank: Rank, cap: int, key: int) -> Found | None:
+        """Leaves for all pods in ``space``, which :meth:`space` gave for ``key``; None when they do not fit."""
+        return find(space, needs, rank, cap)
+
+    def total(self, key: int = -1) -> int:
+        """How many leaves may be had; see :meth:`space`, which has to have been asked for before where ``key`` >= 0."""
+        return self._totals[key]
+
+    def _forget(self, key: int) -> None:
+        del self._views[key], self._unused[key], self._totals[key]
+
+    def settle(self) -> None:
+        """Hosts under which hardware turned bad or good are looked at again. O(such hosts * views)."""
+        for host in sorted(self.binding.changed):
+            self._refresh(host)
+        self.binding.changed.clear()
+
+    def _healthy(self, host: int) -> int:
+        return self.virtual.shapes[host].full & ~self.binding.bad[host]
+
+    def _blocked(self, host: int, key: int) -> int:
+        blocked = 0
+        for group, mask in self.held.get(host, {}).items():
+            if group.rank > key:
+                blocked |= mask
+        return blocked
+
+    def _refresh(self, host: int) -> None:
+        free = self.free[host] & ~self.binding.bad[host]
+        self._totals[-1] += free.bit_count() - self._space.free[host].bit_count()
+        self._space.set(host, free, free)
+        if self._views:
+            self._refresh_views(host, free)
+
+    def _refresh_views(self, host: int, free: int) -> None:
+        healthy = self._healthy(host)
+        patience = max(64, self.virtual.hosts)  # one change per host: making it anew is no dearer then
+        for key, view in list(self._views.items()):
+            obtainable = healthy & ~self._blocked(host, key)
+            self._totals[key] += obtainable.bit_count() - view.free[host].bit_count()
+            view.set(host, obtainable, free)
+            self._unused[key] += 1
+            if self._unused[key] > patience:
+                self._forget(key)
+
+    # -- who has what -------------------------------------------------------------------------------------------------
+
+    def take(self, group: Group) -> None:
+        """``group`` takes its spots, whoever else is there. O(pods * views)."""
+        rank = group.current_rank() if group.victims else 2 * group.priority + (not group.request.lazy_preemption)
+        group.rank = rank
+        of_rank = self.at.get(rank)
+        if of_rank is None:
+            self.at[rank] = {group: None}
+        else:
+            of_rank[group] = None
+        for host, mask in group.spots:
+            held = self.held.get(host)
+            if held is None:
+                self.held[host] = {group: mask}
+            else:
+                held[group] = held.get(group, 0) | mask
+            self.free[host] &= ~mask
+            self._refresh(host)
+        self.undo.note((self.give, group))
+
+    def give(self, group: Group) -> None:
+        """``group`` takes them no longer; bindings are as they were. O(pods * (views + takers of the host))."""
+        of_rank = self.at[group.rank]
+        del of_rank[group]
+        if not of_rank:
+            del self.at[group.rank]
+        spots = group.spots
+        for host in (spots[0][0],) if len(spots) == 1 else dict.fromkeys([host for host, _ in spots]):
+            held = self.held[host]
+            del held[group]
+            free = self.virtual.shapes[host].full
+            if held:
+                for mask in held.values():
+                    free &= ~mask
+            else:
+                del self.held[host]
+            self.free[host] = free
+            self._refresh(host)
+        self.undo.note((self._take_again, group))
+
+    def rank_again(self, group: Group) -> None:
+        """``group`` has another rank by now."""
+        self.give(group)
+        self._take_again(group)
+
+    def _take_again(self, group: Group) -> None:
+        """Take what it gave just now, at its rank of by now; the groups of a rank stand in the order they came in."""
+        self.take(group)
+        self.at[group.rank] = dict.fromkeys(sorted(self.at[group.rank], key=lambda g: g.sequence))
+
+    def on(self, spots: Iterable[tuple[int, int]]) -> dict[Group, None]:
+        """The groups that take some of these leaves."""
+        found: dict[Group, None] = {}
+        for host, mask in spots:
+            for group, held in self.held.get(host, {}).items():
+                if held & mask:
+                    found[group] = None
+        return found
+
+    def displaced(self, group: Group) -> dict[Group, None]:
+        """The groups of the VC that give way to ``group``, whose leaves were chosen."""
+        return self.on(group.spots)
+
+    # -- bindings -----------------------------------------------------------------------------------------------------
+
+    def bind(self, spots: Spots, near: Sequence[Part] = ()) -> tuple[Part, ...] | None:
+        """Bind what is not bound yet, and say where the pods stand; None where bad hardware cannot be avoided.
+
+        The largest pod is bound first, whatever their order. ``near``: where the group runs, or ran, and would stay.
+        What was bound until then stays bound.
+        """
+        nodes, binding = self.nodes, self.binding
+        nodes.tell_allocator()
+        if near:
+            return self._bind_near(spots, near)
+        number, lent = nodes.number, nodes.lent
+        if len(spots) == 1:
+            host, mask = spots[0]
+            if binding.bound[host] < 0 or binding.anchored:
+                binding.hold(host, mask)
+            if binding.bad[host] & mask:
+                return None
+            node, leaves = binding.leaves(host, mask, lent)
+            return (Part(number, node, leaves),)
+        healthy = True
+        for host, mask in by_host(spots):
+            binding.hold(host, mask)
+            healthy = healthy and not binding.bad[host] & mask
+        if not healthy:
+            return None
+        parts: dict[int, Part] = {}
+        for at in sorted(range(len(spots)), key=lambda at: -spots[at][1].bit_count()):
+            parts[at] = Part(number, *binding.leaves(*spots[at], lent))
+        return tuple([parts[at] for at in range(len(spots))])
+
+    def _bind_near(self, spots: Spots, near: Sequence[Part]) -> tuple[Part, ...] | None:
+        nodes, binding, hierarchy = self.nodes, self.binding, self.virtual.hierarchy
+        own = [(node, mask) for chain, node, mask in near if chain == nodes.number]
+        staying = Staying(binding, [host for host, _ in spots], own)
+        parts = []
+        for host, mask in spots:
+            hint = staying.hint(host)
+            cell = -1
+            if hint is not None and binding.bound[host] < 0:
+                gpus = hierarchy.gpus[self.virtual.cells[host].level]
+                low = (hint[1] & -hint[1]).bit_length() - 1
+                cell = hint[0] * (hierarchy.node_size // gpus) + low // gpus
+            binding.hold(host, mask, cell)
+            if binding.bad[host] & mask:
+                return None
+            node, leaves = binding.leaves(host, mask, nodes.lent, hint)
+            staying.taken(node)
+            parts.append(Part(nodes.number, node, leaves))
+        return tuple(parts)
+
+    def in_place(self, parts: Sequence[Part]) -> Spots | None:
+        """What stands for these very leaves, where any that are free will do; None where they have to be bound."""
+        return None
+
+    def unbind(self, spots: Spots) -> None:
+        """End the bindings of leaves that nobody takes any more."""
+        for host, mask in by_host(spots):
+            self.binding.unbind(host, mask)
+
+    def level(self, found: int, parts: Sequence[Part]) -> int:
+        """The lowest level at which one cell holds all pods, 0 for none; ``found``: in the VC. O(pods * levels)."""
+        if len(parts) > 1 and (not found or any(part.node != parts[0].node for part in parts)):
+            return self.nodes.common_level(parts)  # cells apart in the VC may be close in the cluster
+        return found
+
+    def reserved_levels(self, spots: Spots) -> tuple[int, ...]:
+        """Per pod, the level of the reserved cell that it stands in. O(pods)."""
+        levels, virtual = self._levels, self.virtual
+        found = []
+        for host, _ in spots:
+            level = levels.get(host)
+            if level is None:
+                level = levels[host] = virtual.cells[virtual.reserved_cell(host)].level
+            found.append(level)
+        return tuple(found)
+
+    def stand_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
+        """Bind free virtual leaves to these very physical ones, in cells reserved at ``levels`` (one per pod).
+
+        None where that cannot be, or sharing safety would not survive it; nothing has changed then.
+        """
+        binding, hierarchy = self.binding, self.virtual.hierarchy
+        mark = self.undo.mark
+        spots: list[tuple[int, int]] = []
+        for (_, node, mask), level in zip(parts, levels, strict=True):
+            leaf = (mask & -mask).bit_length() - 1
+            host = binding.host_under(level, node, leaf)
+            leaves = 0
+            if host >= 0:
+                shape = self.virtual.shapes[host]
+                offset = leaf // shape.leaves * shape.leaves
+                if not mask & ~(shape.full << offset):
+                    binding.stand(host, (node * hierarchy.node_size + leaf) // shape.leaves)
+                    leaves = binding.stand_leaves(host, mask >> offset)
+            if not leaves:
+                self.undo.rollback(mark)
+                return None
+            spots.append((host, leaves))
+        return tuple(spots)
+
+    def validate(self, groups: Iterable[Group]) -> None:
+        """Takers, free leaves and views are what the groups make them. O(hosts * views + groups)."""
+        self.settle()
+        held: dict[int, dict[Group, int]] = {}
+        at: dict[int, set[Group]] = {}
+        for group in groups:
+            at.setdefault(group.current_rank(), set()).add(group)
+            for host, mask in group.spots:
+                of_host = held.setdefault(host, {})
+                of_host[group] = of_host.get(group, 0) | mask
+        ensure(held == self.held, "groups per virtual host")
+        ensure(at == {key: set(of_rank) for key, of_rank in self.at.items()}, "groups per rank")
+        for host, shape in enumerate(self.virtual.shapes):
+            free = shape.full
+            for one, mask in held.get(host, {}).items():
+                free &= ~mask
+                for other, others in held[host].items():
+                    if one is not other and mask & others:
+                        ensure(one.running != other.running, f"{one} and {other}: one runs, one has reserved")
+                        ensure(
+                            one.running == (one.priority < other.priority), f"{one} and {other}: the higher reserves"
+                        )
+            ensure(free == self.free[host], f"free leaves of virtual host {host}")
+        self._validate_spaces()
+        self.binding.validate()
+
+    def _validate_spaces(self) -> None:
+        for host, free in enumerate(self.free):
+            free &= ~self.binding.bad[host]
+            ensure(self._space.free[host] == free, f"healthy free leaves of virtual host {host}")
+            for key, view in self._views.items():
+                obtainable = self._healthy(host) & ~self._blocked(host, key)
+                ensure(view.free[host] == obtainable, f"leaves to be had at rank {key} in host {host}")
+                ensure(view.idle[host] == free, f"free ones among them in host {host}")
+        for key, view in [(-1, self._space), *self._views.items()]:
+            view.validate()
+            ensure(self._totals[key] == sum(mask.bit_count() for mask in view.free), f"leaves to be had at {key}")
+        ensure(set(self._totals) == {-1, *self._views}, "totals of the views")
+        ensure(self._unused.keys() == self._views.keys() and len(self._views) <= VIEWS, "views that are kept")
+
+
+def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+    """Rank of a host: fewest leaf cells taken from others, then closest together, then tightest."""
+    if host.free.free < gpus:
+        return None
+    taken = max(0, gpus - host.idle.free)
+    level = host.free.level_for(gpus) if taken else host.idle.level_for(gpus)
+    return taken, level, host.free.free
+
+
+def reserved_in(pools: Iterable[Pool]) -> int:
+    """Leaf cells that were reserved in some pools."""
+    return sum({pool.account: pool.gpus for pool in pools}.values())
+
+
+def by_host(spots: Spots) -> Iterable[tuple[int, int]]:
+    """Each host once, with the leaves of all pods there, the most first; among equals in order of first mention."""
+    if len(spots) == 1:
+        return spots
+    masks: dict[int, int] = {}
+    for host, mask in spots:
+        masks[host] = masks.get(host, 0) | mask
+    return sorted(masks.items(), key=lambda of_host: -of_host[1].bit_count())

@@ -1,0 +1,332 @@
+"""How tenants share: which pool a request chooses from, and whether the choice is bound. Nothing else differs.
+
+hived      a pool of the VC's own cells, bound late to physical ones
+quota      a pool that is the nodes themselves, as far as the tenant's number of leaf cells goes
+private    a pool of the VC's own cells, which are nodes of their own: what the others are measured against
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from hived.cells import BuddyAllocator, Found, Hierarchy, Need, Rank, Space
+from hived.errors import ensure
+from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
+
+from .binding import Binding
+from .feasibility import check_feasible, lowest_levels, reserved_cells
+from .groups import Group
+from .nodes import Nodes
+from .parts import Part
+from .pool import Pool, Spots, VirtualCells
+from .undo import Undo
+
+
+class Sharing(StrEnum):
+    """The three ways to share that the papers compare (HiveD, OSDI'20, section 5)."""
+
+    PRIVATE = "private"
+    QUOTA = "quota"
+    HIVED = "hived"
+
+
+def lay_out(spec: ClusterSpec, sharing: Sharing, undo: Undo) -> tuple[list[Nodes], list[list[Pool]]]:
+    """The chains, and per tenant its pools: one per chain in the order of the spec, then one per pinned cell.
+
+    Raises :class:`~hived.errors.InfeasibleError` when cells are to be bound and do not fit. O(cells).
+    """
+    hierarchies = [Hierarchy(chain) for chain in spec.chains]
+    match sharing:
+        case Sharing.PRIVATE:
+            return _private(spec, hierarchies, undo)
+        case Sharing.QUOTA:
+            chains = [Nodes(n, BuddyAllocator(h, h.node_level), undo) for n, h in enumerate(hierarchies)]
+            return chains, _quotas(spec, chains, undo)
+        case Sharing.HIVED:
+            check_feasible(spec)
+            chains = [
+                Nodes(number, BuddyAllocator(hierarchy, lowest, reserved), undo)
+                for number, (hierarchy, lowest, reserved) in enumerate(
+                    zip(hierarchies, lowest_levels(spec), reserved_cells(spec), strict=True)
+                )
+            ]
+            return chains, _bound(spec, chains, undo)
+
+
+def _cells(vc: VirtualClusterSpec, hierarchies: Sequence[Hierarchy]) -> list[tuple[int, VirtualCells]]:
+    """What a VC reserved, per chain where it reserved anything."""
+    found = []
+    for number, hierarchy in enumerate(hierarchies):
+        cells = [(c.level, c.number) for c in vc.cells if c.chain == hierarchy.spec.name]
+        if cells:
+            found.append((number, VirtualCells(hierarchy, cells)))
+    return found
+
+
+def _numbers(spec: ClusterSpec) -> dict[str, int]:
+    return {chain.name: number for number, chain in enumerate(spec.chains)}
+
+
+def _bound(spec: ClusterSpec, chains: Sequence[Nodes], undo: Undo) -> list[list[Pool]]:
+    numbers, hierarchies = _numbers(spec), [nodes.hierarchy for nodes in chains]
+    cells = [_cells(vc, hierarchies) for vc in spec.virtual_clusters]
+    pinned = []
+    for tenant, vc in enumerate(spec.virtual_clusters):  # they take their physical cells before others can
+        pools = []
+        for number, pin in enumerate(vc.pinned, len(cells[tenant])):
+            nodes = chains[numbers[pin.chain]]
+            virtual = VirtualCells(nodes.hierarchy, [(pin.level, 1)])
+            pools.append(Pool(tenant, number, virtual, nodes, undo, (pin.pinned_cell_id, pin.index)))
+        pinned.append(pools)
+    return [
+        [Pool(tenant, i, virtual, chains[number], undo) for i, (number, virtual) in enumerate(cells[tenant])]
+        + pinned[tenant]
+        for tenant in range(len(cells))
+    ]
+
+
+# -- private ----------------------------------------------------------------------------------------------------------
+
+
+def _private(spec: ClusterSpec, hierarchies: Sequence[Hierarchy], undo: Undo) -> tuple[list[Nodes], list[list[Pool]]]:
+    numbers = _numbers(spec)
+    chains: list[Nodes] = []
+    found: list[list[Pool]] = []
+    for tenant, vc in enumerate(spec.virtual_clusters):
+        pools: list[Pool] = []
+        first = 0
+        for _, virtual in _cells(vc, hierarchies):
+            chains.append(_own_nodes(len(chains), f"{vc.name}-node", first, virtual, undo))
+            pools.append(OwnPool(tenant, len(pools), virtual, chains[-1], undo))
+            first += virtual.hosts
+        for pin in vc.pinned:
+            virtual = VirtualCells(hierarchies[numbers[pin.chain]], [(pin.level, 1)])
+            chains.append(_own_nodes(len(chains), f"{vc.name}-{pin.pinned_cell_id}", 0, virtual, undo))
+            pools.append(OwnPool(tenant, len(pools), virtual, chains[-1], undo, (pin.pinned_cell_id, -1)))
+        found.append(pools)
+    return chains, found
+
+
+def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: Undo) -> Nodes:
+    """Nodes for the hosts of some cells, named by number; a reserved cell smaller than a node is a node there."""
+    of_chain = virtual.hierarchy.spec
+    names = [f"{name}-{first + host}" for host in range(virtual.hosts)]
+    flat = ChainSpec(of_chain.name, of_chain.levels[: of_chain.node_level], of_chain.node_level, virtual.hosts, names)
+    allocator = BuddyAllocator(Hierarchy(flat), of_chain.node_level)
+    return Nodes(number, allocator, undo, virtual.shapes, virtual.groups, virtual.hierarchy)
+
+
+class Unbound(Binding):
+    """No bindings: the hosts are real nodes, and stand where they are."""
+
+    __slots__ = ()
+
+    def __init__(self, virtual: VirtualCells, nodes: Nodes, undo: Undo) -> None:
+        super().__init__(virtual, (), nodes.allocator, undo, -1, nodes.bad, {})
+        self.bad = nodes.bad
+        self.bound = [*range(virtual.hosts), *[-1] * (len(virtual.cells) - virtual.hosts)]
+        self.loose.clear()
+        self.sick = nodes.sick
+        nodes.watched_by(self.changed)
+
+    def hold(self, host: int, mask: int, near: int = -1) -> None:
+        """Nothing is to be done."""
+
+    def leaves(self, host: int, mask: int, crowd: list[int], near: tuple[int, int] | None = None) -> tuple[int, int]:
+        """The very leaves."""
+        return host, mask
+
+    def unbind(self, host: int, mask: int) -> None:
+        """Nothing is to be done."""
+
+    def node_of(self, host: int) -> int:
+        """Itself, however small."""
+        return host
+
+    def can_stand(self, cell: int, physical: int) -> bool:
+        """Only on itself."""
+        return cell == physical
+
+    def validate(self) -> None:
+        """Nothing is kept."""
+
+
+class OwnPool(Pool):
+    """The cells of a private cluster, which are its nodes."""
+
+    __slots__ = ()
+
+    def bindings(self) -> Binding:
+        return Unbound(self.virtual, self.nodes, self.undo)
+
+    def level(self, found: int, parts: Sequence[Part]) -> int:
+        return found
+
+    def stand_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
+        spots = tuple([(node, mask) for _, node, mask in parts])
+        if self.reserved_levels(spots) != tuple(levels) or any(mask & ~self.free[node] for node, mask in spots):
+            return None
+        return spots
+
+
+# -- quota ------------------------------------------------------------------------------------------------------------
+
+
+class Quota:
+    """A tenant's number of leaf cells of one type, all chains together."""
+
+    __slots__ = ("left", "limit")
+
+    def __init__(self, limit: int) -> None:
+        #: how many it may have guaranteed
+        self.limit = limit
+        #: how many of them it has not
+        self.left = limit
+
+
+def _quotas(spec: ClusterSpec, chains: Sequence[Nodes], undo: Undo) -> list[list[Pool]]:
+    numbers = _numbers(spec)
+    whole = [VirtualCells(n.hierarchy, [(n.hierarchy.top, n.hierarchy.count[n.hierarchy.top])]) for n in chains]
+    found: list[list[Pool]] = []
+    for tenant, vc in enumerate(spec.virtual_clusters):
+        by_type: dict[str, Quota] = {}
+        for cells in vc.cells:
+            hierarchy = chains[numbers[cells.chain]].hierarchy
+            quota = by_type.setdefault(hierarchy.spec.leaf_type, Quota(0))
+            quota.limit += cells.number * hierarchy.gpus[cells.level]
+            quota.left = quota.limit
+        pools: list[Pool] = []
+        for number, nodes in enumerate(chains):
+            of_type = by_type.get(nodes.hierarchy.spec.leaf_type)
+            if of_type is not None:
+                pools.append(QuotaPool(tenant, len(pools), whole[number], nodes, undo, of_type))
+        for pin in vc.pinned:
+            number = numbers[pin.chain]
+            own = Quota(chains[number].hierarchy.gpus[pin.level])
+            pools.append(QuotaPool(tenant, len(pools), whole[number], chains[number], undo, own, pin.pinned_cell_id))
+        found.append(pools)
+    return found
+
+
+class QuotaPool(Pool):
+    """All nodes of a chain, as far as a tenant's quota goes: what the field does, and HiveD mends.
+
+    Its leaves can be taken by other tenants, so a request within the quota may have to wait for them.
+    """
+
+    __slots__ = ("quota",)
+
+    def __init__(
+        self,
+        tenant: int,
+        number: int,
+        whole: VirtualCells,
+        nodes: Nodes,
+        undo: Undo,
+        quota: Quota,
+        pinned: str | None = None,
+    ) -> None:
+        self.quota = quota
+        super().__init__(tenant, number, whole, nodes, undo, None if pinned is None else (pinned, -1))
+
+    def bindings(self) -> Binding:
+        return Unbound(self.virtual, self.nodes, self.undo)
+
+    def _free_space(self) -> Space:
+        return self.nodes.open_space()  # which the nodes keep up
+
+    def _validate_spaces(self) -> None:
+        ensure(self.quota.left <= self.quota.limit, "a quota is not given back twice")
+
+    @property
+    def levels(self) -> Iterable[int]:
+        """A quota names no cells: nodes stand for them."""
+        return (self.nodes.hierarchy.node_level,)
+
+    @property
+    def account(self) -> object:
+        return self.quota
+
+    @property
+    def gpus(self) -> int:
+        """The quota, whichever chain it is used in."""
+        return self.quota.limit
+
+    def total(self, key: int = -1) -> int:
+        """Leaves that may be had as far as the quota goes."""
+        return self.quota.left + self._lower(key)
+
+    def _lower(self, key: int) -> int:
+        """Leaves of its own groups of ranks up to ``key``."""
+        return sum(group.gpus for rank in self.at if rank <= key for group in self.at[rank]) if key >= 0 else 0
+
+    def space(self, key: int = -1) -> Space:
+        """Leaves that nobody has guaranteed, and those of own groups of ranks up to ``key``. O(nodes) with these."""
+        space = self.nodes.open_space()
+        if key < 0:
+            return space
+        view = Space(space.shapes, space.groups, space.node_level, space.free, space.idle)
+        for host, held in self.held.items():
+            lower = blocked = 0
+            for group, mask in held.items():
+                if group.rank <= key:
+                    lower |= mask
+                else:
+                    blocked |= mask
+            lower &= ~(blocked | self.nodes.bad[host])
+            view.set(host, view.free[host] | lower, view.idle[host])
+        return view
+
+    def find(self, space: Space, needs: Sequence[Need], rank: Rank, cap: int, key: int) -> Found | None:
+        """As far as the quota goes. Whole nodes are chosen by rank alone."""
+        if sum([need.gpus for need in needs]) > self.total(key):
+            return None
+        size = self.nodes.hierarchy.node_size
+        if len(needs) == 1 or cap or any(need != Need(size) for need in needs):
+            return super().find(space, needs, rank, cap, key)
+        hosts = []
+        for host in space.ranking(rank).in_order(size):
+            hosts.append((host, space.shapes[host].full))
+            if len(hosts) == len(needs):
+                return Found(tuple(hosts), 0)
+        return None
+
+    def displaced(self, group: Group) -> dict[Group, None]:
+        """And those whose part of the quota it needs, wherever they are: the lowest rank first, its latest first."""
+        found = self.on(group.spots)
+        short = sum(mask.bit_count() for _, mask in group.spots) - self.quota.left - sum(g.gpus for g in found)
+        for rank in self.below(group.priority):
+            for other in reversed(self.at[rank]):
+                if short > 0 and other not in found:
+                    found[other] = None
+                    short -= other.gpus
+        return found
+
+    def settle(self) -> None:
+        self.binding.changed.clear()
+
+    def _refresh(self, host: int) -> None:
+        pass
+
+    def take(self, group: Group) -> None:
+        super().take(group)
+        self.quota.left -= group.gpus
+
+    def give(self, group: Group) -> None:
+        super().give(group)
+        self.quota.left += group.gpus
+
+    def reserved_levels(self, spots: Spots) -> tuple[int, ...]:
+        """A quota names no cells: nodes stand for them."""
+        return (self.nodes.hierarchy.node_level,) * len(spots)
+
+    def stand_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
+        return self.in_place(parts)
+
+    def in_place(self, parts: Sequence[Part]) -> Spots | None:
+        """The leaves themselves, as far as the quota goes: it names no place."""
+        gpus = sum([mask.bit_count() for _, _, mask in parts])
+        if gpus > self.quota.left or any(chain != self.nodes.number for chain, _, _ in parts):
+            return None
+        return tuple([(node, mask) for _, node, mask in parts])

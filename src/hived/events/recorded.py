@@ -1,0 +1,79 @@
+"""A cluster whose calls are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from hived.cluster.cluster import Cluster, as_records, compiled_spec
+from hived.cluster.decisions import Decision
+from hived.cluster.recovery import Reconfiguration, Record
+from hived.cluster.requests import Request
+from hived.errors import InputError
+from hived.spec.compiled import ClusterSpec
+
+from . import journal
+from .codec import to_line
+
+
+class RecordedCluster(Cluster):
+    """Like :class:`Cluster`, and ``log`` is called with one line of JSON for every call that asks or changes something.
+
+    :func:`~hived.events.replay.replay` carries the lines out again. A refused call is one of them.
+    """
+
+    def __init__(self, spec: ClusterSpec, log: Callable[[str], None]) -> None:
+        super().__init__(spec)
+        self._log = log
+        log(to_line(journal.Opened(spec)))
+
+    def _recorded(self, call: journal.Call) -> Any:
+        """Carry ``call`` out and write it down with its answer, or with the error that refused it."""
+        try:
+            answer = call.apply(super())
+        except InputError as error:
+            self._log(to_line(journal.Refused.of(call, error)))
+            raise
+        self._log(to_line(call.answered(answer)))
+        return answer
+
+    def schedule(
+        self,
+        request: Request,
+        suggested_nodes: Collection[str] | None = None,
+        now: float = 0.0,
+        excluded_nodes: Collection[str] = (),
+    ) -> Decision:
+        call = journal.Scheduled.of(request, _in_order(suggested_nodes), now, _in_order(excluded_nodes) or ())
+        decision: Decision = self._recorded(call)
+        return decision
+
+    def commit(self, decision: Decision) -> None:
+        self._recorded(journal.Committed(decision))
+
+    def release(self, group: str) -> None:
+        self._recorded(journal.Released(group))
+
+    def cancel(self, group: str) -> None:
+        self._recorded(journal.Cancelled(group))
+
+    def set_node_health(self, node: str, healthy: bool) -> None:
+        self._recorded(journal.NodeHealth(node, healthy))
+
+    def set_device_health(self, node: str, device: int, healthy: bool) -> None:
+        self._recorded(journal.DeviceHealth(node, device, healthy))
+
+    def recover(self, records: Iterable[Record]) -> Reconfiguration:
+        report: Reconfiguration = self._recorded(journal.Recovered(as_records(records)))
+        return report
+
+    def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
+        report: Reconfiguration = self._recorded(journal.Reconfigured(compiled_spec(spec)))
+        return report
+
+
+def _in_order(names: Collection[str] | None) -> Collection[str] | None:
+    """Names as the log has them; what is no collection of names stays as it is."""
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        return tuple(sorted(names, key=str))
+    return names

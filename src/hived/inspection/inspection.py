@@ -1,0 +1,135 @@
+"""All cells of a cluster at one moment: what each is doing, and which virtual cell stands on which physical one.
+
+What can change is copied at once. The cells are made of the copy, one after the other, when they are asked for; so
+whoever writes down a large cluster may let others have their turn in between, and still tells of one moment.
+
+A cell is *used* when a group runs in it; but *reserving* or *reserved* when all its leaves are; else *free*. It is bad
+when one of its leaves is. So does the deployed scheduler show its cells, with one difference: a virtual cell is used or
+reserved by groups of its VC that stand in it. Loans of others on the physical cell under it are no affair of the VC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain as chain_of
+
+from hived.cells import leaves_of
+from hived.cluster import OPPORTUNISTIC, Cluster
+from hived.cluster.binding import Binding
+from hived.cluster.states import GroupState
+from hived.errors import RequestError
+
+from .cell import Cell
+from .numbering import Reserved, numbering
+from .sides import PhysicalSide, Spot, VirtualSide
+
+#: groups that are looked at before others may have their turn: about a millisecond's work
+GROUPS_AT_ONCE = 1024
+
+
+class Inspection:
+    """The cells of a cluster, each right after the cell that it is in.
+
+    A cell costs O(groups on its hosts).
+    """
+
+    __slots__ = ("_chains", "_groups", "_reserved", "_sides", "_tenants", "vcs")
+
+    def __init__(self, cluster: Cluster) -> None:
+        """A plain copy of a few numbers a group and a host."""
+        state = cluster.state_now()
+        known = len(state.spec.virtual_clusters)
+        self._tenants = {
+            name: tenant for tenant, name in enumerate(state.tenants) if tenant < known or state.borrowers[tenant]
+        }
+        #: the VCs that can be asked about: of the spec, and those no longer in it whose groups run on
+        self.vcs = tuple(self._tenants)
+        # what of the groups can change, until the sides have it
+        self._groups = [
+            (group.tenant, group.priority, group.state, group.pool, group.spots, group.parts)
+            for group in state.groups.values()
+        ]
+        self._chains: list[PhysicalSide] = []
+        self._sides: dict[Binding, VirtualSide] = {}
+        tops = 0
+        for nodes in state.chains:
+            self._chains.append(PhysicalSide(nodes, tops, tuple(state.tenants), self._sides))
+            tops += nodes.hierarchy.count[nodes.hierarchy.top]
+        #: per VC: what it reserved, in the order of the spec
+        self._reserved: dict[str, list[tuple[Reserved, VirtualSide]]] = {}
+        for name, tenant in self._tenants.items():
+            found = []
+            for pool, reserved in zip(state.pools[tenant], numbering(state, tenant), strict=True):
+                side = self._sides[pool.binding] = VirtualSide(name, pool, reserved, self._chains[pool.nodes.number])
+                found += [(kind, side) for kind in reserved]
+            self._reserved[name] = sorted(found, key=lambda of_kind: of_kind[0].number)
+
+    def settling(self) -> Iterator[None]:
+        """Work out which group has which leaves, so many groups at a time. O(pods), once.
+
+        Cells need it, and have it done where it is not. Whoever would have others take turns, asks for it before.
+        """
+        while self._groups:
+            some = self._groups[-GROUPS_AT_ONCE:]
+            del self._groups[-GROUPS_AT_ONCE:]
+            for tenant, priority, state, pool, spots, parts in some:
+                running, borrower = state is not GroupState.PREEMPTING, tenant if pool is None else -1
+                for number, node, mask in parts:
+                    chain = self._chains[number]
+                    chain.claims.setdefault(node, []).append((mask, priority, running, borrower))
+                    if pool is None:
+                        chain.loans.setdefault(tenant, set()).add(node)
+                if pool is not None:
+                    claims = self._sides[pool.binding].claims
+                    for host, mask in spots:
+                        claims.setdefault(host, []).append((mask, priority, running, -1))
+            yield
+
+    def _walks(self, roots: Iterable[Spot]) -> Iterator[Cell]:
+        for _ in self.settling():
+            pass
+        for root in roots:
+            yield from _walk(root)
+
+    def physical(self) -> Iterator[Cell]:
+        """The physical cells, chain by chain."""
+        return self._walks(top for chain in self._chains for top in chain.tops())
+
+    def virtual(self, vc: str) -> Iterator[Cell]:
+        """The virtual cells of a VC, in the order of the spec; then the leaf cells that its opportunistic groups have.
+
+        Under a quota there are none but those. Raises :class:`RequestError` when there is no such VC.
+        """
+        if vc not in self._tenants:
+            raise RequestError("vc", f"there is no virtual cluster {vc!r}")
+        roots = (side.reserved_cell(host) for kind, side in self._reserved[vc] for host in kind.first_hosts())
+        loans = (cell for chain in self._chains for cell in self._loans(chain, vc))
+        return chain_of(self._walks(roots), loans)
+
+    def _loans(self, chain: PhysicalSide, vc: str) -> Iterator[Cell]:
+        """The leaf cells that opportunistic groups of a VC have, as cells of it."""
+        tenant = self._tenants[vc]
+        for node in sorted(chain.loans.get(tenant, ())):
+            for leaf in leaves_of(chain.lent(node, tenant)):
+                spot = chain.at(1, node * chain.hierarchy.node_size + leaf)
+                cell = chain.cell(spot, chain.borrower(spot))
+                yield cell._replace(
+                    depth=0, address=f"{cell.address}-opp", priority=OPPORTUNISTIC, vc=vc, other=cell, lent=True
+                )
+
+
+def _walk(root: Spot) -> Iterator[Cell]:
+    """A cell of either side and all in it, each with the cell of the other side that stands on it or under it."""
+    side = root.side
+    left: list[tuple[Spot, Spot | None]] = [(root, None)]
+    while left:
+        here, there = left.pop()
+        there = there or side.partner(here)
+        if there is None:
+            yield side.cell(here, side.vc or side.borrower(here))
+        else:
+            vc = side.vc or there.side.vc
+            yield side.cell(here, vc, there.side.cell(there, vc))
+        if here.level > 1:
+            on = {} if there is None else {child.on: child for child in there.side.children(there)}
+            left += [(child, on.get(child.on)) for child in reversed(side.children(here))]

@@ -1,0 +1,379 @@
+"""The buddy cell allocator, step by step against one made of plain sets (tests/cells/naive.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from types import FrameType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hived.cells import BuddyAllocator, Hierarchy
+from hived.errors import InvariantError
+from hived.spec.compiled import ChainSpec
+
+from ..strategies import NODE, RACK, SOCKET, chain_of, chains, racks
+from .naive import Cell, NaiveBuddies
+
+
+def free_lists(allocator: BuddyAllocator) -> set[Cell]:
+    return {(level, cell) for level in allocator.levels for cell in allocator.free_cells(level)}
+
+
+class AllocatorMachine(RuleBasedStateMachine):
+    """Any sequence of requests and faults on any hierarchy: the allocator does what the naive one does."""
+
+    @initialize(chain=chains(), lowest=st.integers(1, 4), data=st.data())
+    def build(self, chain: ChainSpec, lowest: int, data: st.DataObject) -> None:
+        self.lowest = min(lowest, chain.node_level)
+        # any numbers, also those that no cluster could hold: safety is the caller's business
+        levels = range(1, len(chain.levels) + 1)
+        numbers = [data.draw(st.integers(0, chain.cells_at(k)) if k >= self.lowest else st.just(0)) for k in levels]
+        self.allocator = BuddyAllocator(Hierarchy(chain), lowest, [0, *numbers])
+        self.naive = NaiveBuddies(chain, [0, *numbers])
+        #: allocated cells, and the children taken of each
+        self.allocated: dict[Cell, set[Cell]] = {}
+        self.node_size = chain.gpus_per_node
+        for node in range(data.draw(st.sampled_from([0, chain.gpus // self.node_size]), label="nodes with faults")):
+            self.allocator.set_bad(*self.change(data, self.naive.bad, node))
+
+    def level(self, data: st.DataObject) -> int:
+        return data.draw(st.integers(self.lowest, self.naive.top), label="level")
+
+    def a_cell(self, data: st.DataObject, level: int) -> int:
+        return data.draw(st.integers(0, self.naive.chain.cells_at(level) - 1), label="cell")
+
+    @rule(data=st.data(), hinted=st.booleans())
+    def allocate(self, data: st.DataObject, hinted: bool) -> None:
+        level = self.level(data)
+        near = self.a_cell(data, level) if hinted else -1
+        expected = self.naive.choose(level, near)
+        number = self.allocator.allocate(level, near) if hinted else self.allocator.allocate(level)
+        if expected is None:
+            assert number == -1
+            return
+        assert (level, number) == expected
+        self.naive.take(expected)
+        self.allocated[expected] = set()
+
+    @rule(data=st.data())
+    def allocate_at(self, data: st.DataObject) -> None:
+        level = self.level(data)
+        cell = (level, self.a_cell(data, level))
+        if self.naive.holder_of(cell) is None:
+            with pytest.raises(InvariantError):
+                self.allocator.allocate_at(*cell)
+            return
+        self.allocator.allocate_at(*cell)
+        self.naive.take(cell)
+        self.allocated[cell] = set()
+
+    @precondition(lambda self: self.allocated)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        cell = data.draw(st.sampled_from(sorted(self.allocated)))
+        for child in sorted(self.allocated.pop(cell)):
+            self.allocator.give_child(*child)
+        self.allocator.release(*cell)
+        self.naive.give(cell)
+
+    @rule(data=st.data())
+    def allocate_bad(self, data: st.DataObject) -> None:
+        level = self.level(data)
+        expected = self.naive.choose_bad(level)
+        number = self.allocator.allocate_bad(level)
+        if expected is None:
+            assert number == -1
+            return
+        assert (level, number) == expected
+        self.naive.take(expected)
+        self.allocated[expected] = set()
+
+    @rule(data=st.data())
+    def set_opportunistic(self, data: st.DataObject) -> None:
+        self.allocator.set_opportunistic(*self.change(data, self.naive.opportunistic))
+
+    @rule(data=st.data())
+    def set_bad(self, data: st.DataObject) -> None:
+        self.allocator.set_bad(*self.change(data, self.naive.bad))
+
+    def change(self, data: st.DataObject, marked: set[int], node: int = -1) -> tuple[int, int, int]:
+        """Mark other leaves of some node: the node, and the masks of those marked before and after."""
+        node = self.a_cell(data, self.naive.chain.node_level) if node < 0 else node
+        leaves = self.naive.leaves((self.naive.chain.node_level, node))
+        before = sum(1 << i for i, leaf in enumerate(leaves) if leaf in marked)
+        full = (1 << self.node_size) - 1
+        one = st.integers(0, self.node_size - 1).map(lambda leaf: 1 << leaf)
+        after = data.draw(st.just(0) | one | st.just(full) | st.integers(0, full), label="leaves")
+        marked.difference_update(leaves)
+        marked.update(leaf for i, leaf in enumerate(leaves) if after >> i & 1)
+        return node, before, after
+
+    @precondition(lambda self: any(level > self.lowest for level, _ in self.allocated))
+    @rule(data=st.data(), hinted=st.booleans())
+    def take_child(self, data: st.DataObject, hinted: bool) -> None:
+        parent = data.draw(st.sampled_from(sorted(cell for cell in self.allocated if cell[0] > self.lowest)))
+        left = [child for child in self.naive.children(parent) if child not in self.allocated[parent]]
+        if not left:
+            return
+        level = parent[0] - 1
+        near = self.a_cell(data, level) if hinted else -1
+        child = (level, self.allocator.take_child(level, parent[1], near))
+        best = self.naive.best(left)
+        if (level, near) in left and (not self.naive.badness((level, near)) or self.naive.badness(best)):
+            best = level, near
+        assert child == best
+        self.allocated[parent].add(child)
+
+    @precondition(lambda self: any(level > self.lowest for level, _ in self.allocated))
+    @rule(data=st.data())
+    def take_child_at(self, data: st.DataObject) -> None:
+        parent = data.draw(st.sampled_from(sorted(cell for cell in self.allocated if cell[0] > self.lowest)))
+        child = data.draw(st.sampled_from(self.naive.children(parent)))
+        if child in self.allocated[parent]:
+            with pytest.raises(InvariantError, match="taken from its parent before"):
+                self.allocator.take_child_at(*child)
+            return
+        self.allocator.take_child_at(*child)
+        self.allocated[parent].add(child)
+
+    @precondition(lambda self: any(self.allocated.values()))
+    @rule(data=st.data())
+    def give_child(self, data: st.DataObject) -> None:
+        parent = data.draw(st.sampled_from(sorted(cell for cell, taken in self.allocated.items() if taken)))
+        child = data.draw(st.sampled_from(sorted(self.allocated[parent])))
+        self.allocator.give_child(*child)
+        self.allocated[parent].remove(child)
+
+    @invariant()
+    def is_valid(self) -> None:
+        self.allocator.validate()
+
+    @invariant()
+    def free_lists_are_those_of_the_naive_one(self) -> None:
+        assert free_lists(self.allocator) == self.naive.free
+        for level in self.allocator.levels:
+            assert self.allocator.free[level] == len(self.naive.free_at(level))
+            assert self.allocator.allocated[level] == sum(at == level for at, _ in self.allocated)
+            for cell in range(self.naive.chain.cells_at(level)):
+                assert self.allocator.is_free(level, cell) == ((level, cell) in self.naive.free)
+                assert self.allocator.opportunistic[level][cell] == self.naive.crowd((level, cell))
+                assert self.allocator.bad[level].get(cell, 0) == self.naive.badness((level, cell))
+                assert self.allocator.is_bad(level, cell) == (cell in self.allocator.bad[level])
+
+    @invariant()
+    def margins_and_bad_cells_are_those_of_the_naive_one(self) -> None:
+        naive, allocator = self.naive, self.allocator
+        assert allocator.margins() == [0, *(naive.margin(level) for level in range(1, naive.top + 1))]
+        assert allocator.margins()[1:] == [row.margin for row in reversed(allocator.safety())]
+        assert allocator.bad_leaves == len(naive.bad)
+        for level in allocator.levels[1:]:
+            for cell in range(naive.chain.cells_at(level)):
+                bad = [child for _, child in naive.children((level, cell)) if naive.badness((level - 1, child))]
+                assert allocator.bad_children(level - 1, cell) == bad
+
+    @invariant()
+    def every_leaf_is_in_one_free_or_one_allocated_cell(self) -> None:
+        cells = [*self.naive.free, *self.allocated]
+        leaves = [leaf for cell in cells for leaf in self.naive.leaves(cell)]
+        assert sorted(leaves) == list(range(self.naive.chain.gpus))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "allocated"):
+            return
+        for cell in reversed(self.allocated):
+            for child in self.allocated[cell]:
+                self.allocator.give_child(*child)
+            self.allocator.release(*cell)
+        assert free_lists(self.allocator) == {(self.naive.top, c) for c in range(self.naive.chain.top_cells)}
+        assert self.allocator.free == [0] * self.naive.top + [self.naive.chain.top_cells]
+        assert not any(self.allocator.allocated)
+
+
+AllocatorMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
+TestAnySequenceOfRequestsAndFaults = AllocatorMachine.TestCase
+
+
+@given(chains(), st.data())
+def test_releasing_in_any_order_restores_the_initial_state(chain: ChainSpec, data: st.DataObject) -> None:
+    allocator = BuddyAllocator(Hierarchy(chain))
+    levels = data.draw(st.lists(st.integers(1, len(chain.levels)), max_size=20))
+    taken = [(level, cell) for level in levels if (cell := allocator.allocate(level)) >= 0]
+    for level, cell in data.draw(st.permutations(taken)):
+        allocator.release(level, cell)
+        allocator.validate()
+    assert list(allocator.free_cells(len(chain.levels))) == list(range(chain.top_cells))
+    assert sum(allocator.free) == chain.top_cells
+    again = [(level, cell) for level in levels if (cell := allocator.allocate(level)) >= 0]
+    assert again == taken, "nothing remembers what was before"
+
+
+@given(chains(), st.data())
+def test_split_and_merge_are_inverse_in_any_state(chain: ChainSpec, data: st.DataObject) -> None:
+    allocator = BuddyAllocator(Hierarchy(chain))
+    levels = st.integers(1, len(chain.levels))
+    for level in data.draw(st.lists(levels, max_size=12)):
+        allocator.allocate(level)
+    before, free, allocated = free_lists(allocator), list(allocator.free), list(allocator.allocated)
+    for level in range(1, len(chain.levels) + 1):
+        for near in (-1, *range(chain.cells_at(level))):
+            cell = allocator.allocate(level, near)
+            if cell < 0:
+                continue
+            assert (level, cell) not in free_lists(allocator)
+            allocator.release(level, cell)
+            assert free_lists(allocator) == before
+            assert (allocator.free, allocator.allocated) == (free, allocated)
+
+
+def test_a_request_takes_a_free_cell_of_its_own_level_before_it_splits_a_higher_one() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), SOCKET)
+    assert allocator.allocate(SOCKET) == 0
+    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [1, 3, 1]
+    assert allocator.allocate(SOCKET) == 1
+    assert allocator.allocate(NODE) == 1
+    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 2, 1]
+    allocator.release(SOCKET, 0)
+    allocator.release(SOCKET, 1)
+    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 3, 1]
+    allocator.release(NODE, 1)
+    assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 0, 2]
+
+
+def test_the_least_crowded_cell_is_taken_at_every_split_on_the_way_down() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), SOCKET)
+    for node in (0, 1, 2, 3, 4, 6, 7):
+        allocator.set_opportunistic(node, 0, 0b0000_0011)
+    allocator.set_opportunistic(5, 0, 0b0000_0001)
+    assert allocator.allocate(SOCKET) == 11, "rack 1 holds 7 of them, its node 5 one, that node's second socket none"
+    allocator.set_opportunistic(5, 0b0000_0001, 0b0000_1111)
+    assert allocator.allocate(SOCKET) == 10, "a free cell of the level itself comes first, however crowded"
+    assert allocator.allocate(SOCKET) == 9, "rack 1 is split already; node 4 is its lowest of equals"
+
+
+def test_a_hint_is_followed_only_where_the_rule_leaves_the_choice() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2)), NODE)
+    assert allocator.allocate(NODE, near=6) == 6, "both racks are free: split towards the hint"
+    assert allocator.allocate(NODE, near=1) == 4, "rack 0 stays whole while rack 1 has a node"
+    assert allocator.allocate(NODE, near=7) == 7
+    assert allocator.allocate(NODE, near=7) == 5, "it is taken"
+    assert allocator.allocate(NODE, near=3) == 3, "now rack 0 has to be split anyway"
+
+
+def test_a_cell_that_is_not_free_cannot_be_pinned_and_nothing_changes() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks()), SOCKET)
+    allocator.allocate_at(SOCKET, 3)
+    before = free_lists(allocator)
+    for cell in ((SOCKET, 3), (NODE, 1), (RACK, 0)):
+        with pytest.raises(InvariantError, match=f"cell {cell[1]} at level {cell[0]} is not free"):
+            allocator.allocate_at(*cell)
+        assert free_lists(allocator) == before
+        allocator.validate()
+    allocator.allocate_at(SOCKET, 2)
+    assert free_lists(allocator) == {(NODE, 0), (NODE, 2), (NODE, 3)}
+
+
+def test_levels_below_the_lowest_cost_nothing_and_cannot_be_asked_for() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks()), NODE)
+    assert list(allocator.levels) == [NODE, RACK]
+    with pytest.raises(InvariantError, match="level 3 is below"):
+        allocator.is_open(SOCKET, 0)
+    with pytest.raises(InvariantError, match="level 3 is below"):
+        allocator.allocate(SOCKET)
+    allocator.validate()
+
+
+def test_a_hierarchy_of_one_level_is_a_list_of_cells() -> None:
+    allocator = BuddyAllocator(Hierarchy(chain_of((), 3)))
+    allocator.set_opportunistic(0, 0, 1)
+    assert [allocator.allocate(1) for _ in range(4)] == [1, 2, 0, -1]
+
+
+def test_a_child_given_back_stands_where_its_present_crowd_puts_it() -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(nodes=2)), NODE)
+    assert allocator.allocate(RACK) == 0
+    allocator.take_child_at(NODE, 0)
+    allocator.set_opportunistic(0, 0, 0b0001_1111)
+    allocator.set_opportunistic(1, 0, 0b0000_0111)
+    allocator.give_child(NODE, 0)
+    assert allocator.take_child(NODE, 0) == 1
+    allocator.give_child(NODE, 1)
+    allocator.set_opportunistic(1, 0b0000_0111, 0b0011_1111)
+    assert allocator.take_child(NODE, 0) == 0
+
+
+@pytest.mark.parametrize("bad", [0, 1], ids=["healthy", "bad"])
+def test_nothing_is_taken_or_given_back_twice(bad: int) -> None:
+    allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE)
+    allocator.set_bad(0, 0, bad)
+    allocator.allocate_at(RACK, 0)
+    for _ in range(2):
+        allocator.take_child(NODE, 0)
+    with pytest.raises(InvariantError, match="taken from its parent before"):
+        allocator.take_child_at(NODE, 0)
+    with pytest.raises(InvariantError, match="all children of cell 0 at level 5 were taken before"):
+        allocator.take_child(NODE, 0)
+    for node in (0, 1):
+        allocator.give_child(NODE, node)
+    with pytest.raises(InvariantError, match="was not taken from its parent"):
+        allocator.give_child(NODE, 0)
+    allocator.release(RACK, 0)
+    with pytest.raises(InvariantError, match="cell 0 at level 5 is not allocated"):
+        allocator.release(RACK, 0)
+    allocator.validate()
+    assert free_lists(allocator) == {(RACK, 0), (RACK, 1)}
+
+
+@given(st.integers(1020, 2100), st.randoms(use_true_random=False))
+@settings(max_examples=10)
+def test_thousands_of_top_cells_are_taken_the_least_crowded_first(tops: int, rng: Random) -> None:
+    allocator = BuddyAllocator(Hierarchy(chain_of((2,), tops, 2)), 2)
+    crowd = [rng.choice((0, 1, 3)) for _ in range(tops)]
+    bad = {rng.randrange(tops) for _ in range(3)}
+    for node, mask in enumerate(crowd):
+        allocator.set_opportunistic(node, 0, mask)
+        allocator.set_bad(node, 0, node in bad)
+    order = sorted(range(tops), key=lambda node: (node in bad, crowd[node].bit_count(), node))
+    taken = order[: rng.randrange(tops)]
+    assert [allocator.allocate(2) for _ in taken] == taken
+    for node in rng.sample(taken, len(taken) // 2):
+        allocator.release(2, node)
+        taken.remove(node)
+    allocator.validate()
+    left = [node for node in order if node not in set(taken)]
+    assert [allocator.allocate(2) for _ in left] == left
+    assert allocator.allocate(2) == -1
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions ``work`` calls, those written in C included."""
+    number = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal number
+        number += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return number
+
+
+def test_splitting_and_merging_cost_the_same_whatever_the_fan_out() -> None:
+    costs = set()
+    for nodes in (16, 1024):
+        allocator = BuddyAllocator(Hierarchy(racks(2, nodes)), NODE)
+        for node in range(2 * nodes):  # every node has opportunistic GPUs, of the same numbers in both
+            allocator.set_opportunistic(node, 0, (1 << node % 8 + 1) - 1)
+        split = calls(partial(allocator.allocate, NODE))
+        merge = calls(partial(allocator.release, NODE, 0))
+        assert free_lists(allocator) == {(RACK, 0), (RACK, 1)}
+        costs.add((split, merge))
+    assert len(costs) == 1

@@ -1,0 +1,98 @@
+"""The file that an event log goes to: it grows, it is cut by who rotates it, and the disk is full one day."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hived.errors import InputError
+from hived.events.file import STDOUT, LogFile
+
+
+def never(warning: str) -> None:
+    raise AssertionError(warning)
+
+
+def test_every_start_goes_on_behind_the_ones_before(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for line in ("one", "two"):
+        log = LogFile(path, never)
+        log(line)
+        assert path.read_text().endswith(f"{line}\n"), "at once, not at the end"
+        log.close()
+    assert path.read_text() == "one\ntwo\n"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_that_was_cut_short_stays_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("one\ntw")
+    LogFile(path, never)("three")
+    assert path.read_text() == "one\ntw\nthree\n"
+
+
+def test_a_file_that_is_copied_and_truncated_goes_on_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = LogFile(path, never)
+    log("one")
+    os.truncate(path, 0)
+    log("two")
+    assert path.read_bytes() == b"two\n"
+
+
+def test_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    log = LogFile(STDOUT, never)
+    log("one")
+    log.close()
+    os.write(1, b"two\n")
+    assert capfd.readouterr().out == "one\ntwo\n"
+
+
+@contextmanager
+def disk_of(size: int) -> Iterator[None]:
+    """Files of this process cannot become larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN, "Python sees to it"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_ends_the_log_with_a_whole_line_and_one_warning(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    warnings: list[str] = []
+    log = LogFile(path, warnings.append)
+    with disk_of(10):
+        for line in ("one", "a line that is too long", "two"):
+            log(line)
+    log("three")  # there is room again, but a line is missing before it
+    assert path.read_text() == "one\n"
+    assert warnings == [
+        f"the event log {path} ends here: File too large; all is decided as before, without a log; make room, and "
+        "start anew for a new one"
+    ]
+    LogFile(path, never)("four")
+    assert path.read_text() == "one\nfour\n"
+
+
+def test_what_is_no_file_can_be_full_too() -> None:
+    warnings: list[str] = []
+    log = LogFile(Path("/dev/full"), warnings.append)
+    log("one")
+    log("two")
+    assert len(warnings) == 1
+    assert "/dev/full ends here: No space left on device" in warnings[0]
+
+
+@pytest.mark.parametrize("path", ["nowhere/log.jsonl", "."])
+def test_a_place_that_cannot_be_written_is_refused_at_the_start(path: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the event log cannot be written there \(.*\); give another file, or - for"):
+        LogFile(tmp_path / path, never)

@@ -1,0 +1,260 @@
+"""The event log, line by line: what is written is read again, equal events are equal bytes, and wrong lines say why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+
+from hived.cluster.decisions import Bind, Placement, PodPlacement, Wait
+from hived.cluster.reasons import BadHardware, VcExhausted
+from hived.cluster.requests import Member, Request
+from hived.errors import InputError, RequestError
+from hived.events.codec import Opaque, from_line, to_line
+from hived.events.journal import (
+    Cancelled,
+    Committed,
+    DeviceHealth,
+    Event,
+    NodeHealth,
+    Opened,
+    Recovered,
+    Refused,
+    Released,
+    Scheduled,
+)
+from hived.spec import ClusterSpec, VirtualClusterSpec, load_spec
+
+from ..strategies import NODE, RACK, chain_of, cluster_of, feasible_specs, racks, vc
+from .logged import values
+
+HARDWARE = racks(1, 2)
+SPEC = cluster_of(HARDWARE, vc("a", (HARDWARE, NODE, 1)), vc("b", pinned=[(HARDWARE, NODE, 1)]))
+REQUEST = Request("job-7", "a", members=(Member(2, 8),))
+PLACEMENT = Placement("RACK", (PodPlacement("n1", (0, 1)), PodPlacement("n2", (3,))), (4, 4))
+SPECS = sorted((Path(__file__).parents[3] / "shared" / "specs").glob("*config*.yaml"))
+
+# ------------------------------------------------------------------------------------------ there and back
+
+
+def tupled(spec: ClusterSpec) -> ClusterSpec:
+    """Node names as a tuple, the form that they are read in."""
+    return replace(spec, chains=tuple(replace(chain, node_names=tuple(chain.node_names)) for chain in spec.chains))
+
+
+@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+def test_any_event_is_read_as_it_was_written(kind: type) -> None:
+    @settings(max_examples=40)
+    @given(values(kind))
+    def there_and_back(event: Any) -> None:
+        line = to_line(event)
+        assert line.isascii()
+        assert line.isprintable()
+        again = from_line(line)
+        assert again == event
+        assert repr(again) == repr(event)  # types too: 1, 1.0 and True are equal
+        assert to_line(again) == line
+
+    there_and_back()
+
+
+@given(feasible_specs())
+def test_any_spec_is_read_as_it_was_written(spec: ClusterSpec) -> None:
+    assert from_line(to_line(Opened(spec))) == Opened(tupled(spec))
+
+
+@pytest.mark.skipif(not SPECS, reason="the specs of deployed clusters are not here")
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_the_specs_of_deployed_clusters_are_read_as_they_were_written(path: Path) -> None:
+    assert from_line(to_line(Opened(load_spec(path)))) == Opened(load_spec(path))
+
+
+def test_device_indices_pins_weights_and_caps_are_kept() -> None:
+    chain = replace(HARDWARE, node_names=("n1", "n2"), device_indices={1: (7, 6, 5, 4, 3, 2, 1, 0), 0: tuple(range(8))})
+    capped = VirtualClusterSpec("c", (), opportunistic_weight=2.5, opportunistic_grace_seconds=90)
+    tenants = (*SPEC.virtual_clusters, capped)
+    spec = ClusterSpec((chain,), tenants, "c.yaml", (("webServerAddress", 3),))
+    assert from_line(to_line(Opened(spec))) == Opened(spec)
+
+
+# ------------------------------------------------------------------------------------------------- bytes
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (Released("job-7"), '{"is":"Released","group":"job-7"}'),
+        (Cancelled("jöb"), '{"is":"Cancelled","group":"j\\u00f6b"}'),
+        (NodeHealth("n1", healthy=False), '{"is":"NodeHealth","node":"n1","healthy":false}'),
+        (DeviceHealth("n1", 3, healthy=True), '{"is":"DeviceHealth","node":"n1","device":3,"healthy":true}'),
+        (
+            Scheduled(REQUEST, None, 0.1, Bind("job-7", PLACEMENT, within="RACK")),
+            '{"is":"Scheduled","request":{"group":"job-7","vc":"a","members":[{"pods":2,"leaf_cells":8}]},'
+            '"suggested_nodes":null,"now":0.1,"decision":{"is":"Bind","group":"job-7","placement":{"chain":"RACK",'
+            '"pods":[["n1",[0,1]],["n2",[3]]],"reserved_levels":[4,4]},"within":"RACK"}}',
+        ),
+        (
+            Committed(Wait("job-7", (BadHardware(2, ("n1",), 0),))),
+            '{"is":"Committed","decision":{"is":"Wait","group":"job-7","reasons":'
+            '[{"is":"BadHardware","leaf_cells":2,"nodes":["n1"],"more":0}]}}',
+        ),
+        (
+            Recovered((("job-7", REQUEST, PLACEMENT),)),
+            '{"is":"Recovered","records":[["job-7",{"group":"job-7","vc":"a","members":[{"pods":2,"leaf_cells":8}]},'
+            '{"chain":"RACK","pods":[["n1",[0,1]],["n2",[3]]],"reserved_levels":[4,4]}]]}',
+        ),
+        (
+            Refused.of(Released("job-7"), RequestError("group", "no such group")),
+            '{"is":"Refused","call":"release","arguments":["job-7"],"error":"RequestError: group: no such group"}',
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_lines_have_this_form_for_good(event: Event, line: str) -> None:
+    assert to_line(event) == line
+    assert from_line(line) == event
+
+
+def test_equal_events_are_equal_bytes() -> None:
+    waits = Wait("g", (VcExhausted("a", 1, 0, 1, (), 0),))
+    assert to_line(Scheduled(REQUEST, None, 1, waits)) == to_line(Scheduled(REQUEST, None, 1.0, waits))
+    assert to_line(Scheduled(REQUEST, None, 0.0, waits)) == to_line(Scheduled(REQUEST, None, -0.0, waits))
+    one, other = (
+        Opened(replace(SPEC, chains=(replace(HARDWARE, device_indices=indices),)))
+        for indices in ({0: (1,), 1: (2,)}, {1: (2,), 0: (1,)})
+    )
+    assert one == other
+    assert to_line(one) == to_line(other)
+
+
+def test_a_large_cluster_is_one_line() -> None:
+    chain = chain_of((2, 2, 2, 64), 16, NODE, "RACK")
+    line = to_line(Opened(cluster_of(chain, vc("a", (chain, RACK, 16)))))
+    assert "\n" not in line
+    assert from_line(line + "\n") == from_line(line)
+
+
+# ----------------------------------------------------------------------------------------- refused calls
+
+
+class Odd:
+    """Has no form in a log."""
+
+    def __repr__(self) -> str:
+        return "<odd>"
+
+
+def test_what_was_refused_is_kept_as_it_was_given() -> None:
+    wrong: Any = Request("g", 7, priority="high", members=(Member(2.0, True), None, [1], {"a": {1}}))  # type: ignore[arg-type]
+    event = Refused("schedule", (wrong, ["n2", "n1"], 3), "RequestError: vc: ...")
+    again = from_line(to_line(event))
+    assert repr(again) == repr(event)
+
+
+def test_what_has_no_form_in_a_log_looks_the_same() -> None:
+    event = Refused("schedule", (Request("g", Odd(), members=(Odd(),)), {Odd: 1}, 1 + 2j), "...")  # type: ignore[arg-type]
+    again = from_line(to_line(event))
+    assert again == Refused(
+        "schedule",
+        (Request("g", Opaque("<odd>"), members=(Opaque("<odd>"),)), {Opaque(repr(Odd)): 1}, Opaque("(1+2j)")),  # type: ignore[arg-type]
+        "...",
+    )
+    assert repr(again) == repr(event)
+    assert to_line(again) == to_line(event)
+
+
+def test_numbers_that_are_no_json_are_kept_too() -> None:
+    for number in (float("inf"), float("-inf"), float("nan")):
+        event = Refused("schedule", (REQUEST, None, number), "...")
+        assert repr(from_line(to_line(event))) == repr(event)
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "not one line of JSON (EOF while parsing"),
+        ('{"is":"Released","gro', "if the log was cut short there, drop that line"),
+        ('{"is":"Released","group":"a"} {}', "not one line of JSON (trailing characters"),
+        ("[" * 100_000, "not one line of JSON"),
+        (
+            '{"is":"Scheduled","request":{"group":"g","vc":"a"},"suggested_nodes":null,"now":NaN,"decision":{}}',
+            "Scheduled: now: expected a finite number, not nan",
+        ),
+        ("7", "Refused, not 7"),
+        ('{"group":"a"}', "expected one of Opened, Scheduled, Committed, Released,"),
+        ('{"is":"Freed","group":"a"}', "Refused, not {'is': 'Freed',"),
+        ('{"is":["Released"]}', "Refused, not {'is': ['Released']}"),
+        ('{"is":"Released"}', "Released: group: missing key"),
+        ('{"is":"Released","group":7}', "Released: group: expected a valid string, not 7"),
+        ('{"is":"Released","group":"a","at":1}', "Released: at: unknown key"),
+        ('{"is":"NodeHealth","node":"n","healthy":1}', "healthy: expected a valid boolean, not 1"),
+        ('{"is":"DeviceHealth","node":"n","device":true,"healthy":true}', "device: expected a valid integer, not True"),
+        ('{"is":"DeviceHealth","node":"n","device":1.0,"healthy":true}', "device: expected a valid integer, not 1.0"),
+        ('{"is":"Recovered","records":[["g"]]}', "Recovered: records: 0: 1: missing key"),
+        (
+            '{"is":"Scheduled","request":{"group":"g","vc":"a","members":[{"pods":"2"}]},"suggested_nodes":null,"now":0,'
+            '"decision":{}}',
+            "Scheduled: request: members: 0: pods: expected a valid integer, not '2'",
+        ),
+        (
+            '{"is":"Scheduled","request":{"group":"g","vc":"a"},"suggested_nodes":null,"now":1e999,"decision":{}}',
+            "now: expected a finite number, not inf",
+        ),
+        (
+            '{"is":"Committed","decision":{"is":"Start"}}',
+            "decision: expected one of Bind, Preempt, Wait, not {'is': 'Start'}",
+        ),
+        ('{"is":"Refused","call":"c","arguments":[{"is":"What"}],"error":""}', "arguments: expected any value as the"),
+        ('{"is":"Refused","call":"c","arguments":[{"is":"Wait"}],"error":""}', "arguments: expected any value as the"),
+        ('{"is":"Refused","call":"c","arguments":[{"is":[1]}],"error":""}', "arguments: expected any value as the"),
+        (
+            '{"is":"Refused","call":"c","arguments":[{"is":"Request","group":"g","vc":"v","members":7}],"error":""}',
+            "arguments: expected any value as the",
+        ),
+    ],
+)
+def test_a_wrong_line_says_its_number_what_and_the_way_out(line: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        from_line(line, 12)
+    text = str(caught.value)
+    assert text.startswith("event log, line 12: ")
+    assert message in text
+    assert text.endswith(("drop that line", "give the log as this version of hived wrote it"))
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Released(7),  # type: ignore[arg-type]
+        Scheduled(REQUEST, ("n1", 2), 0.0, Wait("g", ())),  # type: ignore[arg-type]
+        Scheduled(REQUEST, "n1", 0.0, Wait("g", ())),  # type: ignore[arg-type]
+        Scheduled(REQUEST, None, float("nan"), Wait("g", ())),
+        Scheduled(REQUEST, None, 2**53 + 1, Wait("g", ())),
+        Scheduled(REQUEST, None, 10**400, Wait("g", ())),
+        Scheduled(replace(REQUEST, priority="high"), None, 0.0, Wait("g", ())),  # type: ignore[arg-type]
+        Scheduled(replace(REQUEST, lazy_preemption=None), None, 0.0, Wait("g", ())),  # type: ignore[arg-type]
+        Committed(REQUEST),  # type: ignore[arg-type]
+        Opened({"physicalCluster": {}}),  # type: ignore[arg-type]
+        Opened(replace(SPEC, chains=(replace(HARDWARE, device_indices=()),))),  # type: ignore[arg-type]
+        Recovered((("g", REQUEST),)),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_only_what_can_be_read_again_is_written(event: Event) -> None:
+    with pytest.raises(InputError, match=r"^cannot be written to the event log: .* expected "):
+        to_line(event)
+
+
+def test_every_line_of_json_that_is_read_is_the_line_that_is_written() -> None:
+    """Spaces, key order and given defaults are read; that they are not as written is for the replay to say."""
+    loose = json.dumps({"group": "g", "is": "Released"})
+    assert to_line(from_line(loose)) != loose
+    assert from_line(to_line(from_line(loose))) == from_line(loose)

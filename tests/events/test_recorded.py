@@ -1,0 +1,163 @@
+"""A cluster whose calls are written down: which calls, in what words, and what it is else."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from hived import Bind, CheckedCluster, Cluster, InvariantError, Member, RecordedCluster, Request, RequestError, replay
+from hived.events.codec import from_line
+from hived.events.journal import Call, Event, Scheduled
+
+from ..contract.driver import Driver
+from ..contract.specs import flat, lent, wants
+from ..strategies import NODE, cluster_of, nodes_of_8, vc
+
+NODES = nodes_of_8(2)
+SPEC = cluster_of(NODES, vc("a", (NODES, NODE, 2)))
+CALLS = [kind for kind in get_args(Event) if issubclass(kind, Call)]
+
+
+def job(name: str, gpus: int = 8) -> Request:
+    return Request(name, "a", members=(Member(1, gpus),))
+
+
+@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+def test_the_fields_of_an_event_are_the_arguments_of_its_call(kind: type[Call]) -> None:
+    taken = [name for name in inspect.signature(getattr(Cluster, kind.call)).parameters if name != "self"]
+    assert [field.name for field in fields(kind) if field.name != "decision" or kind is not Scheduled] == taken  # type: ignore[arg-type]
+    assert kind.call in vars(RecordedCluster), "it is written down"
+
+
+def test_it_is_made_as_other_clusters_are(tmp_path: Path) -> None:
+    lines: list[str] = []
+    file = tmp_path / "spec.yaml"
+    file.write_text("""\
+physicalCluster:
+  cellTypes: {NODE: {childCellType: GPU, childCellNumber: 2, isNodeLevel: true}}
+  physicalCells: [{cellType: NODE, cellAddress: n0}]
+virtualClusters: {a: {virtualCells: [{cellType: NODE, cellNumber: 1}]}}
+""")
+    for cluster in (RecordedCluster.load(file, lines.append), RecordedCluster.from_spec(SPEC, lines.append)):
+        assert type(cluster) is RecordedCluster
+        cluster.commit(cluster.schedule(job("one", 1)))
+    assert [type(from_line(line)).__name__ for line in lines] == [
+        *("Opened", "Opened"),
+        *("Scheduled", "Committed") * 2,
+    ]
+
+
+def test_a_cluster_can_be_recorded_and_doubt_itself() -> None:
+    class Both(RecordedCluster, CheckedCluster):
+        pass
+
+    lines: list[str] = []
+    cluster = Both(SPEC, lines.append)
+    cluster.commit(cluster.schedule(job("one")))
+    cluster._state.chains[0].used[0] += 1  # a deliberate fault
+    with pytest.raises(InvariantError):
+        cluster.release("one")
+    assert len(lines) == 3, "what failed is not written as done"
+
+
+def test_a_decision_that_was_made_by_hand_is_refused_and_replayed_so() -> None:
+    """It looks like one that was offered since the last change, and was not the last."""
+    lines: list[str] = []
+    cluster = RecordedCluster(SPEC, lines.append)
+    offered = cluster.schedule(job("one"))
+    assert isinstance(offered, Bind)
+    cluster.schedule(job("two"))
+    with pytest.raises(RequestError, match="out of date"):
+        cluster.commit(Bind(offered.group, offered.placement, offered.within))
+    assert replay(lines, Cluster).snapshot() == cluster.snapshot()
+    cluster.commit(offered)
+    assert replay(lines, Cluster).snapshot() == cluster.snapshot()
+
+
+def test_a_replay_keeps_no_decision_that_cannot_be_committed_any_more() -> None:
+    lines: list[str] = []
+    cluster = RecordedCluster(SPEC, lines.append)
+    for number in range(200):
+        name = f"job-{number}"
+        cluster.commit(cluster.schedule(job(name)))
+        cluster.release(name)
+    kept: list[int] = []
+
+    def watched() -> Iterator[str]:
+        for number, line in enumerate(lines):
+            if number in (100, len(lines) - 1):
+                gc.collect()
+                kept.append(sum(type(found) is Bind and found.asked is not None for found in gc.get_objects()))
+            yield line
+
+    replay(watched(), Cluster)
+    assert kept[0] == kept[1]
+
+
+def a_day(driver: Driver) -> None:
+    """Some of everything."""
+    driver.bind(wants("low", "a", 4, lazy_preemption=True))
+    driver.bind(lent("loan", "b", 4))
+    driver.run(wants("high", "a", 4, priority=3))
+    idle = sorted(set(driver.hardware.nodes) - {pod.node for run in driver.running.values() for pod in run.pods})
+    driver.set_node(idle[0], healthy=False)
+    driver.run(wants("theirs", "b", 2))
+    driver.wait(wants("large", "a", (2, 4)))
+    driver.preempt(wants("top", "a", 4, priority=9))
+    driver.cancel("top")
+    driver.set_device(idle[0], 1, healthy=True)
+    driver.cluster.reconfigure(flat({"a": 1, "b": 1}, spare=3))
+    driver.check()
+
+
+def test_every_call_is_one_line_of_json_and_the_lines_are_the_cluster() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
+    a_day(driver)
+    assert all("\n" not in line.rstrip("\n") for line in driver.lines)
+    assert all(isinstance(json.loads(line), dict) for line in driver.lines)
+    again = replay(driver.lines, Cluster)
+    assert again.snapshot() == driver.cluster.snapshot()
+    assert again.records() == driver.cluster.records()
+    again.validate()
+
+
+def test_a_replay_that_is_logged_gives_the_same_lines() -> None:
+    lines: list[list[str]] = []
+    for _ in range(2):
+        driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
+        a_day(driver)
+        lines.append(driver.lines)
+    assert lines[0] == lines[1]
+
+
+def test_the_log_can_be_cut_anywhere() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
+    seen = [(len(driver.lines), driver.cluster.snapshot())]
+    for i, gpus in enumerate((1, 3, 2, 4)):
+        driver.run(wants(f"job-{i}", "ab"[i % 2], gpus, priority=i))
+        seen.append((len(driver.lines), driver.cluster.snapshot()))
+    for count, snapshot in seen:
+        if count:
+            assert replay(driver.lines[:count], Cluster).snapshot() == snapshot
+
+
+def test_a_refusal_of_an_old_decision_is_replayed_as_it_was() -> None:
+    """Three decisions that look alike: one kept, one carried out, one only told where the group runs."""
+    driver = Driver(flat({"a": 2}, spare=1), log=True)
+    job = lent("job", "a", 2)
+    old = driver.ask(job)
+    driver.bind(job)
+    driver.ask(job)
+    driver.release("job")
+    driver.bind(wants("other", "a", 4))
+    with pytest.raises(RequestError):
+        driver.cluster.commit(old)
+    again = replay(driver.lines, Cluster)
+    assert again.snapshot() == driver.cluster.snapshot()

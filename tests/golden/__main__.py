@@ -1,0 +1,45 @@
+"""``python -m tests.golden check | record | write FOLDER``: see the package."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from .cases import HERE, generated, philly
+
+HASHES = HERE / "hashes.json"
+
+
+def results(folder: Path) -> dict[str, str]:
+    """The hashes of all files of results; the files lie below ``folder``."""
+    found: dict[str, str] = {}
+    for case in [*generated(), *philly()]:
+        found |= case.write(folder)
+        print(f"{case.name}: {len(found)} files", flush=True)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 1 where results differ from the expected ones."""
+    match arguments:
+        case ["write", folder]:
+            results(Path(folder))
+            return 0
+        case ["check" | "record" as what]:
+            with tempfile.TemporaryDirectory() as folder:
+                found = results(Path(folder))
+        case _:
+            print(__doc__)
+            return 2
+    expected: dict[str, str] = json.loads(HASHES.read_text()) if HASHES.exists() else {}
+    if what == "record":
+        HASHES.write_text(json.dumps(expected | found, indent=0, sort_keys=True) + "\n")
+        return 0
+    different = [name for name in found if found[name] != expected.get(name)]
+    print("\n".join([f"different: {name}" for name in different]) or f"all {len(found)} files are as expected")
+    return 1 if different else 0
+
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""The simulations whose results are kept: what they are run on, and the files that come of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from hived.simulator import Options, Preempted, run_experiment
+from hived.simulator.output import write_jobs, write_runs, write_summary
+from hived.simulator.report import make_report
+from hived.simulator.traces import Trace, compress_clock, read_trace
+from hived.spec import read_quotas, spec_from_quotas
+from hived.spec.compiled import ClusterSpec
+from hived.spec.loading import parse_spec
+
+HERE = Path(__file__).parent
+SHARED = HERE.parents[2] / "shared" / "traces"
+PHILLY = SHARED / "philly-2017-oct-nov.csv.gz"
+RESULTS = ("jobs.csv", "runs.csv", "summary.json")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One spec and one trace, and how fast its clock goes."""
+
+    name: str
+    spec: ClusterSpec
+    trace: Path
+    compression: float = 1.0
+
+    def options(self) -> Iterator[Options]:
+        """All schemes, with and without opportunistic jobs, by what a preempted job keeps."""
+        for opportunistic, preempted in product((True, False), Preempted):
+            yield Options(opportunistic=opportunistic, preempted=preempted, clock_compression=self.compression)
+
+    def write(self, folder: Path) -> dict[str, str]:
+        """Simulate, write the files to ``folder``, and return the SHA-256 of each by its path below it."""
+        trace: Trace = compress_clock(read_trace(self.trace), self.compression)
+        found = {}
+        for options in self.options():
+            lending = "lending" if options.opportunistic else "no-lending"
+            name = f"{self.name}/{lending}-{options.preempted.value}"
+            target = folder / name
+            target.mkdir(parents=True)
+            results = run_experiment(self.spec, trace, options)
+            write_jobs(results, target / "jobs.csv")
+            write_runs(results, target / "runs.csv")
+            write_summary(make_report(results), target / "summary.json")
+            summary = json.loads((target / "summary.json").read_text())
+            del summary["hived_version"]
+            (target / "summary.json").write_text(json.dumps(summary, indent=2))
+            for file in RESULTS:
+                found[f"{name}/{file}"] = hashlib.sha256((target / file).read_bytes()).hexdigest()
+        return found
+
+
+def generated() -> list[Case]:
+    """The ten clusters of this folder."""
+    folders = sorted((HERE / "clusters").iterdir())
+    # a spec of the same name wherever this folder lies: results show where it came from
+    return [
+        Case(f.name, parse_spec((f / "spec.yaml").read_text(encoding="utf-8"), f.name), f / "trace.csv")
+        for f in folders
+    ]
+
+
+def philly() -> list[Case]:
+    """The real trace on the paper's cluster, and crowded on 200 nodes; none where the trace is not at hand."""
+    if not PHILLY.exists():
+        return []
+    quotas = read_quotas(SHARED / "hived_table1.csv")
+    return [
+        Case("philly-279", parse_spec(spec_from_quotas(279, quotas), "279"), PHILLY),
+        Case("philly-200", parse_spec(spec_from_quotas(200, quotas), "200"), PHILLY, 1.5),
+    ]

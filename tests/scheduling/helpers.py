@@ -1,0 +1,162 @@
+"""A desk to submit jobs at, and a book that follows the instructions and knows nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
+from hived.scheduling import Instruction, JobView, Kind, Move, Policy, Promote, Scheduler, Start, Stop, YarnCS
+from hived.spec.compiled import ClusterSpec
+
+LETTERS = {None: ".", Kind.GUARANTEED: "G", Kind.OPPORTUNISTIC: "O"}
+
+
+def devices(placement: Placement | None) -> set[tuple[str, int]]:
+    """The devices of a placement, by node."""
+    return set() if placement is None else {(node, device) for node, leaves in placement.pods for device in leaves}
+
+
+@dataclass
+class Line:
+    """A job in the book."""
+
+    number: int
+    request: Request  #: for guaranteed GPUs
+    gpus: int
+    outsized: bool  #: larger than its tenant's cluster
+    hopeless: bool  #: and than any that could be lent
+    kind: Kind | None = None
+    placement: Placement | None = None
+
+    @property
+    def loan(self) -> Request:
+        """What it asks for before its turn."""
+        return replace(self.request, priority=OPPORTUNISTIC)
+
+
+class Book:
+    """Who runs where, by the instructions alone; one that cannot be carried out fails the test.
+
+    Knows first come, first served: nobody passes an earlier job of the same tenant.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, Line] = {}
+
+    def write(self, instructions: Sequence[Instruction]) -> None:
+        """Carry out the answer to one event."""
+        for position, instruction in enumerate(instructions):
+            job = self.jobs[instruction.job]
+            match instruction:
+                case Start(_, kind, placement):
+                    assert job.kind is None, "only who waits is started"
+                    self._hold(job, kind, placement)
+                case Stop(_, by, _):
+                    assert job.kind is Kind.OPPORTUNISTIC, "only opportunistic jobs are preempted"
+                    taker = next(d for d in instructions[position:] if not isinstance(d, Stop))
+                    assert taker.job == by, "for the job that is guaranteed right after"
+                    assert isinstance(taker, Move) or (isinstance(taker, Start) and taker.kind is Kind.GUARANTEED)
+                    assert devices(taker.placement) & devices(job.placement), "which needs some of its GPUs"
+                    job.kind, job.placement = None, None
+                case Promote():
+                    assert job.kind is Kind.OPPORTUNISTIC, "only who runs opportunistically is promoted"
+                    self._hold(job, Kind.GUARANTEED, job.placement)
+                case Move(_, placement, _):
+                    assert job.kind is Kind.OPPORTUNISTIC, "only who runs opportunistically is moved"
+                    assert devices(placement) != devices(job.placement), "to other GPUs"
+                    self._hold(job, Kind.GUARANTEED, placement)
+
+    def _hold(self, job: Line, kind: Kind, placement: Placement | None) -> None:
+        job.kind, job.placement = None, None
+        for other in self.jobs.values():
+            assert not devices(placement) & devices(other.placement), "GPUs are held once"
+        for earlier in self.jobs.values():
+            if earlier.hopeless or earlier.number > job.number or earlier is job:
+                continue
+            if (earlier.request.vc, earlier.outsized) == (job.request.vc, job.outsized):
+                if kind is Kind.GUARANTEED:
+                    assert earlier.kind is Kind.GUARANTEED, "nobody is guaranteed before an earlier job"
+                else:
+                    assert earlier.kind is not None, "nobody borrows while an earlier job runs nowhere"
+        assert kind is Kind.OPPORTUNISTIC or not job.outsized
+        job.kind, job.placement = kind, placement
+
+    def running(self) -> list[int]:
+        """Numbers of the jobs that hold GPUs."""
+        return [number for number, job in self.jobs.items() if job.kind is not None]
+
+
+class Desk:
+    """A scheduler over a cluster, one job after another, every answer checked and written into the book."""
+
+    def __init__(
+        self,
+        cluster: Cluster | Sharing,
+        spec: ClusterSpec,
+        policy: Policy | None = None,
+        opportunistic: bool = True,
+    ) -> None:
+        policy = policy or YarnCS()
+        self.cluster = cluster if isinstance(cluster, Cluster) else Cluster(spec, cluster, policy.rank)
+        self.scheduler = Scheduler(self.cluster, policy, opportunistic)
+        self.book = Book()
+        self.said: list[Instruction] = []
+        self.submitted = 0
+        self._numbers: dict[str, int] = {}
+        of_chain: dict[str, int] = {}
+        for chain, node, _ in self.cluster.nodes():
+            of_chain[chain] = self._numbers[node] = of_chain.get(chain, -1) + 1
+
+    def submit(self, tenant: str | int, gpus: int) -> int:
+        """A job arrives; its number."""
+        who = self.scheduler.tenants.index(tenant) if isinstance(tenant, str) else tenant
+        number = self.submitted
+        self.submitted += 1
+        request = Request(f"job-{number}", self.scheduler.tenants[who], 0, (Member(1, gpus),), whole_nodes=True)
+        outsized = self.cluster.never_fits(request)
+        hopeless = outsized and self.cluster.never_fits(replace(request, priority=OPPORTUNISTIC))
+        self.book.jobs[number] = Line(number, request, gpus, outsized, hopeless)
+        self.said = self.scheduler.submit(number, who, JobView(request.group, gpus, number, number))
+        self._check()
+        return number
+
+    def finish(self, *numbers: int) -> None:
+        """Running jobs end, all at one instant."""
+        for number in numbers:
+            del self.book.jobs[number]
+        self.said = self.scheduler.finish(numbers)
+        self._check()
+
+    def _check(self) -> None:
+        self.book.write(self.said)
+        self.scheduler.validate()
+        assert set(self.scheduler.jobs) == set(self.book.jobs)
+
+    def kinds(self, *numbers: int) -> str:
+        """How jobs run: G, O or a dot for who waits, in the order asked for."""
+        return "".join(LETTERS[self.book.jobs[number].kind] for number in numbers)
+
+    def nodes(self, number: int) -> list[int]:
+        """Where a job runs, by the numbers of nodes in their chain."""
+        return sorted({node for node, _ in self._at(self.book.jobs[number].placement)})
+
+    def _at(self, placement: Placement | None) -> tuple[tuple[int, int], ...]:
+        pods = () if placement is None else placement.pods
+        return tuple((self._numbers[node], sum(1 << device for device in leaves)) for node, leaves in pods)
+
+    @property
+    def told(self) -> list[tuple[object, ...]]:
+        """The last answer, with numbers of nodes and masks of devices for placements."""
+        rows: list[tuple[object, ...]] = []
+        for instruction in self.said:
+            match instruction:
+                case Start(job, kind, placement):
+                    rows.append(("start", job, LETTERS[kind], self._at(placement)))
+                case Stop(job, by, keeps_work):
+                    rows.append(("stop", job, by, keeps_work))
+                case Promote(job):
+                    rows.append(("promote", job))
+                case Move(job, placement, keeps_work):
+                    rows.append(("move", job, self._at(placement), keeps_work))
+        return rows

@@ -1,0 +1,57 @@
+"""Code lines per package: without blanks, comments and docstrings. ``python tools/code_lines.py [-f]`` (each file)."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "hived"
+#: what decides: which group gets which leaf cells when
+DECIDES = ("cells", "cluster", "scheduling")
+SHELL = ("engines", "server", "cli")
+_NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER
+}  # fmt: skip
+
+
+def code_lines(text: str) -> int:
+    """Lines of a module that hold code; every line of a statement counts that has some."""
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                documented.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - documented)
+
+
+def main() -> None:
+    """Print them."""
+    files = {path: code_lines(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+    packages: dict[str, int] = {}
+    for path, lines in files.items():
+        parts = path.relative_to(SOURCE).parts
+        package = parts[0] if len(parts) > 1 else "."
+        packages[package] = packages.get(package, 0) + lines
+        if "-f" in sys.argv:
+            print(f"{lines:6,}  {path.relative_to(SOURCE)}")
+    for package, lines in sorted(packages.items()):
+        print(f"{lines:6,}  {package}")
+    print(f"{sum(packages.get(name, 0) for name in DECIDES):6,}  what decides ({', '.join(DECIDES)})")
+    print(f"{sum(packages.get(name, 0) for name in SHELL):6,}  the shell ({', '.join(SHELL)})")
+    print(f"{sum(files.values()):6,}  all")
+
+
+if __name__ == "__main__":
+    main()
