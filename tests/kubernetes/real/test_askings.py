@@ -268,7 +268,8 @@ def test_the_master_and_the_workers_of_a_pytorchjob_are_one_gang(cluster: Cluste
     )
     for name, gpus in (("torch-worker-0", 2), ("torch-worker-1", 2)):
         cluster.create_pod(owned(scenes.pod(name, "a", gpus), job))
-    scenes.wait_for_words(cluster, "torch-worker-0", "2 of its 3 pods exist")
+    # of the second one: the first was told already that one exists, and is not told again of every pod that comes
+    scenes.wait_for_words(cluster, "torch-worker-1", "2 of its 3 pods exist")
     assert cluster.placed() == {}
     cluster.create_pod(owned(scenes.pod("torch-master-0", "a", 4), job))
     cluster.wait_until(lambda: len(cluster.placed()) == 3, "all three are placed")
