@@ -14,9 +14,9 @@ from hived.engines.local.devices import spec_for
 from hived.engines.local.jobs import Job, spec_data, spec_from
 from hived.engines.local.machine import Machine
 from hived.engines.local.model import Event, JobSpec, JobState
-from hived.engines.local.occupancy import Occupancy
 from hived.engines.local.turns import StartTasks, StopTasks, WakeAt
 from hived.engines.places import places
+from hived.engines.usage import Usage
 from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 
@@ -148,10 +148,11 @@ class Driver:
         assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
         held: Counter[tuple[str, int]] = Counter()
         known = set(places(machine.cluster.spec))
-        counted = Occupancy()
+        counted: Usage[Job] = Usage()
         for found in self.jobs.values():
             assert (found.id in machine.jobs) is not found.state.ended
-            counted.add(found)
+            if not found.state.ended:
+                counted.add(found)
             waits = found.state is JobState.QUEUED
             assert (not found.state.ended and found in machine.lines.of(found)) is waits
             assert (found.id in machine.reserved) is (found.state is JobState.RESERVED)
@@ -176,7 +177,7 @@ class Driver:
             assert found.id not in machine.beyond or found.state.holds
         assert max(held.values(), default=1) == 1, "a device is held twice"
         for name in ("used", "lent", "waiting", "nodes", "displaced", "states"):
-            ours, theirs = getattr(counted, name), getattr(machine.occupancy, name)
+            ours, theirs = getattr(counted, name), getattr(machine.usage, name)
             assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}, name
 
     def check_record(self) -> None:

@@ -366,6 +366,7 @@ def test_a_new_spec_is_told_of_every_device_that_is_bad_or_drained() -> None:
     health.apply()
     core.said.clear()
     health.again()
+    health.apply()
     assert sorted(core.said) == [("node", 3, False), ("node", 4, False)]
 
 

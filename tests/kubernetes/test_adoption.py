@@ -235,7 +235,7 @@ def test_a_gang_of_a_vc_that_is_no_more_runs_on() -> None:
     world = started(there(pod("one", 4, "gone"), ("n1", FOUR)))
     assert gang(world, "one").state is GangState.PLACED
     assert not gang(world, "one").guaranteed
-    assert len(world.mind.books.at) == 4
+    assert len(world.mind.usage.at) == 4
 
 
 def test_a_pod_on_a_node_that_the_spec_lacks_harms_nobody() -> None:

@@ -76,7 +76,7 @@ def test_all_of_a_gang_wait_where_one_does_not_fit() -> None:
     pods = gang_of("g", 4, 4)
     world.create(*pods)
     assert {world.ask(one.metadata.uid) for one in pods} == {"wait"}
-    assert not world.mind.books.at
+    assert not world.mind.usage.at
 
 
 def test_pods_of_upstreams_kind_are_placed_before_all_of_them_exist() -> None:
@@ -85,7 +85,7 @@ def test_pods_of_upstreams_kind_are_placed_before_all_of_them_exist() -> None:
     said = f"{{virtualCluster: a, leafCellNumber: 4, affinityGroup: {group}}}"
     one, two = pod("p0", said=said), pod("p1", said=said)
     run(world, one)
-    assert len(world.mind.books.at) == 8
+    assert len(world.mind.usage.at) == 8
     run(world, two)
     assert len(set(places(world, one, two))) == 2
     late = pod("p2", said=said)
@@ -1100,7 +1100,7 @@ def test_a_pod_goes_on_saying_what_it_uses_whatever_a_spec_has_left_of_it() -> N
     assert len(devices_of(world.pods[one.metadata.uid])) == 4
     world.restart()
     world.respecify(flat_spec(("a", 2), ("b", 1)))
-    assert len(world.mind.books.at) == 4
+    assert len(world.mind.usage.at) == 4
 
 
 def test_a_gang_not_bound_yet_whose_devices_are_no_more_is_placed_anew() -> None:

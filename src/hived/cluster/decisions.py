@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,6 +31,15 @@ class Placement:
     def guaranteed(self) -> bool:
         """Whether the pods stand in cells that their VC reserved."""
         return bool(self.reserved_levels)
+
+    @property
+    def gpus(self) -> int:
+        """Devices of all pods."""
+        return sum(len(pod.leaf_cells) for pod in self.pods)
+
+    def devices(self) -> Iterator[tuple[str, int]]:
+        """Node and device index of each, pod by pod."""
+        return ((pod.node, device) for pod in self.pods for device in pod.leaf_cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ def _where(vc: str) -> str:
 
 
 def _placed_gpus(placement: Placement) -> str:
-    return _gpus(sum(len(pod.leaf_cells) for pod in placement.pods))
+    return _gpus(placement.gpus)
 
 
 def _gpus(number: int) -> str:

@@ -69,7 +69,7 @@ class LiveSource:
             bad=self._bad(),
             drained=self._drained(),
             queue=self._queue(0, _SHOWN),
-            queue_total=sum(machine.occupancy.waiting.values()),
+            queue_total=sum(machine.usage.waiting.values()),
             usage=self._usage(),
             totals=self._totals(),
         )
@@ -88,7 +88,7 @@ class LiveSource:
         held = [jobs[number] for number in touched if number in jobs and jobs[number].placement is not None]
         totals = self._totals()
         at = self._engine.clock()
-        waiting = sum(self._engine.machine.occupancy.waiting.values())
+        waiting = sum(self._engine.machine.usage.waiting.values())
         return pictures.Update(
             seq=recent[-1].seq,
             at=at,
@@ -117,7 +117,7 @@ class LiveSource:
     def curves(self, view: str) -> pictures.Curves:
         """Since the engine started."""
         self._check(view)
-        waiting = sum(self._engine.machine.occupancy.waiting.values())
+        waiting = sum(self._engine.machine.usage.waiting.values())
         self._curves.add(self._engine.clock(), self._totals(), waiting)
         return self._curves.shown()
 
@@ -125,7 +125,7 @@ class LiveSource:
         """Take samples while things change, whether or not somebody looks. Until cancelled."""
         while True:
             last = self._engine.last_event
-            self._curves.add(self._engine.clock(), self._totals(), sum(self._engine.machine.occupancy.waiting.values()))
+            self._curves.add(self._engine.clock(), self._totals(), sum(self._engine.machine.usage.waiting.values()))
             await asyncio.sleep(1.0)
             await self._engine.changed(last)
 
@@ -151,7 +151,7 @@ class LiveSource:
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
         """Who waits now."""
         self._check(view)
-        total = sum(self._engine.machine.occupancy.waiting.values())
+        total = sum(self._engine.machine.usage.waiting.values())
         return pictures.Queue(jobs=self._queue(offset, limit), total=total)
 
     def ended(self, view: str, at: float | None, offset: int, limit: int) -> pictures.EndedJobs:
@@ -234,12 +234,12 @@ class LiveSource:
         ]
 
     def _usage(self) -> list[pictures.Usage]:
-        counts = self._engine.machine.occupancy
+        counts = self._engine.machine.usage
         return usage(self._map.gpus, self._map.reserved, counts.used, counts.lent, counts.waiting)
 
     def _totals(self) -> pictures.Totals:
         machine = self._engine.machine
-        counts = machine.occupancy
+        counts = machine.usage
         return pictures.Totals(
             gpus=self._map.gpus,
             guaranteed=sum(counts.used.values()),

@@ -49,7 +49,7 @@ class LocalService:
         """Take a job in."""
         grace_s = _GRACE_S
         if submission.priority < 0:
-            grace_s = min(grace_s, self._engine.machine.loan_grace_s(submission.vc))
+            grace_s = min(grace_s, self._engine.machine.health.grace_of_loans(submission.vc))
         job = self._engine.submit(_spec(submission, user, grace_s))
         await asyncio.sleep(0)  # so that the answer says whether it has started
         return self.shown(job)
@@ -245,13 +245,6 @@ class LocalService:
 
     def _shown_devices(self, chosen: Sequence[tuple[str, int]]) -> list[schema.Device]:
         machine = self._engine.machine
-        holders = {
-            (pod.node, device): job.id
-            for job in machine.jobs.values()
-            if job.state.holds and job.placement is not None
-            for pod in job.placement.pods
-            for device in pod.leaf_cells
-        }
         health = machine.health
         return [
             schema.Device(
@@ -261,7 +254,7 @@ class LocalService:
                 healthy=(node, device) not in health.bad,
                 drained=(node, device) in health.drained,
                 why_bad=health.bad.get((node, device), ""),
-                job=holders.get((node, device)),
+                job=holder.id if (holder := machine.usage.at.get((node, device))) is not None else None,
             )
             for node, device in chosen
         ]

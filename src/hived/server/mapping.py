@@ -229,11 +229,10 @@ def apportioned(number: int, sizes: Sequence[int]) -> list[int]:
 def kept_idle(cluster: Cluster, reserved: Iterable[Placement | None]) -> int:
     """GPUs of placements that are reserved, which nobody uses any more. O(GPUs reserved)."""
     return sum(
-        cluster.leaf_state(pod.node, device) is LeafState.RESERVED
+        cluster.leaf_state(node, device) is LeafState.RESERVED
         for placement in reserved
         if placement is not None
-        for pod in placement.pods
-        for device in pod.leaf_cells
+        for node, device in placement.devices()
     )
 
 

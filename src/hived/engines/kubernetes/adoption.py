@@ -13,7 +13,7 @@ from hived.errors import InvariantError, RequestError
 from .adopting import Found, Unknown, gather, without
 from .errors import AskError
 from .gangs import Gang, GangEvent, GangState, PodEntry
-from .standing import bound_at, created_at, gpus_of, standing_slots
+from .standing import bound_at, created_at, standing_slots
 from .state import MindState
 from .turns import Tell
 
@@ -43,7 +43,7 @@ def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:
         unknown += lost
         if any(kept):
             ready.append((one, placement, kept))
-            taken |= {(pod.node, device): one.ask.group for pod in placement.pods for device in pod.leaf_cells}
+            taken |= dict.fromkeys(placement.devices(), one.ask.group)
     unknown += _recover(mind, ready, at)
     for person in unknown:
         _hold(mind, person, at)
@@ -108,15 +108,15 @@ def _without_conflicts(
     for slot, pod in enumerate(placement.pods):
         for device in pod.leaf_cells:
             place = pod.node, device
-            other = mind.books.at.get(place)
+            other = mind.usage.at.get(place)
             if other is not None and not other.on_nodes:  # what is true wins over what was meant
                 mind.unplace(other, at, f"{found.ask.group} was put on its GPUs by somebody else")
                 mind.line_up(other)
             elif other is not None or place in taken:
                 bad[slot] = other.name if other is not None else taken[place]
-    wanted = {(pod.node, device) for pod in placement.pods for device in pod.leaf_cells}
+    wanted = set(placement.devices())
     for gang in list(mind.reserved.values()):
-        if gang.placement is not None and any((p.node, d) in wanted for p in gang.placement.pods for d in p.leaf_cells):
+        if gang.placement is not None and not wanted.isdisjoint(gang.placement.devices()):
             mind.withdraw(gang, at)
             mind.line_up(gang)
     lost = []
@@ -181,7 +181,7 @@ def _founded(mind: MindState, found: Found, placement: Placement, kept: list[Pod
     gang.waited_since = None
     if gang.name in mind.to_bind:
         mind.to_bind[gang.name] = at
-    gang.widest = gpus_of(placement)
+    gang.widest = placement.gpus
     uids = [None if entry is None else entry.uid for entry in kept]
     gang.slots = standing_slots(zip(placement.pods, uids, strict=True), core)
     places = {uid: slot for slot, uid in enumerate(gang.slots)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hived.cluster.states import GroupState
 from hived.engines.places import Place
+from hived.engines.usage import Usage
 from hived.errors import RequestError, ensure
 
-from .books import Books
 from .foreign import ForeignPod
 from .gangs import Gang, GangState
 from .state import MindState
@@ -21,7 +21,7 @@ _IN_CORE = {
 
 
 def validate(mind: MindState) -> None:
-    """Raise :class:`~hived.errors.InvariantError` where an index, the books or the core says something else. O(all)."""
+    """Raise :class:`~hived.errors.InvariantError` where an index, the sums or the core says something else. O(all)."""
     mind.cluster.validate()
     mind.cluster.check_safety()
     mind.nodes.validate()
@@ -37,7 +37,7 @@ def validate(mind: MindState) -> None:
     _check_entries(mind)
     _check_lines(mind)
     _check_indexes(mind)
-    _check_books(mind)
+    _check_usage(mind)
     _check_foreign(mind)
     unknown = [name for name in mind.cluster.groups() if name not in mind.gangs]
     ensure(not unknown, f"the core has groups that are no gangs: {unknown}")
@@ -135,21 +135,20 @@ def _check_indexes(mind: MindState) -> None:
     ensure(mind.to_bind.keys() == to_bind, f"who can be bound: {sorted(mind.to_bind.keys() ^ to_bind)}")
 
 
-def _check_books(mind: MindState) -> None:
-    books = Books()
+def _check_usage(mind: MindState) -> None:
+    usage: Usage[Gang] = Usage()
     held: dict[Place, Gang] = {}
     kept: dict[Place, Gang] = {}
     for gang in mind.gangs.values():
-        books.add(gang)
+        usage.add(gang)
         of = held if gang.holds else kept
-        for pod in gang.placement.pods if gang.placement is not None else ():
-            for device in pod.leaf_cells:
-                other = of.setdefault((pod.node, device), gang)
-                ensure(other is gang, f"device {device} of {pod.node}: {gang} and {other}")
+        for node, device in gang.placement.devices() if gang.placement is not None else ():
+            other = of.setdefault((node, device), gang)
+            ensure(other is gang, f"device {device} of {node}: {gang} and {other}")
     for name in ("used", "lent", "waiting", "states", "nodes", "displaced", "at"):
-        ours = {key: value for key, value in getattr(books, name).items() if value}
-        theirs = {key: value for key, value in getattr(mind.books, name).items() if value}
-        ensure(ours == theirs, f"books: {name}: {ours} and {theirs}")
+        ours = {key: value for key, value in getattr(usage, name).items() if value}
+        theirs = {key: value for key, value in getattr(mind.usage, name).items() if value}
+        ensure(ours == theirs, f"sums: {name}: {ours} and {theirs}")
 
 
 def _check_foreign(mind: MindState) -> None:
@@ -169,10 +168,10 @@ def _check_foreign(mind: MindState) -> None:
         ensure(len(shared) == len(set(shared)), f"{node}: two foreign pods share a device with a job")
         ensure(used.issuperset(shared), f"{node}: a foreign pod shares a device that nobody uses")
         idle = there - used - others - {device for pod in on[node] for device in pod.kept}
-        wanted = {device for name, device in mind.books.at if name == node}
+        wanted = {device for name, device in mind.usage.at if name == node}
         for gang in mind.reserved.values():
-            pods = gang.placement.pods if gang.placement is not None else ()
-            wanted.update(device for place in pods if place.node == node for device in place.leaf_cells)
+            kept = gang.placement.devices() if gang.placement is not None else ()
+            wanted.update(device for name, device in kept if name == node)
         for pod in on[node]:
             ensure(mind.nodes.held(pod.uid) == (pod.kept + pod.shared or None), f"what is kept for {pod.key}")
             ensure((pod.uid in mind.conflicts) == (pod.short > 0), f"{pod.key} is in conflict, or not")

@@ -126,7 +126,7 @@ class Decider(MindState):
 
     def _share(self, vc: str) -> float:
         """GPUs that a VC has on loan over those that it reserved: who has the least is asked first."""
-        return self.books.lent.get(vc, 0) / max(1, self.nodes.reserved_gpus(vc))
+        return self.usage.lent.get(vc, 0) / max(1, self.nodes.reserved_gpus(vc))
 
     # -- binding -----------------------------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ def foreign_pods(mind: MindState) -> list[ForeignPod]:
 
 def kept_for_others(mind: MindState) -> int:
     """GPUs that are kept for foreign pods, on nodes that jobs could come to else. O(foreign pods)."""
-    healthy, users = mind.nodes.healthy, mind.books.at
+    healthy, users = mind.nodes.healthy, mind.usage.at
     here = (pod for pod in mind.foreign.pods.values() if pod.node in healthy)
     return len({(pod.node, device) for pod in here for device in pod.kept} - users.keys())
 
@@ -226,7 +226,7 @@ def _ranks(mind: MindState, node: str, used: set[int]) -> dict[int, int]:
     marked = mind.nodes.marked(node)
     found = {}
     for device in mind.nodes.devices.get(node, ()):
-        gang = mind.books.at.get((node, device))
+        gang = mind.usage.at.get((node, device))
         if device in used or device in named:
             continue
         if device in marked:
@@ -244,7 +244,7 @@ def _in_use(mind: MindState, node: str, used: set[int]) -> dict[int, tuple[bool,
     Those that a gang has reserved come last, since it would have to look for others; those of loans come first.
     """
     named = mind.nodes.held_by_others(node, mind.foreign.pods)
-    users = {device: mind.books.at[node, device] for device in used - named}
+    users = {device: mind.usage.at[node, device] for device in used - named}
     reserved = {device for device in used if mind.cluster.leaf_state(node, device) is LeafState.RESERVING}
     return {device: (device in reserved, gang.guaranteed) for device, gang in users.items()}
 

@@ -210,7 +210,7 @@ class Mind(Decider):
     def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
         """A new spec, under running pods. Raises what :meth:`Cluster.reconfigure` raises; nothing has changed then."""
         report = self.cluster.reconfigure(spec)
-        self.nodes.again(spec)
+        self.nodes.again()
         self.foreign.crowded.update(self.foreign.on)
         why = dict(report.downgraded) | {
             name: f"devices on {', '.join(nodes)} are no more" for name, nodes in report.lost

@@ -6,9 +6,9 @@ from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
-from hived.engines.places import Place, places, reserved_gpus
+from hived.engines.hardware import Hardware
+from hived.engines.places import Place
 from hived.errors import ensure
-from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, ClusterSpec
 from hived.words import plural
 
 from . import keys
@@ -23,31 +23,15 @@ class _Known(NamedTuple):
     marked: frozenset[int] | None  #: devices that its annotation names; None: that cannot be read
 
 
-class Nodes:
-    """Health of nodes as the core is told it, kept equal to what Kubernetes says. A change costs O(the node)."""
+class Nodes(Hardware):
+    """Nodes as Kubernetes has them, and pods on them of which nobody knows what they use."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._known: dict[str, _Known] = {}
-        #: devices of every node of the spec
-        self.devices: dict[str, tuple[int, ...]] = {}
-        self._reserved: dict[str, int] = {}
-        #: nodes of the spec that no job may come to: why
-        self.bad_nodes: dict[str, str] = {}
-        #: single devices that none may come to: why
-        self.bad_devices: dict[Place, str] = {}
-        #: devices that none may come to: for a fault; or since the node is cordoned, or a pod of no group is there
-        self.faulty: set[Place] = set()
-        self.kept: set[Place] = set()
-        #: nodes of the spec that jobs may come to
-        self.healthy: set[str] = set()
         #: per node and pod of which nobody knows what it uses: its devices (None: any of the node), and why
         self._held: dict[str, dict[str, tuple[tuple[int, ...] | None, str]]] = {}
         self._holders: dict[str, str] = {}
-        self._changed: set[str] = set()
-        self._told_bad: set[str] = set()
-        self._told: set[Place] = set()
-        self.again(cluster.spec)
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -107,70 +91,26 @@ class Nodes:
         known = self._known.get(node)
         return known.marked or frozenset() if known is not None else frozenset()
 
-    def again(self, spec: ClusterSpec) -> None:
-        """The spec has changed: the core is told of all that is bad once more."""
-        devices: dict[str, list[int]] = {}
-        for name, device in places(spec):
-            devices.setdefault(name, []).append(device)
-        self.devices = {name: tuple(found) for name, found in devices.items()}
+    def again(self) -> None:
+        """The spec has changed."""
+        super().again()
         #: per node: devices of the cells inside it, from small to large (of its first chain, where it has several)
         self.cells: dict[str, tuple[int, ...]] = {}
-        for chain in spec.chains:
+        for chain in self._cluster.spec.chains:
             sizes = tuple(level.gpus for level in chain.levels[1 : chain.node_level - 1])
             for name in chain.node_names:
                 self.cells.setdefault(name, sizes)
-        self._reserved = reserved_gpus(spec)
-        self._grace = {vc.name: vc.opportunistic_grace_seconds for vc in spec.virtual_clusters}
-        self.bad_nodes.clear()
-        self.bad_devices.clear()
-        self.faulty.clear()
-        self.kept.clear()
+        #: nodes of the spec that jobs may come to
         self.healthy = set(self.devices)
-        self._told_bad.clear()
-        self._told.clear()
-        self._changed = set(self.devices)
+        #: devices that none may come to: for a fault; or since the node is cordoned, or a pod of no group is there
+        self.faulty: set[Place] = set()
+        self.kept: set[Place] = set()
 
     # -- telling the core -----------------------------------------------------------------------------------------
 
-    def apply(self) -> list[str]:
-        """Tell the core what is new; the nodes that changed, by name."""
-        news = [name for name in sorted(self._changed) if name in self.devices and self._apply(name)]
-        self._changed.clear()
-        return news
-
-    def _apply(self, name: str) -> bool:
-        why, devices = self._wanted(name)
-        before = self.bad_nodes.get(name), {d: w for d in self.devices[name] if (w := self.bad_devices.get((name, d)))}
-        if before == (why, devices):
-            return False
-        for device in before[1]:
-            del self.bad_devices[name, device]
-        self.bad_devices.update(((name, device), words) for device, words in devices.items())
-        if why is None:
-            self.bad_nodes.pop(name, None)
-            self.healthy.add(name)
-        else:
-            self.bad_nodes[name] = why
-            self.healthy.discard(name)
-        for device in self.devices[name]:
-            shut = why is not None or device in devices
-            faulty = shut and self._is_faulty(name, device)
-            for known, is_in in ((self.faulty, faulty), (self.kept, shut and not faulty)):
-                (known.add if is_in else known.discard)((name, device))
-        if (why is not None) is not (name in self._told_bad):
-            self._cluster.set_node_health(name, healthy=why is None)
-            self._told_bad ^= {name}
-            self._told -= {(name, device) for device in self.devices[name]}
-        if why is None:
-            for device in self.devices[name]:
-                if (device in devices) is not ((name, device) in self._told):
-                    self._cluster.set_device_health(name, device, healthy=device not in devices)
-                    self._told ^= {(name, device)}
-        return True
-
-    def _wanted(self, name: str) -> tuple[str | None, dict[int, str]]:
-        """Why a node is bad (None: it is not), and else which of its devices are."""
-        known = self._known.get(name)
+    def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:
+        """As Kubernetes says, and as pods use devices of which no group is known."""
+        known = self._known.get(node)
         if known is None:
             return "there is no node of that name in Kubernetes", {}
         if not known.ready:
@@ -179,37 +119,41 @@ class Nodes:
             return "it is cordoned", {}
         if known.marked is None:
             return f"its annotation {keys.BAD_DEVICES} cannot be read: write numbers, as in 0,3 or 4-7", {}
-        there = self.devices[name]
+        there = self.devices[node]
         devices = {device: f"marked by its annotation {keys.BAD_DEVICES}" for device in there if device in known.marked}
-        for held, why in self._held.get(name, {}).values():
+        for held, why in self._held.get(node, {}).values():
             if held is None:
                 return why, {}
             devices.update((device, why) for device in held if device in there and device not in known.marked)
         return None, devices
 
-    def _is_faulty(self, name: str, device: int) -> bool:
-        """Of a device that jobs are kept from: whether for a fault."""
+    def _apply(self, name: str) -> bool:
+        news = super()._apply(name)
+        if news:
+            (self.healthy.discard if name in self.bad_nodes else self.healthy.add)(name)
+            faulty, kept = self._shut(name)
+            for known, now in ((self.faulty, faulty), (self.kept, kept)):
+                known.difference_update([(name, device) for device in self.devices[name]])
+                known |= now
+        return news
+
+    def _shut(self, name: str) -> tuple[set[Place], set[Place]]:
+        """Devices of a node that jobs are kept from: for a fault, and for another reason."""
+        there = ((name, device) for device in self.devices[name])
+        shut = {place for place in there if name in self.bad_nodes or place in self.bad_devices}
         known = self._known.get(name)
-        return known is None or not known.ready or known.marked is None or device in known.marked
+        if known is None or not known.ready or known.marked is None:
+            return shut, set()
+        faulty = {(node, device) for node, device in shut if device in known.marked}
+        return faulty, shut - faulty
 
     def validate(self) -> None:
-        """Raise :class:`~hived.errors.InvariantError` unless the core was told what is true. O(devices)."""
-        ensure(not self._changed & self.devices.keys(), f"nodes that the core has to hear of: {self._changed}")
-        for name, there in self.devices.items():
-            why, devices = self._wanted(name)
-            ensure(self.bad_nodes.get(name) == why, f"{name} is bad, or not")
-            ensure((name in self.healthy) == (why is None), f"{name} is healthy, or not")
-            ensure((name in self._told_bad) == (why is not None), f"the core was told of {name}")
-            shut = there if why is not None else tuple(devices)
-            faulty = {device for device in shut if self._is_faulty(name, device)}
-            ensure({device for device in there if (name, device) in self.faulty} == faulty, f"what is faulty of {name}")
-            kept = {device for device in there if (name, device) in self.kept}
-            ensure(kept == set(shut) - faulty, f"what is kept of {name}")
-            ensure({d: w for d in there if (w := self.bad_devices.get((name, d)))} == devices, f"bad devices of {name}")
-            told = {device for device in there if (name, device) in self._told}
-            ensure(told == (set(devices) if why is None else set()), f"the core was told of the devices of {name}")
-        ensure(all(d in self.devices.get(name, ()) for name, d in self.bad_devices), "bad devices are of the spec")
-        ensure(self.bad_nodes.keys() <= self.devices.keys(), "bad nodes are of the spec")
+        """See :meth:`Hardware.validate`."""
+        super().validate()
+        shut = [self._shut(name) for name in self.devices]
+        ensure(self.faulty == {place for faulty, _ in shut for place in faulty}, "what is faulty")
+        ensure(self.kept == {place for _, kept in shut for place in kept}, "what is kept")
+        ensure(self.healthy == self.devices.keys() - self.bad_nodes.keys(), "which nodes are healthy")
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -242,14 +186,6 @@ class Nodes:
     def drained(self) -> set[str]:
         """Nodes of the spec that are cordoned. O(nodes)."""
         return {name for name, known in self._known.items() if known.cordoned and name in self.devices}
-
-    def grace_of_loans(self, vc: str) -> int:
-        """Seconds that a pod on loan may have to end, at most."""
-        return self._grace.get(vc, OPPORTUNISTIC_GRACE_SECONDS)
-
-    def reserved_gpus(self, vc: str) -> int:
-        """GPUs that a VC reserved; 0 for none of the spec."""
-        return self._reserved.get(vc, 0)
 
 
 def _read(node: Node) -> _Known:

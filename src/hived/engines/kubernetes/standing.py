@@ -48,11 +48,6 @@ def _natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts))
 
 
-def gpus_of(placement: Placement) -> int:
-    """Devices of a placement."""
-    return sum(len(pod.leaf_cells) for pod in placement.pods)
-
-
 def standing_slots(before: Iterable[tuple[PodPlacement, str | None]], now: Placement) -> list[str | None]:
     """Who has each place of ``now``, where a new spec has taken devices away, or given them back: who had them."""
     there = {(pod.node, device): uid for pod, uid in before if uid is not None for device in pod.leaf_cells}

@@ -1,4 +1,4 @@
-"""All that the mind knows, and the steps that change it: each keeps gangs, lines, books and the core in step."""
+"""All that the mind knows, and the steps that change it: each keeps gangs, lines, sums and the core in step."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member
 from hived.cluster.states import GroupState
 from hived.engines.lines import Lines
+from hived.engines.usage import Usage
 from hived.errors import RequestError
 from hived.words import counted
 
 from . import asking, bindinfo
-from .books import Books
 from .errors import AskError
 from .foreign import ForeignPods
 from .gangs import Change, Gang, GangEvent, GangState, PodEntry, next_gang_state
 from .nodes import Nodes
 from .objects import Pod
-from .standing import created_at, gpus_of, standing_slots
+from .standing import created_at, standing_slots
 from .turns import Annotate, Instruction, Tell, Wake
 
 _RECENT = 20_000  #: changes
@@ -58,7 +58,7 @@ class MindState:
         self.ended: OrderedDict[str, Gang] = OrderedDict()
         #: how many gangs were preempted, by virtual cluster and that of whom it was for
         self.preempted: Counter[tuple[str, str]] = Counter()
-        self.books = Books()
+        self.usage: Usage[Gang] = Usage()
         self.nodes = Nodes(cluster)
         #: bound pods with GPUs that HiveD does not decide about
         self.foreign = ForeignPods()
@@ -131,7 +131,7 @@ class MindState:
         self._number += 1
         since = min(at, submitted_at or at)  # the service may be younger than its pods
         gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since)
-        self.books.add(gang)
+        self.usage.add(gang)
         text = f"{counted(gang.gpus, 'GPU')} of {ask.vc}, for {counted(ask.size, 'pod')}"
         gang.remember(self.note("waiting", gang.name, since, text))
         return gang
@@ -189,7 +189,7 @@ class MindState:
 
     def gangs_on(self, node: str) -> list[Gang]:
         """Who has devices of ``node``, each once. O(its devices)."""
-        found = (self.books.at.get((node, device)) for device in self.nodes.devices.get(node, ()))
+        found = (self.usage.at.get((node, device)) for device in self.nodes.devices.get(node, ()))
         return list({gang.name: gang for gang in found if gang is not None}.values())
 
     def used_on(self, node: str) -> set[int]:
@@ -260,7 +260,7 @@ class MindState:
     ) -> None:
         """The one place where a gang changes, and what is counted with it; ``by``: see :class:`Change`."""
         state = next_gang_state(gang.state, event)
-        self.books.remove(gang)
+        self.usage.remove(gang)
         held = gang.holds
         self.foreign.moved(gang.placement)
         gang.state = state
@@ -275,7 +275,7 @@ class MindState:
         self.foreign.moved(placement)
         if not (held and gang.holds):
             gang.slots = [None] * (len(placement.pods) if placement is not None and gang.holds else 0)
-            gang.widest = 0 if placement is None else gpus_of(placement)
+            gang.widest = 0 if placement is None else placement.gpus
             for entry in gang.pods.values():
                 entry.slot = None
         for state_, index in ((GangState.RESERVED, self.reserved), (GangState.PREEMPTED, self.evicting)):
@@ -286,7 +286,7 @@ class MindState:
         if gang.state is not GangState.PREEMPTED:
             gang.preempted_by = None
         self._see_who_can_go(gang, at)
-        self.books.add(gang)
+        self.usage.add(gang)
         gang.remember(self.note(event.value, gang.name, at, text, by))
 
     def line_up(self, gang: Gang) -> None:
@@ -353,7 +353,7 @@ class MindState:
             self.lines.freed(gang.vc)
         else:
             self.withdraw(gang, at)
-        self.books.remove(gang)
+        self.usage.remove(gang)
         self.foreign.moved(gang.placement)
         del self.gangs[gang.name]
         self.reserved.pop(gang.name, None)
@@ -385,11 +385,11 @@ class MindState:
             for entry in gang.pods.values():
                 entry.slot = places.get(entry.uid)
         self.becomes(gang, kind, core.placement, at, why, by)
-        if gpus_of(core.placement) == gang.widest:  # else they would forget what a later spec may have again
+        if core.placement.gpus == gang.widest:  # else they would forget what a later spec may have again
             self.annotate(gang)
         if gang.state is not GangState.PLACED:
             return
-        if not gang.on_nodes and gpus_of(core.placement) < gang.widest:
+        if not gang.on_nodes and core.placement.gpus < gang.widest:
             self.unplace(gang, at, why)
             self.line_up(gang)
             return
@@ -423,7 +423,7 @@ class MindState:
                 if entry.slot is not None and not entry.holds:
                     self.can_go(entry, gang, at)
             self.give_slots(gang, at)
-        for gang in list(self.books.displaced.values()):
+        for gang in list(self.usage.displaced.values()):
             if self.cluster.group(gang.name).guaranteed:
                 self.stands(gang, "its VC's cells are its own again", at)
 

@@ -169,7 +169,7 @@ class Engine:
         answer = self.plan(spec)
         if answer.outcome == "never":
             raise NeverFitsError("; ".join(_without_name(str(answer))))
-        if spec.opportunistic and spec.grace_s > (most := self.machine.loan_grace_s(spec.vc)):
+        if spec.opportunistic and spec.grace_s > (most := self.machine.health.grace_of_loans(spec.vc)):
             raise RequestError(
                 "grace_s",
                 f"opportunistic jobs of {spec.vc} have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run "

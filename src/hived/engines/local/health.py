@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hived.cluster.cluster import Cluster
-from hived.engines.places import Place, reserved_gpus
-from hived.errors import RequestError
+from hived.engines.hardware import Hardware
+from hived.engines.places import Place
 
 
-class Health:
-    """What the core has been told of each device, kept equal to what is known. O(change)."""
+class Health(Hardware):
+    """Devices of one machine. Facts stay known while a spec lacks the device."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         #: why, by device
         self.bad: dict[Place, str] = {}
         #: an ordered set
         self.drained: dict[Place, None] = {}
         #: held by jobs to which the core cannot attribute them
         self.claimed: set[Place] = set()
-        self._told: set[Place] = set()
-        self._changed: dict[Place, None] = {}
-        self._reserved = reserved_gpus(cluster.spec)
 
     def set_bad(self, place: Place, why: str | None) -> bool:
         """It was found bad or (None) healthy; whether that is news."""
@@ -32,7 +29,7 @@ class Health:
             del self.bad[place]
         else:
             self.bad[place] = why
-        self._changed[place] = None
+        self._changed.add(place[0])
         return True
 
     def set_drained(self, chosen: Iterable[Place], drained: bool) -> bool:
@@ -43,42 +40,15 @@ class Health:
                 self.drained[place] = None
             else:
                 del self.drained[place]
-            self._changed[place] = None
+            self._changed.add(place[0])
         return bool(news)
 
     def set_claimed(self, places: Iterable[Place]) -> None:
         """These are held by jobs to which the core cannot attribute them, and no others."""
         before, self.claimed = self.claimed, set(places)
-        self._changed |= dict.fromkeys(sorted(before ^ self.claimed))
+        self._changed.update(node for node, _ in before ^ self.claimed)
 
-    def apply(self) -> bool:
-        """Tell the core what is new; whether anything was."""
-        news = False
-        for place in self._changed:
-            bad = place in self.bad or place in self.drained or place in self.claimed
-            if bad is not (place in self._told) and self._tell(place, bad):
-                news = True
-        self._changed.clear()
-        return news
-
-    def again(self) -> None:
-        """The spec has changed: devices may have come and gone, and VCs."""
-        self._reserved = reserved_gpus(self._cluster.spec)
-        self._told.clear()
-        self._changed = dict.fromkeys([*self.bad, *self.drained, *sorted(self.claimed)])
-        self.apply()
-
-    def _tell(self, place: Place, bad: bool) -> bool:
-        try:
-            self._cluster.set_device_health(*place, healthy=not bad)
-        except RequestError:  # the spec has no such device any more
-            return False
-        if bad:
-            self._told.add(place)
-        else:
-            self._told.discard(place)
-        return True
-
-    def reserved_gpus(self, vc: str) -> int:
-        """GPUs that a VC reserved; 0 for none of the spec."""
-        return self._reserved.get(vc, 0)
+    def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:
+        """Single devices; why they are kept from jobs is no news to the core."""
+        kept = (self.bad, self.drained, self.claimed)
+        return None, {device: "kept" for device in self.devices[node] if any((node, device) in of for of in kept)}

@@ -86,6 +86,11 @@ class Job:
         return self.spec.priority
 
     @property
+    def holds(self) -> bool:
+        """Whether it has GPUs."""
+        return self.state.holds
+
+    @property
     def gpus(self) -> int:
         """GPUs of all tasks."""
         return self.spec.gpus * self.spec.tasks

@@ -16,21 +16,21 @@ from types import MappingProxyType
 from typing import Any
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Placement, PodPlacement, Preempt, Wait
+from hived.cluster.decisions import Bind, PodPlacement, Preempt, Wait
 from hived.cluster.recovery import Reconfiguration, Record
 from hived.cluster.states import GroupState
 from hived.engines.lines import Lines
 from hived.engines.places import Place
+from hived.engines.usage import Usage
 from hived.errors import ConflictError, RequestError
 from hived.scheduling import Policy
-from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, ClusterSpec
+from hived.spec.compiled import ClusterSpec
 
 from .ending import Outcome, outcome
 from .health import Health
 from .jobs import Job, placement_data
 from .lifecycle import JobEvent
 from .model import Event, JobSpec, JobState
-from .occupancy import Occupancy
 from .turns import Instruction, StartTasks, StopTasks, Turn, WakeAt
 
 
@@ -47,7 +47,7 @@ class Machine:
         self.health = Health(cluster)
         self.lines: Lines[Job] = Lines(policy)
         self.reserved: dict[int, Job] = {}
-        self.occupancy = Occupancy()
+        self.usage: Usage[Job] = Usage()
         #: what running jobs hold and the core cannot attribute to them, by job: devices that the spec lacks for now
         self.beyond: dict[int, tuple[PodPlacement, ...]] = {}
         self._pausing: dict[int, Job] = {}
@@ -63,14 +63,14 @@ class Machine:
         self.jobs[number] = self.by_group[job.name] = job
         self._note("submitted", at, number, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
         self._touched[number] = job
-        self.occupancy.add(job)
+        self.usage.add(job)
         self.lines.add(job)
         return job
 
     def unsubmit(self, job: Job) -> None:
         """The last call was :meth:`submit`, and it cannot be kept: as if it had never been."""
         self.lines.of(job).remove(job)
-        self.occupancy.remove(job)
+        self.usage.remove(job)
         self._end(job)
         self._seq -= 1
 
@@ -124,7 +124,11 @@ class Machine:
         if now and not undo:
             wanted = set(places)
             for job in list(self.jobs.values()):
-                if job.state is JobState.RUNNING and job.placement is not None and wanted & _devices(job.placement):
+                if (
+                    job.state is JobState.RUNNING
+                    and job.placement is not None
+                    and wanted & set(job.placement.devices())
+                ):
                     self._stop(job, at, "drained", f"{what} is drained by the machine's owner")
         self._hardware_changed(at)
 
@@ -132,6 +136,7 @@ class Machine:
         """A new spec, under running jobs. Raises what :meth:`Cluster.reconfigure` raises; nothing has changed then."""
         report = self.cluster.reconfigure(spec)
         self.health.again()
+        self.health.apply()
         data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
         self._note("reconfigured", at, None, {"kept": len(report.kept), **data})
         vcs = {vc.name for vc in spec.virtual_clusters}
@@ -139,7 +144,7 @@ class Machine:
             job.name: f"the cells that {job.vc} has now cannot stand where it runs"
             if job.vc in vcs
             else f"virtual cluster {job.vc} is no more"
-            for job in self.occupancy.displaced.values()
+            for job in self.usage.displaced.values()
         }
         self._standing_changed(report, at, still)
         self._lost_reservations("the cluster was reconfigured", at)
@@ -155,7 +160,7 @@ class Machine:
         """
         for job in jobs:
             self.jobs[job.id] = self.by_group[job.name] = job
-            self.occupancy.add(job)
+            self.usage.add(job)
             if job.state.holds and job.placement is not None and any(pod.node in names for pod in job.placement.pods):
                 pods = tuple(pod._replace(node=names.get(pod.node, pod.node)) for pod in job.placement.pods)
                 placement = replace(job.placement, pods=pods)
@@ -188,7 +193,7 @@ class Machine:
             placement = job.placement
             assert placement is not None
             pods = _without(placement.pods, taken)
-            taken |= _devices(placement)
+            taken |= set(placement.devices())
             cut = placement if pods == placement.pods else replace(placement, pods=pods, reserved_levels=())
             records.append((job.name, job.request(), cut))
         return records
@@ -263,7 +268,7 @@ class Machine:
 
     def _share(self, vc: str) -> float:
         """GPUs that a VC has on loan over those that it reserved: who has the least is asked first."""
-        return self.occupancy.lent.get(vc, 0) / max(1, self.health.reserved_gpus(vc))
+        return self.usage.lent.get(vc, 0) / max(1, self.health.reserved_gpus(vc))
 
     # -- what becomes of jobs -------------------------------------------------------------------------------------
 
@@ -293,15 +298,10 @@ class Machine:
         self._happens(job, JobEvent.STOPPING, at, data)
         self._instructions.append(StopTasks(job.id, job.attempt))
 
-    def loan_grace_s(self, vc: str) -> int:
-        """The longest grace period that a loan of this virtual cluster may have."""
-        caps = (one.opportunistic_grace_seconds for one in self.cluster.spec.virtual_clusters if one.name == vc)
-        return next(caps, OPPORTUNISTIC_GRACE_SECONDS)
-
     def grace_s(self, job: Job) -> float:
         """How long a job has between SIGTERM and SIGKILL: capped where it is on loan, or somebody waits for that."""
         lent = not job.guaranteed and (job.spec.opportunistic or bool(self.cluster.group(job.name).preempted_by))
-        return min(job.spec.grace_s, self.loan_grace_s(job.vc)) if lent else job.spec.grace_s
+        return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if lent else job.spec.grace_s
 
     def backing_off(self) -> list[Job]:
         """Jobs between two tries."""
@@ -353,14 +353,14 @@ class Machine:
             if job.state.holds:
                 news = "the cluster has a new spec"
                 self._stands(job, news if self.cluster.group(job.name).guaranteed else why.get(job.name, news), at)
-                if job.id in self.occupancy.displaced and job.state is JobState.RUNNING:
+                if job.name in self.usage.displaced and job.state is JobState.RUNNING:
                     assert job.placement is not None
                     if (reason := why.get(job.name, job.reason)) != job.reason:
                         same = placement_data(job.placement)
                         self._happens(job, JobEvent.REBOUND, at, {"why": reason, "placement": same})
                 core = self.cluster.group(job.name).placement
                 assert job.placement is not None
-                left = _without(job.placement.pods, set() if core is None else _devices(core))
+                left = _without(job.placement.pods, set() if core is None else set(core.devices()))
                 if left:
                     self.beyond[job.id] = left
         self._claim(at)
@@ -388,15 +388,16 @@ class Machine:
 
     def _restored(self, at: float) -> None:
         """Who was downgraded for a job that is withdrawn, or has lost its reservation, may be guaranteed again."""
-        for job in list(self.occupancy.displaced.values()):
+        for job in list(self.usage.displaced.values()):
             if self.cluster.group(job.name).guaranteed:
                 self._stands(job, "its VC's cells are its own again", at)
 
     def _happens(self, job: Job, kind: JobEvent, at: float, data: dict[str, object]) -> None:
         """The one place where a job changes, and what is counted over jobs with it."""
-        self.occupancy.remove(job)
+        self.usage.remove(job)
         job.apply(self._note(kind.value, at, job.id, data))
-        self.occupancy.add(job)
+        if not job.state.ended:
+            self.usage.add(job)
         if job.state is JobState.BACKOFF:
             self._pausing[job.id] = job
         else:
@@ -408,10 +409,6 @@ class Machine:
         event = Event(self._seq, at, kind, job, data)
         self._events.append(event)
         return event
-
-
-def _devices(placement: Placement) -> set[Place]:
-    return {(pod.node, device) for pod in placement.pods for device in pod.leaf_cells}
 
 
 def _without(pods: Iterable[PodPlacement], taken: Collection[Place]) -> tuple[PodPlacement, ...]:

@@ -9,14 +9,13 @@ from typing import Any
 
 from hived import __version__
 from hived.cluster.cluster import Cluster
-from hived.cluster.states import LeafState
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.explaining import WhyNot, explain, explain_pod, reasons, shortly
 from hived.engines.kubernetes.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs import Gang, GangState, PodEntry
 from hived.engines.kubernetes.mind import Mind
 from hived.errors import ForbiddenError, NotFoundError
-from hived.server.mapping import safety_margin, virtual_clusters
+from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 
 from . import schema
 from .inspection import GroupPods
@@ -53,9 +52,9 @@ class EngineService:
             ),
             "gpus": sum(chain.gpus for chain in spec.chains),
         }
+        none = {state.value: 0 for state in GangState}
         if mind is None:
             counts = schema.NodeCounts(total=len(nodes), healthy=0, bad=0, why=[], missing=[], unmanaged=0)
-            none = {state.value: 0 for state in GangState}
             return schema.Status(
                 **common,
                 nodes=counts,
@@ -72,7 +71,7 @@ class EngineService:
                 safety_margin=None,
             )
         missing = mind.nodes.missing
-        held = mind.books.at
+        held = mind.usage.at
         bad = sum((name, one) not in held for name in mind.nodes.bad_nodes for one in mind.nodes.devices[name])
         others = foreign_pods(mind)
         theirs = {(pod.node, one) for pod in others for one in pod.kept + pod.shared}
@@ -89,13 +88,13 @@ class EngineService:
                 missing=missing[:20],
                 unmanaged=mind.nodes.unmanaged,
             ),
-            guaranteed=sum(mind.books.used.values()),
-            opportunistic=sum(mind.books.lent.values()),
-            reserved=self._kept(mind),
+            guaranteed=sum(mind.usage.used.values()),
+            opportunistic=sum(mind.usage.lent.values()),
+            reserved=kept_idle(mind.cluster, (gang.placement for gang in mind.reserved.values())),
             bad=bad + sum(place not in held for place in single),
             foreign=kept_for_others(mind),
             foreign_pods=[_foreign(pod) for pod in sorted(others, key=lambda pod: -pod.short)[:20]],
-            groups=mind.books.per_state(),
+            groups=none | mind.usage.per_state(),
             vcs=[self._summary(mind, vc.name) for vc in spec.virtual_clusters],
             doomed=len(mind.cluster.doomed()),
             unavailable=mind.cluster.unavailable_to_all(),
@@ -188,7 +187,7 @@ class EngineService:
         there = {
             gang.name: None
             for device in mind.nodes.devices[request.node]
-            if (gang := mind.books.at.get((request.node, device))) is not None
+            if (gang := mind.usage.at.get((request.node, device))) is not None
         }
         gpus = len(mind.nodes.devices[request.node])
         return schema.Drained(node=request.node, drained=not request.undo, gpus=gpus, groups=list(there))
@@ -238,18 +237,9 @@ class EngineService:
         return schema.VcSummary(
             name=name,
             reserved=mind.nodes.reserved_gpus(name),
-            used=mind.books.used[name],
-            borrowed=mind.books.lent[name],
-            waiting=mind.books.waiting[name],
-        )
-
-    def _kept(self, mind: Mind) -> int:
-        return sum(
-            mind.cluster.leaf_state(pod.node, device) is LeafState.RESERVED
-            for gang in mind.reserved.values()
-            if gang.placement is not None
-            for pod in gang.placement.pods
-            for device in pod.leaf_cells
+            used=mind.usage.used[name],
+            borrowed=mind.usage.lent[name],
+            waiting=mind.usage.waiting[name],
         )
 
     def _info(self, mind: Mind, gang: Gang) -> schema.GroupInfo:

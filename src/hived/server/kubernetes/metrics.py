@@ -183,7 +183,7 @@ class _OfEngine(Collector):
 
     def _gpus(self, mind: MindState) -> Iterator[Row]:
         """O(bad GPUs + reserved GPUs + foreign pods + VCs)."""
-        nodes, books = mind.nodes, mind.books
+        nodes, books = mind.nodes, mind.usage
         foreign = kept_for_others(mind)
         bad = sum((node, device) not in books.at for node in nodes.bad_nodes for device in nodes.devices[node])
         bad += sum(place not in books.at for place in nodes.bad_devices) - foreign
@@ -202,17 +202,17 @@ class _OfEngine(Collector):
         unavailable = mind.cluster.unavailable()
         for vc in self._vcs(mind):
             yield (vc, "reserved"), mind.nodes.reserved_gpus(vc)
-            yield (vc, "used"), mind.books.used[vc]
-            yield (vc, "borrowed"), mind.books.lent[vc]
+            yield (vc, "used"), mind.usage.used[vc]
+            yield (vc, "borrowed"), mind.usage.lent[vc]
             yield (vc, "unavailable"), unavailable.get(vc, 0)
 
     def _groups(self, mind: MindState) -> Iterator[Row]:
         known = self._vcs(mind)
         for vc in known:
             for state in GangState:
-                yield (vc, state.value), mind.books.states[vc, state.value]
+                yield (vc, state.value), mind.usage.states[vc, state.value]
         unknown = Counter[str]()
-        for (vc, name), number in mind.books.states.items():
+        for (vc, name), number in mind.usage.states.items():
             if vc not in known:
                 unknown[name] += number
         for name, number in sorted(unknown.items()):
@@ -224,7 +224,7 @@ class _OfEngine(Collector):
 
     def _vcs(self, mind: MindState) -> list[str]:
         """Those of the spec, and some that are no more and still have GPUs; pods can name any number of others."""
-        books = mind.books
+        books = mind.usage
         others = sorted(vc for vc in {*books.used, *books.lent} if books.used[vc] or books.lent[vc])
         return list(dict.fromkeys([*self._mapped(mind).reserved, *others[:_FORMER]]))
 
@@ -236,7 +236,7 @@ class _OfEngine(Collector):
 
 def _waiting(mind: MindState, known: Container[str]) -> Iterator[Row]:
     """O(gangs) while one waits: a look at each is a tenth of what its place in line would cost."""
-    if any(mind.books.waiting.values()):
+    if any(mind.usage.waiting.values()):
         holds = GangState.PLACED, GangState.PREEMPTED
         found = Counter(
             (gang.vc if gang.vc in known else UNKNOWN, why(gang))

@@ -21,7 +21,7 @@ def waiting(mind: MindState, most: int) -> list[Gang]:
 def _in_no_line(mind: MindState, most: int) -> list[Gang]:
     """Who waits for pods of its own that do not exist yet, or for kube-scheduler to ask. O(VCs) where there is none."""
     lines = [*mind.lines.own.values(), *mind.lines.borrowers.values()]
-    left = min(most, sum(mind.books.waiting.values()) - len(mind.reserved) - sum(len(line) for line in lines))
+    left = min(most, sum(mind.usage.waiting.values()) - len(mind.reserved) - sum(len(line) for line in lines))
     found: list[Gang] = []
     if left > 0:
         for gang in mind.gangs.values():

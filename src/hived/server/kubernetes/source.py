@@ -231,19 +231,19 @@ class KubernetesSource:
         ]
 
     def _waiting(self, mind: MindState | None) -> int:
-        return 0 if mind is None else sum(mind.books.waiting.values())
+        return 0 if mind is None else sum(mind.usage.waiting.values())
 
     def _usage(self, mind: MindState | None) -> list[pictures.Usage]:
         if mind is None:
             return usage(self._map.gpus, self._map.reserved, Counter(), Counter(), Counter())
-        return usage(self._map.gpus, self._map.reserved, mind.books.used, mind.books.lent, mind.books.waiting)
+        return usage(self._map.gpus, self._map.reserved, mind.usage.used, mind.usage.lent, mind.usage.waiting)
 
     def _totals(self, mind: MindState | None) -> pictures.Totals:
         if mind is None:
             return pictures.Totals(
                 gpus=self._map.gpus, guaranteed=0, opportunistic=0, reserved=0, bad=0, fragmentation=0.0
             )
-        books = mind.books
+        books = mind.usage
         used = books.at.keys()
         return pictures.Totals(
             gpus=self._map.gpus,
