@@ -306,7 +306,24 @@ class SharingMachine(RuleBasedStateMachine):
         self.end(dice.choice(self.running).name)
 
     def end(self, name: str) -> None:
+        self.goes(name)
         self.cluster.release(name)
+
+    def goes(self, name: str) -> None:
+        """Who runs gives up what it has."""
+
+    @precondition(lambda self: self.running)
+    @rule(dice=DICE)
+    def suspend(self, dice: Random) -> None:
+        """It is as if it had ended, and it goes on where a new one would start."""
+        group = dice.choice(self.running)
+        self.goes(group.name)
+        self.cluster.suspend(group.name)
+        assert self.cluster.group(group.name).state is GroupState.PENDING
+        request = replace(self.requests[group.name], group="another like it")
+        decision, another = self.ask(self.requests[group.name]), self.cluster.plan(request).decision
+        assert isinstance(another, Wait) if decision is None else replace(decision, group=another.group) == another
+        self.cluster.cancel(group.name)
 
     # -- what happens to it -------------------------------------------------------------------------------------------
 
@@ -417,10 +434,9 @@ class SafetyMachine(HivedMachine):
         if promoted or (promoted is None and request.priority == 0):  # nobody is preempted by a promotion
             self.ask_alone(request, promoted is True)
 
-    def end(self, name: str) -> None:
+    def goes(self, name: str) -> None:
         if self.cluster.group(name).guaranteed:
             self.private.release(name)
-        super().end(name)
 
 
 class QuotaMachine(SharingMachine):

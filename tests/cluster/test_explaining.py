@@ -24,6 +24,7 @@ from hived.cluster.reasons import (
     Reason,
     ReasonKind,
     ShareUsedUp,
+    Suspended,
     VcExhausted,
     WaitingForGang,
     WaitingForPreemption,
@@ -52,6 +53,7 @@ SENTENCES: list[tuple[Reason, str]] = [
     ),
     (LostReservation(None, "n7"), "it had GPUs reserved, and node n7 turned bad under them; ask again"),
     (LostReservation(None, None), "it had GPUs reserved, and the cluster was reconfigured since; ask again"),
+    (Suspended(8), "it is suspended, and has given its 8 GPUs up; schedule it again to go on"),
     (
         Misconfigured("vc", "no VC `reserch` (did you mean `research`?)"),
         "its request is not right for this cluster: vc: no VC `reserch` (did you mean `research`?)",

@@ -13,6 +13,7 @@ import pytest
 
 from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait
 from hived.cluster.decisions import Decision, PodPlacement
+from hived.cluster.reasons import PreemptedBy, Suspended
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec, spec_from_dict
 
@@ -204,10 +205,23 @@ class Driver:
         """These groups end."""
         for name in names:
             self.cluster.release(name)
-            del self.running[name]
-            for reservation in self.preempting.values():
-                reservation.victims.discard(name)
+            self._gone(name)
             self.check()
+
+    def suspend(self, name: str) -> None:
+        """A group that runs gives its devices up, and waits."""
+        run, before = self.running[name], self.cluster.group(name)
+        self.cluster.suspend(name)
+        self._gone(name)
+        now = self.cluster.group(name)
+        assert (now.since, now.reasons[0]) == (before.since, Suspended(len(devices(run.pods))))
+        assert [reason.group for reason in now.reasons[1:] if isinstance(reason, PreemptedBy)] == [*before.preempted_by]
+        self.check()
+
+    def _gone(self, name: str) -> None:
+        del self.running[name]
+        for reservation in self.preempting.values():
+            reservation.victims.discard(name)
 
     def cancel(self, name: str) -> None:
         """A preempting or pending group is withdrawn."""

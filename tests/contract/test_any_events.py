@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -62,7 +63,7 @@ class Walk:
         events += [(1, self.a_node_turns), (2, self.a_device_turns)] if self.breaks else []
         events += [(3, self.ask_again)] if self.asked else []
         events += [(3, self.commit_late)] if self.open else []
-        events += [(4, self.end), (1, self.restart)] if driver.running else []
+        events += [(4, self.end), (1, self.restart), (2, self.suspend)] if driver.running else []
         events += [(4, self.end_a_victim), (2, self.give_up)] if driver.preempting else []
         events += [(2, self.reconfigure)] if self.others else []
         return self.random.choices([call for _, call in events], [weight for weight, _ in events])[0]
@@ -164,6 +165,17 @@ class Walk:
 
     def end(self) -> None:
         self.driver.release(self.some(self.driver.running))
+
+    def suspend(self) -> None:
+        """A victim is suspended rather than ended, now and then; who is suspended may be scheduled again at once."""
+        victims = {name for reservation in self.driver.preempting.values() for name in reservation.victims}
+        name = self.some(victims or self.driver.running)
+        request = self.driver.running[name].request
+        self.driver.suspend(name)
+        known = request.vc in {vc.name for vc in self.spec.virtual_clusters}
+        if known and self.random.random() < 0.5:
+            with suppress(RequestError):  # the new spec has no such pinned cell or device type
+                self.driver.start(request)
 
     def end_a_victim(self) -> None:
         name = self.some(self.driver.preempting)

@@ -32,7 +32,8 @@ def job(name: str, gpus: int = 8) -> Request:
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 def test_the_fields_of_an_event_are_the_arguments_of_its_call(kind: type[Call]) -> None:
     taken = [name for name in inspect.signature(getattr(Cluster, kind.call)).parameters if name != "self"]
-    assert [field.name for field in fields(kind) if field.name != "decision" or kind is not Scheduled] == taken  # type: ignore[arg-type]
+    answer = "decision" if kind is Scheduled else "answer"
+    assert [field.name for field in fields(kind) if field.name != answer] == taken  # type: ignore[arg-type]
     assert kind.call in vars(RecordedCluster), "it is written down"
 
 
@@ -65,6 +66,30 @@ def test_a_cluster_can_be_recorded_and_doubt_itself() -> None:
     with pytest.raises(InvariantError):
         cluster.release("one")
     assert len(lines) == 3, "what failed is not written as done"
+
+
+def test_what_a_scheduler_with_queues_of_its_own_asks_is_written_and_replayed_too() -> None:
+    lines: list[str] = []
+    cluster = RecordedCluster(SPEC, lines.append)
+    loan = cluster.place(Request("loan", "a", -1, (Member(1, 3),)), idle=True)
+    assert loan is not None
+    cluster.commit(loan)
+    near = cluster.place(job("near"), 2.5, loan.placement)
+    other = cluster.place(job("other"))
+    assert near is not None
+    assert other is not None
+    assert near != other
+    cluster.commit(near)  # not the last answer, and told apart by where it ran
+    assert cluster.place(Request("third", "a", members=(Member(2, 8),)), now=3) is None
+    with pytest.raises(RequestError, match="holds leaf cells already"):
+        cluster.place(job("near"))
+    with pytest.raises(RequestError, match="seconds, not"):
+        cluster.place(job("late"), now=float("nan"))
+    kinds = [type(from_line(line)).__name__ for line in lines]
+    assert kinds == ["Opened", "Placed", "Committed", *["Placed"] * 2, "Committed", "Placed", *["Refused"] * 2]
+    again: list[str] = []
+    assert replay(lines, lambda spec: RecordedCluster(spec, again.append)).snapshot() == cluster.snapshot()
+    assert again == lines
 
 
 def test_a_decision_that_was_made_by_hand_is_refused_and_replayed_so() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 from hived.cells import LevelSafety
 from hived.spec.compiled import ClusterSpec
 
 from .cluster import Cluster
 from .decisions import Decision
-from .recovery import Reconfiguration, Record
+from .groups import Group
 from .requests import Request
 
 
@@ -47,32 +46,10 @@ class CheckedCluster(Cluster):
         self.validate()
         return decision
 
-    def commit(self, decision: Decision) -> None:
-        super().commit(decision)
-        self._check()
-
-    def release(self, group: str) -> None:
-        super().release(group)
-        self._check()
-
     def cancel(self, group: str) -> None:
         super().cancel(group)
         self._check()
 
-    def set_node_health(self, node: str, healthy: bool) -> None:
-        super().set_node_health(node, healthy)
+    def _keep(self, group: Group | None = None) -> None:
+        super()._keep(group)
         self._check()
-
-    def set_device_health(self, node: str, device: int, healthy: bool) -> None:
-        super().set_device_health(node, device, healthy)
-        self._check()
-
-    def recover(self, records: Iterable[Record]) -> Reconfiguration:
-        report = super().recover(records)
-        self._check()
-        return report
-
-    def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
-        report = super().reconfigure(spec)
-        self._check()
-        return report

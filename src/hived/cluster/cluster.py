@@ -10,7 +10,7 @@ then is refused. Everything else is an event that happened: groups end, nodes tu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from hived.cells import LevelSafety, Rank, assert_safe
 from hived.errors import InputError, RequestError
@@ -28,7 +28,7 @@ from .names import Names
 from .obstacles import can_lend, never, reasons
 from .parts import Part
 from .pool import packed
-from .reasons import PreemptedBy, Reason
+from .reasons import PreemptedBy, Reason, Suspended
 from .reconfiguring import reconfigured
 from .recovery import Reconfiguration, Record
 from .replanning import moved
@@ -105,8 +105,7 @@ class Cluster:
         """
         state = self._state if self._open is None else self._settled()
         demand = state.demands.of(request)
-        if type(now) not in (int, float) or not -MOST_SECONDS <= now <= MOST_SECONDS:
-            raise RequestError("now", f"seconds, not {now!r}")
+        _check_seconds(now)
         known = state.groups.get(request.group)
         if known is not None:
             refuse_another(known, request)
@@ -130,7 +129,7 @@ class Cluster:
         if isinstance(placed, Group):
             return self._opened(placed, given)
         state.withdraw(known, placed)
-        state.keep()
+        self._keep()
         return Wait(request.group, placed)
 
     def _opened(self, group: Group, given: Given = EVERY_NODE, idle: bool = False) -> Bind | Preempt:
@@ -148,6 +147,7 @@ class Cluster:
         """
         state = self._state if self._open is None else self._settled()
         demand = state.demands.of(request)
+        _check_seconds(now)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         at = () if near is None else self._parts(near)
@@ -170,7 +170,7 @@ class Cluster:
         see_bad(state)
         found = guaranteed.promote(state, group, request, demand)
         if found:
-            state.keep()
+            self._keep()
         return found
 
     def can_lend(self, request: Request) -> bool:
@@ -247,7 +247,7 @@ class Cluster:
         else:
             state, group = self._state, self._open[1]
         self._open = None
-        state.keep_group(group)
+        self._keep(group)
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
         """A decision about a group that has its placement: it starts now, or nothing is left to do."""
@@ -258,7 +258,7 @@ class Cluster:
                 left = ", ".join(sorted(victim.name for victim in group.victims))
                 raise RequestError("decision", f"{group.name!r} still waits for {left} to be released")
             self._state.bind(group)
-            self._state.keep()
+            self._keep()
 
     def _decided_again(self, decision: Bind | Preempt, known: Group | None) -> Group:
         """The group of an answer that is not the last one, placed as that has it. Raises :class:`RequestError`."""
@@ -279,20 +279,31 @@ class Cluster:
 
     def release(self, group: str) -> None:
         """``group`` has ended, or was preempted: its leaf cells are free, or go to who has reserved them."""
-        state = self._settled()
-        ended = state.groups.get(group) if isinstance(group, str) else None
-        if ended is None:
-            self._refuse_unknown(group, "nothing to release")
+        ended = self._holding(group, "nothing to release")
         self._preempted.pop(group, None)
         if ended.preempted_by:
-            self._preempted[group] = tuple(
-                PreemptedBy(by.name, state.tenants[by.tenant], by.priority, ended.priority, True)
-                for by in ended.preempted_by
-            )
+            self._preempted[group] = self._gone_for(ended)
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
-        state.end(ended)
-        state.keep()
+        self._state.end(ended)
+        self._keep()
+
+    def suspend(self, group: str) -> None:
+        """A group that runs gives its leaf cells up, to whoever has reserved them, and waits from now on.
+
+        It keeps its request, its place in line, and the time since when it ran. Scheduled again, it starts again.
+        """
+        suspended = self._holding(group, "nothing to suspend")
+        if not suspended.running:
+            raise RequestError("group", f"{group!r} has only reserved; cancel() withdraws it")
+        self._state.suspend(suspended, (Suspended(suspended.gpus), *self._gone_for(suspended)))
+        self._keep()
+
+    def _gone_for(self, victim: Group) -> tuple[Reason, ...]:
+        tenants = self._state.tenants
+        return tuple(
+            PreemptedBy(by.name, tenants[by.tenant], by.priority, victim.priority, True) for by in victim.preempted_by
+        )
 
     def cancel(self, group: str) -> None:
         """Withdraw a group that waits or is preempting; what it has reserved goes back to who had it."""
@@ -300,18 +311,29 @@ class Cluster:
         if isinstance(group, str) and group in state.waiting:
             state.waiting.pop(group).happens(GroupEvent.END)
             return
-        ended = state.groups.get(group) if isinstance(group, str) else None
-        if ended is None:
-            self._refuse_unknown(group, "nothing to cancel")
+        ended = self._holding(group, "nothing to cancel")
         if ended.running:
             raise RequestError("group", f"{group!r} runs; release() ends it")
         state.end(ended)
-        state.keep()
+        self._keep()
 
-    def _refuse_unknown(self, name: object, what: str) -> NoReturn:
-        waits = isinstance(name, str) and name in self._state.waiting
-        hint = "it waits, and holds nothing; cancel() withdraws it" if waits else f"no such group; {what}"
-        raise RequestError("group", f"{name!r}: {hint}")
+    def _holding(self, name: str, what: str) -> Group:
+        """The group of that name that runs or has reserved."""
+        state = self._settled()
+        known = isinstance(name, str)
+        group = state.groups.get(name) if known else None
+        if group is None:
+            waits = known and name in state.waiting
+            hint = "it waits, and holds nothing; cancel() withdraws it" if waits else f"no such group; {what}"
+            raise RequestError("group", f"{name!r}: {hint}")
+        return group
+
+    def _keep(self, group: Group | None = None) -> None:
+        """What was done stays; ``group``: that was admitted."""
+        if group is None:
+            self._state.keep()
+        else:
+            self._state.keep_group(group)
 
     # -- hardware -----------------------------------------------------------------------------------------------------
 
@@ -326,7 +348,7 @@ class Cluster:
     def _set_health(self, node: str, device: int | None, healthy: bool) -> None:
         state = self._settled()
         set_health(state, self._by_name(), node, device, healthy)
-        state.keep()
+        self._keep()
 
     # -- restart and reconfiguration ----------------------------------------------------------------------------------
 
@@ -344,7 +366,7 @@ class Cluster:
         given = as_records(records)
         state = self._settled()
         report = recovery.recover(state, self._by_name(), given)
-        state.keep()
+        self._keep()
         return report
 
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
@@ -356,8 +378,8 @@ class Cluster:
         """
         state = self._settled()
         self._state, report = reconfigured(state, compiled_spec(spec))
-        self._state.keep()
         self._names = None
+        self._keep()
         return report
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -449,6 +471,11 @@ def as_records(records: Iterable[Record]) -> tuple[Record, ...]:
         return tuple((group, request, placement) for group, request, placement in records)
     except (TypeError, ValueError):
         raise RequestError("records", "expected (group, request, placement) for each group") from None
+
+
+def _check_seconds(now: float) -> None:
+    if type(now) not in (int, float) or not -MOST_SECONDS <= now <= MOST_SECONDS:
+        raise RequestError("now", f"seconds, not {now!r}")
 
 
 def _names_of_nodes(field: str, names: Collection[str]) -> frozenset[str]:

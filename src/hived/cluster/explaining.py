@@ -18,6 +18,7 @@ from .reasons import (
     PreemptedBy,
     Reason,
     ShareUsedUp,
+    Suspended,
     VcExhausted,
     WaitingForGang,
     WaitingForPreemption,
@@ -93,6 +94,8 @@ def say(reason: Reason) -> str:
             if reason.node is not None:
                 return f"it had GPUs reserved, and node {_name(reason.node)} turned bad under them; ask again"
             return "it had GPUs reserved, and the cluster was reconfigured since; ask again"
+        case Suspended():
+            return f"it is suspended, and has given its {_gpus(reason.leaf_cells)} up; schedule it again to go on"
     assert_never(reason)
 
 

@@ -26,6 +26,7 @@ class ReasonKind(Enum):
     NOT_SUGGESTED = "not suggested"
     PREEMPTED = "preempted"
     LOST_RESERVATION = "lost reservation"
+    SUSPENDED = "suspended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,14 @@ class LostReservation:
     node: str | None  #: the node that turned bad under it
 
 
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """It ran, and was told to give its leaf cells up for now; it has not asked again."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.SUSPENDED
+    leaf_cells: int  #: those that it had
+
+
 Reason = (
     Misconfigured
     | NeverFits
@@ -176,4 +185,5 @@ Reason = (
     | NotSuggested
     | PreemptedBy
     | LostReservation
+    | Suspended
 )

@@ -181,7 +181,13 @@ class State:
         for _, node, mask in group.parts:
             self.chains[group.chain].apply(LeafEvent.BIND, node, mask)
 
-    def end(self, group: Group) -> None:
+    def suspend(self, group: Group, why: tuple[Reason, ...]) -> None:
+        """A group that runs gives its leaf cells up, and waits in the place in line that it had."""
+        self.end(group, GroupEvent.SUSPEND)
+        self.waiting[group.name] = Waiting(group.request, why, group.sequence, group.since)
+        self.waiting = dict(sorted(self.waiting.items(), key=lambda item: item[1].sequence))
+
+    def end(self, group: Group, event: GroupEvent = GroupEvent.END) -> None:
         """``group`` runs no longer, or is withdrawn; what it has goes to who has reserved it."""
         had_only_reserved = group.state is GroupState.PREEMPTING
         if had_only_reserved:
@@ -199,7 +205,7 @@ class State:
         self._drop(group)
         if self.displaced:
             self._no_longer_displaced(group)
-        self.happens(group, GroupEvent.END)
+        self.happens(group, event)
         if had_only_reserved:
             self._restore_after(group)
 

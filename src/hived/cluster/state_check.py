@@ -22,6 +22,8 @@ def check_state(state: State) -> None:
     groups = list(state.groups.values())
     ensure(list(state.groups) == [group.name for group in groups], "groups by name")
     ensure(not state.groups.keys() & state.waiting.keys(), "a group waits or holds, not both")
+    line = [waiting.sequence for waiting in state.waiting.values()]
+    ensure(line == sorted(set(line)) and max(line, default=0) <= state.sequence, "who waits stands in line")
     _check_groups(state, groups)
     for nodes in state.chains:
         nodes.tell_allocator()

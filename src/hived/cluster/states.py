@@ -14,7 +14,7 @@ from hived.errors import InvariantError
 class GroupState(StrEnum):
     """Where an affinity group is in its life."""
 
-    PENDING = "pending"  #: has asked, holds nothing
+    PENDING = "pending"  #: has asked or was suspended, holds nothing
     PREEMPTING = "preempting"  #: has a placement reserved, and waits for its victims to be gone
     ALLOCATED = "allocated"  #: runs
     BEING_PREEMPTED = "being preempted"  #: runs on leaf cells that a preempting group has reserved
@@ -32,6 +32,7 @@ class GroupEvent(StrEnum):
     SPARE = "spare"  #: nobody wants its leaf cells any more
     DOWNGRADE = "downgrade"  #: it runs on as opportunistic (lazy preemption, reconfiguration)
     RESTORE = "restore"  #: it is guaranteed from now on, where it runs
+    SUSPEND = "suspend"  #: it gives its leaf cells up, and is kept as one that waits
     END = "end"  #: released or cancelled
 
 
@@ -48,9 +49,11 @@ GROUP_TABLE: dict[tuple[GroupState, GroupEvent], GroupState] = {
     (A, GroupEvent.CHOOSE): B,
     (A, GroupEvent.DOWNGRADE): A,
     (A, GroupEvent.RESTORE): A,
+    (A, GroupEvent.SUSPEND): P,
     (A, GroupEvent.END): D,
     (B, GroupEvent.CHOOSE): B,
     (B, GroupEvent.SPARE): A,
+    (B, GroupEvent.SUSPEND): P,
     (B, GroupEvent.END): D,
 }
 

@@ -26,7 +26,7 @@ from hived.cluster.requests import Member, Request
 from hived.errors import InputError
 from hived.spec import compiled
 
-from .journal import Committed, Event, Opened, Reconfigured, Refused, Scheduled
+from .journal import Committed, Event, Opened, Placed, Reconfigured, Refused, Scheduled
 
 _DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
@@ -99,6 +99,7 @@ def _events() -> TypeAdapter[Event]:
         {
             Opened: {"spec": spec},
             Scheduled: {"now": number, "decision": decision},
+            Placed: {"now": number, "answer": decision | None},
             Committed: {"decision": decision},
             Reconfigured: {"spec": spec},
             Refused: {"arguments": Annotated[tuple[Any, ...], AfterValidator(_read), PlainSerializer(_write)]},

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, get_args
 
-from hived.cluster.decisions import Decision, Placement
+from hived.cluster.decisions import Bind, Decision, Placement, Preempt
 from hived.cluster.requests import Request
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
@@ -23,7 +23,7 @@ class Opened:
 
 
 class Call:
-    """A call of a cluster: the fields are the arguments of one of its methods."""
+    """A call of a cluster: the fields are the arguments of one of its methods, and ``answer`` what that said."""
 
     __slots__ = ()
     call: ClassVar[str]  #: the name of the method
@@ -31,7 +31,7 @@ class Call:
     @property
     def arguments(self) -> tuple[object, ...]:
         """What the method is called with."""
-        return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return tuple(getattr(self, field.name) for field in fields(self) if field.name != "answer")  # type: ignore[arg-type]
 
     @classmethod
     def of(cls, *arguments: Any) -> Call:
@@ -75,6 +75,22 @@ class Scheduled(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class Placed(Call):
+    """A request was answered, for a scheduler that keeps its own queues."""
+
+    call = "place"
+    request: Request
+    now: float = 0.0  #: seconds
+    near: Placement | None = None
+    idle: bool = False
+    answer: Bind | Preempt | None = None  #: None: it waits
+
+    def answered(self, answer: Bind | Preempt | None) -> Placed:
+        """The same request with its answer."""
+        return replace(self, answer=answer)
+
+
+@dataclass(frozen=True, slots=True)
 class Committed(Call):
     """A decision was carried out."""
 
@@ -87,6 +103,14 @@ class Released(Call):
     """A group that ran has ended."""
 
     call = "release"
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended(Call):
+    """A group that ran gave its leaf cells up, and waits."""
+
+    call = "suspend"
     group: str
 
 
@@ -170,6 +194,8 @@ Event = (
     | Committed
     | Released
     | Cancelled
+    | Placed
+    | Suspended
     | NodeHealth
     | DeviceHealth
     | Recovered

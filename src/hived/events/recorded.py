@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from hived.cluster.cluster import Cluster, as_records, compiled_spec
-from hived.cluster.decisions import Decision
+from hived.cluster.decisions import Bind, Decision, Placement, Preempt
 from hived.cluster.recovery import Reconfiguration, Record
 from hived.cluster.requests import Request
 from hived.errors import InputError
@@ -48,11 +48,20 @@ class RecordedCluster(Cluster):
         decision: Decision = self._recorded(call)
         return decision
 
+    def place(
+        self, request: Request, now: float = 0.0, near: Placement | None = None, idle: bool = False
+    ) -> Bind | Preempt | None:
+        decision: Bind | Preempt | None = self._recorded(journal.Placed(request, now, near, idle))
+        return decision
+
     def commit(self, decision: Decision) -> None:
         self._recorded(journal.Committed(decision))
 
     def release(self, group: str) -> None:
         self._recorded(journal.Released(group))
+
+    def suspend(self, group: str) -> None:
+        self._recorded(journal.Suspended(group))
 
     def cancel(self, group: str) -> None:
         self._recorded(journal.Cancelled(group))
