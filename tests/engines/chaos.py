@@ -31,9 +31,10 @@ from pathlib import Path
 import httpx
 
 from hived import RecordedCluster, replay
+from hived.engines.event import Event
 from hived.engines.local.jobs import Job, spec_from
 from hived.engines.local.marks import MARK
-from hived.engines.local.model import Event, JobState
+from hived.engines.local.model import JobState
 
 VCS = (("a", 4), ("b", 2), ("c", 2))
 

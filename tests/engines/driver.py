@@ -10,10 +10,11 @@ from typing import Any
 
 from hived import CheckedCluster
 from hived.cluster.cluster import Cluster
+from hived.engines.event import Event
 from hived.engines.local.devices import spec_for
 from hived.engines.local.jobs import Job, spec_data, spec_from
 from hived.engines.local.machine import Machine
-from hived.engines.local.model import Event, JobSpec, JobState
+from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.turns import StartTasks, StopTasks, WakeAt
 from hived.engines.places import places
 from hived.engines.usage import Usage

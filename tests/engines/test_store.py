@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from hived import ConflictError
+from hived.engines.event import Event
 from hived.engines.local.jobs import Job
 from hived.engines.local.laststart import last_start
-from hived.engines.local.model import Event, JobState
+from hived.engines.local.model import JobState
 from hived.engines.local.store import MIGRATIONS, Store
 from hived.errors import StorageError
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hived.engines.kubernetes.explaining import tell
 from hived.spec import load_spec
 from hived.spec.compiled import ClusterSpec
 
@@ -38,7 +39,7 @@ def go(walk: Walk, steps: int) -> None:
         walk.go(steps)
     except Exception as error:
         error.add_note("\n".join(walk.world.log[-30:]))
-        error.add_note("\n".join(f"{c.at} {c.kind} {c.gang}: {c.text}" for c in list(walk.world.mind.recent)[-40:]))
+        error.add_note("\n".join(f"{e.at} {e.kind} {e.job}: {tell(e)}" for e in list(walk.world.mind.recent)[-40:]))
         raise
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from hived.cluster.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
 from hived.engines.kubernetes import answering, keys
-from hived.engines.kubernetes.explaining import explain, explain_pod, reasons, shortly
+from hived.engines.kubernetes.explaining import explain, explain_pod, reasons, shortly, tell
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.engines.kubernetes.objects import Owner, Pod
 from hived.engines.kubernetes.standing import created_at
@@ -857,7 +857,7 @@ def test_what_has_become_of_a_nodes_health_is_said() -> None:
     world.set_node(node("n0", cordoned=True))
     world.set_node(node("n1", bad="0,2"))
     world.set_node(node("n0"))
-    said = [change.text for change in world.mind.recent if change.kind == "node"]
+    said = [tell(event) for event in world.mind.recent if event.kind == "node"]
     assert said == [
         "n0 is kept from jobs: it is cordoned",
         "GPUs 0, 2 of n1 are kept from jobs: marked by its annotation hived.io/bad-devices",

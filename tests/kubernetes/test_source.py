@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from hived.cluster.cluster import Cluster
+from hived.engines.event import placement_data
 from hived.engines.kubernetes import keys
 from hived.engines.kubernetes.explaining import reasons
 from hived.engines.kubernetes.gangs import Gang, GangState
@@ -21,9 +22,9 @@ from hived.server import pictures
 from hived.server.dashboard import dashboard_routes
 from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.reading import waiting, why
-from hived.server.kubernetes.source import VIEW, KubernetesSource
-from hived.server.kubernetes.stays import stays
+from hived.server.kubernetes.source import AFTER, VIEW, KubernetesSource
 from hived.server.mapping import chains
+from hived.server.stays import stays
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
@@ -136,10 +137,10 @@ def check_picture(world: World, picture: pictures.Picture) -> None:
 
 def check_stays(gang: Gang, ended: bool) -> None:
     """A life has no gaps and no overlaps, and its last stretch is what the gang does."""
-    life = stays(gang, ended)
+    life = stays(gang.history, AFTER)
     for stay, following in pairwise(life):
         assert stay.end == following.start
-        assert stay.kind != following.kind
+        assert (stay.kind, stay.where) != (following.kind, following.where)
     assert all(stay.end is None or stay.end >= stay.start for stay in life)
     assert all(not stay.where for stay in life if stay.kind == "waiting")
     if ended:
@@ -229,7 +230,7 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
         check_picture(world, whole)
         for gang in world.known.gangs.values():
             check_stays(gang, ended=False)
-            assert source.story(VIEW, gang.name).stays == stays(gang, ended=False)
+            assert source.story(VIEW, gang.name).stays == stays(gang.history, AFTER)
         for gang in world.known.ended.values():
             check_stays(gang, ended=True)
         for gang in waiting(world.known, 1000):
@@ -412,8 +413,8 @@ def test_a_gangs_story_tells_its_life() -> None:
     world.now += 10
     owner = world.come("vision", 4, 2)
     went = next(gang for gang in loans if gang.state is GangState.PREEMPTED)
-    place = stays(went, ended=False)[-1].where
-    assert [(stay.kind, stay.end) for stay in stays(went, ended=False)] == [
+    place = stays(went.history, AFTER)[-1].where
+    assert [(stay.kind, stay.end) for stay in stays(went.history, AFTER)] == [
         ("opportunistic", 1010.0),
         ("stopping", None),
     ]
@@ -443,18 +444,20 @@ def test_a_life_of_which_the_beginning_is_forgotten_still_ends_in_what_is() -> N
     gang = world.runs("vision", 1)
     world.now += 50
     for number in range(300):
-        gang.remember(world.known.note("bound", gang.name, world.now, f"pod {number}"))
-    (stay,) = stays(gang, ended=False)
+        gang.remember(world.known.note("bound", gang.name, world.now, {"pod": f"pod {number}", "node": "a0"}))
+    (stay,) = stays(gang.history, AFTER)
     assert (stay.kind, stay.start, stay.end) == ("guaranteed", 1000.0, None)
 
 
 def test_who_is_downgraded_while_it_has_to_go_still_has_to() -> None:
     world = World()
     gang = world.runs("vision", 1)
-    for kind in ("preempted", "downgraded", "released", "ended"):
+    assert gang.placement is not None
+    on: dict[str, object] = {"placement": placement_data(gang.placement)}
+    for kind, data in (("preempted", on), ("downgraded", on), ("released", {}), ("ended", {})):
         world.now += 10
-        gang.remember(world.known.note(kind, gang.name, world.now, kind))
-    life = [(stay.kind, stay.start, stay.end) for stay in stays(gang, ended=True)]
+        gang.remember(world.known.note(kind, gang.name, world.now, data))
+    life = [(stay.kind, stay.start, stay.end) for stay in stays(gang.history, AFTER)]
     assert life == [
         ("guaranteed", 1000.0, 1010.0),
         ("stopping", 1010.0, 1030.0),
@@ -467,7 +470,7 @@ def test_a_clock_that_is_set_back_makes_no_stretch_of_less_than_nothing() -> Non
     gang = world.come("vision", 4)
     world.now -= 500
     world.end(gang)
-    (stay,) = stays(gang, ended=True)
+    (stay,) = stays(gang.history, AFTER)
     assert (stay.start, stay.end) == (1000.0, 1000.0)
 
 

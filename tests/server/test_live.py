@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from hived.engines.event import Event
 from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.jobs import Job
 from hived.engines.local.machine import Machine
-from hived.engines.local.model import Event, JobState
+from hived.engines.local.model import JobState
 from hived.engines.places import places
 from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.curves import LiveCurves
-from hived.server.live import VIEW, LiveSource
+from hived.server.live import AFTER, VIEW, LiveSource
 from hived.server.stays import stays
 from hived.spec import spec_from_dict
 
@@ -170,9 +171,8 @@ def check_stays(driver: Driver) -> None:
     """Every life is covered without gaps or overlaps, and the last stretch is what the job does."""
     for found in driver.jobs.values():
         own = [event for event in driver.events if event.job == found.id]
-        life = stays(own)
+        life = stays(own, AFTER)
         assert life[0].start == found.submitted_at
-        assert life[0].kind == "waiting"
         for stay, following in zip(life, [*life[1:], None], strict=True):
             if following is not None:
                 assert stay.end == following.start
@@ -235,7 +235,7 @@ def test_who_is_downgraded_while_it_is_stopped_is_still_being_stopped() -> None:
 
 def test_a_clock_that_is_set_back_makes_no_stretch_of_less_than_nothing() -> None:
     events = [Event(1, 100.0, "submitted", 1, {}), Event(2, 50.0, "cancelled", 1, {})]
-    (stay,) = stays(events)
+    (stay,) = stays(events, AFTER)
     assert (stay.start, stay.end) == (100.0, 100.0)
 
 

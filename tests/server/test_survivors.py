@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hived.engines.event import Event
 from hived.engines.local.devices import spec_for
 from hived.engines.local.engine import Engine
-from hived.engines.local.model import Event, JobState
+from hived.engines.local.model import JobState
 from hived.server import pictures, schema
 from hived.server.curves import LiveCurves
 from hived.server.live import VIEW, LiveSource

@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from hived.cluster import check_feasible
+from hived.engines.event import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.laststart import Shares, last_start
-from hived.engines.local.model import Event
 from hived.engines.local.store import Store
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, StorageError

@@ -8,22 +8,35 @@ from collections.abc import Iterable
 
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.states import LeafState
+from hived.engines.event import Event, after
 from hived.engines.local import telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.jobs import Job
-from hived.engines.local.model import Event, JobState
+from hived.engines.local.model import JobState
 from hived.engines.places import Place
 from hived.errors import NotFoundError, RequestError
 
-from . import pictures
+from . import pictures, stays
 from .curves import LiveCurves
-from .mapping import Held, Map, after, chains, in_turn, kept_idle, usage, virtual_clusters
-from .stays import stays
+from .mapping import Held, Map, chains, in_turn, kept_idle, usage, virtual_clusters
 
 VIEW = "live"
 #: how much of the queue is shown
 _SHOWN = 200
+#: what a job does after an event, beside what those of any engine do
+AFTER: dict[str, stays.Doing | None] = {
+    **stays.AFTER,
+    "submitted": "waiting",
+    "started": "placed",
+    "stopping": "stopping",
+    "preempted": "waiting",
+    "retrying": "backoff",
+    "queued": "waiting",
+    "succeeded": None,
+    "failed": None,
+    "cancelled": None,
+}
 #: events that are read at a time
 _PAGE = 10_000
 #: events that change more than the job they are about
@@ -144,7 +157,7 @@ class LiveSource:
             state=found.state.value,
             command=" ".join(found.spec.command),
             explanation=explain(self._engine.machine, found, at),
-            stays=stays(events),
+            stays=stays.stays(events, AFTER),
             moments=[pictures.Moment(at=event.at, text=telling.tell(event, found.name)) for event in events],
         )
 

@@ -13,11 +13,12 @@ from hived import __version__
 from hived.cluster.decisions import Placement
 from hived.cluster.explaining import MAX_NAMED
 from hived.cluster.reasons import BehindOthers, Reason
+from hived.engines.event import Event
 from hived.engines.local import telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly
 from hived.engines.local.jobs import Job as EngineJob
-from hived.engines.local.model import Event, JobSpec, JobState
+from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.tasks import Stand
 from hived.engines.places import places
 from hived.errors import RequestError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Reversible, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
@@ -18,13 +18,6 @@ from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 
 from . import pictures
 
-
-class _HasNumber(Protocol):
-    @property
-    def seq(self) -> int: ...
-
-
-Numbered = TypeVar("Numbered", bound=_HasNumber)
 Member = TypeVar("Member", bound=InLine)
 
 
@@ -256,16 +249,6 @@ def in_turn(lines: Lines[Member], most: int) -> list[Member]:
         found += [line[rank] for line in left]
         rank += 1
     return found[:most]
-
-
-def after(recent: Reversible[Numbered], seq: int) -> list[Numbered]:
-    """What came after number ``seq``, of what is numbered upward. O(how many)."""
-    found: list[Numbered] = []
-    for event in reversed(recent):
-        if event.seq <= seq:
-            break
-        found.append(event)
-    return found[::-1]
 
 
 def runs(leaves: list[int]) -> list[tuple[int, int]]:

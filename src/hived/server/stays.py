@@ -2,63 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
-from hived.engines.local.model import Event
+from hived.engines.event import Event
 
 from .pictures import Stay
 
 _Kind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "stopping", "backoff"]
+#: what a job does after an event; placed: guaranteed or opportunistic, as its placement says
+Doing = Literal["waiting", "reserved", "placed", "stopping", "backoff"]
 
-#: what a job does after an event; None: nothing more
-_AFTER: dict[str, _Kind | None] = {
-    "submitted": "waiting",
+#: events that put a job that has GPUs under other cells, or none
+_ELSEWHERE = ("downgraded", "restored", "rebound")
+#: what a job of any engine does after an event; None: nothing more
+AFTER: dict[str, Doing | None] = {
     "reserved": "reserved",
     "unreserved": "waiting",
-    "stopping": "stopping",
-    "preempted": "waiting",
-    "retrying": "backoff",
-    "queued": "waiting",
-    "succeeded": None,
-    "failed": None,
-    "cancelled": None,
+    **dict.fromkeys(_ELSEWHERE, "placed"),
 }
 
 
-def stays(events: Sequence[Event]) -> list[Stay]:
-    """Stretch by stretch; the last one without an end, while the job has none.
+def stays(events: Iterable[Event], after: Mapping[str, Doing | None]) -> list[Stay]:
+    """Stretch by stretch; the last one without an end, while the job has none. What lasted no time is left out.
 
-    Where the clock was set back between two events, the later one counts as of the same moment.
+    ``after``: see :data:`AFTER`; events of other kinds say nothing of that. Where the clock was set back between two
+    events, the later one counts as of the same moment.
     """
-    found: list[Stay] = []
-    now: tuple[float, _Kind, str] | None = None
-    where = ""
+    starts: list[tuple[float, _Kind | None, str]] = []
     at = float("-inf")
     for event in events:
         at = max(at, event.at)
-        data: Mapping[str, Any] = event.data
-        if event.kind in ("started", "downgraded", "restored", "rebound"):
-            kind: _Kind | None = "guaranteed" if data["placement"]["levels"] else "opportunistic"
-            if now is not None and now[1] == "stopping":
-                kind = "stopping"
-            where = placed(data["placement"])
-        elif event.kind in _AFTER:
-            kind = _AFTER[event.kind]
-            where = where if kind == "stopping" else placed(data["placement"]) if kind == "reserved" else ""
-        else:
+        if event.kind not in after:
             continue
-        if now is not None and (kind, where) != now[1:]:
-            found.append(Stay(start=now[0], end=at, kind=now[1], where=now[2]))
-        if kind is None:
-            now = None
-        elif now is None or (kind, where) != now[1:]:
-            now = (at, kind, where)
-    if now is not None:
-        found.append(Stay(start=now[0], end=None, kind=now[1], where=now[2]))
-    return found
-
-
-def placed(placement: Mapping[str, Any]) -> str:
-    """``node:0,1;node2:3``."""
-    return ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in placement["pods"])
+        now = starts[-1] if starts else (at, None, "")
+        doing, placement = after[event.kind], event.data.get("placement")
+        where = now[2] if doing == "stopping" else ""
+        if placement is not None:
+            where = ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in placement["pods"])
+        kind: _Kind | None
+        if now[1] == "stopping" and event.kind in _ELSEWHERE:
+            kind = "stopping"  # it still has to
+        elif doing == "placed":
+            kind = "guaranteed" if placement is not None and placement["levels"] else "opportunistic"
+        else:
+            kind = doing
+        if starts and kind is not None and now[0] == at:
+            starts.pop()
+        if not starts or starts[-1][1:] != (kind, where):
+            starts.append((at, kind, where))
+    ends = [start for start, _, _ in starts[1:]] + [None]
+    return [
+        Stay(start=start, end=end, kind=kind, where=where)
+        for (start, kind, where), end in zip(starts, ends, strict=True)
+        if kind is not None
+    ]

@@ -175,9 +175,8 @@ def _founded(mind: MindState, found: Found, placement: Placement, kept: list[Pod
         if entry is not None:
             entry.gang, entry.ask, entry.bound, entry.binding, entry.place = gang, found.ask, True, False, place
             gang.pods[entry.uid] = entry
-    kind = "guaranteed" if core.guaranteed else "opportunistic"
     since = min((bound_at(entry.pod) for entry in gang.pods.values()), default=at)
-    mind.becomes(gang, GangEvent.PLACED, core, min(at, since or at), f"{kind}; it runs already")
+    mind.becomes(gang, GangEvent.PLACED, core, min(at, since or at), {"adopted": True})
     gang.waited_since = None
     if gang.name in mind.to_bind:
         mind.to_bind[gang.name] = at

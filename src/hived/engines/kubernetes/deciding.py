@@ -79,7 +79,7 @@ class Decider(MindState):
             return Wait(gang.name, gang.reasons)
         self.cluster.commit(decision)
         if had is not None and isinstance(decision, Preempt):
-            self.becomes(gang, GangEvent.UNRESERVED, None, at, "other GPUs are reserved for it by now")
+            self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "other GPUs are reserved for it by now"})
         for name in decision.overtaken:
             self.unreserve(self.gangs[name], f"{gang.name}, of a higher priority, took it", at)
         for name in decision.downgraded:
@@ -88,8 +88,7 @@ class Decider(MindState):
             self.lines.of(gang).remove(gang)
             gang.in_line = False
         if isinstance(decision, Preempt):
-            victims = ", ".join(decision.victims)
-            self.becomes(gang, GangEvent.RESERVED, decision.placement, at, f"waits for {victims} to go")
+            self.becomes(gang, GangEvent.RESERVED, decision.placement, at, {"victims": list(decision.victims)})
             self._preempt(gang, [self.gangs[name] for name in decision.victims], at)
         else:
             self._place(gang, decision.placement, at)
@@ -100,9 +99,7 @@ class Decider(MindState):
 
     def _place(self, gang: Gang, placement: Placement, at: float) -> None:
         """``gang`` has its GPUs: its pods get their places, and kube-scheduler hears of those that it gave up."""
-        kind = "guaranteed" if placement.guaranteed else "opportunistic"
-        nodes = ", ".join(dict.fromkeys(pod.node for pod in placement.pods))
-        self.becomes(gang, GangEvent.PLACED, placement, at, f"{kind}, on {nodes}")
+        self.becomes(gang, GangEvent.PLACED, placement, at, {"adopted": False})
         for entry in in_rank_order(gang.pods.values()):
             self.give_slot(entry, gang, at)
 
@@ -115,7 +112,7 @@ class Decider(MindState):
             victim.evict_at, victim.evict_from = at + self.evict_after, None
             victim.displaced_by = gang.name, gang.vc, gang.priority
             why = f"preempted by {gang.name} of {gang.vc}"
-            self.becomes(victim, GangEvent.PREEMPTED, victim.placement, at, why)
+            self.becomes(victim, GangEvent.PREEMPTED, victim.placement, at, {"why": why})
             takes = "what its VC reserved" if gang.vc != victim.vc else "it by its higher priority"
             for entry in victim.pods.values():
                 if entry.holds:

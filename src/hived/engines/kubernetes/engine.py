@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from hived.cluster.cluster import Cluster
+from hived.engines.event import after
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
 from hived.events.recorded import RecordedCluster
 from hived.scheduling import YarnCS
@@ -29,8 +30,9 @@ from .asking import may_concern
 from .binding import PodBinder
 from .counts import Counts
 from .errors import AskError
+from .explaining import tell
 from .feeding import Feed, Sized
-from .gangs import Change, GangState
+from .gangs import GangState
 from .leading import Leader
 from .mind import PATIENCE_S, Mind
 from .objects import Node, Pod
@@ -354,8 +356,8 @@ class Engine:
                 self._writer.carry_out(instruction)
         if mind.seq != self._logged:
             self._check(mind)
-            for change in _after(mind, self._logged):
-                _log.info("%s", change.text, extra={"fields": {"kind": change.kind, "group": change.gang}})
+            for event in after(mind.recent, self._logged):
+                _log.info("%s", tell(event), extra={"fields": {"kind": event.kind, "group": event.job or ""}})
             self._logged = mind.seq
             self._wake_watchers()
 
@@ -389,13 +391,3 @@ class Engine:
     def _evict_failed(self, uid: str) -> None:
         if self.mind is not None:
             self.mind.evict_failed(uid, self.clock())
-
-
-def _after(mind: Mind, seq: int) -> list[Change]:
-    """Changes after number ``seq``. O(how many)."""
-    found: list[Change] = []
-    for change in reversed(mind.recent):
-        if change.seq <= seq:
-            break
-        found.append(change)
-    return found[::-1]

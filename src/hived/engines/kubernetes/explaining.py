@@ -16,6 +16,7 @@ from hived.cluster.reasons import (
     ReasonKind,
     WaitingForPreemption,
 )
+from hived.engines.event import Event
 from hived.words import counted, duration, plural
 
 from . import keys
@@ -131,6 +132,31 @@ def explain(mind: MindState, gang: Gang, at: float | None) -> str:
     since = "" if at is None else f", for {duration(at - gang.since)} now"
     lines = [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:"]
     return "\n".join([*lines, *(f"- {line}" for line in shortly(mind, gang))])
+
+
+def tell(event: Event) -> str:
+    """An event in words."""
+    data = event.data
+    match event.kind:
+        case "waiting":
+            return f"{counted(data['gpus'], 'GPU')} of {data['vc']}, for {counted(data['pods'], 'pod')}"
+        case "bound":
+            return f"{data['pod']} is on {data['node'] or 'its node'}"
+        case "reserved":
+            return f"waits for {', '.join(data['victims'])} to go"
+        case "placed":
+            kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
+            if data["adopted"]:
+                return f"{kind}; it runs already"
+            return f"{kind}, on {', '.join(dict.fromkeys(node for node, _ in data['placement']['pods']))}"
+        case "node":
+            more = data["all"] - len(data["nodes"])
+            return "; ".join(data["nodes"]) + (f"; and {more} more nodes have changed" if more else "")
+        case "spec":
+            return f"a new spec: {data['kept']} groups as before, {data['changed']} not"
+        case "recovered":
+            return f"{data['groups']} groups, {data['pods']} bound pods"
+    return str(data["why"])
 
 
 def _going(gang: Gang, at: float | None) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member, Request
+from hived.engines.event import Event
 from hived.errors import ensure
 
 from .asking import Ask
 from .errors import AskError
 from .objects import Pod
 
-_REMEMBERED = 200  #: changes of one gang
+_REMEMBERED = 200  #: events of one gang
 
 
 class GangState(StrEnum):
@@ -28,7 +29,7 @@ class GangState(StrEnum):
 
 
 class GangEvent(StrEnum):
-    """What moves a gang from state to state; the kinds of :class:`Change` that have one."""
+    """What moves a gang from state to state; the kinds of :class:`~hived.engines.event.Event` that have one."""
 
     RESERVED = "reserved"  #: a placement is kept for it, and victims have to go
     UNRESERVED = "unreserved"  #: it lost that, or gave it up
@@ -68,18 +69,6 @@ def next_gang_state(state: GangState, event: GangEvent) -> GangState:
     ensure(after is not None, f"a gang that is {state.value} cannot be {event.value}")
     assert after is not None
     return after
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Something that happened: for people who look, and for the dashboard's updates."""
-
-    seq: int
-    at: float  #: seconds since the epoch
-    kind: str  #: as of a :class:`GangEvent`, or of a pod, a node or the spec: waiting, bound, node, spec, ...
-    gang: str  #: "" where it is about none
-    text: str  #: in words
-    by: str = ""  #: the gang that a downgraded one made room for
 
 
 class PodEntry:
@@ -183,7 +172,7 @@ class Gang:
         #: the part of the annotations that its pods share; "" where it has to be made
         self.shared = ""
         #: what happened to it, latest last
-        self.history: list[Change] = []
+        self.history: list[Event] = []
 
     @cached_property
     def gpus(self) -> int:
@@ -234,11 +223,11 @@ class Gang:
         """How many of its pods cannot be bound as they are. O(its pods)."""
         return sum(entry.pod.held_back and not entry.holds for entry in self.pods.values())
 
-    def remember(self, change: Change) -> None:
-        """``change`` happened to it."""
-        self.history.append(change)
+    def remember(self, event: Event) -> None:
+        """``event`` happened to it. Of too many, the latest stay that say where it is, and no pod that was bound."""
+        self.history.append(event)
         if len(self.history) > _REMEMBERED:
-            del self.history[: _REMEMBERED // 2]
+            self.history = [one for one in self.history if one.kind != "bound"][-_REMEMBERED // 2 :]
 
     def __repr__(self) -> str:
         return f"Gang({self.name!r}, {self.state.value})"

@@ -93,7 +93,7 @@ class Mind(Decider):
             self.join(entry, members, at)
         for gang in self.gangs.values():
             self.line_up(gang)
-        self.note("recovered", "", at, f"{len(self.gangs)} groups, {len(bound)} bound pods")
+        self.note("recovered", None, at, {"groups": len(self.gangs), "pods": len(bound)})
 
     def pod_changed(self, pod: Pod, members: tuple[Member, ...] | None, at: float) -> None:
         """A pod is there, like this. ``members``: of its gang, where its owner says so."""
@@ -215,7 +215,7 @@ class Mind(Decider):
         why = dict(report.downgraded) | {
             name: f"devices on {', '.join(nodes)} are no more" for name, nodes in report.lost
         }
-        self.note("spec", "", at, f"a new spec: {len(report.kept)} groups as before, {len(why)} not")
+        self.note("spec", None, at, {"kept": len(report.kept), "changed": len(why)})
         for gang in list(self.gangs.values()):
             gang.shared = ""
             self.stands(gang, why.get(gang.name, "the cluster has a new spec"), at)

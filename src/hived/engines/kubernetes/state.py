@@ -9,21 +9,21 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member
 from hived.cluster.states import GroupState
+from hived.engines.event import Event, placement_data
 from hived.engines.lines import Lines
 from hived.engines.usage import Usage
 from hived.errors import RequestError
-from hived.words import counted
 
 from . import asking, bindinfo
 from .errors import AskError
 from .foreign import ForeignPods
-from .gangs import Change, Gang, GangEvent, GangState, PodEntry, next_gang_state
+from .gangs import Gang, GangEvent, GangState, PodEntry, next_gang_state
 from .nodes import Nodes
 from .objects import Pod
 from .standing import created_at, standing_slots
 from .turns import Annotate, Instruction, Tell, Wake
 
-_RECENT = 20_000  #: changes
+_RECENT = 20_000  #: events
 _ENDED = 1_000  #: gangs that are gone, for people who look
 
 
@@ -62,20 +62,20 @@ class MindState:
         self.nodes = Nodes(cluster)
         #: bound pods with GPUs that HiveD does not decide about
         self.foreign = ForeignPods()
-        #: number of the latest change
+        #: number of the latest event
         self.seq = first_seq
-        self.recent: deque[Change] = deque(maxlen=_RECENT)
+        self.recent: deque[Event] = deque(maxlen=_RECENT)
         self._number = 0
         self._instructions: list[Instruction] = []
 
     # -- what is told ---------------------------------------------------------------------------------------------
 
-    def note(self, kind: str, gang: str, at: float, text: str, by: str = "") -> Change:
+    def note(self, kind: str, gang: str | None, at: float, data: dict[str, object]) -> Event:
         """Something happened."""
         self.seq += 1
-        change = Change(self.seq, at, kind, gang, text, by)
-        self.recent.append(change)
-        return change
+        event = Event(self.seq, at, kind, gang, data)
+        self.recent.append(event)
+        return event
 
     def instruct(self, instruction: Instruction) -> None:
         """Have something done."""
@@ -132,8 +132,7 @@ class MindState:
         since = min(at, submitted_at or at)  # the service may be younger than its pods
         gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since)
         self.usage.add(gang)
-        text = f"{counted(gang.gpus, 'GPU')} of {ask.vc}, for {counted(ask.size, 'pod')}"
-        gang.remember(self.note("waiting", gang.name, since, text))
+        gang.remember(self.note("waiting", gang.name, since, {"vc": ask.vc, "gpus": gang.gpus, "pods": ask.size}))
         return gang
 
     def refuse(self, entry: PodEntry, error: AskError) -> None:
@@ -222,7 +221,7 @@ class MindState:
         gang = entry.gang
         assert gang is not None
         gang.waited_since = None
-        gang.remember(self.note("bound", gang.name, at, f"{entry.key} is on {entry.pod.spec.node_name or 'its node'}"))
+        gang.remember(self.note("bound", gang.name, at, {"pod": entry.key, "node": entry.pod.spec.node_name}))
         self.foreign.moved(gang.placement)
         self._see_who_can_go(gang, at)
 
@@ -256,9 +255,9 @@ class MindState:
     # -- gangs change ---------------------------------------------------------------------------------------------
 
     def becomes(
-        self, gang: Gang, event: GangEvent, placement: Placement | None, at: float, text: str, by: str = ""
+        self, gang: Gang, event: GangEvent, placement: Placement | None, at: float, data: dict[str, object]
     ) -> None:
-        """The one place where a gang changes, and what is counted with it; ``by``: see :class:`Change`."""
+        """The one place where a gang changes, and what is counted with it."""
         state = next_gang_state(gang.state, event)
         self.usage.remove(gang)
         held = gang.holds
@@ -287,7 +286,9 @@ class MindState:
             gang.preempted_by = None
         self._see_who_can_go(gang, at)
         self.usage.add(gang)
-        gang.remember(self.note(event.value, gang.name, at, text, by))
+        if placement is not None:
+            data["placement"] = placement_data(placement)
+        gang.remember(self.note(event.value, gang.name, at, data))
 
     def line_up(self, gang: Gang) -> None:
         """It waits for its turn, once kube-scheduler has asked for it and all its pods are there."""
@@ -320,14 +321,14 @@ class MindState:
     def unplace(self, gang: Gang, at: float, why: str) -> None:
         """No pod of it is on a node, and it gives its GPUs back. It does not line up by itself."""
         self.cluster.release(gang.name)
-        self.becomes(gang, GangEvent.RELEASED, None, at, why)
+        self.becomes(gang, GangEvent.RELEASED, None, at, {"why": why})
         for entry in gang.pods.values():
             entry.waited = True  # kube-scheduler may have been told a node that is not its own any more
         self.lines.freed(gang.vc)
 
     def unreserve(self, gang: Gang, why: str, at: float) -> None:
         """The core has taken its reservation away; it waits again."""
-        self.becomes(gang, GangEvent.UNRESERVED, None, at, f"it had GPUs reserved: {why}")
+        self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": f"it had GPUs reserved: {why}"})
         self.line_up(gang)
         self.others_are_spared(at)
 
@@ -343,7 +344,7 @@ class MindState:
         self.cluster.cancel(gang.name)
         if gang.state is GangState.RESERVED:
             self.lines.freed(gang.vc)
-            self.becomes(gang, GangEvent.UNRESERVED, None, at, "it gave up what was reserved for it")
+            self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "it gave up what was reserved for it"})
             self.others_are_spared(at)
 
     def end(self, gang: Gang, at: float) -> None:
@@ -361,7 +362,7 @@ class MindState:
         self.evicting.pop(gang.name, None)
         self.to_bind.pop(gang.name, None)
         self.unheard.pop(gang.name, None)
-        gang.remember(self.note("ended", gang.name, at, "its last pod is gone"))
+        gang.remember(self.note("ended", gang.name, at, {"why": "its last pod is gone"}))
         self.ended[gang.name] = gang
         self.ended.move_to_end(gang.name)
         if len(self.ended) > _ENDED:
@@ -369,8 +370,11 @@ class MindState:
         for uid in [uid for uid, name in self.outside.items() if name == gang.name]:
             self.join(self.pods[uid], self.pods[uid].members, at)
 
-    def stands(self, gang: Gang, why: str, at: float, by: str = "") -> None:
-        """Take over how the core has it now, where that is news; its pods are told by their annotations."""
+    def stands(self, gang: Gang, why: str, at: float, by: str | None = None) -> None:
+        """Take over how the core has it now, where that is news; its pods are told by their annotations.
+
+        ``by``: the gang that it made room for.
+        """
         core = self.cluster.group(gang.name) if gang.holds else None
         before = gang.placement
         if core is None or core.placement is None or before is None or core.placement == before:
@@ -384,7 +388,7 @@ class MindState:
             places = {uid: slot for slot, uid in enumerate(gang.slots)}
             for entry in gang.pods.values():
                 entry.slot = places.get(entry.uid)
-        self.becomes(gang, kind, core.placement, at, why, by)
+        self.becomes(gang, kind, core.placement, at, {"why": why, "by": by})
         if core.placement.gpus == gang.widest:  # else they would forget what a later spec may have again
             self.annotate(gang)
         if gang.state is not GangState.PLACED:
@@ -413,7 +417,7 @@ class MindState:
                 if gang.preempted_by is None or gang.preempted_by.name not in wanted_by:
                     gang.preempted_by = self.gangs[wanted_by[0]]
                 continue
-            self.becomes(gang, GangEvent.SPARED, gang.placement, at, "nobody wants its GPUs any more")
+            self.becomes(gang, GangEvent.SPARED, gang.placement, at, {"why": "nobody wants its GPUs any more"})
             for entry in gang.pods.values():
                 entry.evicted = False  # if that was not done yet, it is not done any more
                 if entry.holds and not entry.terminating:
@@ -437,8 +441,7 @@ class MindState:
         """Tell the core what is new of nodes; what that changes may let others go."""
         news = self.nodes.apply()
         if news:
-            more = f"; and {len(news) - 8} more nodes have changed" if len(news) > 8 else ""
-            self.note("node", "", at, "; ".join(map(self.nodes.situation, news[:8])) + more)
+            self.note("node", None, at, {"nodes": [self.nodes.situation(name) for name in news[:8]], "all": len(news)})
             self.lost_reservations("hardware under it turned bad", at)
             for gang in [gang for node in news for gang in self.gangs_on(node)]:
                 self.flee(gang, at)

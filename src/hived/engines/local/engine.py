@@ -27,6 +27,7 @@ from hived.cluster.looking import PlanAnswer
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
+from hived.engines.event import Event
 from hived.engines.places import places
 from hived.errors import (
     ConflictError,
@@ -48,7 +49,7 @@ from .environment import free_port, task_environment
 from .jobs import Job
 from .laststart import LastStart, Shares, last_start, renamed, same, the_node
 from .machine import Machine
-from .model import Event, JobSpec, JobState
+from .model import JobSpec, JobState
 from .store import Store
 from .supervisor import world
 from .tasks import Ending, Task, Work

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
-from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member, Request
+from hived.engines.event import Event, placement_data, placement_from
 
 from .lifecycle import JobEvent, next_job_state
-from .model import Event, JobSpec, JobState
+from .model import JobSpec, JobState
 
 #: programs that run the one named after them
 _INTERPRETERS = ("python", "bash", "sh", "zsh", "torchrun", "env", "nice", "uv")
@@ -192,18 +193,6 @@ def _code(data: Mapping[str, object]) -> int | None:
 def _names(names: object) -> str:
     listed = [str(name) for name in names] if isinstance(names, list | tuple) else []
     return f"{', '.join(listed)} {'is' if len(listed) == 1 else 'are'}"
-
-
-def placement_data(placement: Placement) -> dict[str, object]:
-    """A placement as plain data."""
-    pods = [[pod.node, list(pod.leaf_cells)] for pod in placement.pods]
-    return {"chain": placement.chain, "pods": pods, "levels": list(placement.reserved_levels)}
-
-
-def placement_from(plain: Any) -> Placement:
-    """The placement that :func:`placement_data` made this of."""
-    pods = tuple(PodPlacement(node, tuple(devices)) for node, devices in plain["pods"])
-    return Placement(plain["chain"], pods, tuple(plain["levels"]))
 
 
 def spec_data(spec: JobSpec) -> dict[str, Any]:

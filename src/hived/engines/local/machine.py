@@ -19,6 +19,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, PodPlacement, Preempt, Wait
 from hived.cluster.recovery import Reconfiguration, Record
 from hived.cluster.states import GroupState
+from hived.engines.event import Event, placement_data
 from hived.engines.lines import Lines
 from hived.engines.places import Place
 from hived.engines.usage import Usage
@@ -28,9 +29,9 @@ from hived.spec.compiled import ClusterSpec
 
 from .ending import Outcome, outcome
 from .health import Health
-from .jobs import Job, placement_data
+from .jobs import Job
 from .lifecycle import JobEvent
-from .model import Event, JobSpec, JobState
+from .model import JobSpec, JobState
 from .turns import Instruction, StartTasks, StopTasks, Turn, WakeAt
 
 

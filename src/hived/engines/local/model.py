@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from hived.cluster.requests import OPPORTUNISTIC
 
@@ -55,14 +54,3 @@ class JobSpec:
     def opportunistic(self) -> bool:
         """Whether it asks for what others leave idle."""
         return self.priority == OPPORTUNISTIC
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened: to a job, to a device, or to the engine."""
-
-    seq: int  #: rank among all events, from 1, without gaps
-    at: float  #: seconds since the epoch
-    kind: str
-    job: int | None = None
-    data: dict[str, Any] = field(default_factory=dict)  #: what the kind says it has; plain JSON

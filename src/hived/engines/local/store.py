@@ -21,10 +21,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hived.engines.event import Event
 from hived.errors import ConflictError, StorageError
 
 from .jobs import Job, spec_data, spec_from
-from .model import Event, JobState
+from .model import JobState
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;

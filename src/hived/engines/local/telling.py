@@ -7,10 +7,10 @@ from typing import Any
 
 from hived.cluster.explaining import say
 from hived.cluster.reasons import Reason
+from hived.engines.event import Event
 from hived.words import counted, duration
 
 from .jobs import Job
-from .model import Event
 
 
 def tell(event: Event, job: str = "") -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hived.engines.event import Event
+
 from .jobs import Job
-from .model import Event
 
 
 @dataclass(frozen=True, slots=True)

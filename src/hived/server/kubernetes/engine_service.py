@@ -10,7 +10,7 @@ from typing import Any
 from hived import __version__
 from hived.cluster.cluster import Cluster
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.explaining import WhyNot, explain, explain_pod, reasons, shortly
+from hived.engines.kubernetes.explaining import WhyNot, explain, explain_pod, reasons, shortly, tell
 from hived.engines.kubernetes.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs import Gang, GangState, PodEntry
 from hived.engines.kubernetes.mind import Mind
@@ -163,7 +163,7 @@ class EngineService:
             ended = mind.ended.get(ref) or mind.ended.get(f"default/{ref}")
             if ended is None:
                 raise _unknown(ref)
-            lines = [f"{ref} has ended:", *(f"- {change.text}" for change in ended.history[-5:])]
+            lines = [f"{ref} has ended:", *(f"- {tell(event)}" for event in ended.history[-5:])]
             return schema.GroupExplanation(group=ref, pod="", text="\n".join(lines), reasons=[])
         return schema.GroupExplanation(
             group=gang.name,
@@ -223,12 +223,11 @@ class EngineService:
     def lazy_preemption(self, group: str) -> tuple[str, str] | None:
         """Who made a group opportunistic by a lazy preemption, and when: RFC 3339."""
         gang = self._engine.decides().gangs.get(group)
-        for change in reversed(gang.history) if gang is not None else ():
-            if change.kind == "restored":
+        for event in reversed(gang.history) if gang is not None else ():
+            if event.kind == "restored":
                 return None
-            if change.kind == "downgraded" and change.by:
-                when = datetime.fromtimestamp(change.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                return change.by, when
+            if event.kind == "downgraded" and event.data["by"] is not None:
+                return event.data["by"], datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return None
 
     # -- parts ----------------------------------------------------------------------------------------------------

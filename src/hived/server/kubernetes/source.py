@@ -7,23 +7,33 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hived.cluster.decisions import PodPlacement
+from hived.engines.event import after
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.explaining import explain, shortly
+from hived.engines.kubernetes.explaining import explain, shortly, tell
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.engines.kubernetes.state import MindState
 from hived.engines.places import Place
 from hived.errors import NotFoundError
-from hived.server import pictures
+from hived.server import pictures, stays
 from hived.server.curves import LiveCurves
-from hived.server.mapping import Held, Map, after, chains, kept_idle, usage, virtual_clusters
+from hived.server.mapping import Held, Map, chains, kept_idle, usage, virtual_clusters
 from hived.spec.compiled import ClusterSpec
 
 from .reading import waiting
-from .stays import stays
 
 VIEW = "live"
 #: how much of the queue is shown
 _SHOWN = 200
+#: what a gang does after an event, beside what jobs of any engine do
+AFTER: dict[str, stays.Doing | None] = {
+    **stays.AFTER,
+    "waiting": "waiting",
+    "placed": "placed",
+    "preempted": "stopping",
+    "spared": "placed",
+    "released": "waiting",
+    "ended": None,
+}
 #: changes after which nothing of an earlier picture can be relied on
 _ANEW = frozenset({"spec", "recovered"})
 
@@ -87,11 +97,11 @@ class KubernetesSource:
         if since > mind.recent[-1].seq or since + 1 < mind.recent[0].seq:
             return None
         new = after(mind.recent, since)
-        if any(change.kind in _ANEW for change in new):
+        if any(event.kind in _ANEW for event in new):
             return None
-        touched = {change.gang: mind.gangs.get(change.gang) for change in new if change.gang}
+        touched = {event.job: mind.gangs.get(event.job) for event in new if event.job is not None}
         totals, queued = self._totals(mind), self._waiting(mind)
-        hardware = any(change.kind == "node" for change in new)
+        hardware = any(event.kind == "node" for event in new)
         at = self._engine.clock()
         return pictures.Update(
             seq=self._first + mind.recent[-1].seq,
@@ -147,9 +157,9 @@ class KubernetesSource:
             priority=gang.priority,
             state="ended" if ended else gang.state.value,
             command="",
-            explanation=gang.history[-1].text if ended and gang.history else "" if ended else explain(mind, gang, at),
-            stays=stays(gang, ended),
-            moments=[pictures.Moment(at=change.at, text=change.text) for change in gang.history],
+            explanation=tell(gang.history[-1]) if ended and gang.history else "" if ended else explain(mind, gang, at),
+            stays=stays.stays(gang.history, AFTER),
+            moments=[pictures.Moment(at=event.at, text=tell(event)) for event in gang.history],
         )
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
@@ -171,7 +181,7 @@ class KubernetesSource:
                     priority=gang.priority,
                     state="ended",
                     at=gang.history[-1].at if gang.history else gang.since,
-                    why=gang.history[-1].text if gang.history else "",
+                    why=tell(gang.history[-1]) if gang.history else "",
                 )
                 for gang in ended[offset : offset + limit]
             ],
