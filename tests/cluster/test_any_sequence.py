@@ -354,7 +354,7 @@ class SharingMachine(RuleBasedStateMachine):
             report = self.cluster.recover(reversed(records))
         assert (report.lost, report.downgraded, report.cancelled) == ((), (), ())
         after = self.cluster.records()
-        assert [(name, placement.pods) for name, _, placement in after] == [(n, p.pods) for n, _, p in records]
+        assert [(r.group, r.placement.pods) for r in after] == [(r.group, r.placement.pods) for r in records]
         if not respecified:
             assert after == records
 

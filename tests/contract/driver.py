@@ -86,6 +86,8 @@ class Driver:
         self.running: dict[str, Run] = {}
         self.preempting: dict[str, Reservation] = {}
         self.bad: set[Device] = set()
+        #: the jobs on allocations to which others have come, or that the first has left; suspended ones too
+        self.jobs: dict[str, list[str]] = {}
         self.now = 0.0
         self._asked: dict[str, Request] = {}
 
@@ -205,6 +207,7 @@ class Driver:
         """These groups end."""
         for name in names:
             self.cluster.release(name)
+            self.jobs.pop(name, None)
             self._gone(name)
             self.check()
 
@@ -218,6 +221,27 @@ class Driver:
         assert [reason.group for reason in now.reasons[1:] if isinstance(reason, PreemptedBy)] == [*before.preempted_by]
         self.check()
 
+    def join(self, name: str, job: str) -> None:
+        """One job more on an allocation."""
+        self.cluster.join(name, job)
+        self.jobs.setdefault(name, [name]).append(job)
+        self.check()
+
+    def leave(self, name: str, job: str) -> None:
+        """A job ends; with the last one its allocation does."""
+        self.cluster.leave(name, job)
+        jobs = self.jobs.get(name, [name])
+        jobs.remove(job)
+        if not jobs:
+            self.jobs.pop(name, None)
+            assert name not in self.cluster.groups()
+            self.preempting.pop(name, None)
+            if name in self.running:
+                self._gone(name)
+        elif jobs == [name]:
+            del self.jobs[name]
+        self.check()
+
     def _gone(self, name: str) -> None:
         del self.running[name]
         for reservation in self.preempting.values():
@@ -226,6 +250,7 @@ class Driver:
     def cancel(self, name: str) -> None:
         """A preempting or pending group is withdrawn."""
         self.cluster.cancel(name)
+        self.jobs.pop(name, None)
         self.preempting.pop(name, None)
         self.check()
 
@@ -366,6 +391,7 @@ class Driver:
         for name in known:
             group = self.cluster.group(name)
             assert group.name == name
+            assert list(group.jobs) == self.jobs.get(name, [name])
             if name not in self.running and name not in self.preempting:
                 assert group.state is GroupState.PENDING, f"{name} is {group.state}, and in no book"
         for name, run in self.running.items():
@@ -384,7 +410,8 @@ class Driver:
             assert set(group.victims) & set(self.running) == reservation.victims
             assert group.placement is not None
             assert group.placement.pods == reservation.pods
-        records = {name: (request, placement) for name, request, placement in self.cluster.records()}
+        records = {record.group: (record.request, record.placement) for record in self.cluster.records()}
+        assert all([*record.jobs] == self.jobs.get(record.group, []) for record in self.cluster.records())
         assert list(records) == sorted(records)
         assert {*self.running} <= set(records) <= {*self.running, *self.preempting}
         for name, run in self.running.items():

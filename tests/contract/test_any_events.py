@@ -63,7 +63,8 @@ class Walk:
         events += [(1, self.a_node_turns), (2, self.a_device_turns)] if self.breaks else []
         events += [(3, self.ask_again)] if self.asked else []
         events += [(3, self.commit_late)] if self.open else []
-        events += [(4, self.end), (1, self.restart), (2, self.suspend)] if driver.running else []
+        events += [(4, self.end), (1, self.restart), (2, self.suspend), (3, self.join)] if driver.running else []
+        events += [(3, self.leave)] if driver.jobs else []
         events += [(4, self.end_a_victim), (2, self.give_up)] if driver.preempting else []
         events += [(2, self.reconfigure)] if self.others else []
         return self.random.choices([call for _, call in events], [weight for weight, _ in events])[0]
@@ -177,6 +178,13 @@ class Walk:
             with suppress(RequestError):  # the new spec has no such pinned cell or device type
                 self.driver.start(request)
 
+    def join(self) -> None:
+        self.driver.join(self.some(self.driver.running), f"mate-{self.driver.now}-{len(self.driver.lines)}")
+
+    def leave(self) -> None:
+        name = self.some(self.driver.jobs)
+        self.driver.leave(name, self.some(self.driver.jobs[name]))
+
     def end_a_victim(self) -> None:
         name = self.some(self.driver.preempting)
         reservation = self.driver.preempting[name]
@@ -231,6 +239,7 @@ class Walk:
             fresh.recover(reversed(old.cluster.records()))
             other = Driver(self.spec, fresh)
             other.bad = set(old.bad)
+            other.jobs = {name: jobs for name, jobs in old.jobs.items() if name in old.running}
             other.running = {name: Run(run.request, run.pods, run.downgraded) for name, run in old.running.items()}
             other.check()
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from hived.cluster.decisions import Bind, Placement, PodPlacement, Wait
 from hived.cluster.reasons import BadHardware, VcExhausted
+from hived.cluster.recovery import Record
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
 from hived.events.codec import Opaque, from_line, to_line
@@ -103,9 +104,13 @@ def test_device_indices_pins_weights_and_caps_are_kept() -> None:
             '[{"is":"BadHardware","leaf_cells":2,"nodes":["n1"],"more":0}]}}',
         ),
         (
-            Recovered((("job-7", REQUEST, PLACEMENT),)),
+            Recovered((Record("job-7", REQUEST, PLACEMENT),)),
             '{"is":"Recovered","records":[["job-7",{"group":"job-7","vc":"a","members":[{"pods":2,"leaf_cells":8}]},'
             '{"chain":"RACK","pods":[["n1",[0,1]],["n2",[3]]],"reserved_levels":[4,4]}]]}',
+        ),
+        (
+            Recovered((Record("g", Request("g", "a"), Placement("NODE", ()), ("g", "job-8")),)),
+            '{"is":"Recovered","records":[["g",{"group":"g","vc":"a"},{"chain":"NODE","pods":[]},["g","job-8"]]]}',
         ),
         (
             Refused.of(Released("job-7"), RequestError("group", "no such group")),

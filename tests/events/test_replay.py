@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
 from hived.cluster.reasons import NothingIdle
+from hived.cluster.recovery import Record
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
 from hived.events.codec import from_line, to_line
@@ -118,8 +119,8 @@ class Slots:
     def set_device_health(self, node: str, device: int, healthy: bool) -> None:
         self._done(DeviceHealth(node, device, healthy))
 
-    def recover(self, records: tuple[tuple[str, Request, Placement], ...]) -> None:
-        for group, _, placement in records:
+    def recover(self, records: tuple[Record, ...]) -> None:
+        for group, _, placement, _ in records:
             self.held[group] = tuple(int(pod.node[1:]) for pod in placement.pods)
         self._done(Recovered(records))
 
@@ -136,7 +137,7 @@ def a_day() -> list[str]:
     """The log of a cluster that everything happened to."""
     log: list[str] = []
     cluster = Slots(SPEC, log.append)
-    cluster.recover((("old", asks("old"), Placement("NODE", (PodPlacement("n1", (0,)),), (1,))),))
+    cluster.recover((Record("old", asks("old"), Placement("NODE", (PodPlacement("n1", (0,)),), (1,))),))
     first = cluster.schedule(asks("a"), ("n0", "n1"), 0.1)
     cluster.commit(first)
     cluster.schedule(asks("b"), None, 2)

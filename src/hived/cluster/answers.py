@@ -42,6 +42,9 @@ def admitted(
 
     ``near``: where it ran, and would stay; ``idle``: no opportunistic group is to end for it.
     """
+    if request.group in state.joined:
+        on = state.joined[request.group]
+        raise RequestError("group", f"{request.group!r} is a job on the allocation of {on!r}; use another group name")
     see_bad(state)
     group = Group(request, demand.tenant, now)
     group.near = near

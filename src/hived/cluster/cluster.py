@@ -279,13 +279,17 @@ class Cluster:
 
     def release(self, group: str) -> None:
         """``group`` has ended, or was preempted: its leaf cells are free, or go to who has reserved them."""
-        ended = self._holding(group, "nothing to release")
-        self._preempted.pop(group, None)
-        if ended.preempted_by:
-            self._preempted[group] = self._gone_for(ended)
+        self._end(self._holding(group, "nothing to release"))
+
+    def _end(self, group: Group) -> None:
+        if group.running:
+            self._preempted.pop(group.name, None)
+        if group.preempted_by:
+            self._preempted[group.name] = self._gone_for(group)
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
-        self._state.end(ended)
+        self._state.end(group)
+        self._state.set_jobs(group.name, ())
         self._keep()
 
     def suspend(self, group: str) -> None:
@@ -309,13 +313,53 @@ class Cluster:
         """Withdraw a group that waits or is preempting; what it has reserved goes back to who had it."""
         state = self._settled()
         if isinstance(group, str) and group in state.waiting:
-            state.waiting.pop(group).happens(GroupEvent.END)
+            self._withdraw(group)
             return
         ended = self._holding(group, "nothing to cancel")
         if ended.running:
             raise RequestError("group", f"{group!r} runs; release() ends it")
-        state.end(ended)
+        self._end(ended)
+
+    def _withdraw(self, waiting: str) -> None:
+        self._state.waiting.pop(waiting).happens(GroupEvent.END)
+        self._state.set_jobs(waiting, ())
+
+    # -- jobs on an allocation ----------------------------------------------------------------------------------------
+
+    def join(self, group: str, job: str) -> None:
+        """``job`` runs on the allocation of ``group`` too, and takes no leaf cells for it.
+
+        The first job on an allocation is called like the group; who sees to it that they get on is the caller's affair.
+        Suspended and moved, an allocation keeps its jobs; it ends with the last of them.
+        """
+        held = self._holding(group, "nothing to join")
+        state, jobs = self._state, self._state.jobs.get(group, (group,))
+        if not held.running:
+            raise RequestError("group", f"{group!r} has only reserved; jobs join it once it runs")
+        if not isinstance(job, str) or not job:
+            raise RequestError("job", f"a name, not {job!r}")
+        on = group if job in jobs else state.joined.get(job)
+        if on is not None or (job != group and (job in state.groups or job in state.waiting)):
+            has = "is a group of its own" if on is None else f"is on the allocation of {on!r} already"
+            raise RequestError("job", f"{job!r} {has}; it has to end first there")
+        state.set_jobs(group, (*jobs, job))
         self._keep()
+
+    def leave(self, group: str, job: str) -> None:
+        """``job`` has ended on the allocation of ``group``, which ends with its last one, as if it were released."""
+        state = self._settled()
+        waits = isinstance(group, str) and group in state.waiting
+        held = None if waits else self._holding(group, "nothing to leave")
+        jobs = state.jobs.get(group, (group,))
+        if job not in jobs:
+            raise RequestError("job", f"{job!r} is not on the allocation of {group!r}; there are {', '.join(jobs)}")
+        if len(jobs) > 1:
+            state.set_jobs(group, tuple(other for other in jobs if other != job))
+            self._keep()
+        elif held is None:
+            self._withdraw(group)
+        else:
+            self._end(held)
 
     def _holding(self, name: str, what: str) -> Group:
         """The group of that name that runs or has reserved."""
@@ -356,7 +400,7 @@ class Cluster:
         """Every group that runs: ``(group, request, placement)``, by name. What :meth:`recover` needs. O(groups)."""
         return looking.records(self._settled())
 
-    def recover(self, records: Iterable[Record]) -> Reconfiguration:
+    def recover(self, records: Iterable[Record | tuple[str, Request, Placement]]) -> Reconfiguration:
         """Take over groups that run already, as :meth:`records` gave them or in any other order: the same state.
 
         Under the spec that they started with, all is as it was. Under another, what its VC's cells cannot stand under
@@ -465,11 +509,11 @@ def compiled_spec(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
     return spec_from_dict(dict(spec))
 
 
-def as_records(records: Iterable[Record]) -> tuple[Record, ...]:
+def as_records(records: Iterable[Record | tuple[str, Request, Placement]]) -> tuple[Record, ...]:
     """Records as :meth:`Cluster.recover` reads them. Raises :class:`RequestError`."""
     try:
-        return tuple((group, request, placement) for group, request, placement in records)
-    except (TypeError, ValueError):
+        return tuple(Record(*record) for record in records)
+    except TypeError:
         raise RequestError("records", "expected (group, request, placement) for each group") from None
 
 

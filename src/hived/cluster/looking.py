@@ -38,6 +38,7 @@ class GroupStatus:
     preempted_by: tuple[str, ...]  #: while being preempted: for whom
     reasons: tuple[Reason, ...]  #: while it waits: why
     since: float  #: when it asked (while it waits) or last got its placement, by the caller's clock: seconds
+    jobs: tuple[str, ...]  #: on its allocation, in the order in which they came; the first is called like the group
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ def status(state: State, name: str) -> GroupStatus:
     """A group as it is now. Raises :class:`RequestError` when there is none of that name."""
     _check_name(name)
     group = state.groups.get(name)
+    jobs = state.jobs.get(name, (name,))
     if group is None:
         waiting = state.waiting.get(name)
         if waiting is None:
@@ -108,6 +110,7 @@ def status(state: State, name: str) -> GroupStatus:
             (),
             waiting.reasons,
             waiting.since,
+            jobs,
         )
     victims = tuple(victim.name for victim in group.victims)
     return GroupStatus(
@@ -121,6 +124,7 @@ def status(state: State, name: str) -> GroupStatus:
         tuple(other.name for other in group.preempted_by),
         (WaitingForPreemption(victims),) if victims else (),
         group.since,
+        jobs,
     )
 
 
@@ -140,6 +144,8 @@ def explain(state: State, preempted: Mapping[str, tuple[Reason, ...]], group: st
             lines.append(
                 "- it asked to be guaranteed, and runs on as opportunistic: no cells of its VC stand under it now"
             )
+        if group in state.jobs:
+            lines.append(f"- jobs on its allocation: {', '.join(state.jobs[group])}")
         for by in holds.preempted_by:
             vc = state.tenants[by.tenant]
             lines.append(f"- {say(PreemptedBy(by.name, vc, by.priority, holds.priority, False))}")
@@ -216,7 +222,7 @@ def records(state: State) -> tuple[Record, ...]:
     for name in sorted(groups):
         group = groups[name]
         if group.running and group.placement is not None:
-            found.append((name, group.request, group.placement))
+            found.append(Record(name, group.request, group.placement, state.jobs.get(name, ())))
     return tuple(found)
 
 
@@ -237,7 +243,7 @@ def snapshot(state: State) -> tuple[object, ...]:
     cells = tuple(
         (nodes.hierarchy.spec.name, tuple(sorted(nodes.owners)), tuple(_set_masks(nodes.bad))) for nodes in state.chains
     )
-    return held, waiting, cells, state.safety()
+    return held, waiting, cells, state.safety(), tuple(sorted(state.jobs.items()))
 
 
 def _set_masks(masks: Sequence[int]) -> list[tuple[int, int]]:

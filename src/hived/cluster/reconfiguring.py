@@ -7,7 +7,7 @@ from hived.spec.compiled import ClusterSpec
 from .groups import Group
 from .names import Names
 from .reasons import LostReservation
-from .recovery import Located, Reconfiguration, Report, located, reserved_levels, take_over
+from .recovery import Located, Reconfiguration, Record, Report, located, reserved_levels, take_over
 from .requests import OPPORTUNISTIC
 from .state import State
 
@@ -31,13 +31,14 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
         levels: list[tuple[int, ...]] = []
         if group.request.priority > OPPORTUNISTIC and at.parts and not at.gone:
             levels = _levels(old, new, group, at)
-        record = (group.name, group.request, placement)
+        record = Record(group.name, group.request, placement)
         report.add(take_over(new, record, at, group.since, levels), at, group.guaranteed, levels)
     cancelled = [group for group in old.groups.values() if not group.running]
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
     for group in cancelled:
         new.wait(group.request, (LostReservation(None, None),), group.since)
+    new.jobs, new.joined = old.jobs, old.joined
     _carry_health(old, new, names)
     return new, report.finished(group.name for group in cancelled)
 

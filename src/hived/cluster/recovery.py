@@ -21,8 +21,14 @@ from .requests import OPPORTUNISTIC, Request
 from .state import State
 from .states import GroupEvent, LeafEvent
 
-#: a group that runs: its name, what it asked for, and where it is
-Record = tuple[str, Request, Placement]
+
+class Record(NamedTuple):
+    """A group that runs."""
+
+    group: str  #: its name
+    request: Request
+    placement: Placement
+    jobs: tuple[str, ...] = ()  #: those on its allocation, where they are others than that of its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Located(NamedTuple):
 
 def in_order(records: Iterable[Record]) -> list[Record]:
     """Records in the order in which they are taken: the higher priority first, then by name."""
-    return sorted(records, key=lambda record: (-record[1].priority, record[0]))
+    return sorted(records, key=lambda record: (-record.request.priority, record.group))
 
 
 def located(state: State, names: Names, placement: Placement) -> Located:
@@ -79,12 +85,12 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
     ``levels``: for each pod, at which level its VC may have reserved the cell that it stands in; none: opportunistic.
     The caller has seen to it that nobody else has its leaves. O(tries * pods * levels).
     """
-    name, request, _ = record
+    name, request = record.group, record.request
     state.sequence += 1
     group = Group(request, state.tenant(request.vc), now)
     group.sequence = state.sequence
     group.chain, group.parts = at.chain, at.parts
-    group.origin = record[2] if at.gone else None
+    group.origin = record.placement if at.gone else None
     chain_name = state.chains[at.chain].hierarchy.spec.name
     group.placement = Placement(chain_name, at.pods)
     in_one = len(group.chains) == 1 and len(at.parts) == len(at.pods)
@@ -107,6 +113,7 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
     state.happens(group, GroupEvent.BIND)
     state.waiting.pop(name, None)
     state.groups[name] = group
+    state.set_jobs(name, record.jobs or state.jobs.get(name, ()))
     return group
 
 
@@ -122,7 +129,7 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
     _refuse_two_on_one(state, ordered, places)
     report = Report(state)
     for record, at in zip(ordered, places, strict=True):
-        request, recorded = record[1], record[2].reserved_levels
+        request, recorded = record.request, record.placement.reserved_levels
         levels: list[tuple[int, ...]] = []
         if recorded and not at.gone and request.priority > OPPORTUNISTIC:
             levels = reserved_levels(state, state.tenant(request.vc), at.chain, recorded)
@@ -132,13 +139,15 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
 
 def _check_form(state: State, position: int, record: Record) -> None:
     """Raise :class:`RequestError` for what is no record."""
-    name, request, placement = record
+    name, request, placement, jobs = record
     where = f"records[{position}]"
     if not isinstance(request, Request) or not isinstance(placement, Placement):
         raise RequestError(where, "expected (group, request, placement)")
     state.demands.check_form(request)
     if name != request.group:
         raise RequestError(where, f"its request is of group {request.group!r}, not {name!r}")
+    if not isinstance(jobs, tuple) or not all(isinstance(job, str) and job for job in jobs):
+        raise RequestError(where, f"jobs are names, not {jobs!r}")
     levels = placement.reserved_levels
     try:
         pods = [(node, tuple(devices)) for node, devices in placement.pods]
@@ -159,7 +168,7 @@ def _check_form(state: State, position: int, record: Record) -> None:
 
 def _checked(state: State, names: Names, record: Record) -> Located:
     """Where a record's group is. Raises :class:`RequestError` for a record that no cluster can have written."""
-    name, request, placement = record
+    name, request, placement, _ = record
     where = f"records[{name!r}]"
     if name in state.groups:
         raise RequestError(where, "this group runs already, or is given twice")
@@ -174,10 +183,11 @@ def _refuse_two_on_one(state: State, records: Sequence[Record], places: Sequence
     """No device is used twice, by these groups or by those that run already; and no group is given twice."""
     taken: dict[tuple[int, int], list[tuple[int, str]]] = {}
     seen: set[str] = set()
-    for (name, _, _), at in zip(records, places, strict=True):
-        if name in seen:
-            raise RequestError(f"records[{name!r}]", "this group runs already, or is given twice")
-        seen.add(name)
+    for (name, _, _, jobs), at in zip(records, places, strict=True):
+        of_record = {name, *jobs}
+        if of_record & seen or (jobs and len({*jobs}) < len(jobs)) or of_record & (state.groups.keys() | state.joined):
+            raise RequestError(f"records[{name!r}]", "this group, or a job on it, runs already, or is given twice")
+        seen |= of_record
         for chain, node, mask in at.parts:
             nodes = state.chains[chain]
             others = taken.setdefault((chain, node), [])

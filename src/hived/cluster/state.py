@@ -63,6 +63,10 @@ class State:
         self.groups: dict[str, Group] = {}
         #: groups that wait, by name, in the order in which they first asked
         self.waiting: dict[str, Waiting] = {}
+        #: the jobs on allocations that have others than that of the group's own name
+        self.jobs: dict[str, tuple[str, ...]] = {}
+        #: the group of each such other job
+        self.joined: dict[str, str] = {}
         #: groups that run as opportunistic for the sake of another
         self.displaced: dict[Group, None] = {}
         #: why a demand (with its cap by name) would not fit even if all were free; None where it would
@@ -107,6 +111,14 @@ class State:
         """``event`` moves a group to its next state; :class:`InvariantError` where the table has none."""
         self.undo.note((setattr, group, "state", group.state))
         group.state = next_group_state(group.state, event)
+
+    def set_jobs(self, group: str, jobs: tuple[str, ...]) -> None:
+        """These jobs are on a group's allocation: none once it has ended. O(jobs)."""
+        for job in self.jobs.pop(group, ()):
+            self.joined.pop(job, None)
+        if jobs not in ((), (group,)):
+            self.jobs[group] = jobs
+            self.joined.update((job, group) for job in jobs if job != group)
 
     # -- starting and ending ------------------------------------------------------------------------------------------
 

@@ -22,11 +22,12 @@ from typing_extensions import TypedDict
 
 from hived.cluster.decisions import Decision, Placement, PodPlacement, Wait
 from hived.cluster.reasons import Reason
+from hived.cluster.recovery import Record
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError
 from hived.spec import compiled
 
-from .journal import Committed, Event, Opened, Placed, Reconfigured, Refused, Scheduled
+from .journal import Committed, Event, Opened, Placed, Reconfigured, Recovered, Refused, Scheduled
 
 _DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
@@ -93,6 +94,9 @@ def _events() -> TypeAdapter[Event]:
     names = Annotated[tuple[str, ...], WrapSerializer(lambda names, write: write(tuple(names)))]
     chain = _record(compiled.ChainSpec, node_names=names, device_indices=_PAIRS)
     spec = _record(compiled.ClusterSpec, chains=many[chain, ...], virtual_clusters=many[vc, ...])
+    record: Any = Annotated[
+        Record, WrapSerializer(lambda record, write: write(record) if record.jobs else write(record)[:3])
+    ]
     decision = _one_of(Decision, {Wait: {"reasons": many[_one_of(Reason), ...]}})
     event = _one_of(
         Event,
@@ -101,6 +105,7 @@ def _events() -> TypeAdapter[Event]:
             Scheduled: {"now": number, "decision": decision},
             Placed: {"now": number, "answer": decision | None},
             Committed: {"decision": decision},
+            Recovered: {"records": many[record, ...]},
             Reconfigured: {"spec": spec},
             Refused: {"arguments": Annotated[tuple[Any, ...], AfterValidator(_read), PlainSerializer(_write)]},
         },
@@ -179,7 +184,7 @@ class Opaque:
 _KNOWN: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Request, Member, Placement, PodPlacement, *get_args(Decision), *get_args(Reason)),
+        *(Request, Member, Placement, PodPlacement, Record, *get_args(Decision), *get_args(Reason)),
         *(compiled.ClusterSpec, compiled.ChainSpec, compiled.LevelSpec),
         *(compiled.PinnedCellSpec, compiled.VirtualCellsSpec, compiled.VirtualClusterSpec),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, get_args
 
 from hived.cluster.decisions import Bind, Decision, Placement, Preempt
+from hived.cluster.recovery import Record
 from hived.cluster.requests import Request
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
@@ -115,6 +116,24 @@ class Suspended(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class Joined(Call):
+    """One job more runs on an allocation."""
+
+    call = "join"
+    group: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Call):
+    """A job on an allocation has ended."""
+
+    call = "leave"
+    group: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled(Call):
     """A group that waited was withdrawn."""
 
@@ -143,10 +162,10 @@ class DeviceHealth(Call):
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Call):
-    """Groups that run already were taken over: (group, request, placement)."""
+    """Groups that run already were taken over."""
 
     call = "recover"
-    records: tuple[tuple[str, Request, Placement], ...]
+    records: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +215,8 @@ Event = (
     | Cancelled
     | Placed
     | Suspended
+    | Joined
+    | Left
     | NodeHealth
     | DeviceHealth
     | Recovered

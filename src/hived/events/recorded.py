@@ -63,6 +63,12 @@ class RecordedCluster(Cluster):
     def suspend(self, group: str) -> None:
         self._recorded(journal.Suspended(group))
 
+    def join(self, group: str, job: str) -> None:
+        self._recorded(journal.Joined(group, job))
+
+    def leave(self, group: str, job: str) -> None:
+        self._recorded(journal.Left(group, job))
+
     def cancel(self, group: str) -> None:
         self._recorded(journal.Cancelled(group))
 
@@ -72,7 +78,7 @@ class RecordedCluster(Cluster):
     def set_device_health(self, node: str, device: int, healthy: bool) -> None:
         self._recorded(journal.DeviceHealth(node, device, healthy))
 
-    def recover(self, records: Iterable[Record]) -> Reconfiguration:
+    def recover(self, records: Iterable[Record | tuple[str, Request, Placement]]) -> Reconfiguration:
         report: Reconfiguration = self._recorded(journal.Recovered(as_records(records)))
         return report
 

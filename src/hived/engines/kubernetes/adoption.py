@@ -133,7 +133,7 @@ def _without_conflicts(
 def _recover(mind: MindState, ready: list[tuple[Found, Placement, list[PodEntry | None]]], at: float) -> list[Unknown]:
     """The core takes all of them at once; those that it cannot have are unknown."""
     unknown = []
-    records: list[Record] = [(one.ask.group, one.ask.request(), placement) for one, placement, _ in ready]
+    records = [Record(one.ask.group, one.ask.request(), placement) for one, placement, _ in ready]
     while records:
         try:
             mind.cluster.recover(records)
@@ -158,7 +158,7 @@ def _blamed(error: RequestError, records: Sequence[Record]) -> int:
         key = ast.literal_eval(text[: text.rindex("]")])
     except (ValueError, SyntaxError):
         key = None
-    for number, (name, _, _) in enumerate(records):
+    for number, (name, *_) in enumerate(records):
         if key in (name, number):
             return number
     raise InvariantError(f"what could not be recovered has no name: {error}") from error

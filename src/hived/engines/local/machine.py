@@ -196,7 +196,7 @@ class Machine:
             pods = _without(placement.pods, taken)
             taken |= set(placement.devices())
             cut = placement if pods == placement.pods else replace(placement, pods=pods, reserved_levels=())
-            records.append((job.name, job.request(), cut))
+            records.append(Record(job.name, job.request(), cut))
         return records
 
     def note(self, kind: str, at: float, data: dict[str, object]) -> None:
