@@ -22,7 +22,7 @@ from hived.engines.kubernetes.objects import Condition, Metadata, Node, NodeStat
 from hived.scheduling import YarnCS
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
-from hived.server.kubernetes.source import KubernetesSource
+from hived.server.kubernetes.view import kubernetes_view
 from hived.server.serving import Server
 from hived.spec import spec_from_dict
 
@@ -116,7 +116,7 @@ async def _measure(case: str) -> list[Figure]:
     engine.settle(mind)
     metrics = _Kept(engine)
     server = Server()
-    app = make_kubernetes_app(engine, KubernetesSource(engine, "benchmark"), metrics, token=TOKEN, hosts=())
+    app = make_kubernetes_app(engine, kubernetes_view(engine, "benchmark"), metrics, token=TOKEN, hosts=())
     await server.start(app, listen=("127.0.0.1", 0))
     assert server.port is not None
     client = await asyncio.create_subprocess_exec(

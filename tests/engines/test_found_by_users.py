@@ -13,7 +13,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.jobs import Job
 from hived.engines.local.model import JobState
-from hived.server.live import LiveSource
+from hived.server.local_view import local_view
 
 from .driver import STOPPED, WELL, Driver, job, stands
 from .living import Lives, ended, printed, shell
@@ -118,7 +118,7 @@ def test_one_tenants_queue_does_not_hide_anothers(tmp_path: Path) -> None:
                 engine.submit(shell(vc, "sleep 60", gpus))
         engine.submit(shell("vision", "true", 8, priority=-1, name="loan"))
         await asyncio.sleep(0.05)
-        queue = LiveSource(engine, "here").picture("live").queue
+        queue = local_view(engine, "here").picture("live").queue
         for one in list(engine.machine.jobs.values()):
             engine.cancel(str(one.id))
         return [f"{waiting.vc}{waiting.priority:+d}" for waiting in queue]

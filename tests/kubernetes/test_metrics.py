@@ -23,7 +23,7 @@ from hived.server.kubernetes.metrics import Metrics, metrics_routes
 
 from .minds import World
 from .service import TOKEN
-from .test_source import Asked, looking_at, one_fact
+from .test_view import Asked, looking_at, one_fact
 
 #: name, type and labels, as docs and dashboards have them
 EXPECTED = {

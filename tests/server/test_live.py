@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,17 +16,19 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.jobs import Job
 from hived.engines.local.machine import Machine
 from hived.engines.local.model import JobState
-from hived.engines.places import places
 from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.curves import LiveCurves
-from hived.server.live import AFTER, VIEW, LiveSource
+from hived.server.live import VIEW, DashboardView
+from hived.server.local_view import AFTER, local_view
 from hived.server.stays import stays
 from hived.spec import spec_from_dict
 
 from ..engines.driver import STOPPED, Driver, job
 from ..engines.living import Lives, ended, printed, shell, state
 from ..engines.test_any_facts import one_fact
+from . import looking
+from .looking import applied, in_order
 
 
 class Seen:
@@ -65,133 +67,23 @@ class Seen:
         return [event for event in self.driver.events if event.job == number and event.seq > after][:limit]
 
 
-def looking_at(driver: Driver) -> LiveSource:
-    return LiveSource(Seen(driver), "a machine")  # type: ignore[arg-type]
-
-
-def applied(before: pictures.Picture, update: pictures.Update) -> pictures.Picture:
-    """What a browser makes of an update."""
-    holders = {holder.id: holder for holder in before.holders if holder.id not in update.gone}
-    holders |= {holder.id: holder for holder in update.holders}
-    return pictures.Picture(
-        seq=update.seq,
-        at=update.at,
-        holders=list(holders.values()),
-        bad=before.bad if update.bad is None else update.bad,
-        drained=before.drained if update.drained is None else update.drained,
-        queue=before.queue if update.queue is None else update.queue,
-        queue_total=update.queue_total,
-        usage=update.usage,
-        totals=update.totals,
-    )
-
-
-def in_order(picture: pictures.Picture) -> pictures.Picture:
-    holders = sorted(picture.holders, key=lambda holder: int(holder.id))
-    return picture.model_copy(
-        update={"holders": holders, "bad": sorted(picture.bad), "drained": sorted(picture.drained)}
-    )
-
-
-def devices_of(layout: pictures.Layout, parts: list[pictures.Stretch]) -> set[tuple[str, int]]:
-    """The devices of stretches, by an own way from the layout that a browser has."""
-    chains = layout.views[0].chains
-    found = []
-    for chain, node, first, count in parts:
-        indices = chains[chain].devices.get(node) or range(chains[chain].levels[chains[chain].node_level - 1].gpus)
-        name = chains[chain].nodes[node].removesuffix(" (not in the spec)")
-        found += [(name, list(indices)[leaf]) for leaf in range(first, first + count)]
-    assert len(set(found)) == len(found), "a device is shown twice"
-    return set(found)
+def looking_at(driver: Driver) -> DashboardView[Job]:
+    return local_view(Seen(driver), "a machine")  # type: ignore[arg-type]
 
 
 def check_picture(driver: Driver, picture: pictures.Picture, layout: pictures.Layout) -> None:
-    """Against a naive count over all jobs."""
-    machine = driver.machine
-    everything = set(places(machine.cluster.spec))
-    jobs = [found for found in driver.jobs.values() if not found.state.ended]
-    held: set[tuple[str, int]] = set()
-    kept: set[tuple[str, int]] = set()
-    used: Counter[str] = Counter()
-    borrowed: Counter[str] = Counter()
-    nodes = set()
-    for found in jobs:
-        shown = [holder for holder in picture.holders if holder.id == str(found.id)]
-        assert len(shown) == (found.placement is not None)
-        if found.placement is None:
-            continue
-        own = {(pod.node, device) for pod in found.placement.pods for device in pod.leaf_cells}
-        assert devices_of(layout, shown[0].parts) == own
-        assert len(shown[0].binding) == len(shown[0].parts)
-        assert shown[0].stopping is (found.state is JobState.STOPPING)
-        assert all(bool(text) is found.placement.guaranteed for text in shown[0].binding)
-        if found.state is JobState.RESERVED:
-            assert shown[0].kind == "reserved"
-            kept |= own
-            continue
-        held |= own
-        if found.guaranteed:
-            used[found.spec.vc] += len(own)
-            nodes |= {node for node, _ in own}
-        else:
-            borrowed[found.spec.vc] += len(own)
-        assert shown[0].kind == ("guaranteed" if found.guaranteed else "opportunistic")
-    assert len(picture.holders) == sum(found.placement is not None for found in jobs)
-    shown_at_all = everything | held
-    bad = set(machine.health.bad) & shown_at_all
-    drained = (set(machine.health.drained) & shown_at_all) - bad
-    assert devices_of(layout, picture.bad) == bad
-    assert devices_of(layout, picture.drained) == drained
-    assert picture.totals == pictures.Totals(
-        gpus=len(shown_at_all),
-        guaranteed=sum(used.values()),
-        opportunistic=sum(borrowed.values()),
-        reserved=len((kept - held) & everything),
-        bad=len(bad - held),
-        drained=len(drained - held),
-        fragmentation=len(nodes) / len({node for node, _ in everything}),
-    )
-    totals = picture.totals
-    counted = totals.guaranteed + totals.opportunistic + totals.reserved + totals.bad + totals.drained
-    assert totals.gpus - counted == len(everything - held - kept - bad - drained), "what is idle does not add up"
-    waiting = Counter(found.spec.vc for found in jobs if not found.state.holds)
-    assert picture.queue_total == sum(waiting.values())
-    assert {int(row.id) for row in picture.queue} == {found.id for found in jobs if not found.state.holds}
-    assert all(row.why for row in picture.queue)
-    assert sum(row.used for row in picture.usage) == totals.guaranteed
-    assert sum(row.borrowed for row in picture.usage) == totals.opportunistic
-    for row in picture.usage:
-        assert (row.used, row.borrowed, row.waiting) == (used[row.vc], borrowed[row.vc], waiting[row.vc])
-        assert row.used <= row.reserved or machine.health.bad
-        assert 0 <= row.lent <= max(0, row.reserved - row.used)
-    assert sum(row.lent for row in picture.usage) <= sum(borrowed.values())
+    health, jobs = driver.machine.health, [found for found in driver.jobs.values() if not found.state.ended]
+    spec = driver.machine.cluster.spec
+    looking.check_picture(picture, layout, spec, jobs, set(health.bad), set(health.drained), beyond=True)
 
 
 def check_stays(driver: Driver) -> None:
-    """Every life is covered without gaps or overlaps, and the last stretch is what the job does."""
+    """Every life is covered, from when it was submitted."""
     for found in driver.jobs.values():
-        own = [event for event in driver.events if event.job == found.id]
-        life = stays(own, AFTER)
+        life = stays([event for event in driver.events if event.job == found.id], AFTER)
         assert life[0].start == found.submitted_at
-        for stay, following in zip(life, [*life[1:], None], strict=True):
-            if following is not None:
-                assert stay.end == following.start
-                assert (stay.kind, stay.where) != (following.kind, following.where)
-            assert bool(stay.where) is (stay.kind not in ("waiting", "backoff"))
-        assert life[-1].end == found.ended_at
-        kinds = {
-            JobState.QUEUED: "waiting",
-            JobState.RESERVED: "reserved",
-            JobState.STOPPING: "stopping",
-            JobState.BACKOFF: "backoff",
-            JobState.RUNNING: "guaranteed" if found.guaranteed else "opportunistic",
-        }
-        if not found.state.ended:
-            assert life[-1].kind == kinds[found.state]
-            placed = "" if found.placement is None else ";".join(
-                f"{pod.node}:{','.join(map(str, pod.leaf_cells))}" for pod in found.placement.pods
-            )  # fmt: skip
-            assert life[-1].where == placed
+        assert all(stay.where for stay in life if stay.kind not in ("waiting", "backoff"))
+        looking.check_stays(life, found, found.ended_at)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -369,7 +261,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 
 def test_a_real_engine_is_followed_update_by_update(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
-        source = LiveSource(engine, "here")
+        source = local_view(engine, "here")
         picture = source.picture(VIEW)
         stop = asyncio.Event()
         seen: list[pictures.Picture] = []
@@ -427,7 +319,7 @@ def test_a_picture_is_made_anew_of_what_changed_alone_and_all_who_look_at_one_mo
 
 def test_the_rest_of_the_queue_and_what_has_ended_are_had_part_by_part(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
-        source = LiveSource(engine, "a machine")
+        source = local_view(engine, "a machine")
         over = [engine.submit(shell("vision", "exit 0")), engine.submit(shell("vision", "exit 3"))]
         for one in over:
             await ended(engine, one)

@@ -15,8 +15,9 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.model import JobState
 from hived.server import pictures, schema
 from hived.server.curves import LiveCurves
-from hived.server.live import VIEW, LiveSource
+from hived.server.live import VIEW
 from hived.server.local_service import LocalService
+from hived.server.local_view import local_view
 from hived.spec import spec_from_dict
 
 from ..engines.driver import SHARES, Driver, job
@@ -79,7 +80,7 @@ def test_who_is_further_behind_than_what_is_remembered_has_to_look_anew() -> Non
     driver = Driver()
     for vc in ("vision", "speech", "research"):
         driver.submit(job(vc, 1))
-    source = LiveSource(Forgetful(driver), "a machine")  # type: ignore[arg-type]
+    source = local_view(Forgetful(driver), "a machine")  # type: ignore[arg-type]
     last = len(driver.events)
     assert source.update(VIEW, last - 4) is None
     update = source.update(VIEW, last - 3)
@@ -89,7 +90,7 @@ def test_who_is_further_behind_than_what_is_remembered_has_to_look_anew() -> Non
 
 def test_after_a_new_spec_everything_is_drawn_anew() -> None:
     driver = Driver()
-    source = LiveSource(Seen(driver), "a machine")  # type: ignore[arg-type]
+    source = local_view(Seen(driver), "a machine")  # type: ignore[arg-type]
     before = source.picture(VIEW)
     more = spec_for("node", 16, "GPU", SHARES)
     driver.do(lambda machine: machine.reconfigure(more, driver.now))
@@ -99,7 +100,7 @@ def test_after_a_new_spec_everything_is_drawn_anew() -> None:
 
 def test_gpus_that_nobody_reserved_are_lent_first() -> None:
     driver = Driver(spec_for("node", 8, "GPU", (("vision", 4), ("speech", 2))))
-    source = LiveSource(Seen(driver), "a machine")  # type: ignore[arg-type]
+    source = local_view(Seen(driver), "a machine")  # type: ignore[arg-type]
     driver.submit(job("vision", 2, priority=-1))
     assert [row.lent for row in source.picture(VIEW).usage] == [0, 0]
     driver.submit(job("speech", 3, priority=-1))
@@ -108,7 +109,7 @@ def test_gpus_that_nobody_reserved_are_lent_first() -> None:
 
 def test_the_queue_begins_with_who_waits_for_its_own_gpus() -> None:
     driver = Driver()
-    source = LiveSource(Seen(driver), "a machine")  # type: ignore[arg-type]
+    source = local_view(Seen(driver), "a machine")  # type: ignore[arg-type]
     driver.submit(job("vision", 4))
     borrower, owner = driver.submit(job("research", 8, priority=-1)), driver.submit(job("vision", 4))
     assert [row.id for row in source.picture(VIEW).queue] == [str(owner.id), str(borrower.id)]
@@ -125,7 +126,7 @@ TWO_NODES = {
 
 def test_a_reserved_cell_is_of_the_node_that_it_is_on() -> None:
     driver = Driver(spec_from_dict(TWO_NODES))
-    source = LiveSource(Seen(driver), "a machine")  # type: ignore[arg-type]
+    source = local_view(Seen(driver), "a machine")  # type: ignore[arg-type]
     for _ in range(2):
         driver.submit(job("all", 2))
     bindings = [text for holder in source.picture(VIEW).holders for text in holder.binding]

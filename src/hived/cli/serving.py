@@ -18,7 +18,7 @@ from hived.engines.kubernetes.leading import Leader
 from hived.engines.kubernetes.specs import ConfigMapSpec, FileSpec, SpecSource
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
-from hived.server.kubernetes.source import KubernetesSource
+from hived.server.kubernetes.view import kubernetes_view
 from hived.server.serving import Server
 
 from .addresses import ANY, link
@@ -80,7 +80,7 @@ class Serving:
                 return 0
             await starting
             assert engine.failed is not None
-            source = KubernetesSource(engine, "Kubernetes")
+            source = kubernetes_view(engine, "Kubernetes")
             app = make_kubernetes_app(
                 engine,
                 source,

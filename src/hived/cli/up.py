@@ -33,9 +33,10 @@ from hived.engines.local.store import Store
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, StorageError
 from hived.server.app import make_app
-from hived.server.live import LiveSource
 from hived.server.local_service import LocalService
+from hived.server.local_view import local_view
 from hived.server.serving import Server
+from hived.server.sources import Source
 from hived.spec import ClusterSpec, load_spec
 from hived.words import counted
 
@@ -305,7 +306,7 @@ class _Up:
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             assert engine.failed is not None
-            source = LiveSource(engine, _title(self._spec))
+            source = local_view(engine, _title(self._spec))
             token = await self._serve(engine, source, server)
             helpers.append(loop.create_task(source.sample()))
             self._greet(engine, server, token)
@@ -333,7 +334,7 @@ class _Up:
         self._goodbye(engine)
         return told.result()
 
-    async def _serve(self, engine: Engine, source: LiveSource, server: Server) -> str:
+    async def _serve(self, engine: Engine, source: Source, server: Server) -> str:
         service = LocalService(engine)
         token = _token(self._folder)
         listen, app = self._listen, None

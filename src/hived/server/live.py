@@ -1,57 +1,115 @@
-"""The engine of one machine as the dashboard sees it."""
+"""The dashboard of an engine that runs: pictures of it, and what changed since the last one."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
+from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
-from hived.cluster.states import LeafState
 from hived.engines.event import Event, after
-from hived.engines.local import telling
-from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import explain, shortly
-from hived.engines.local.jobs import Job
-from hived.engines.local.model import JobState
 from hived.engines.places import Place
-from hived.errors import NotFoundError, RequestError
+from hived.engines.usage import Counted, Usage
+from hived.errors import NotFoundError
+from hived.spec.compiled import ClusterSpec
 
-from . import pictures, stays
+from . import pictures
 from .curves import LiveCurves
-from .mapping import Held, Map, chains, in_turn, kept_idle, usage, virtual_clusters
+from .mapping import Held, Map, chains, kept_idle, usage, virtual_clusters
 
 VIEW = "live"
 #: how much of the queue is shown
 _SHOWN = 200
-#: what a job does after an event, beside what those of any engine do
-AFTER: dict[str, stays.Doing | None] = {
-    **stays.AFTER,
-    "submitted": "waiting",
-    "started": "placed",
-    "stopping": "stopping",
-    "preempted": "waiting",
-    "retrying": "backoff",
-    "queued": "waiting",
-    "succeeded": None,
-    "failed": None,
-    "cancelled": None,
-}
-#: events that are read at a time
-_PAGE = 10_000
 #: events that change more than the job they are about
-_HARDWARE = frozenset({"device_bad", "device_healthy", "drained", "undrained", "reconfigured", "engine_started"})
+_HARDWARE = {"device_bad", "device_healthy", "drained", "undrained", "reconfigured", "engine_started", "node"}
 
 
-class LiveSource:
+class Shown(Counted, Protocol):
+    """A job of one machine, or a gang of pods, as the dashboard shows it."""
+
+    @property
+    def key(self) -> str:
+        """What addresses call it."""
+
+    @property
+    def gpus(self) -> int:
+        """Of all its pods or tasks."""
+
+    @property
+    def since(self) -> float:
+        """When it came to where it is, in seconds since the epoch."""
+
+
+J = TypeVar("J", bound=Shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Now(Generic[J]):
+    """An engine at this moment: what it keeps anyway, by reference."""
+
+    spec: ClusterSpec
+    seq: int  #: number of the latest event, ``first`` added
+    usage: Usage[J] = field(default_factory=Usage)
+    cluster: Cluster | None = None  #: None: it does not decide, and shows an empty cluster
+    recent: Sequence[Event] = ()  #: the latest events
+    first: int = 0  #: what is added to their numbers, so that those of one engine after another ascend
+    jobs: Mapping[Any, J] = field(default_factory=dict)  #: that have not ended, by what events call them
+    reserved: Collection[J] = ()  #: jobs with a reservation
+    #: what jobs hold that the spec may lack
+    beyond: Mapping[int, Sequence[PodPlacement]] = field(default_factory=dict)
+
+
+class RunningEngine(Protocol[J]):
+    """What the dashboard asks of an engine, in the thread of its event loop."""
+
+    clock: Callable[[], float]
+    started_at: float
+
+    def now(self) -> Now[J]:
+        """All that is at hand. O(1)."""
+
+    async def changed(self, seq: int) -> None:
+        """Return once something is newer than ``seq``."""
+
+    def faulty(self) -> Collection[Place]:
+        """Devices that are bad."""
+
+    def kept(self) -> Collection[Place]:
+        """Other devices that new jobs are kept from."""
+
+    def waiting(self, most: int) -> Sequence[J]:
+        """The first who hold no GPUs, in the order of the queue. At least ``most``, where there are as many."""
+
+    def shortly(self, job: J) -> list[str]:
+        """Why it waits, in words."""
+
+    def story(self, ref: str) -> pictures.Story:
+        """A job's life. Raises :class:`~hived.errors.NotFoundError`."""
+
+    def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
+        """Jobs that have ended, the latest first."""
+
+
+class DashboardView(Generic[J]):
     """Implements :class:`~.sources.Source`. A picture costs O(jobs that hold GPUs), an update O(what changed)."""
 
     live = True
 
-    def __init__(self, engine: Engine, title: str) -> None:
+    def __init__(
+        self,
+        engine: RunningEngine[J],
+        title: str,
+        label: str,
+        *,
+        synthetic: bool = False,
+        example: str = pictures.EXAMPLE,
+    ) -> None:
+        """The words are those of :class:`~.pictures.Layout`; ``label``: of its one view."""
         self._engine = engine
-        self._title = title
-        self._map = Map(engine.cluster.spec)
+        self._title, self._label, self._synthetic, self._example = title, label, synthetic, example
+        self._map = Map(engine.now().spec)
         #: jobs whose devices beyond the spec the map shows, and the number of the event at which it was made
         self._beyond: tuple[int, ...] = ()
         self._mapped = 0
@@ -59,69 +117,57 @@ class LiveSource:
 
     def layout(self) -> pictures.Layout:
         """What does not change from moment to moment."""
-        self._check(VIEW)
+        self._now(VIEW)
         return pictures.Layout(
             title=self._title,
             clock="unix",
-            synthetic=self._engine.devices.simulated,
+            synthetic=self._synthetic,
             start=self._engine.started_at,
             end=None,
             vcs=virtual_clusters(self._map.spec),
-            views=[pictures.View(key=VIEW, label="this machine", chains=chains(self._map.shown))],
+            views=[pictures.View(key=VIEW, label=self._label, chains=chains(self._map.shown))],
+            example=self._example,
         )
 
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:
         """Now."""
-        self._check(view)
-        machine, seq = self._engine.machine, self._engine.last_event
-        held = (_held(job) for job in machine.jobs.values() if job.placement is not None)
+        now = self._now(view)
         return pictures.Picture(
-            seq=seq,
+            seq=now.seq,
             at=self._engine.clock(),
-            holders=self._map.holders(seq, held),
-            bad=self._bad(),
-            drained=self._drained(),
+            holders=self._map.holders(now.seq, (_held(job) for job in now.jobs.values() if job.placement is not None)),
+            bad=self._stretches(self._engine.faulty()),
+            drained=self._stretches(self._engine.kept()),
             queue=self._queue(0, _SHOWN),
-            queue_total=sum(machine.usage.waiting.values()),
-            usage=self._usage(),
-            totals=self._totals(),
+            queue_total=now.usage.waiting.total(),
+            usage=usage(self._map, now.usage),
+            totals=self._totals(now),
         )
 
     def update(self, view: str, seq: int) -> pictures.Update | None:
         """What changed since; from the latest events alone."""
-        self._check(view)
-        recent = self._engine.recent
-        if not recent or seq > recent[-1].seq or seq + 1 < recent[0].seq:
+        now = self._now(view)
+        recent, since = now.recent, seq - now.first
+        if seq < self._mapped or not recent or not recent[0].seq - 1 <= since <= recent[-1].seq:
             return None
-        new = after(recent, seq)
-        if seq < self._mapped:  # the map is another one since
-            return None
-        jobs = self._engine.machine.jobs
-        touched = dict.fromkeys(event.job for event in new if event.job is not None)
-        held = [jobs[number] for number in touched if number in jobs and jobs[number].placement is not None]
-        totals = self._totals()
-        at = self._engine.clock()
-        waiting = sum(self._engine.machine.usage.waiting.values())
+        new = after(recent, since)
+        touched = {event.job: now.jobs.get(event.job) for event in new if event.job is not None}
+        held = [job for job in touched.values() if job is not None and job.placement is not None]
+        hardware = any(event.kind in _HARDWARE for event in new)
+        at, totals, waiting = self._engine.clock(), self._totals(now), now.usage.waiting.total()
         return pictures.Update(
-            seq=recent[-1].seq,
+            seq=now.seq,
             at=at,
-            gone=[str(n) for n in touched if n not in jobs or jobs[n].placement is None],
+            gone=[str(ref) for ref, job in touched.items() if job is None or job.placement is None],
             holders=[self._map.holder(_held(job)) for job in held],
-            bad=self._bad() if (hardware := any(event.kind in _HARDWARE for event in new)) else None,
-            drained=self._drained() if hardware else None,
+            bad=self._stretches(self._engine.faulty()) if hardware else None,
+            drained=self._stretches(self._engine.kept()) if hardware else None,
             queue=self._queue(0, _SHOWN),
             queue_total=waiting,
-            usage=self._usage(),
+            usage=usage(self._map, now.usage),
             totals=totals,
             sample=self._curves.add(at, totals, waiting),
         )
-
-    def _events(self, job: int) -> list[Event]:
-        """All of one job."""
-        found: list[Event] = []
-        while page := self._engine.store.events(found[-1].seq if found else 0, _PAGE, job):
-            found += page
-        return found
 
     async def changed(self, seq: int) -> None:
         """Return once something is newer."""
@@ -129,65 +175,35 @@ class LiveSource:
 
     def curves(self, view: str) -> pictures.Curves:
         """Since the engine started."""
-        self._check(view)
-        waiting = sum(self._engine.machine.usage.waiting.values())
-        self._curves.add(self._engine.clock(), self._totals(), waiting)
+        self._sample(self._now(view))
         return self._curves.shown()
 
     async def sample(self) -> None:
         """Take samples while things change, whether or not somebody looks. Until cancelled."""
         while True:
-            last = self._engine.last_event
-            self._curves.add(self._engine.clock(), self._totals(), sum(self._engine.machine.usage.waiting.values()))
+            now = self._now(VIEW)
+            self._sample(now)
             await asyncio.sleep(1.0)
-            await self._engine.changed(last)
+            await self.changed(now.seq)
+
+    def _sample(self, now: Now[J]) -> None:
+        """An engine that does not decide has nothing to say about the cluster."""
+        if now.cluster is not None:
+            self._curves.add(self._engine.clock(), self._totals(now), now.usage.waiting.total())
 
     def story(self, view: str, job: str) -> pictures.Story:
-        """A job's life, from its events."""
-        self._check(view)
-        found = self._engine.find(job)
-        events = self._events(found.id)
-        at = self._engine.clock()
-        return pictures.Story(
-            id=str(found.id),
-            name=found.name,
-            vc=found.spec.vc,
-            gpus=found.gpus,
-            priority=found.spec.priority,
-            state=found.state.value,
-            command=" ".join(found.spec.command),
-            explanation=explain(self._engine.machine, found, at),
-            stays=stays.stays(events, AFTER),
-            moments=[pictures.Moment(at=event.at, text=telling.tell(event, found.name)) for event in events],
-        )
+        """A job's life."""
+        self._now(view)
+        return self._engine.story(job)
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
         """Who waits now."""
-        self._check(view)
-        total = sum(self._engine.machine.usage.waiting.values())
-        return pictures.Queue(jobs=self._queue(offset, limit), total=total)
+        return pictures.Queue(jobs=self._queue(offset, limit), total=self._now(view).usage.waiting.total())
 
     def ended(self, view: str, at: float | None, offset: int, limit: int) -> pictures.EndedJobs:
-        """All that the store has, the latest submitted first."""
-        self._check(view)
-        states = [state.value for state in JobState if state.ended]
-        found, total = self._engine.store.jobs(states, None, limit, None, offset)
-        return pictures.EndedJobs(
-            jobs=[
-                pictures.Ended(
-                    id=str(job.id),
-                    name=job.name,
-                    vc=job.spec.vc,
-                    gpus=job.gpus,
-                    priority=job.spec.priority,
-                    state=job.state.value,
-                    at=job.since if job.ended_at is None else job.ended_at,
-                    why=job.reason,
-                )
-                for job in found
-            ],
-            total=total,
-        )
+        """The latest that have ended, as far as the engine knows them."""
+        self._now(view)
+        return self._engine.ended(offset, limit)
 
     def comparison(self) -> pictures.Comparison | None:
         """There is one view."""
@@ -195,86 +211,67 @@ class LiveSource:
 
     # -- parts of a picture ---------------------------------------------------------------------------------------
 
-    def _check(self, view: str) -> None:
+    def _now(self, view: str) -> Now[J]:
+        """The engine of now, after ``view`` was found right and the map that of its spec."""
         if view != VIEW:
             raise NotFoundError(f"no view {view!r}; there is {VIEW}")
-        spec, held = self._engine.cluster.spec, self._engine.machine.beyond
-        if self._map.spec is not spec or self._beyond != tuple(held):
-            self._map = Map(spec, (pod for pods in held.values() for pod in pods))
-            self._beyond, self._mapped = tuple(held), self._engine.last_event
+        now = self._engine.now()
+        if self._map.spec is not now.spec or self._beyond != tuple(now.beyond):
+            self._map = Map(now.spec, (pod for pods in now.beyond.values() for pod in pods))
+            self._beyond, self._mapped = tuple(now.beyond), now.seq
+        return now
 
-    def _bad(self) -> list[pictures.Stretch]:
-        return self._stretches(self._engine.machine.health.bad)
-
-    def _drained(self) -> list[pictures.Stretch]:
-        health = self._engine.machine.health
-        return self._stretches(place for place in health.drained if place not in health.bad)
-
-    def _stretches(self, chosen: Iterable[Place]) -> list[pictures.Stretch]:
+    def _stretches(self, places: Iterable[Place]) -> list[pictures.Stretch]:
         by_node: dict[str, list[int]] = {}
-        for node, device in chosen:
+        for node, device in places:
             by_node.setdefault(node, []).append(device)
         found: list[pictures.Stretch] = []
-        for node, devices in by_node.items():
+        for node, devices in sorted(by_node.items()):
             found += self._map.stretches("", PodPlacement(node, tuple(sorted(devices))))
         return found
 
-    def _unused(self, chosen: Iterable[Place]) -> int:
-        """How many of these devices nobody uses."""
-        machine = self._engine.machine
-        found = 0
-        for place in chosen:
-            with contextlib.suppress(RequestError):  # the spec has no such device
-                found += machine.cluster.leaf_state(*place) is LeafState.FREE and place not in machine.health.claimed
-        return found
-
     def _queue(self, offset: int, limit: int) -> list[pictures.Waiting]:
-        machine = self._engine.machine
-        shown = [*machine.reserved.values(), *machine.backing_off()]
-        shown += in_turn(machine.lines, max(0, offset + limit - len(shown)))
         return [
             pictures.Waiting(
-                id=str(job.id),
-                name=job.name,
-                vc=job.spec.vc,
-                gpus=job.gpus,
-                priority=job.spec.priority,
+                **of(job),
                 since=job.since,
-                state=job.state.value,  # type: ignore[arg-type]  # one of three
-                why=shortly(machine, job),
+                state="queued" if job.state.value == "waiting" else job.state.value,  # type: ignore[arg-type]
+                why=self._engine.shortly(job),
             )
-            for job in shown[offset : offset + limit]
+            for job in self._engine.waiting(offset + limit)[offset : offset + limit]
         ]
 
-    def _usage(self) -> list[pictures.Usage]:
-        counts = self._engine.machine.usage
-        return usage(self._map.gpus, self._map.reserved, counts.used, counts.lent, counts.waiting)
-
-    def _totals(self) -> pictures.Totals:
-        machine = self._engine.machine
-        counts = machine.usage
+    def _totals(self, now: Now[J]) -> pictures.Totals:
+        held = now.usage.at.keys()
+        bad, kept = self._engine.faulty(), self._engine.kept()
         return pictures.Totals(
             gpus=self._map.gpus,
-            guaranteed=sum(counts.used.values()),
-            opportunistic=sum(counts.lent.values()),
-            reserved=kept_idle(machine.cluster, (job.placement for job in machine.reserved.values())),
-            bad=self._unused(machine.health.bad),
-            drained=self._unused(place for place in machine.health.drained if place not in machine.health.bad),
-            fragmentation=len(counts.nodes) / self._map.nodes if self._map.nodes else 0.0,
+            guaranteed=now.usage.used.total(),
+            opportunistic=now.usage.lent.total(),
+            reserved=0 if now.cluster is None else kept_idle(now.cluster, now.reserved),
+            bad=len(bad) - len(held & bad),
+            drained=len(kept) - len(held & kept),
+            fragmentation=len(now.usage.nodes) / self._map.nodes if self._map.nodes else 0.0,
         )
 
 
-def _held(job: Job) -> Held:
+def of(job: Shown) -> dict[str, Any]:
+    """The fields of :class:`~.pictures.Job`."""
+    return {"id": job.key, "name": job.name, "vc": job.vc, "gpus": job.gpus, "priority": job.priority}
+
+
+def _held(job: Shown) -> Held:
     placement = job.placement
     assert placement is not None
+    kind = "guaranteed" if placement.guaranteed else "opportunistic"
     return Held(
-        str(job.id),
+        job.key,
         job.name,
-        job.spec.vc,
-        "reserved" if job.state is JobState.RESERVED else "guaranteed" if placement.guaranteed else "opportunistic",
+        job.vc,
+        "reserved" if job.state.value == "reserved" else kind,  # type: ignore[arg-type]  # one of three words
         job.gpus,
         job.since,
-        job.state is JobState.STOPPING,
-        job.spec.priority,
+        job.state.value in ("stopping", "preempted"),
+        job.priority,
         placement,
     )

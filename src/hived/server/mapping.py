@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, groupby
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.states import LeafState
 from hived.engines.lines import InLine, Lines
 from hived.engines.local.telling import ranges
+from hived.engines.usage import Counted, Usage
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 
@@ -179,15 +179,14 @@ def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
     return found
 
 
-def usage(
-    gpus: int, reserved: Mapping[str, int], used: Counter[str], lent: Counter[str], waiting: Counter[str]
-) -> list[pictures.Usage]:
-    """Each VC of ``reserved``, of a cluster of ``gpus``, and each other that still has GPUs. O(VCs)."""
-    gone = sorted(vc for vc in {*+used, *+lent} if vc not in reserved)
-    reserved = {**reserved, **dict.fromkeys(gone, 0)}
+def usage(of: Map, sums: Usage[Any]) -> list[pictures.Usage]:
+    """Each VC of the spec, and each other that still has GPUs. O(VCs)."""
+    used, lent = sums.used, sums.lent
+    gone = sorted(vc for vc in {*+used, *+lent} if vc not in of.reserved)
+    reserved = {**of.reserved, **dict.fromkeys(gone, 0)}
     idle = {vc: max(0, size - used[vc]) for vc, size in reserved.items()}
     # GPUs that nobody reserved are lent first; what is lent beyond them is idle in some VC
-    beyond = max(0, sum(lent.values()) - max(0, gpus - sum(reserved.values())))
+    beyond = max(0, sum(lent.values()) - max(0, of.gpus - sum(reserved.values())))
     shares = apportioned(beyond, list(idle.values()))
     return [
         pictures.Usage(
@@ -196,7 +195,7 @@ def usage(
             used=used[vc],
             lent=share,
             borrowed=lent[vc],
-            waiting=waiting[vc],
+            waiting=sums.waiting[vc],
         )
         for (vc, size), share in zip(reserved.items(), shares, strict=True)
     ]
@@ -219,13 +218,13 @@ def apportioned(number: int, sizes: Sequence[int]) -> list[int]:
     return shares
 
 
-def kept_idle(cluster: Cluster, reserved: Iterable[Placement | None]) -> int:
-    """GPUs of placements that are reserved, which nobody uses any more. O(GPUs reserved)."""
+def kept_idle(cluster: Cluster, reserved: Iterable[Counted]) -> int:
+    """GPUs that nobody uses any more, of who has a reservation. O(GPUs reserved)."""
     return sum(
         cluster.leaf_state(node, device) is LeafState.RESERVED
-        for placement in reserved
-        if placement is not None
-        for node, device in placement.devices()
+        for job in reserved
+        if job.placement is not None
+        for node, device in job.placement.devices()
     )
 
 

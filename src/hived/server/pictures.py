@@ -12,6 +12,8 @@ from pydantic import Field
 
 from .schema import Model
 
+#: a command that submits a job of one machine
+EXAMPLE = "hived submit --vc NAME --gpus 2 -- python train.py"
 #: a stretch of leaf cells of one node: chain number, node number in the chain, first leaf, how many
 Stretch = tuple[int, int, int, int]
 
@@ -66,7 +68,17 @@ class Layout(Model):
     vcs: list[VirtualCluster]  #: their order gives each its colour
     views: list[View]
     #: a command that submits a job, with NAME where a virtual cluster is named
-    example: str = "hived submit --vc NAME --gpus 2 -- python train.py"
+    example: str = EXAMPLE
+
+
+class Job(Model):
+    """What is said of a job wherever it is shown."""
+
+    id: str
+    name: str
+    vc: str
+    gpus: int
+    priority: int
 
 
 class Holder(Model):
@@ -85,14 +97,9 @@ class Holder(Model):
     binding: list[str] = Field(default_factory=list)
 
 
-class Waiting(Model):
+class Waiting(Job):
     """A job in the queue."""
 
-    id: str
-    name: str
-    vc: str
-    gpus: int
-    priority: int
     since: float
     state: Literal["queued", "reserved", "backoff"]
     why: list[str]  #: in words, the most decisive first
@@ -105,14 +112,9 @@ class Queue(Model):
     total: int  #: that wait
 
 
-class Ended(Model):
+class Ended(Job):
     """A job that has ended."""
 
-    id: str
-    name: str
-    vc: str
-    gpus: int
-    priority: int
     state: str  #: how: ``succeeded``, ``failed``, ``cancelled``, ``finished``, ``ended``
     at: float  #: when
     why: str  #: in words; "" where the state says all
@@ -228,14 +230,9 @@ class Moment(Model):
     text: str
 
 
-class Story(Model):
+class Story(Job):
     """One job's life."""
 
-    id: str
-    name: str
-    vc: str
-    gpus: int
-    priority: int
     state: str
     command: str  #: "" in a simulation
     explanation: str  #: lines of words

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from hived.server.kubernetes.source import KubernetesSource
+from hived.server.kubernetes.view import kubernetes_view
 from tests.kubernetes.minds import World
 
 from .conftest import Show
@@ -36,7 +36,7 @@ class Watched(World):
 def test_gangs_on_kubernetes_are_seen_to_borrow_to_be_preempted_and_to_say_why_they_wait(show: Show) -> None:
     world = Watched()
     own, loan = world.runs("vision", 4), world.runs("research", 4, pods=3, priority=-1)
-    shown = show(KubernetesSource(world, "the cluster"))  # type: ignore[arg-type]  # as much as is read of an engine
+    shown = show(kubernetes_view(world, "the cluster"))  # type: ignore[arg-type]  # as much as is read of an engine
     shown.until_text("#status", "live")
     first = "__hived.app.cells.ofJob({!r})[0].parts[0]"
 
@@ -78,7 +78,7 @@ def test_gangs_on_kubernetes_are_seen_to_borrow_to_be_preempted_and_to_say_why_t
 def test_a_replica_that_stands_by_shows_nobody_and_who_comes_to_decide_shows_all(show: Show) -> None:
     world = Watched()
     own = world.runs("vision", 4)
-    shown = show(KubernetesSource(world, "the cluster"))  # type: ignore[arg-type]  # as much as is read of an engine
+    shown = show(kubernetes_view(world, "the cluster"))  # type: ignore[arg-type]  # as much as is read of an engine
     shown.until(f"__hived.app.cells.ofJob({own.name!r}).length === 1")
     world.then(world.stand_by)
     shown.until(f"__hived.app.cells.ofJob({own.name!r}).length === 0")

@@ -185,6 +185,11 @@ class Gang:
         return replace(self.request, group="any")
 
     @property
+    def key(self) -> str:
+        """What addresses call it."""
+        return self.name
+
+    @property
     def vc(self) -> str:
         """Its virtual cluster."""
         return self.ask.vc

@@ -77,6 +77,11 @@ class Job:
         self.endings: dict[int, dict[str, Any]] = {}
 
     @property
+    def key(self) -> str:
+        """What addresses call it."""
+        return str(self.id)
+
+    @property
     def vc(self) -> str:
         """Its virtual cluster."""
         return self.spec.vc

@@ -15,13 +15,13 @@ from hived.server.failures import Unexpected, answer_failures, declared
 from hived.server.guard import Guard
 from hived.server.limits import Limits
 from hived.server.parameters import refuse_repeats
+from hived.server.sources import Source
 
 from .engine_service import EngineService
 from .extender import extender_routes
 from .inspection import inspection_routes
 from .metrics import Metrics, metrics_routes
 from .routes import api_routes
-from .source import KubernetesSource
 
 #: without the token: kube-scheduler and the kubelet cannot send it
 _OPEN = re.compile(r"/v1/extender/.*|/readyz", re.DOTALL)
@@ -36,7 +36,7 @@ Every error has the shape of `ErrorAnswer`, but for those under `/v1/extender` a
 
 def make_kubernetes_app(
     engine: Engine,
-    source: KubernetesSource,
+    source: Source,
     metrics: Metrics,
     *,
     token: str | None,

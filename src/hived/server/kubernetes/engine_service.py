@@ -90,7 +90,7 @@ class EngineService:
             ),
             guaranteed=sum(mind.usage.used.values()),
             opportunistic=sum(mind.usage.lent.values()),
-            reserved=kept_idle(mind.cluster, (gang.placement for gang in mind.reserved.values())),
+            reserved=kept_idle(mind.cluster, mind.reserved.values()),
             bad=bad + sum(place not in held for place in single),
             foreign=kept_for_others(mind),
             foreign_pods=[_foreign(pod) for pod in sorted(others, key=lambda pod: -pod.short)[:20]],

@@ -190,7 +190,7 @@ class _OfEngine(Collector):
         found = {
             "guaranteed": sum(books.used.values()),
             "opportunistic": sum(books.lent.values()),
-            "reserved": kept_idle(mind.cluster, (gang.placement for gang in mind.reserved.values())),
+            "reserved": kept_idle(mind.cluster, mind.reserved.values()),
             "foreign": foreign,
             "bad": bad,
         }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
-from itertools import pairwise
+from collections import deque
 
 import httpx
 import pytest
@@ -22,51 +21,18 @@ from hived.server import pictures
 from hived.server.dashboard import dashboard_routes
 from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.reading import waiting, why
-from hived.server.kubernetes.source import AFTER, VIEW, KubernetesSource
-from hived.server.mapping import chains
+from hived.server.kubernetes.view import AFTER, kubernetes_view
+from hived.server.live import VIEW, DashboardView
 from hived.server.stays import stays
 from hived.spec import spec_from_dict
-from hived.spec.compiled import ClusterSpec
 
+from ..server import looking
+from ..server.looking import applied, devices_of, in_order
 from .minds import NODES, SPEC, World, other_spec
 
 
-def looking_at(world: World) -> KubernetesSource:
-    return KubernetesSource(world, "the cluster")  # type: ignore[arg-type]  # as much as is read of an engine
-
-
-def applied(before: pictures.Picture, update: pictures.Update) -> pictures.Picture:
-    """What a browser makes of an update."""
-    holders = {holder.id: holder for holder in before.holders if holder.id not in update.gone}
-    holders |= {holder.id: holder for holder in update.holders}
-    return pictures.Picture(
-        seq=update.seq,
-        at=update.at,
-        holders=list(holders.values()),
-        bad=before.bad if update.bad is None else update.bad,
-        drained=before.drained if update.drained is None else update.drained,
-        queue=before.queue if update.queue is None else update.queue,
-        queue_total=update.queue_total,
-        usage=update.usage,
-        totals=update.totals,
-    )
-
-
-def in_order(picture: pictures.Picture) -> pictures.Picture:
-    holders = sorted(picture.holders, key=lambda holder: holder.id)
-    health = {"bad": sorted(picture.bad), "drained": sorted(picture.drained)}
-    return picture.model_copy(update={"holders": holders, **health})
-
-
-def devices_of(spec: ClusterSpec, parts: list[pictures.Stretch]) -> set[tuple[str, int]]:
-    """The devices of stretches, by an own way from the layout that a browser has."""
-    layout = chains(spec)
-    found = []
-    for chain, node, first, count in parts:
-        indices = layout[chain].devices.get(node) or range(layout[chain].levels[layout[chain].node_level - 1].gpus)
-        found += [(layout[chain].nodes[node], list(indices)[leaf]) for leaf in range(first, first + count)]
-    assert len(set(found)) == len(found), "a device is shown twice"
-    return set(found)
+def looking_at(world: World) -> DashboardView[Gang]:
+    return kubernetes_view(world, "the cluster")  # type: ignore[arg-type]  # as much as is read of an engine
 
 
 def faulty(world: World, name: str, device: int) -> bool:
@@ -76,88 +42,18 @@ def faulty(world: World, name: str, device: int) -> bool:
     return there is None or not there.ready or str(device) in marks.split(",")
 
 
-def check_picture(world: World, picture: pictures.Picture) -> None:
-    """Against a naive count over all gangs."""
+def check_picture(world: World, picture: pictures.Picture, layout: pictures.Layout) -> None:
     mind = world.known
-    spec = mind.cluster.spec
     devices = {(name, device) for name, of in mind.nodes.devices.items() for device in of}
-    shown = {holder.id: holder for holder in picture.holders}
-    held: set[tuple[str, int]] = set()
-    kept: set[tuple[str, int]] = set()
-    used: Counter[str] = Counter()
-    borrowed: Counter[str] = Counter()
-    nodes = set()
-    for gang in mind.gangs.values():
-        assert (gang.name in shown) == (gang.placement is not None)
-        if gang.placement is None:
-            continue
-        holder = shown[gang.name]
-        own = {(pod.node, device) for pod in gang.placement.pods for device in pod.leaf_cells}
-        assert devices_of(spec, holder.parts) == own & devices
-        assert len(holder.binding) == len(holder.parts)
-        assert all(bool(text) is gang.placement.guaranteed for text in holder.binding)
-        assert holder.stopping is (gang.state is GangState.PREEMPTED)
-        if gang.state is GangState.RESERVED:
-            assert holder.kind == "reserved"
-            kept |= own
-            continue
-        assert not own & held, "a device is held twice"
-        held |= own
-        assert holder.kind == ("guaranteed" if gang.guaranteed else "opportunistic")
-        if gang.guaranteed:
-            used[gang.vc] += len(own)
-            nodes |= {node for node, _ in own}
-        else:
-            borrowed[gang.vc] += len(own)
-    assert len(shown) == len(picture.holders) == sum(gang.placement is not None for gang in mind.gangs.values())
     shut = {(name, device) for name, device in devices if name in mind.nodes.bad_nodes}
     shut |= set(mind.nodes.bad_devices)
     broken = {(name, device) for name, device in devices if faulty(world, name, device)}
-    assert devices_of(spec, picture.bad) == broken
-    assert devices_of(spec, picture.drained) == shut - broken
-    assert picture.totals == pictures.Totals(
-        gpus=len(devices),
-        guaranteed=sum(used.values()),
-        opportunistic=sum(borrowed.values()),
-        reserved=len((kept - held) & devices),
-        bad=len(broken - held),
-        drained=len(shut - broken - held),
-        fragmentation=len(nodes) / len({node for node, _ in devices}),
-    )
-    queued = [gang for gang in mind.gangs.values() if not gang.holds]
-    assert picture.queue_total == len(queued)
-    assert sorted(row.id for row in picture.queue) == sorted(gang.name for gang in queued)
-    assert all(row.why for row in picture.queue)
-    known = [vc.name for vc in spec.virtual_clusters]
-    assert [row.vc for row in picture.usage if row.reserved or not row.borrowed] == known
-    for row in picture.usage:
-        assert (row.used, row.borrowed) == (used[row.vc], borrowed[row.vc])
-        assert row.waiting == sum(gang.vc == row.vc for gang in queued)
+    gangs = list(mind.gangs.values())
+    looking.check_picture(picture, layout, mind.cluster.spec, gangs, broken, shut - broken, beyond=False)
 
 
 def check_stays(gang: Gang, ended: bool) -> None:
-    """A life has no gaps and no overlaps, and its last stretch is what the gang does."""
-    life = stays(gang.history, AFTER)
-    for stay, following in pairwise(life):
-        assert stay.end == following.start
-        assert (stay.kind, stay.where) != (following.kind, following.where)
-    assert all(stay.end is None or stay.end >= stay.start for stay in life)
-    assert all(not stay.where for stay in life if stay.kind == "waiting")
-    if ended:
-        assert life[-1].end == gang.history[-1].at
-        return
-    assert life[-1].end is None
-    assert (
-        life[-1].kind
-        == {
-            GangState.WAITING: "waiting",
-            GangState.RESERVED: "reserved",
-            GangState.PLACED: "guaranteed" if gang.guaranteed else "opportunistic",
-            GangState.PREEMPTED: "stopping",
-        }[gang.state]
-    )
-    places = gang.placement.pods if gang.placement is not None else ()
-    assert life[-1].where == ";".join(f"{pod.node}:{','.join(map(str, pod.leaf_cells))}" for pod in places)
+    looking.check_stays(stays(gang.history, AFTER), gang, gang.history[-1].at if ended else None)
 
 
 def one_fact(world: World, choose: random.Random) -> None:
@@ -227,7 +123,7 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
         picture = whole if update is None else applied(picture, update)
         drawn, seq = world.known, world.known.seq
         assert in_order(picture) == in_order(whole)
-        check_picture(world, whole)
+        check_picture(world, whole, source.layout())
         for gang in world.known.gangs.values():
             check_stays(gang, ended=False)
             assert source.story(VIEW, gang.name).stays == stays(gang.history, AFTER)
@@ -398,9 +294,9 @@ def test_gpus_of_pods_that_hived_did_not_place_and_of_cordoned_nodes_are_not_dra
     assert update is not None
     assert update.bad is not None
     assert update.drained is not None
-    assert devices_of(world.spec, update.bad) == {("b0", 2)}
+    assert devices_of(source.layout(), update.bad) == {("b0", 2)}
     kept = world.known.foreign.pods[stranger].kept
-    assert devices_of(world.spec, update.drained) == {("a0", kept[0]), *(("a1", device) for device in range(4))}
+    assert devices_of(source.layout(), update.drained) == {("a0", kept[0]), *(("a1", device) for device in range(4))}
     assert (update.totals.bad, update.totals.drained) == (1, 5)
     world.foreign_ends(stranger)
     assert source.picture(VIEW).totals.drained == 4
@@ -575,19 +471,6 @@ def test_reserved_gpus_that_are_bad_are_told_apart_from_safety() -> None:
     told = service.status()
     assert told.unavailable == sum(vc.reserved for vc in told.vcs) > 0
     assert told.safety_margin == 0
-
-
-def test_a_picture_is_made_anew_of_what_changed_alone_and_all_who_look_at_one_moment_share_it() -> None:
-    world = World()
-    gangs = [world.runs("vision", 4), world.runs("research", 2)]
-    source = looking_at(world)
-    before = source.picture(VIEW)
-    assert all(a is b for a, b in zip(before.holders, source.picture(VIEW).holders, strict=True))
-    new = world.runs("speech", 1)
-    world.end(gangs[0])
-    shown = {holder.id: holder for holder in source.picture(VIEW).holders}
-    assert set(shown) == {gangs[1].name, new.name}
-    assert shown[gangs[1].name] is before.holders[1]
 
 
 def test_the_rest_of_the_queue_and_what_has_ended_are_had_part_by_part() -> None:

@@ -1,0 +1,107 @@
+"""The engine on Kubernetes as the dashboard sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from hived.engines.kubernetes.engine import Engine
+from hived.engines.kubernetes.explaining import explain, shortly, tell
+from hived.engines.kubernetes.gangs import Gang
+from hived.engines.places import Place
+from hived.errors import NotFoundError
+from hived.server import pictures, stays
+from hived.server.live import DashboardView, Now, of
+
+from .reading import waiting
+
+_EXAMPLE = "kubectl apply -f job.yaml  # pods with the label hived.io/vc: NAME, GPUs, schedulerName: hived"
+#: what a gang does after an event, beside what jobs of any engine do
+AFTER: dict[str, stays.Doing | None] = {
+    **stays.AFTER,
+    "waiting": "waiting",
+    "placed": "placed",
+    "preempted": "stopping",
+    "spared": "placed",
+    "released": "waiting",
+    "ended": None,
+}
+
+
+def kubernetes_view(engine: Engine, label: str) -> DashboardView[Gang]:
+    """The dashboard of ``engine``, which has started, so that its spec is known; ``label``: the cluster's name."""
+    return DashboardView(_Running(engine), label, label, example=_EXAMPLE)
+
+
+class _Running:
+    """Implements :class:`~hived.server.live.RunningEngine`.
+
+    A replica that does not decide has no mind, and shows an empty cluster. Whoever comes to decide has a new one; what
+    happens in it is numbered on here, so that no update leads from the picture of one mind to that of another.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.clock, self.started_at = engine.clock, engine.started_at
+        self._mind = engine.mind
+        #: what is added to the number of an event: all numbers given out before ``_mind`` are below it
+        self._first = 0
+
+    def now(self) -> Now[Gang]:
+        if self._mind is not self._engine.mind:
+            self._first += 1 if self._mind is None else self._mind.seq + 1
+            self._mind = self._engine.mind
+        mind, first = self._mind, self._first
+        if mind is None:
+            return Now(self._engine.spec, first, first=first)
+        return Now(
+            mind.cluster.spec,
+            first + mind.seq,
+            mind.usage,
+            mind.cluster,
+            mind.recent,
+            first,
+            mind.gangs,
+            mind.reserved.values(),
+        )
+
+    async def changed(self, seq: int) -> None:
+        first = self.now().first
+        if seq >= first:
+            await self._engine.changed(seq - first)
+
+    def faulty(self) -> Collection[Place]:
+        return () if self._mind is None else self._mind.nodes.faulty
+
+    def kept(self) -> Collection[Place]:
+        return () if self._mind is None else self._mind.nodes.kept
+
+    def waiting(self, most: int) -> Sequence[Gang]:
+        return () if self._mind is None else waiting(self._mind, most)
+
+    def shortly(self, job: Gang) -> list[str]:
+        return [] if self._mind is None else shortly(self._mind, job)
+
+    def story(self, ref: str) -> pictures.Story:
+        """From what is remembered of it."""
+        mind = self._mind
+        gang = None if mind is None else mind.gangs.get(ref) or mind.ended.get(ref)
+        if mind is None or gang is None:
+            raise NotFoundError(f"no group {ref!r} waits or runs, nor is one remembered that has ended")
+        ended = mind.gangs.get(ref) is not gang
+        return pictures.Story(
+            **of(gang),
+            state="ended" if ended else gang.state.value,
+            command="",
+            explanation=tell(gang.history[-1]) if ended else explain(mind, gang, self.clock()),
+            stays=stays.stays(gang.history, AFTER),
+            moments=[pictures.Moment(at=event.at, text=tell(event)) for event in gang.history],
+        )
+
+    def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
+        """The latest, as far as they are remembered."""
+        ended = [] if self._mind is None else [*self._mind.ended.values()][::-1]
+        jobs = [
+            pictures.Ended(**of(gang), state="ended", at=gang.history[-1].at, why=tell(gang.history[-1]))
+            for gang in ended[offset : offset + limit]
+        ]
+        return pictures.EndedJobs(jobs=jobs, total=len(ended))

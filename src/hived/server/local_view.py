@@ -1,0 +1,114 @@
+"""The engine of one machine as the dashboard sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hived.engines.event import Event
+from hived.engines.local import telling
+from hived.engines.local.engine import Engine
+from hived.engines.local.explaining import explain, shortly
+from hived.engines.local.jobs import Job
+from hived.engines.local.model import JobState
+from hived.engines.places import Place
+
+from . import pictures, stays
+from .live import DashboardView, Now, of
+from .mapping import in_turn
+
+#: events that are read at a time
+_PAGE = 10_000
+#: what a job does after an event, beside what those of any engine do
+AFTER: dict[str, stays.Doing | None] = {
+    **stays.AFTER,
+    "submitted": "waiting",
+    "started": "placed",
+    "stopping": "stopping",
+    "preempted": "waiting",
+    "retrying": "backoff",
+    "queued": "waiting",
+    "succeeded": None,
+    "failed": None,
+    "cancelled": None,
+}
+
+
+def local_view(engine: Engine, title: str) -> DashboardView[Job]:
+    """The dashboard of ``engine``."""
+    return DashboardView(_Running(engine), title, "this machine", synthetic=engine.devices.simulated)
+
+
+class _Running:
+    """Implements :class:`~.live.RunningEngine`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.clock, self.started_at = engine.clock, engine.started_at
+
+    def now(self) -> Now[Job]:
+        machine = self._engine.machine
+        return Now(
+            machine.cluster.spec,
+            self._engine.last_event,
+            machine.usage,
+            machine.cluster,
+            self._engine.recent,
+            jobs=machine.jobs,
+            reserved=machine.reserved.values(),
+            beyond=machine.beyond,
+        )
+
+    async def changed(self, seq: int) -> None:
+        await self._engine.changed(seq)
+
+    def faulty(self) -> list[Place]:
+        """Those that the spec or a job has."""
+        health, at = self._engine.machine.health, self._engine.machine.usage.at
+        return [place for place in health.bad if place in at or place[1] in health.devices.get(place[0], ())]
+
+    def kept(self) -> list[Place]:
+        health, at = self._engine.machine.health, self._engine.machine.usage.at
+        drained = [place for place in health.drained if place not in health.bad]
+        return [place for place in drained if place in at or place[1] in health.devices.get(place[0], ())]
+
+    def waiting(self, most: int) -> Sequence[Job]:
+        machine = self._engine.machine
+        found = [*machine.reserved.values(), *machine.backing_off()]
+        return found + in_turn(machine.lines, max(0, most - len(found)))
+
+    def shortly(self, job: Job) -> list[str]:
+        return shortly(self._engine.machine, job)
+
+    def story(self, ref: str) -> pictures.Story:
+        found = self._engine.find(ref)
+        events = self._events(found.id)
+        return pictures.Story(
+            **of(found),
+            state=found.state.value,
+            command=" ".join(found.spec.command),
+            explanation=explain(self._engine.machine, found, self._engine.clock()),
+            stays=stays.stays(events, AFTER),
+            moments=[pictures.Moment(at=event.at, text=telling.tell(event, found.name)) for event in events],
+        )
+
+    def _events(self, job: int) -> list[Event]:
+        """All of one job."""
+        found: list[Event] = []
+        while page := self._engine.store.events(found[-1].seq if found else 0, _PAGE, job):
+            found += page
+        return found
+
+    def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
+        """All that the store has, the latest submitted first."""
+        states = [state.value for state in JobState if state.ended]
+        found, total = self._engine.store.jobs(states, None, limit, None, offset)
+        jobs = [
+            pictures.Ended(
+                **of(job),
+                state=job.state.value,
+                at=job.since if job.ended_at is None else job.ended_at,
+                why=job.reason,
+            )
+            for job in found
+        ]
+        return pictures.EndedJobs(jobs=jobs, total=total)
