@@ -13,7 +13,7 @@ The search is in :mod:`.gangs`; here is what it looks at, and how that is kept w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 
 from hived.errors import InvariantError, ensure
@@ -25,7 +25,7 @@ from .shape import Shape
 
 #: capacities kept, each for one need; past that the one asked for least recently goes
 CAPACITIES = 16
-#: answers remembered per table before it is emptied (large hosts have many masks)
+#: answers remembered per table (large hosts have many masks)
 _REMEMBERED = 100_000
 
 
@@ -43,6 +43,26 @@ def _capped(rank: Rank, within_idle: bool, cap: int, host: HostClass, gpus: int)
     return rank(host, gpus) if most[min(cap, len(most)) - 1] >= gpus else None
 
 
+def _leaves(shape: Shape, free: int, idle: int, within_idle: bool) -> Leaves:
+    return Leaves(shape, idle, idle, shape.full & ~free) if within_idle else Leaves(shape, free, idle, 0)
+
+
+# the inside of a host is the same for every space, so what was found once is known to all tenants
+@lru_cache(_REMEMBERED)
+def _spot(shape: Shape, free: int, idle: int, within_idle: bool, need: Need, cap: int) -> tuple[int, int]:
+    masks = place(_leaves(shape, free, idle, within_idle), (need,), cap)
+    if masks is None:
+        raise InvariantError(f"leaf cells {free:b}, idle {idle:b}, were said to hold {need}")
+    return masks[0], level_of(shape, masks[0])
+
+
+@lru_cache(_REMEMBERED)
+def _place(
+    shape: Shape, free: int, idle: int, within_idle: bool, needs: tuple[Need, ...], cap: int
+) -> tuple[int, ...] | None:
+    return place(_leaves(shape, free, idle, within_idle), needs, cap)
+
+
 class Space:
     """Hosts ``0 .. n-1``, each with two masks of leaves, and the cells above them.
 
@@ -55,9 +75,7 @@ class Space:
         "_costly",
         "_layout",
         "_log",
-        "_places",
         "_rankings",
-        "_spots",
         "free",
         "groups",
         "idle",
@@ -118,8 +136,6 @@ class Space:
         self._capacities: dict[tuple[Need, bool], Capacity] = {}
         self._log: list[int] = []
         self._rankings: dict[tuple[Rank, int, int, int], Ranking] = {}
-        self._spots: dict[tuple[Shape, int, int, Need, int], tuple[int, int]] = {}
-        self._places: dict[tuple[Shape, int, int, tuple[Need, ...], int], tuple[int, ...] | None] = {}
 
     @property
     def hosts(self) -> int:
@@ -204,33 +220,15 @@ class Space:
 
     def leaves(self, host: int) -> Leaves:
         """The leaves of ``host`` as its asker sees them."""
-        shape, idle = self.shapes[host], self.idle[host]
-        if self.within_idle:
-            return Leaves(shape, idle, idle, shape.full & ~self.free[host])
-        return Leaves(shape, self.free[host], idle, 0)
+        return _leaves(self.shapes[host], self.free[host], self.idle[host], self.within_idle)
 
     def spot(self, host: int, need: Need, cap: int = 0) -> tuple[int, int]:
         """Mask and level for one pod on a host that can hold it (``cap``: at this level or lower). O(1) once seen."""
-        key = self.shapes[host], self.free[host], self.idle[host], need, cap
-        spot = self._spots.get(key)
-        if spot is None:
-            masks = place(self.leaves(host), (need,), cap)
-            if masks is None:
-                raise InvariantError(f"host {host} was said to hold {need}")
-            if len(self._spots) >= _REMEMBERED:
-                self._spots.clear()
-            spot = self._spots[key] = masks[0], level_of(self.shapes[host], masks[0])
-        return spot
+        return _spot(self.shapes[host], self.free[host], self.idle[host], self.within_idle, need, cap)
 
     def place(self, host: int, needs: tuple[Need, ...], cap: int = 0) -> tuple[int, ...] | None:
         """Masks for several pods on ``host``, ``None`` when they do not fit (see :func:`.inside.place`)."""
-        key = self.shapes[host], self.free[host], self.idle[host], needs, cap
-        masks = self._places.get(key, ())
-        if masks == ():
-            if len(self._places) >= _REMEMBERED:
-                self._places.clear()
-            masks = self._places[key] = place(self.leaves(host), needs, cap)
-        return masks
+        return _place(self.shapes[host], self.free[host], self.idle[host], self.within_idle, needs, cap)
 
     def validate(self) -> None:
         """Every index equals what the masks give. O(hosts * capacities kept)."""

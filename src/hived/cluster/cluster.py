@@ -194,8 +194,7 @@ class Cluster:
     def lent(self, vc: str) -> int:
         """Leaf cells that the opportunistic groups of a VC have, or have reserved. O(chains)."""
         state = self._state
-        tenant = state.tenants.index(vc)
-        return sum([of_chain[tenant] for of_chain in state.lent])
+        return sum(state.lent[state.tenants.index(vc)].values())
 
     def _parts(self, placement: Placement) -> tuple[Part, ...]:
         state = self._state

@@ -15,10 +15,10 @@ def see_bad(state: State) -> None:
     """Bind the reserved cells that can no longer be healthy to bad ones, so that their VCs see it (*doomed bad*).
 
     Worked out afresh whenever a reserved cell is bound or freed, or hardware turns bad or good. Costs one comparison
-    per chain without bad hardware or change, else O(VCs * levels + doomed cells), and O(bad cells) for each VC that may
-    be short. Not while a transaction is open: what is doomed stays.
+    per chain of late bindings without bad hardware or change, else O(VCs * levels + doomed cells), and O(bad cells) for
+    each VC that may be short. Not while a transaction is open: what is doomed stays.
     """
-    for nodes in state.chains:
+    for nodes in state.bound:
         allocator = nodes.allocator
         if (allocator.bad_leaves or nodes.doomed) and nodes.seen_at != allocator.changes:
             _see_bad(state, nodes)

@@ -117,9 +117,8 @@ class Nodes:
         if groups is None:
             groups = [[node * hierarchy.node_size // hierarchy.gpus[k] for node in range(nodes)] for k in levels]
         self.groups = groups
-        full = [shape.full for shape in self.shapes]
-        # what opportunistic groups may have; what guaranteed ones may, made when somebody asks
-        self._idle = Space(self.shapes, self.groups, hierarchy.node_level, full, within_idle=True)
+        # what opportunistic groups may have, and what guaranteed ones may: made when somebody asks
+        self._idle: Space | None = None
         self._open: Space | None = None
         # top cells by their leaves in guaranteed use, where nodes have cells above them; and what each node adds
         self._per_top = hierarchy.gpus[hierarchy.top] // hierarchy.node_size
@@ -270,6 +269,8 @@ class Nodes:
         """The idle leaves, as a space to find some in for an opportunistic group. O(nodes that changed)."""
         if self._dirty:
             self._settle()
+        if self._idle is None:
+            self._idle = self._space(within_idle=True)
         return self._idle
 
     def open_space(self) -> Space:
@@ -277,15 +278,23 @@ class Nodes:
         if self._dirty:
             self._settle()
         if self._open is None:
-            self._open = Space(self.shapes, self.groups, self.hierarchy.node_level, self._idle.free, self._idle.idle)
+            self._open = self._space(within_idle=False)
         return self._open
+
+    def _space(self, within_idle: bool) -> Space:
+        free = [
+            shape.full & ~(owned | bad) for shape, owned, bad in zip(self.shapes, self.owned, self.bad, strict=True)
+        ]
+        idle = [mask & ~lent for mask, lent in zip(free, self.lent, strict=True)]
+        return Space(self.shapes, self.groups, self.hierarchy.node_level, free, idle, within_idle)
 
     def _settle(self) -> None:
         for node in self._dirty:
             owned = self.owned[node]
             free = self.shapes[node].full & ~(owned | self.bad[node])
             idle = free & ~self.lent[node]
-            self._idle.set(node, free, idle)
+            if self._idle is not None:
+                self._idle.set(node, free, idle)
             if self._open is not None:
                 self._open.set(node, free, idle)
             if self._per_top > 1 and owned.bit_count() != self._counted[node]:

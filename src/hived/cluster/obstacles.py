@@ -16,7 +16,7 @@ from .guaranteed import place as place_guaranteed
 from .nodes import Nodes, farthest_from_guaranteed
 from .opportunistic import lent_of_type, share_of
 from .opportunistic import place as place_opportunistic
-from .pool import Pool, reserved_in
+from .pool import Pool, VirtualCells, packed, reserved_in
 from .reasons import (
     BadHardware,
     BehindOthers,
@@ -101,16 +101,18 @@ def _size(state: State, request: Request, demand: Demand) -> tuple[int, int]:
 
 def _fits_empty(state: State, request: Request, demand: Demand, choice: Choice) -> bool:
     if request.opportunistic:
-        space = state.chains[choice.chain].idle_space()
-        empty = Space(
-            space.shapes, space.groups, space.node_level, [shape.full for shape in space.shapes], within_idle=True
-        )
-        return find(empty, choice.needs, farthest_from_guaranteed, choice.caps[-1]) is not None
-    pool = state.pools[demand.tenant][choice.where]
-    if sum(need.gpus for need in choice.needs) > pool.gpus:
-        return False
-    empty = pool.virtual.space([shape.full for shape in pool.virtual.shapes])
-    return find(empty, choice.needs, state.rank, choice.caps[-1]) is not None
+        hosts: Nodes | VirtualCells = state.chains[choice.chain]
+    else:
+        pool = state.pools[demand.tenant][choice.where]
+        hosts = pool.virtual
+        if sum(need.gpus for need in choice.needs) > pool.gpus:
+            return False
+    need, cap = choice.needs[0], choice.caps[-1]
+    if not need.level and not cap and choice.needs.count(need) == len(choice.needs):  # equal pods, anywhere
+        return sum([shape.leaves // need.gpus for shape in hosts.shapes]) >= len(choice.needs)
+    full = [shape.full for shape in hosts.shapes]
+    empty = Space(hosts.shapes, hosts.groups, hosts.hierarchy.node_level, full)
+    return find(empty, choice.needs, packed, cap) is not None
 
 
 def reasons(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> tuple[Reason, ...]:

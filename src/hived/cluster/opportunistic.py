@@ -146,14 +146,9 @@ def _open(nodes: Nodes, space: Space, group: Group, opened: dict[int, int], allo
 def lent_of_type(state: State, chain: int) -> tuple[list[int], int]:
     """Per tenant the GPUs lent to it, and the GPUs idle, in all chains of this one's leaf type. O(tenants)."""
     leaf_type = state.chains[chain].hierarchy.spec.leaf_type
-    lent = [0] * len(state.tenants)
-    idle = 0
-    for number, nodes in enumerate(state.chains):
-        if nodes.hierarchy.spec.leaf_type == leaf_type:
-            idle += nodes.idle_gpus
-            for tenant, gpus in enumerate(state.lent[number]):
-                lent[tenant] += gpus
-    return lent, idle
+    alike = [nodes for nodes in state.chains if nodes.hierarchy.spec.leaf_type == leaf_type]
+    lent = [sum([of_tenant.get(nodes.number, 0) for nodes in alike]) for of_tenant in state.lent]
+    return lent, sum([nodes.idle_gpus for nodes in alike])
 
 
 def per_weight(held: int, weight: int) -> Fraction:

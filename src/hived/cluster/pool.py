@@ -13,6 +13,8 @@ it would take to make it anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, find
@@ -29,6 +31,7 @@ from .undo import Undo
 VIEWS = 16
 #: per pod: virtual host and leaves
 Spots = tuple[tuple[int, int], ...]
+_NOBODY: dict[Group, int] = {}
 
 
 class VirtualCell(NamedTuple):
@@ -145,7 +148,7 @@ class Pool:
         self.pinned_to = -1 if pinned is None else pinned[1]
         self.undo = undo
         #: leaves of each host that none of its groups takes, bad ones included
-        self.free = [shape.full for shape in virtual.shapes]
+        self.free = self._all_free()
         self.binding = self.bindings()
         #: per host that has any: the groups that take leaves of it
         self.held: dict[int, dict[Group, int]] = {}
@@ -165,6 +168,9 @@ class Pool:
         """What its cells are bound by."""
         nodes = self.nodes
         return Binding(self.virtual, self.free, nodes.allocator, self.undo, self.pinned_to, nodes.bad, nodes.owners)
+
+    def _all_free(self) -> list[int]:
+        return [shape.full for shape in self.virtual.shapes]
 
     def _free_space(self) -> Space:
         return self.virtual.space(self.free)
@@ -271,9 +277,14 @@ class Pool:
                 self.held[host] = {group: mask}
             else:
                 held[group] = held.get(group, 0) | mask
-            self.free[host] &= ~mask
-            self._refresh(host)
+        self._taken(group.spots)
         self.undo.note((self.give, group))
+
+    def _taken(self, spots: Spots) -> None:
+        for host, mask in spots:
+            self.free[host] &= ~mask
+        for host, _ in spots:  # pods of one host are counted together
+            self._refresh(host)
 
     def give(self, group: Group) -> None:
         """``group`` takes them no longer; bindings are as they were. O(pods * (views + takers of the host))."""
@@ -282,18 +293,22 @@ class Pool:
         if not of_rank:
             del self.at[group.rank]
         spots = group.spots
-        for host in (spots[0][0],) if len(spots) == 1 else dict.fromkeys([host for host, _ in spots]):
+        hosts: Iterable[int] = (spots[0][0],) if len(spots) == 1 else dict.fromkeys([host for host, _ in spots])
+        for host in hosts:
             held = self.held[host]
             del held[group]
-            free = self.virtual.shapes[host].full
-            if held:
-                for mask in held.values():
-                    free &= ~mask
-            else:
+            if not held:
                 del self.held[host]
+        self._given(hosts)
+        self.undo.note((self._take_again, group))
+
+    def _given(self, hosts: Iterable[int]) -> None:
+        for host in hosts:
+            free = self.virtual.shapes[host].full
+            for mask in self.held.get(host, _NOBODY).values():
+                free &= ~mask
             self.free[host] = free
             self._refresh(host)
-        self.undo.note((self._take_again, group))
 
     def rank_again(self, group: Group) -> None:
         """``group`` has another rank by now."""
@@ -432,22 +447,21 @@ class Pool:
                 of_host[group] = of_host.get(group, 0) | mask
         ensure(held == self.held, "groups per virtual host")
         ensure(at == {key: set(of_rank) for key, of_rank in self.at.items()}, "groups per rank")
-        for host, shape in enumerate(self.virtual.shapes):
-            free = shape.full
+        for host in range(self.virtual.hosts):
             for one, mask in held.get(host, {}).items():
-                free &= ~mask
                 for other, others in held[host].items():
                     if one is not other and mask & others:
                         ensure(one.running != other.running, f"{one} and {other}: one runs, one has reserved")
                         ensure(
                             one.running == (one.priority < other.priority), f"{one} and {other}: the higher reserves"
                         )
-            ensure(free == self.free[host], f"free leaves of virtual host {host}")
         self._validate_spaces()
         self.binding.validate()
 
     def _validate_spaces(self) -> None:
-        for host, free in enumerate(self.free):
+        for host, (shape, free) in enumerate(zip(self.virtual.shapes, self.free, strict=True)):
+            taken = reduce(or_, self.held.get(host, _NOBODY).values(), 0)
+            ensure(free == shape.full & ~taken, f"free leaves of virtual host {host}")
             free &= ~self.binding.bad[host]
             ensure(self._space.free[host] == free, f"healthy free leaves of virtual host {host}")
             for key, view in self._views.items():

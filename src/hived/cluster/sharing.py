@@ -118,7 +118,7 @@ def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: 
 
 
 class Unbound(Binding):
-    """No bindings: the hosts are real nodes, and stand where they are."""
+    """No bindings: the hosts are real nodes, and stand where they are. O(nodes) to make; pools may share one."""
 
     __slots__ = ()
 
@@ -128,7 +128,6 @@ class Unbound(Binding):
         self.bound = [*range(virtual.hosts), *[-1] * (len(virtual.cells) - virtual.hosts)]
         self.loose.clear()
         self.sick = nodes.sick
-        nodes.watched_by(self.changed)
 
     def hold(self, host: int, mask: int, near: int = -1) -> None:
         """Nothing is to be done."""
@@ -158,7 +157,9 @@ class OwnPool(Pool):
     __slots__ = ()
 
     def bindings(self) -> Binding:
-        return Unbound(self.virtual, self.nodes, self.undo)
+        unbound = Unbound(self.virtual, self.nodes, self.undo)
+        self.nodes.watched_by(unbound.changed)
+        return unbound
 
     def level(self, found: int, parts: Sequence[Part]) -> int:
         return found
@@ -188,6 +189,7 @@ class Quota:
 def _quotas(spec: ClusterSpec, chains: Sequence[Nodes], undo: Undo) -> list[list[Pool]]:
     numbers = _numbers(spec)
     whole = [VirtualCells(n.hierarchy, [(n.hierarchy.top, n.hierarchy.count[n.hierarchy.top])]) for n in chains]
+    unbound = [Unbound(virtual, nodes, undo) for virtual, nodes in zip(whole, chains, strict=True)]
     found: list[list[Pool]] = []
     for tenant, vc in enumerate(spec.virtual_clusters):
         by_type: dict[str, Quota] = {}
@@ -200,11 +202,11 @@ def _quotas(spec: ClusterSpec, chains: Sequence[Nodes], undo: Undo) -> list[list
         for number, nodes in enumerate(chains):
             of_type = by_type.get(nodes.hierarchy.spec.leaf_type)
             if of_type is not None:
-                pools.append(QuotaPool(tenant, len(pools), whole[number], nodes, undo, of_type))
+                pools.append(QuotaPool(tenant, len(pools), unbound[number], nodes, undo, of_type))
         for pin in vc.pinned:
             number = numbers[pin.chain]
             own = Quota(chains[number].hierarchy.gpus[pin.level])
-            pools.append(QuotaPool(tenant, len(pools), whole[number], chains[number], undo, own, pin.pinned_cell_id))
+            pools.append(QuotaPool(tenant, len(pools), unbound[number], chains[number], undo, own, pin.pinned_cell_id))
         found.append(pools)
     return found
 
@@ -215,23 +217,28 @@ class QuotaPool(Pool):
     Its leaves can be taken by other tenants, so a request within the quota may have to wait for them.
     """
 
-    __slots__ = ("quota",)
+    __slots__ = ("quota", "unbound")
 
     def __init__(
         self,
         tenant: int,
         number: int,
-        whole: VirtualCells,
+        unbound: Unbound,
         nodes: Nodes,
         undo: Undo,
         quota: Quota,
         pinned: str | None = None,
     ) -> None:
+        """``unbound``: of all quotas in the chain. O(1), so that tenants times nodes is never a cost."""
         self.quota = quota
-        super().__init__(tenant, number, whole, nodes, undo, None if pinned is None else (pinned, -1))
+        self.unbound = unbound
+        super().__init__(tenant, number, unbound.virtual, nodes, undo, None if pinned is None else (pinned, -1))
 
     def bindings(self) -> Binding:
-        return Unbound(self.virtual, self.nodes, self.undo)
+        return self.unbound
+
+    def _all_free(self) -> list[int]:
+        return []  # the nodes know
 
     def _free_space(self) -> Space:
         return self.nodes.open_space()  # which the nodes keep up
@@ -303,10 +310,10 @@ class QuotaPool(Pool):
                     short -= other.gpus
         return found
 
-    def settle(self) -> None:
-        self.binding.changed.clear()
+    def _taken(self, spots: Spots) -> None:
+        pass
 
-    def _refresh(self, host: int) -> None:
+    def _given(self, hosts: Iterable[int]) -> None:
         pass
 
     def take(self, group: Group) -> None:

@@ -43,6 +43,8 @@ class State:
         self.rank = rank
         #: the nodes of each chain (in private clusters: of each pool), and per tenant its pools, unpinned ones first
         self.chains, self.pools = lay_out(spec, sharing, self.undo)
+        #: the chains in which a VC's cells are bound late, and so can be doomed
+        self.bound = self.chains if sharing is Sharing.HIVED else []
         self.demands = Demands(spec, sharing)
         #: names of the tenants; those whose VC is no more, but whose groups run on, come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]
@@ -55,8 +57,8 @@ class State:
                 for tenant, vc in enumerate(spec.virtual_clusters)
             ]
         )
-        #: per chain and tenant: leaf cells that its opportunistic groups have or have reserved
-        self.lent = [[0] * len(self.tenants) for _ in self.chains]
+        #: per tenant, by chain: leaf cells that its opportunistic groups have or have reserved
+        self.lent: list[dict[int, int]] = [{} for _ in self.tenants]
         #: per tenant: its opportunistic groups, in the order in which they started
         self.borrowers: list[dict[Group, None]] = [{} for _ in self.tenants]
         #: groups that run or have reserved, by name, in the order in which they came
@@ -84,8 +86,7 @@ class State:
             self.pools.append([])
             self.sizes.append(0)
             self.weights.append(0)
-            for lent in self.lent:
-                lent.append(0)
+            self.lent.append({})
             self.borrowers.append({})
         return self.tenants.index(name)
 
@@ -291,14 +292,16 @@ class State:
         self._lend(group)
 
     def _lend(self, group: Group) -> None:
+        lent = self.lent[group.tenant]
         for chain in group.chains:
-            self.lent[chain][group.tenant] += group.gpus_in(chain)
+            lent[chain] = lent.get(chain, 0) + group.gpus_in(chain)
         self.borrowers[group.tenant][group] = None
         self.undo.note((self._end_loan, group))
 
     def _end_loan(self, group: Group) -> None:
+        lent = self.lent[group.tenant]
         for chain in group.chains:
-            self.lent[chain][group.tenant] -= group.gpus_in(chain)
+            lent[chain] -= group.gpus_in(chain)
         del self.borrowers[group.tenant][group]
         self.undo.note((self._lend_again, group))
 

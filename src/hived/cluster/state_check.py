@@ -56,12 +56,12 @@ def check_state(state: State) -> None:
     for quota, (running, reserved) in quotas.items():
         ensure(max(running, reserved) <= quota.limit, "a quota is not exceeded")
         ensure(quota.left == quota.limit - running - reserved, "what is left of a quota")
-    for chain, lent in enumerate(state.lent):
+    for chain in range(len(state.chains)):
         counted = [0] * len(state.tenants)
         for group in groups:
             if not group.guaranteed:
                 counted[group.tenant] += group.gpus_in(chain)
-        ensure(counted == lent, "leaf cells lent per tenant")
+        ensure(counted == [of_tenant.get(chain, 0) for of_tenant in state.lent], "leaf cells lent per tenant")
     borrowers = [{g for g in groups if not g.guaranteed and g.tenant == t} for t in range(len(state.tenants))]
     ensure(borrowers == [set(of_tenant) for of_tenant in state.borrowers], "opportunistic groups per tenant")
 
