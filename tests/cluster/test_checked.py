@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hived import CheckedCluster, InvariantError, Member, Request
+from hived import CheckedCluster, Cluster, InvariantError, Member, Request
 from hived.cells import LevelSafety
 
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
@@ -62,3 +62,18 @@ def test_a_broken_invariant_is_found_at_the_next_change(change: Callable[[Checke
     cluster._state.lent[0][0] = 1  # a deliberate fault
     with pytest.raises(InvariantError, match="lent"):
         change(cluster)
+
+
+def test_a_call_that_fails_in_the_middle_leaves_nothing_behind() -> None:
+    cluster = Cluster(SPEC)
+    cluster.commit(cluster.schedule(job("one")))
+    nodes = cluster._state.chains[0]
+    names, nodes.names = nodes.names, ()  # a deliberate fault: leaf cells are bound before they are named
+    with pytest.raises(IndexError):
+        cluster.schedule(job("two"))
+    nodes.names = names
+    cluster.validate()
+    assert cluster.groups() == ("one",)
+    cluster.commit(cluster.schedule(job("two")))
+    cluster.validate()
+    assert cluster.groups() == ("one", "two")

@@ -57,14 +57,8 @@ class Ranking:
 
     def best(self, gpus: int) -> int:
         """The host that ranks best for ``gpus``, the lowest number within its class; -1 when no host will do."""
-        order = self._orders.get(gpus)
-        if order is None or order[0] != self._index.classes:
-            order = self._sort(gpus)
-        if order[1] & self._index.occupied:
-            for bucket in order[2]:
-                if bucket.hosts.summary:
-                    return bucket.hosts.first()
-        return -1
+        hosts = self.best_hosts(gpus)
+        return hosts.first() if hosts is not None else -1
 
     def best_hosts(self, gpus: int) -> IndexSet | None:
         """All hosts of the best class for ``gpus``; None when no host will do. To be read, not changed."""

@@ -1,4 +1,4 @@
-"""From a plan to the answer that the caller sees, and back."""
+"""From a request to a group in the open transaction, and from that to the answer that the caller sees."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def admitted(
 
 def offer(state: State, group: Group, given: Given = EVERY_NODE, idle: bool = False) -> Bind | Preempt:
     """The answer that a group admitted in the open transaction makes; ``given``, ``idle``: as asked. O(pods)."""
-    within = state.chains[group.chain].chain.names[group.level] if group.level else None
     assert group.placement is not None
+    within = _within(state, group)
     asked = Asked(group.request, given, group.since, state.version, group.near, idle)
     if not (group.victims or group.downgraded or group.overtaken):  # the common case
         return Bind(group.name, group.placement, within, group.relaxed, (), (), asked)

@@ -103,7 +103,7 @@ class Cluster:
         another placement, where it could start at once or its reservation is not suggested any more. Without one, its
         reservation ends, and it waits.
         """
-        state = self._state if self._open is None else self._settled()
+        state = self._settled()
         demand = state.demands.of(request)
         _check_seconds(now)
         known = state.groups.get(request.group)
@@ -145,7 +145,7 @@ class Cluster:
         For a scheduler that keeps its own queues and asks for no reasons. ``near``: where the group ran until now, and
         would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all.
         """
-        state = self._state if self._open is None else self._settled()
+        state = self._settled()
         demand = state.demands.of(request)
         _check_seconds(now)
         if request.group in state.groups:
@@ -430,7 +430,7 @@ class Cluster:
     def groups(self) -> tuple[str, ...]:
         """Names of all groups that run, have reserved or wait, in that order."""
         state = self._settled()
-        return (*state.groups, *state.waiting)
+        return (*[group.name for group in state.by_age()], *state.waiting)
 
     def nodes(self) -> Iterator[tuple[str, str, int]]:
         """Every node: the name of its chain, its own, and its leaf cells. O(nodes)."""
@@ -487,11 +487,12 @@ class Cluster:
         return self._seen()
 
     def _settled(self) -> State:
-        """The state without what was offered and not committed."""
-        if self._open is not None:
+        """The state without what was offered and not committed, or left by a call that raised."""
+        state = self._state
+        if state.undo.log:
             self._open = None
-            self._state.undo.rollback()
-        return self._state
+            state.undo.rollback()
+        return state
 
     def _seen(self) -> State:
         """The same, with what bad hardware has come to by now."""

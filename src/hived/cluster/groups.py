@@ -30,7 +30,6 @@ class Group:
         "lent_at",
         "level",
         "loan",
-        "moved",
         "name",
         "near",
         "origin",
@@ -88,8 +87,6 @@ class Group:
         self.replanned: tuple[int, Given] = -1, EVERY_NODE
         #: as it is placed: the opportunistic group that it is to take the place of
         self.loan: Group | None = None
-        #: whether it has taken the place of another group of its name
-        self.moved = False
         #: as it is placed: where it ran, and would stay
         self.near: tuple[Part, ...] = ()
         #: as it is placed: lazy groups of its VC that become opportunistic for it

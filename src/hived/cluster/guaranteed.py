@@ -30,7 +30,7 @@ ATTEMPTS = 64
 
 def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
     """Bind leaves for a guaranteed group; ``False`` when it has to wait. O(levels + pods) where it fits at once."""
-    if _at(state, group, demand, -1, suggested):
+    if on_free(state, group, demand, suggested):
         return True
     priority = group.request.priority
     pools = state.pools[demand.tenant]
@@ -41,7 +41,7 @@ def place(state: State, group: Group, demand: Demand, suggested: Suggested | Non
     )
 
 
-def on_free(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
+def on_free(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
     """Bind free leaves of its VC for a group; ``False`` where others of the VC would have to go."""
     return _at(state, group, demand, -1, suggested)
 
@@ -225,7 +225,7 @@ def promote(state: State, loan: Group, request: Request, demand: Demand) -> bool
             state.vacate(loan)
             state.promote(loan, group)
             return True
-    if not on_free(state, group, demand, None):
+    if not on_free(state, group, demand):
         return None
     if sorted(group.parts) != sorted(loan.parts):
         state.undo.rollback(mark)

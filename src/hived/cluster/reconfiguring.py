@@ -23,7 +23,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     new.version = old.version + 1  # what was planned before is out of date
     names = Names(new.chains)
     report = Report(new)
-    running = [group for group in old.groups.values() if group.running]
+    running = [group for group in old.by_age() if group.running]
     for group in sorted(running, key=lambda g: (not g.guaranteed, -g.request.priority, g.sequence)):
         placement = group.origin or group.placement
         assert placement is not None
@@ -33,7 +33,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
             levels = _levels(old, new, group, at)
         record = Record(group.name, group.request, placement)
         report.add(take_over(new, record, at, group.since, levels), at, group.guaranteed, levels)
-    cancelled = [group for group in old.groups.values() if not group.running]
+    cancelled = [group for group in old.by_age() if not group.running]
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
     for group in cancelled:

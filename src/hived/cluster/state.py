@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice, takewhile
 
 from hived.cells import LevelSafety, Rank
 from hived.errors import ensure
@@ -61,7 +62,7 @@ class State:
         self.lent: list[dict[int, int]] = [{} for _ in self.tenants]
         #: per tenant: its opportunistic groups, in the order in which they started
         self.borrowers: list[dict[Group, None]] = [{} for _ in self.tenants]
-        #: groups that run or have reserved, by name, in the order in which they came
+        #: groups that run or have reserved, by name
         self.groups: dict[str, Group] = {}
         #: groups that wait, by name, in the order in which they first asked
         self.waiting: dict[str, Waiting] = {}
@@ -100,11 +101,9 @@ class State:
         self.undo.keep()
 
     def keep_group(self, group: Group) -> None:
-        """The group that was admitted stays; it waits no longer, and comes last of all groups."""
+        """The group that was admitted stays; it waits no longer."""
         self.version += 1
         self.undo.keep()
-        if group.moved:
-            self.groups[group.name] = self.groups.pop(group.name)
         if self.waiting:
             self.waiting.pop(group.name, None)
 
@@ -159,21 +158,17 @@ class State:
 
     def _put(self, group: Group) -> None:
         groups = self.groups
-        if group.name in groups:
-            group.moved = True
-            self.undo.note((self._put, groups[group.name]))
-        else:
-            self.undo.note((groups.pop, group.name))
+        before = groups.get(group.name)  # it may take the place of another of its name
+        self.undo.note((groups.pop, group.name) if before is None else (self._put, before))
         groups[group.name] = group
 
     def _drop(self, group: Group) -> None:
-        self.undo.note((self._put_back, group))
+        self.undo.note((self._put, group))
         del self.groups[group.name]
 
-    def _put_back(self, group: Group) -> None:
-        """Undo :meth:`_drop`: groups stand in the order in which they came. O(groups) where it was not the last."""
-        self.groups[group.name] = group
-        self.groups = {group.name: group for group in sorted(self.groups.values(), key=lambda g: g.sequence)}
+    def by_age(self) -> list[Group]:
+        """All groups that run or have reserved, in the order in which they came. O(groups log groups)."""
+        return sorted(self.groups.values(), key=lambda group: group.sequence)
 
     def _placement(self, group: Group) -> Placement:
         """A group's physical leaves by name. O(pods)."""
@@ -306,10 +301,13 @@ class State:
         self.undo.note((self._lend_again, group))
 
     def _lend_again(self, group: Group) -> None:
-        """Undo :meth:`_end_loan`: a tenant's loans stand in the order in which they began. O(its loans)."""
+        """Undo :meth:`_end_loan`: a tenant's loans stand in the order in which they began. O(its later loans)."""
         self._lend(group)
-        of_tenant = sorted(self.borrowers[group.tenant], key=lambda g: g.lent_at)
-        self.borrowers[group.tenant] = dict.fromkeys(of_tenant)
+        loans = self.borrowers[group.tenant]
+        later = list(takewhile(lambda other: other.lent_at > group.lent_at, islice(reversed(loans), 1, None)))
+        for other in reversed(later):
+            del loans[other]
+            loans[other] = None
 
     def vacate(self, group: Group) -> None:
         """An opportunistic group that runs has its leaves no more; :meth:`promote` gives it the same ones."""

@@ -14,19 +14,20 @@ from typing import Any
 class Undo:
     """A log of steps, each with its arguments, that are carried out last first to go back."""
 
-    __slots__ = ("_log", "keep", "note")
+    __slots__ = ("keep", "log", "note")
 
     def __init__(self) -> None:
-        self._log: list[tuple[Any, ...]] = []
+        #: the steps since something was last kept; none outside of a transaction
+        self.log: list[tuple[Any, ...]] = []
         #: takes a tuple: what undoes a change that was just made, and its arguments. O(1)
-        self.note: Callable[[tuple[Any, ...]], None] = self._log.append
+        self.note: Callable[[tuple[Any, ...]], None] = self.log.append
         #: what was done stays
-        self.keep: Callable[[], None] = self._log.clear
+        self.keep: Callable[[], None] = self.log.clear
 
     @property
     def mark(self) -> int:
         """The present moment, for :meth:`rollback`."""
-        return len(self._log)
+        return len(self.log)
 
     def assign(self, owner: object, **attributes: object) -> None:
         """Set attributes of an object. O(attributes)."""
@@ -36,7 +37,7 @@ class Undo:
 
     def rollback(self, mark: int = 0) -> None:
         """All is as it was at ``mark``. O(steps since)."""
-        log = self._log
+        log = self.log
         for number in range(len(log) - 1, mark - 1, -1):
             step = log[number]
             step[0](*step[1:])
@@ -45,7 +46,7 @@ class Undo:
     @contextmanager
     def trial(self) -> Iterator[None]:
         """What is done while this is open is undone at its end."""
-        mark = len(self._log)
+        mark = len(self.log)
         try:
             yield
         finally:

@@ -147,6 +147,7 @@ def _record(kind: Any, /, tag: str | None = None, **instead: Any) -> Any:
         plain = {name: part for name, part in plain.items() if name not in defaults or part != defaults[name]}
         return dump(plain if tag is None else {"is": tag, **plain})
 
+    # the keys are those of the dataclass, which no type checker can read here
     form: Any = TypedDict(kind.__name__, keys if tag is None else {"is": Literal[tag], **keys})  # type: ignore[misc]
     return Annotated[form, AfterValidator(read), WrapSerializer(write)]
 
@@ -164,7 +165,7 @@ def _one_of(kinds: Any, instead: dict[Any, dict[str, Any]] | None = None) -> Any
 
     wanted = f"expected one of {', '.join(names)}"
     tag = Discriminator(name_of, custom_error_type="is", custom_error_message=wanted)
-    return Annotated[Union[tuple(records)], tag]  # noqa: UP007
+    return Annotated[Union[tuple(records)], tag]  # noqa: UP007 - of as many as there are
 
 
 # ----------------------------------------------------------------------------------------------- anything
