@@ -1,12 +1,20 @@
-"""How hived is installed here, for hints that name the command which adds what is missing."""
+"""How hived is installed here: in which form, and the command that adds what is missing."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+
+def form() -> str:
+    """``compiled`` where what decides is native code (``tools/compiled_wheel.py``), else ``plain Python``."""
+    cells = Path(__file__).with_name("cells")
+    return "compiled" if any((cells / f"buddy{suffix}").exists() for suffix in EXTENSION_SUFFIXES) else "plain Python"
 
 
 def command_for(extra: str) -> str:

@@ -35,8 +35,8 @@ def test_a_group_without_a_verb_shows_its_verbs(hived: Hived, group: tuple[str, 
             assert verb[-1] in said
 
 
-def test_the_version_is_told(hived: Hived) -> None:
-    assert re.fullmatch(r"hived \d+\.\d+\.\d+\n", hived("--version").out)
+def test_the_version_and_the_form_are_told(hived: Hived) -> None:
+    assert re.fullmatch(r"hived \d+\.\d+\.\d+ \((compiled|plain Python)\)\n", hived("--version").out)
 
 
 def test_a_simulation_prints_a_table_and_writes_every_file(hived: Hived, folder: Path) -> None:

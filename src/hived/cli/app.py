@@ -46,7 +46,9 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"hived {__version__}")
+        from hived.installed import form
+
+        typer.echo(f"hived {__version__} ({form()})")
         raise typer.Exit
 
 
@@ -54,7 +56,8 @@ def _version(asked: bool) -> None:
 def _options(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     show_verbs(context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hived.cells import Hierarchy, Need
 from hived.errors import RequestError
@@ -67,7 +67,7 @@ class Demands:
             self._known[_key(request)] = demand
         return demand
 
-    def check_form(self, request: Request) -> None:
+    def check_form(self, request: Any) -> None:
         """Raise :class:`RequestError` for a request that would be wrong in any cluster."""
         _check_name_and_priority(request)
         for name in ("lazy_preemption", "soft_affinity", "whole_nodes"):
@@ -197,12 +197,14 @@ def pools_of(spec: ClusterSpec, vc: VirtualClusterSpec, sharing: Sharing) -> lis
     return pools + [(chains.index(pin.chain), pin.pinned_cell_id) for pin in vc.pinned]
 
 
-def _key(request: Request) -> tuple[object, ...] | None:
+def _key(request: Any) -> tuple[object, ...] | None:
     """What tells requests apart but for name and priority; None for one that may be wrong in itself. O(members).
 
-    Fields that equal others of another type (1, 1.0 and True) have to be of the right one.
+    Fields that equal others of another type (1, 1.0 and True) have to be of the right one. Nothing is taken for granted
+    of ``request``, by a compiler neither: hence the types in variables.
     """
-    if type(request) is not Request:
+    kind = type(request)
+    if kind is not Request:
         return None
     priority, group, members = request.priority, request.group, request.members
     if type(priority) is not int or not OPPORTUNISTIC <= priority <= HIGHEST or not isinstance(group, str) or not group:
@@ -214,7 +216,8 @@ def _key(request: Request) -> tuple[object, ...] | None:
             return None
     pods: list[object] = []
     for member in members:
-        if type(member) is not Member or not type(member.pods) is type(member.leaf_cells) is int:
+        kind = type(member)
+        if kind is not Member or not type(member.pods) is type(member.leaf_cells) is int:
             return None
         if member.cell_type is not None and type(member.cell_type) is not str:
             return None
@@ -232,8 +235,9 @@ def _key(request: Request) -> tuple[object, ...] | None:
     )
 
 
-def _check_name_and_priority(request: Request) -> None:
-    if type(request) is not Request:
+def _check_name_and_priority(request: Any) -> None:
+    kind = type(request)
+    if kind is not Request:
         raise RequestError("request", f"expected a Request, not {request!r}")
     group = request.group
     if not isinstance(group, str) or not group:
@@ -246,13 +250,14 @@ def _check_name_and_priority(request: Request) -> None:
         )
 
 
-def _check_members(members: tuple[Member, ...]) -> None:
+def _check_members(members: Any) -> None:
     if not members:
         raise RequestError(
             "members", "empty: a group has at least one pod, e.g. members=[Member(pods=1, leaf_cells=8)]"
         )
     for position, member in enumerate(members):
-        if type(member) is not Member:
+        kind = type(member)
+        if kind is not Member:
             raise RequestError(f"members[{position}]", f"expected a Member, not {member!r}")
         field = f"members[{position}]"
         if type(member.pods) is not int or member.pods < 1:

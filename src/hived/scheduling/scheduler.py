@@ -246,7 +246,8 @@ class Scheduler:
     def _stopped_waiting(self, entry: Entry) -> None:
         """``entry`` has started: its status says so already."""
         backlog = self.queues[entry.tenant].backlog_of(entry)
-        if backlog.first is entry:
+        first = backlog.first
+        if first is entry:
             backlog.drop_first()
             self._first_changed(entry, backlog.first)
 
