@@ -15,6 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from hived.installed import form
+
 from . import contract, core, dashboard, extender, kube_scheduler, live, simulation
 from .measuring import Figure
 
@@ -46,6 +48,7 @@ def main() -> None:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "commit": _commit(),
             "python": platform.python_version(),
+            "form": form(),
             "processor": _processor(),
             "figures": {figure.name: {"value": figure.value, "unit": figure.unit} for figure in figures},
         }
@@ -57,8 +60,9 @@ def _last_values() -> dict[str, float]:
     values: dict[str, float] = {}
     if HISTORY.exists():
         for line in HISTORY.read_text(encoding="utf-8").splitlines():
-            for name, figure in json.loads(line)["figures"].items():
-                values[name] = figure["value"]
+            entry = json.loads(line)
+            if entry.get("form", "plain Python") == form():
+                values |= {name: figure["value"] for name, figure in entry["figures"].items()}
     return values
 
 
