@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import polars
@@ -44,6 +45,8 @@ def test_a_simulation_prints_a_table_and_writes_every_file(hived: Hived, folder:
     assert answer.code == 0
     names = {path.name for path in (folder / "new/deep/out").iterdir()}
     assert {"jobs.csv", "runs.csv", "summary.json"} <= names
+    checked = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    assert subprocess.run(checked, cwd=folder / "new/deep/out", check=False).returncode == 0
     for stem in ("queueing-delay-over-time-yarn-cs", "delay-normalised-to-private-yarn-cs"):
         assert {f"{stem}.png", f"{stem}.svg"} <= names
     assert tree(folder / "new") == ["deep", "deep/out", *sorted(f"deep/out/{name}" for name in names)]

@@ -27,7 +27,9 @@ from hived.simulator.experiment import (
 )
 from hived.simulator.figures import need_matplotlib, write_figures
 from hived.simulator.output import (
+    CHECKSUMS,
     check_output,
+    checksums,
     whole_folder,
     write_cluster,
     write_jobs,
@@ -135,6 +137,7 @@ def simulate(
             status.update("drawing figures")
             write_figures(report, draft, tenant or [])
         write_summary(report, draft / "summary.json")
+        (draft / CHECKSUMS).write_text(checksums(draft), encoding="utf-8")
     _print(report, results, out)
 
 

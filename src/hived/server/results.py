@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hived.errors import InputError, NotFoundError
+from hived.simulator.output import FILES
 from hived.words import counted
 
 from .pictures import (
@@ -27,23 +28,20 @@ from .pictures import (
 )
 from .results_files import (
     AGAIN,
-    NEVER,
     ClusterFile,
     Delays,
-    Key,
     RunSummary,
     Summary,
-    long_fields,
     read_jobs,
     read_json,
     read_series,
-    refuse,
+    refusing,
+    verify,
 )
 from .results_runs import Places, read_runs
 from .results_view import RunView
 from .results_words import length, moments, stays
 
-FILES = ("cluster.json", "summary.json", "jobs.csv", "runs.csv", "series.csv")
 _WORDS = {"private": "Private clusters", "quota": "Quota", "hived": "HiveD"}
 
 
@@ -59,19 +57,21 @@ class ResultsSource:
     def __init__(self, folder: Path, progress: Callable[[str], None] | None = None) -> None:
         """``progress`` hears which file is read."""
         _check_folder(folder)
+        verify(folder)
         say = progress or (lambda _: None)
         cluster = read_json(folder / "cluster.json", ClusterFile)
         self._summary = read_json(folder / "summary.json", Summary)
-        keys = _keys(folder, self._summary, cluster)
+        keys = [(run.scheme, run.policy) for run in self._summary.runs]
         names = [tenant.name for tenant in cluster.virtual_clusters]
-        with long_fields():
-            say("jobs.csv")
-            self._jobs, fates = read_jobs(folder / "jobs.csv", keys, names, self._summary.trace.jobs)
-            places = {scheme: Places(cluster.schemes[scheme]) for scheme, _ in keys}
-            say("runs.csv")
-            runs = read_runs(folder / "runs.csv", self._jobs, fates, {key: places[key[0]] for key in keys})
-            say("series.csv")
-            series = read_series(folder / "series.csv", keys, names)
+        say("jobs.csv")
+        self._jobs, fates = read_jobs(folder / "jobs.csv", keys, names)
+        with refusing(folder / "cluster.json"):
+            by_scheme = {scheme: Places(cluster.schemes[scheme]) for scheme, _ in keys}
+        places = {key: by_scheme[key[0]] for key in keys}
+        say("runs.csv")
+        runs = read_runs(folder / "runs.csv", self._jobs, places)
+        say("series.csv")
+        series = read_series(folder / "series.csv", keys, names)
         never_fit = frozenset(
             number
             for job in self._summary.never_fit_private
@@ -80,10 +80,8 @@ class ResultsSource:
         trace, lends = self._summary.trace, self._summary.options.opportunistic
         self._views: dict[str, RunView] = {}
         for run, key in zip(self._summary.runs, keys, strict=True):
-            if int((fates[key].finish < NEVER).sum()) != run.finished:
-                refuse(folder / "summary.json", 0, f"says that {run.finished:,} jobs finished, and jobs.csv does not")
             self._views[" ".join(key)] = RunView(
-                run, cluster.virtual_clusters, self._jobs, fates[key], places[key[0]], runs[key], series[key],
+                run, cluster.virtual_clusters, self._jobs, fates[key], places[key], runs[key], series[key],
                 trace.window_s, lends, never_fit,
             )  # fmt: skip
         self._names = names
@@ -246,24 +244,6 @@ def _check_folder(folder: Path) -> None:
         raise InputError(
             f"{folder}: holds no results: {', '.join(missing)} not there; give the --out of hived simulate"
         )
-
-
-def _keys(folder: Path, summary: Summary, cluster: ClusterFile) -> list[Key]:
-    """Sharing and policy of every run, once the cluster has what they need."""
-    path = folder / "cluster.json"
-    keys = [(run.scheme, run.policy) for run in summary.runs]
-    names = {tenant.name for tenant in cluster.virtual_clusters}
-    for run in summary.runs:
-        if run.scheme not in cluster.schemes:
-            refuse(path, 0, f"has no cluster for the scheme {run.scheme[:40]!r} of summary.json")
-        if run.tenants.keys() != names:
-            refuse(path, 0, "has other virtual clusters than summary.json")
-        chains = len(cluster.schemes[run.scheme])
-        if run.scheme != "private" and any(c.chain >= chains for vc in cluster.virtual_clusters for c in vc.reserved):
-            refuse(path, 0, "reserves cells in a chain that is not there")
-    if len(set(keys)) < len(keys):
-        refuse(folder / "summary.json", 0, "has a run twice")
-    return keys
 
 
 def _label(run: RunSummary) -> str:

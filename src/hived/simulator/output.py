@@ -1,4 +1,4 @@
-"""The files of a simulation: ``jobs.csv``, ``runs.csv``, ``cluster.json``, ``series.csv``, ``summary.json``, figures.
+"""The files of a simulation: tables, ``cluster.json``, ``summary.json``, their checksums, figures.
 
 They are written beside the target and moved there when all is written, so nobody ever finds half of them. The same
 spec, trace, options and version give the same bytes.
@@ -7,6 +7,7 @@ spec, trace, options and version give the same bytes.
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 import shutil
@@ -31,10 +32,13 @@ JOB_COLUMNS = (
     "preemptions", "finished",
 )  # fmt: skip
 #: what every folder of results holds
-_ALWAYS = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
+FILES = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
+#: as ``sha256sum --check`` takes them
+CHECKSUMS = "SHA256SUMS"
 #: and with the figures
 _OURS = (
-    *_ALWAYS,
+    *FILES,
+    CHECKSUMS,
     *(f"*-{policy.value}.{end}" for policy in PolicyName for end in ("png", "svg")),
 )
 RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement")
@@ -49,7 +53,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
             raise InputError(
                 f"{folder}: is not empty, and results are never mixed; choose another --out, or give --overwrite"
             )
-        if missing := [name for name in _ALWAYS if not (folder / name).is_file()]:
+        if missing := [name for name in FILES if not (folder / name).is_file()]:
             raise InputError(
                 f"{folder}: holds no earlier results that --overwrite could replace ({', '.join(missing)} not there); "
                 "choose another --out"
@@ -261,6 +265,15 @@ def write_summary(report: Report, path: Path) -> None:
     """``summary.json``: the report's numbers, null for what cannot be said."""
     text = json.dumps(_plain(report.to_json()), indent=2, ensure_ascii=False, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def checksums(folder: Path) -> str:
+    """The SHA-256 and name of each file, a line each, for ``SHA256SUMS``. O(bytes)."""
+    lines = []
+    for name in FILES:
+        with (folder / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines)
 
 
 def _plain(value: object) -> object:
