@@ -110,7 +110,7 @@ def test_no_annotation_says_nothing() -> None:
 
 WRONG = [
     ("x", "expected keys, not str"),
-    ("[" * 100_000, "too many lists"),
+    ("[" * 100_000, "nested deeper than 100"),
     (UPSTREAM.replace("node:", "nod:"), "'node' is missing"),
     (UPSTREAM.replace("node: 10.0.0.1", "node: 1"), "a node's name, not 1"),
     (UPSTREAM.replace("leafCellIsolation:\n- 0\n- 1", "leafCellIsolation: [0, 0]"), "each once"),
@@ -121,7 +121,7 @@ WRONG = [
     (UPSTREAM.replace("affinityGroupBindInfo", "x"), "'affinityGroupBindInfo' is missing"),
     (UPSTREAM.replace("podPlacements", "x"), "'podPlacements' is missing"),
     ("node: n\nleafCellIsolation: [0]\ncellChain: x\naffinityGroupBindInfo: 3", "not iterable"),
-    ("node: n\nleafCellIsolation: [0]\ncellChain: [\naffinityGroupBindInfo: 3", "no YAML"),
+    ("node: n\nleafCellIsolation: [0]\ncellChain: [\naffinityGroupBindInfo: 3", "not valid YAML"),
 ]
 
 
