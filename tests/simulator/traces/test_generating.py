@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hived.errors import InputError
 from hived.simulator.traces import MS, SIZE_CLASSES, TABLE1, Trace, generate_table1, size_class, write_trace
 from hived.simulator.traces.generating import apportion
-from hived.simulator.traces.philly_statistics import DURATIONS, PASS_SHARES
+from hived.simulator.traces.philly_statistics import philly
 from hived.simulator.traces.table1 import TOTAL_JOBS
 
 TABLE1_FILE = Path(__file__).parents[4] / "shared" / "traces" / "hived_table1.csv"
@@ -68,7 +68,7 @@ def test_sizes_are_powers_of_two_in_a_node_and_whole_nodes_above() -> None:
 
 
 def test_mean_durations_follow_the_real_ones_by_size_and_group() -> None:
-    for kind in DURATIONS:
+    for kind in philly().durations:
         seconds = [
             job.duration_ms / MS
             for job in whole().jobs
@@ -82,7 +82,7 @@ def test_shares_of_passed_jobs_are_the_real_ones() -> None:
     jobs = Counter(size_class(job.gpus) for job in whole().jobs)
     passed = Counter(size_class(job.gpus) for job in whole().jobs if job.status == "pass")
     assert {job.status for job in whole().jobs} == {"pass", "killed_or_failed"}
-    assert [passed[place] / jobs[place] for place in range(5)] == pytest.approx(PASS_SHARES, abs=0.001)
+    assert [passed[place] / jobs[place] for place in range(5)] == pytest.approx(philly().pass_shares, abs=0.001)
 
 
 def test_tenants_submit_sweeps_and_fewer_jobs_at_weekends() -> None:

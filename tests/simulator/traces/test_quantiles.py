@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.simulator.traces.philly_statistics import DURATIONS, SUBMISSIONS
+from hived.simulator.traces.philly_statistics import philly
 from hived.simulator.traces.quantiles import QuantileTable, summarise
 
 SHARES = (0.1, 0.5, 0.9, 0.99)
@@ -44,12 +44,12 @@ def test_no_data_are_refused() -> None:
         summarise([], SHARES)
 
 
-@pytest.mark.parametrize("table", [kind.seconds for kind in DURATIONS], ids=lambda table: str(table.count))
+@pytest.mark.parametrize("table", [kind.seconds for kind in philly().durations], ids=lambda table: str(table.count))
 def test_every_table_of_durations_gives_back_the_real_mean(table: QuantileTable) -> None:
     assert table.at(middles(200_000)).mean() == pytest.approx(table.mean, rel=0.01)
 
 
-@pytest.mark.parametrize("kind", SUBMISSIONS, ids=lambda kind: kind.tenant)
+@pytest.mark.parametrize("kind", philly().submissions, ids=lambda kind: kind.tenant)
 def test_every_table_of_sweeps_is_well_formed(kind: object) -> None:
     tables = [getattr(kind, name) for name in ("small_sweeps", "large_sweeps", "gaps")]
     for table in filter(None, tables):

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from ...errors import InputError
 from .formats import KILLED_OR_FAILED, PASS
 from .model import MS, SYNTHETIC_PREFIX, Trace, TraceJob
-from .philly_statistics import DAY_WEIGHTS, DURATIONS, HOUR_WEIGHTS, LARGE_JOBS, PASS_SHARES, SUBMISSIONS
+from .philly_statistics import philly
 from .quantiles import Floats, QuantileTable
 from .table1 import SIZE_CLASSES, TABLE1, TOTAL_JOBS
 
@@ -139,8 +139,8 @@ class _Rate:
     """When sweeps begin: a rate for each hour of the trace."""
 
     def __init__(self, days: int) -> None:
-        week = np.outer(np.asarray(DAY_WEIGHTS, dtype=np.int64), np.asarray(HOUR_WEIGHTS, dtype=np.int64))
-        self.weights: Ints = np.resize(week, (days, len(HOUR_WEIGHTS))).ravel()
+        of_day, of_hour = (np.asarray(w, dtype=np.int64) for w in (philly().day_weights, philly().hour_weights))
+        self.weights: Ints = np.resize(np.outer(of_day, of_hour), (days, len(of_hour))).ravel()
         self.before: Ints = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(self.weights)))
         self.end_s = days * _DAY_S
 
@@ -157,15 +157,15 @@ def _gpus(draws: _Draws, place: Ints) -> Ints:
     for at, size in enumerate(_CLASS_GPUS):
         gpus[place == at] = size
     large = np.flatnonzero(place == len(_CLASS_GPUS))
-    counts = apportion([jobs for _, jobs in LARGE_JOBS], len(large))
-    sizes = np.repeat(np.asarray([size for size, _ in LARGE_JOBS], dtype=np.int64), counts)
+    counts = apportion([jobs for _, jobs in philly().large_jobs], len(large))
+    sizes = np.repeat(np.asarray([size for size, _ in philly().large_jobs], dtype=np.int64), counts)
     gpus[large[draws.order(len(large))]] = sizes
     return gpus
 
 
 def _durations(draws: _Draws, tenant: npt.NDArray[np.str_], gpus: Ints) -> Ints:
     duration = np.zeros(len(gpus), dtype=np.int64)
-    for kind in DURATIONS:
+    for kind in philly().durations:
         mine = (gpus >= kind.from_gpus) & (gpus <= kind.to_gpus)
         if kind.group is not None:
             mine &= np.char.startswith(tenant, f"{kind.group}-")
@@ -176,7 +176,7 @@ def _durations(draws: _Draws, tenant: npt.NDArray[np.str_], gpus: Ints) -> Ints:
 
 def _passed(draws: _Draws, place: Ints) -> npt.NDArray[np.bool_]:
     passed = np.zeros(len(place), dtype=np.bool_)
-    for at, share in enumerate(PASS_SHARES):
+    for at, share in enumerate(philly().pass_shares):
         mine = np.flatnonzero(place == at)
         passed[mine[draws.order(len(mine))[: int(share * len(mine) + 0.5)]]] = True
     return passed
@@ -186,7 +186,7 @@ def _submissions(draws: _Draws, tenant: str, place: int, count: int, rate: _Rate
     """The submission times, in seconds, of one tenant's ``count`` jobs of one size class."""
     if not count:
         return np.zeros(0, dtype=np.int64)
-    kind = next(kind for kind in SUBMISSIONS if kind.tenant == tenant)
+    kind = next(kind for kind in philly().submissions if kind.tenant == tenant)
     table = kind.large_sweeps if place and kind.large_sweeps else kind.small_sweeps
     sizes = np.zeros(0, dtype=np.int64)
     while sizes.sum() < count:

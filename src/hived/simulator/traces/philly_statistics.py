@@ -1,34 +1,31 @@
 """What the synthetic trace knows of the real one: summary statistics of the Philly trace, no job of it.
 
 Source: "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", Jeon et al., USENIX
-ATC'19; trace published under CC-BY-4.0 at https://github.com/msr-fiddle/philly-traces. Computed by
-``tools/philly_statistics.py`` from 89,392 of its jobs in 61 days (2017-10-01 to 12-01), their virtual clusters
-named after HiveD's tenants; do not edit by hand.
-
-* :data:`DURATIONS`: the seconds a job held its GPUs (all attempts summed), for jobs of one range of GPUs and one
-  group of tenants (``res`` or ``prod``, the name's first word; none: both together, where jobs are few). Of the
-  sorted seconds, those at up to 17 ranks; for each piece between two ranks, the bend that gives it its real mean.
-* :data:`PASS_SHARES`: by size class, the share of jobs whose status is ``pass``.
-* :data:`LARGE_JOBS`: how many jobs have each multiple of 8 GPUs from 16 on. Other sizes (12, 20) are left out.
-* :data:`SUBMISSIONS`: a *sweep* is a longest run of jobs of one tenant and size class, each submitted at most
-  60 s after the one before. By tenant: jobs per sweep for 1-GPU jobs and for larger ones (none where a tenant
-  has no larger ones), and the seconds between two jobs of a sweep.
-* :data:`HOUR_WEIGHTS`, :data:`DAY_WEIGHTS`: how many sweeps begin in each hour of the day (the log's clock), and
-  on each day of the week, Sunday first (count over how often the day occurs in the trace, times 1,000).
+ATC'19; trace published under CC-BY-4.0 at https://github.com/msr-fiddle/philly-traces. ``philly_statistics.json`` was
+computed by ``tools/philly_statistics.py`` from 89,392 of its jobs in 61 days (2017-10-01 to 12-01), their virtual
+clusters named after HiveD's tenants; do not edit it by hand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from pydantic import TypeAdapter
 
 from .quantiles import QuantileTable
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long jobs of ``from_gpus`` to ``to_gpus`` GPUs run, in seconds."""
+    """The seconds that jobs of ``from_gpus`` to ``to_gpus`` GPUs held their GPUs, all attempts summed.
 
-    group: str | None  #: "res", "prod", or both
+    Of the sorted seconds, those at up to 17 ranks; for each piece between two ranks, the bend that gives it its real
+    mean.
+    """
+
+    group: str | None  #: the first word of the tenants' names, "res" or "prod"; None: both, where jobs are few
     from_gpus: int
     to_gpus: int
     seconds: QuantileTable
@@ -36,157 +33,33 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Submissions:
-    """How a tenant submits."""
+    """How a tenant submits.
+
+    A *sweep* is a longest run of jobs of one tenant and size class, each submitted at most 60 s after the one before.
+    """
 
     tenant: str
     small_sweeps: QuantileTable  #: jobs in a sweep of 1-GPU jobs
-    large_sweeps: QuantileTable | None  #: jobs in a sweep of larger jobs
+    large_sweeps: QuantileTable | None  #: jobs in a sweep of larger jobs; None: it has no larger ones
     gaps: QuantileTable  #: seconds from one job of a sweep to the next
 
 
-# fmt: off
-DURATIONS: tuple[Durations, ...] = (
-    Durations('prod', 1, 1,
-        QuantileTable(54428, 16766.29, (0, 1088, 2721, 5442, 10885, 16328, 21771, 27214, 32656, 38099,
-        43542, 48985, 51706, 53339, 53883, 54155, 54428), (1, 25, 47, 73, 328, 727, 1438, 2053,
-        2656, 3755, 5601, 11725, 37764, 152985, 388924, 696743, 4240676), (0.4014, 0.5188, 2.004,
-        1.485, 0.8961, 1.271, 1.184, 0.6449, 1.36, 1.341, 2.111, 3.157, 3.904, 2.129, 1.764, 10.41))),
-    Durations('res', 1, 1,
-        QuantileTable(23997, 8440.299, (0, 479, 1199, 2399, 4799, 7199, 9598, 11998, 14398, 16797, 19197,
-        21597, 22797, 23517, 23757, 23877, 23997), (1, 24, 40, 58, 65, 71, 86, 244, 833, 1280, 1857,
-        7255, 31919, 103125, 186052, 319769, 1245256), (0.5175, 1.622, 0.2356, 0.6866, 1.275, 3.236,
-        2.045, 0.6301, 1.064, 1.251, 9.697, 1.874, 1.051, 1.411, 1.63, 11.62))),
-    Durations('prod', 2, 2,
-        QuantileTable(416, 70382.01, (0, 8, 20, 41, 83, 124, 166, 208, 249, 291, 332, 374, 395, 407, 411,
-        413, 416), (4, 18, 30, 53, 153, 278, 558, 3489, 22113, 32539, 62017, 255349, 488970, 584377,
-        585227, 612165, 1346305), (0.4655, 1.804, 0.9938, 1.415, 2.707, 1.647, 3.126, 1.654, 1.691,
-        0.7999, 2.753, 1.551, 0.1802, 3.094, 32.86, 2.718))),
-    Durations('res', 2, 2,
-        QuantileTable(1500, 51855.14, (0, 30, 75, 150, 300, 450, 600, 750, 900, 1050, 1200, 1350, 1425,
-        1470, 1485, 1492, 1500), (2, 6, 9, 11, 14, 17, 19, 21, 25, 60, 16451, 166885, 340146,
-        558807, 692363, 1097973, 2582803), (0.7037, 0.7156, 1.041, 0.4942, 0.8295, 2.315, 1.465,
-        2.059, 8.246, 23.89, 1.533, 1.618, 1.221, 1.46, 5.45, 2.914))),
-    Durations('prod', 3, 4,
-        QuantileTable(2341, 77135.03, (0, 46, 117, 234, 468, 702, 936, 1170, 1404, 1638, 1872, 2106, 2223,
-        2294, 2317, 2329, 2341), (2, 25, 39, 75, 164, 371, 868, 3000, 14228, 39392, 76426, 185030,
-        414162, 905348, 1027131, 1130826, 2750674), (0.5506, 1.192, 1.17, 0.95, 2.232, 1.31, 2.749,
-        1.559, 2.29, 0.9728, 3.012, 1.615, 2.114, 1.689, 0.4495, 1.322))),
-    Durations('res', 3, 4,
-        QuantileTable(1929, 72533.16, (0, 38, 96, 192, 385, 578, 771, 964, 1157, 1350, 1543, 1736, 1832,
-        1890, 1909, 1919, 1929), (1, 30, 47, 125, 343, 565, 1960, 13927, 21612, 68136, 111993,
-        187492, 271732, 467342, 752957, 1192621, 2823392), (0.5705, 1.129, 1.446, 1.112, 0.4079,
-        6.449, 2.249, 5.344, 1.543, 1.372, 0.7313, 1.479, 2.45, 2.485, 2.123, 1.27))),
-    Durations('prod', 5, 8,
-        QuantileTable(3262, 92616.62, (0, 65, 163, 326, 652, 978, 1304, 1631, 1957, 2283, 2609, 2935, 3098,
-        3196, 3229, 3245, 3262), (1, 20, 38, 77, 232, 536, 2499, 9073, 20201, 56512, 134696, 242882,
-        422019, 762366, 1052495, 1617178, 3733627), (0.57, 1.21, 1.088, 1.757, 1.859, 2.542, 1.459,
-        1.292, 1.858, 1.555, 1.163, 1.455, 1.603, 2.391, 4.457, 3.56))),
-    Durations('res', 5, 8,
-        QuantileTable(851, 159784.0, (0, 17, 42, 85, 170, 255, 340, 425, 510, 595, 680, 765, 808, 833, 842,
-        846, 851), (6, 30, 44, 64, 242, 889, 2665, 8862, 27993, 94733, 249592, 492870, 797114,
-        1236541, 1590859, 2106763, 3665312), (0.2573, 0.9499, 1.277, 1.778, 3.417, 1.205, 2.176,
-        2.043, 0.9267, 1.039, 1.555, 1.952, 2.424, 1.075, 2.187, 1.248))),
-    Durations('prod', 9, 16,
-        QuantileTable(304, 57446.59, (0, 6, 15, 30, 60, 91, 121, 152, 182, 212, 243, 273, 288, 297, 300,
-        302, 304), (9, 25, 34, 42, 68, 159, 304, 4140, 14792, 34548, 85807, 161977, 265227, 386425,
-        758543, 891298, 1110563), (1.458, 0.5283, 1.421, 3.911, 1.916, 0.9931, 4.395, 0.4347, 1.267,
-        1.637, 1.283, 2.444, 0.9849, 3.708, 2.912, 1.0))),
-    Durations('res', 9, 16,
-        QuantileTable(239, 98580.01, (0, 4, 11, 23, 47, 71, 95, 119, 143, 167, 191, 215, 227, 234, 236, 237,
-        239), (15, 35, 54, 95, 340, 608, 2403, 8846, 22853, 38509, 82472, 326868, 610200, 728533,
-        1152387, 1369876, 1710643), (1.573, 1.688, 1.926, 1.464, 2.185, 3.842, 1.199, 0.9884, 1.335,
-        1.897, 1.278, 0.7632, 0.7771, 22.64, 1000000.0, 1.0))),
-    Durations(None, 17, 1000000,
-        QuantileTable(125, 40867.58, (0, 2, 6, 12, 25, 37, 50, 62, 75, 87, 100, 112, 118, 122, 123, 124,
-        125), (12, 14, 19, 27, 58, 326, 1324, 3978, 14666, 46892, 54887, 71514, 121661, 167363,
-        472847, 1428142, 1428142), (1000000.0, 1.836, 0.604, 1.102, 1.805, 7.008, 1.627, 0.9898,
-        1.176, 2.047, 1.57, 1.204, 1.972, 1000000.0, 1000000.0, 1.0))),
-)
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """All that is known."""
 
-PASS_SHARES = (0.817, 0.7354, 0.3602, 0.3166, 0.2799)
+    durations: tuple[Durations, ...]
+    pass_shares: tuple[float, ...]  #: by size class, the share of jobs whose status is ``pass``
+    #: how many jobs have each multiple of 8 GPUs from 16 on: (GPUs, jobs). Other sizes (12, 20) are left out
+    large_jobs: tuple[tuple[int, int], ...]
+    submissions: tuple[Submissions, ...]
+    hour_weights: tuple[int, ...]  #: how many sweeps begin in each hour of the day, by the log's clock
+    #: on each day of the week, Sunday first: the count over how often the day occurs in the trace, times 1,000
+    day_weights: tuple[int, ...]
 
-LARGE_JOBS = ((16, 531), (24, 17), (32, 105), (48, 2))  #: (GPUs, jobs)
 
-SUBMISSIONS: tuple[Submissions, ...] = (
-    Submissions('res-a',
-        QuantileTable(191, 1.057592, (0, 47, 95, 143, 171, 181, 187, 189, 190, 191), (1, 1, 1, 1, 1, 1, 2,
-        3, 3, 3), (1.0, 1.0, 1.0, 1.0, 1.0, 0.355, 1.0, 1.0, 1.0)),
-        QuantileTable(402, 1.054726, (0, 100, 201, 301, 361, 381, 393, 397, 399, 402), (1, 1, 1, 1, 1, 1, 2,
-        2, 3, 4), (1.0, 1.0, 1.0, 1.0, 1.0, 0.355, 1.0, 1000000.0, 0.355)),
-        QuantileTable(33, 18.33333, (0, 3, 8, 16, 24, 29, 31, 33), (0, 0, 1, 13, 32, 38, 55, 58), (1.0,
-        0.1289, 3.487, 0.6205, 1.495, 3.688, 1.0))),
-    Submissions('res-b',
-        QuantileTable(10076, 1.205042, (0, 2519, 5038, 7557, 9068, 9572, 9874, 9975, 10025, 10076), (1, 1,
-        1, 1, 1, 2, 3, 5, 9, 259), (1.0, 1.0, 1.0, 1.0, 1.381, 17.69, 7.234, 2.365, 75.65)),
-        QuantileTable(1412, 1.256374, (0, 353, 706, 1059, 1270, 1341, 1383, 1397, 1404, 1412), (1, 1, 1, 1,
-        2, 2, 3, 4, 9, 25), (1.0, 1.0, 1.0, 6.906, 1.0, 1.0, 13.81, 1.539, 1.682)),
-        QuantileTable(2428, 14.03707, (0, 242, 607, 1214, 1821, 2185, 2306, 2428), (0, 0, 1, 5, 25, 42, 52,
-        60), (1.0, 0.1226, 0.9308, 2.061, 1.678, 0.9422, 0.6285))),
-    Submissions('res-c',
-        QuantileTable(32, 42.4375, (0, 8, 16, 24, 28, 30, 31, 32), (1, 2, 13, 27, 120, 135, 415, 415),
-        (1000000.0, 1.146, 9.481, 0.2589, 10.68, 1000000.0, 1.0)),
-        QuantileTable(87, 7.804598, (0, 21, 43, 65, 78, 82, 85, 86, 87), (1, 1, 2, 8, 14, 26, 71, 122, 122),
-        (1.0, 1.0, 1.735, 1.722, 2.148, 2.682, 1000000.0, 1.0)),
-        QuantileTable(1918, 5.464025, (0, 191, 479, 959, 1438, 1726, 1822, 1918), (0, 2, 3, 4, 5, 9, 15,
-        60), (0.91, 0.01751, 0.1571, 6.926, 0.8376, 1.397, 5.997))),
-    Submissions('res-d',
-        QuantileTable(293, 4.453925, (0, 73, 146, 219, 263, 278, 287, 290, 291, 293), (1, 1, 1, 3, 9, 12,
-        56, 58, 60, 67), (1.0, 1.0, 1.042, 3.963, 2.817, 1.095, 0.355, 1000000.0, 1.0)),
-        None,
-        QuantileTable(1012, 11.47036, (0, 101, 253, 506, 759, 910, 961, 1012), (0, 4, 5, 6, 8, 30, 45, 60),
-        (0.03757, 0.07396, 0.8369, 2.957, 0.9286, 1.489, 1.241))),
-    Submissions('res-e',
-        QuantileTable(944, 1.448093, (0, 236, 472, 708, 849, 896, 925, 934, 939, 944), (1, 1, 1, 2, 2, 2, 2,
-        3, 3, 4), (1.0, 1.0, 0.2678, 1.0, 1.0, 1.0, 0.355, 1.0, 0.1289)),
-        QuantileTable(655, 1.160305, (0, 163, 327, 491, 589, 622, 641, 648, 651, 655), (1, 1, 1, 1, 2, 2, 2,
-        3, 4, 13), (1.0, 1.0, 1.0, 9.969, 1.0, 1.0, 13.81, 2.817, 5.116)),
-        QuantileTable(528, 7.159091, (0, 52, 132, 264, 396, 475, 501, 528), (0, 0, 0, 2, 8, 23, 34, 60),
-        (1.0, 1.0, 1.173, 2.047, 1.779, 2.209, 0.9747))),
-    Submissions('res-f',
-        QuantileTable(359, 21.23398, (0, 89, 179, 269, 323, 341, 351, 355, 357, 359), (1, 1, 1, 1, 21, 169,
-        374, 380, 384, 385), (1.0, 1.0, 1.0, 13.42, 1.417, 1.627, 2.817, 1.0, 1.0)),
-        QuantileTable(574, 1.590592, (0, 143, 287, 430, 516, 545, 562, 568, 571, 574), (1, 1, 1, 1, 3, 5, 7,
-        9, 11, 13), (1.0, 1.0, 1.0, 1.072, 1.685, 4.571, 10.68, 10.68, 1.0)),
-        QuantileTable(7603, 2.981455, (0, 760, 1900, 3801, 5702, 6842, 7222, 7603), (0, 0, 0, 1, 3, 5, 13,
-        60), (1.0, 1.0, 0.1566, 1.278, 4.417, 3.164, 3.123))),
-    Submissions('prod-a',
-        QuantileTable(60, 1.183333, (0, 15, 30, 45, 54, 57, 58, 59, 60), (1, 1, 1, 1, 1, 1, 3, 10, 10),
-        (1.0, 1.0, 1.0, 1.0, 1.0, 1000000.0, 1000000.0, 1.0)),
-        QuantileTable(468, 1.410256, (0, 117, 234, 351, 421, 444, 458, 463, 465, 468), (1, 1, 1, 1, 3, 3, 5,
-        6, 7, 9), (1.0, 1.0, 1.0, 1.68, 1.0, 6.846, 0.5448, 1000000.0, 1.0)),
-        QuantileTable(203, 14.48768, (0, 20, 50, 101, 152, 182, 192, 203), (3, 3, 4, 9, 22, 30, 41, 60),
-        (1.0, 0.09366, 4.013, 0.6732, 1.573, 0.8037, 1.814))),
-    Submissions('prod-b',
-        QuantileTable(2314, 5.369058, (0, 578, 1157, 1735, 2082, 2198, 2267, 2290, 2302, 2314), (1, 1, 1, 2,
-        4, 22, 83, 84, 96, 251), (1.0, 1.0, 3.154, 2.193, 6.151, 0.995, 0.1008, 4.849, 1.234)),
-        QuantileTable(765, 1.543791, (0, 191, 382, 573, 688, 726, 749, 757, 761, 765), (1, 1, 1, 1, 3, 5, 7,
-        8, 8, 18), (1.0, 1.0, 1.0, 2.047, 7.072, 1.693, 17.14, 1.0, 1.0)),
-        QuantileTable(10526, 6.222212, (0, 1052, 2631, 5263, 7894, 9473, 9999, 10526), (0, 0, 1, 3, 6, 14,
-        32, 60), (1.0, 0.5833, 2.153, 1.371, 3.549, 1.1, 1.452))),
-    Submissions('prod-c',
-        QuantileTable(1030, 1.642718, (0, 257, 515, 772, 927, 978, 1009, 1019, 1024, 1030), (1, 1, 1, 1, 2,
-        3, 6, 13, 37, 77), (1.0, 1.0, 1.0, 9.293, 3.217, 1.428, 6.846, 3.152, 2.456)),
-        QuantileTable(2038, 1.132483, (0, 509, 1019, 1528, 1834, 1936, 1997, 2017, 2027, 2038), (1, 1, 1, 1,
-        1, 2, 3, 3, 4, 12), (1.0, 1.0, 1.0, 1.0, 0.1136, 45.18, 1.0, 0.5448, 4.688)),
-        QuantileTable(932, 17.74249, (0, 93, 233, 466, 699, 838, 885, 932), (0, 0, 4, 11, 27, 45, 52, 60),
-        (1.0, 0.2862, 2.196, 0.5869, 1.206, 1.257, 0.6482))),
-    Submissions('prod-d',
-        QuantileTable(175, 1.845714, (0, 43, 87, 131, 157, 166, 171, 173, 174, 175), (1, 1, 1, 2, 4, 6, 8,
-        9, 27, 27), (1.0, 1.0, 14.9, 12.22, 20.63, 1.0, 1.0, 1000000.0, 1.0)),
-        QuantileTable(433, 1.725173, (0, 108, 216, 324, 389, 411, 424, 428, 430, 433), (1, 1, 1, 2, 3, 4, 8,
-        9, 10, 10), (1.0, 1.0, 1.478, 5.272, 0.7608, 2.284, 1000000.0, 1.0, 1.0)),
-        QuantileTable(462, 13.54113, (0, 46, 115, 231, 346, 415, 438, 462), (0, 3, 4, 7, 21, 33, 42, 59),
-        (0.03765, 0.4292, 1.148, 2.634, 1.216, 0.9856, 1.323))),
-    Submissions('prod-e',
-        QuantileTable(3539, 11.27946, (0, 884, 1769, 2654, 3185, 3362, 3468, 3503, 3521, 3539), (1, 1, 1, 2,
-        6, 20, 167, 297, 476, 1089), (1.0, 1.0, 1.381, 2.033, 4.153, 2.349, 1.119, 2.162, 6.967)),
-        QuantileTable(912, 1.667763, (0, 228, 456, 684, 820, 866, 893, 902, 907, 912), (1, 1, 1, 1, 3, 5, 8,
-        10, 12, 21), (1.0, 1.0, 1.0, 1.117, 0.7699, 1.506, 0.355, 1.0, 3.828)),
-        QuantileTable(36988, 8.939115, (0, 3698, 9247, 18494, 27741, 33289, 35138, 36988), (0, 1, 2, 6, 13,
-        21, 29, 60), (14.87, 2.749, 1.455, 1.85, 1.739, 1.376, 3.463))),
-)
-
-HOUR_WEIGHTS = (1220, 1117, 1236, 1217, 1061, 1228, 1353, 1402, 1344, 1152, 949, 868, 863, 776, 782,
-        828, 962, 1261, 1273, 1060, 1125, 1229, 1238, 1215)
-
-DAY_WEIGHTS = (264444, 453000, 507111, 500000, 519444, 487500, 332875)
+@cache
+def philly() -> Statistics:
+    """The statistics of the Philly trace."""
+    file = files(__package__) / "philly_statistics.json"
+    return TypeAdapter(Statistics).validate_json(file.read_bytes())
