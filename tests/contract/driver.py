@@ -6,7 +6,7 @@ The books know only what the contract says: what was asked, decided, committed a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -90,6 +90,8 @@ class Driver:
         self.jobs: dict[str, list[str]] = {}
         self.now = 0.0
         self._asked: dict[str, Request] = {}
+        #: by which a group was last asked to move
+        self.asked_to_move: dict[str, Request] = {}
 
     # asking
 
@@ -220,6 +222,46 @@ class Driver:
         assert (now.since, now.reasons[0]) == (before.since, Suspended(len(devices(run.pods))))
         assert [reason.group for reason in now.reasons[1:] if isinstance(reason, PreemptedBy)] == [*before.preempted_by]
         self.check()
+
+    def ask_to_move(self, name: str, excluded: Collection[str] = (), promotes: bool = False) -> Bind | Preempt | None:
+        """Where a group that runs could be instead. Nothing may have changed by it."""
+        run, was, before = self.running[name], self.cluster.group(name), self.cluster.snapshot()
+        request = replace(run.request, priority=max(0, run.request.priority)) if promotes else run.request
+        decision = self.cluster.move(request, self.now, excluded)
+        if decision is not None:
+            assert decision.placement.guaranteed == (not request.opportunistic), "it is never worse"
+            assert not {pod.node for pod in decision.placement.pods} & set(excluded)
+            wanted, here = devices(decision.placement.pods), devices(run.pods)
+            victims = decision.victims if isinstance(decision, Preempt) else ()
+            assert not any(self.guaranteed(victim) for victim in victims), "nobody of its VC ends for it"
+            assert not decision.downgraded
+            users = self.user_of()
+            assert {users[device] for device in wanted - here if device in users} == set(victims)
+            if decision.placement != was.placement:
+                assert not wanted & self.bad
+                for other, reservation in self.preempting.items():
+                    assert other in decision.overtaken or not wanted & devices(reservation.pods)
+            self.asked_to_move[name] = request
+        assert self.cluster.snapshot() == before
+        self.check()
+        return decision
+
+    def move(self, name: str, decision: Bind | Preempt) -> None:
+        """It gives up what it has, for what it was answered."""
+        if decision.placement == self.cluster.group(name).placement:
+            self.cluster.commit(decision)
+            self.check()
+            return
+        self._asked[name] = self.asked_to_move[name]
+        run = self.running[name]
+        self._gone(name)
+        try:
+            self.commit(decision)
+        except RequestError:
+            self.running[name] = run
+            for other, reservation in self.preempting.items():
+                reservation.victims.update({name} & set(self.cluster.group(other).victims))
+            raise
 
     def join(self, name: str, job: str) -> None:
         """One job more on an allocation."""

@@ -1,6 +1,8 @@
-"""An allocation holds cells, and jobs run on it: they come and go, and it is suspended, and goes on."""
+"""An allocation holds cells, and jobs run on it: they come and go; it moves; it is suspended, and goes on."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -9,7 +11,7 @@ from hived.cluster.reasons import BehindOthers, PreemptedBy, Suspended
 from hived.cluster.states import GroupState, LeafState
 
 from .driver import Driver
-from .specs import flat, lent, wants
+from .specs import flat, lent, racks, wants
 
 # ------------------------------------------------------------------------------------------------- jobs
 
@@ -104,6 +106,156 @@ def test_records_with_a_job_on_two_allocations_are_refused_and_the_log_has_them(
     driver.cluster.recover([one._replace(jobs=("one", "job"))])
     with pytest.raises(RequestError, match="runs already"):
         driver.cluster.recover([two._replace(jobs=("two", "job"))])
+    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+
+
+# ----------------------------------------------------------------------------------------------- moving
+
+
+def nodes_of(driver: Driver, name: str) -> list[str]:
+    placement = driver.cluster.group(name).placement
+    assert placement is not None
+    return [pod.node for pod in placement.pods]
+
+
+def test_a_group_moves_off_a_node_with_its_jobs_and_nobody_else_notices() -> None:
+    driver = Driver(flat({"a": 2}), log=True)
+    driver.bind(wants("job", "a", 2))
+    driver.bind(wants("other", "a", 2))
+    driver.join("job", "mate")
+    (node,) = nodes_of(driver, "job")
+    assert nodes_of(driver, "other") == [node]
+    decision = driver.ask_to_move("job", [node])
+    assert isinstance(decision, Bind)
+    driver.move("job", decision)
+    assert nodes_of(driver, "job") != [node]
+    assert driver.cluster.group("job").jobs == ("job", "mate")
+    assert nodes_of(driver, "other") == [node]
+    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+
+
+def test_where_it_cannot_be_placed_nothing_has_changed() -> None:
+    driver = Driver(flat({"a": 2, "b": 1}))
+    driver.bind(wants("low", "a", 4))
+    driver.bind(wants("high", "a", 4, priority=5))
+    driver.bind(lent("loan", "a", 4))
+    assert driver.ask_to_move("high", ["n0", "n1", "n2"]) is None
+    assert driver.ask_to_move("loan", nodes_of(driver, "loan")) is None
+    driver.release("loan")
+    driver.bind(wants("mine", "b", 4))
+    assert driver.ask_to_move("high", nodes_of(driver, "high")) is None, "not even for a lower priority"
+
+
+def test_its_own_leaf_cells_are_free_to_it() -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("first", "a", 1))
+    driver.bind(wants("gang", "a", 3))
+    driver.release("first")
+    decision = driver.ask_to_move("gang")
+    assert isinstance(decision, Bind)
+    assert decision.placement == driver.cluster.group("gang").placement, "it is as well off where it is"
+    driver.move("gang", decision)
+    driver.bind(wants("pair", "a", 1))
+    assert driver.ask_to_move("pair", ["n0"]) is None
+
+
+def test_a_guaranteed_group_that_moves_preempts_loans_of_others_and_waits_for_them() -> None:
+    driver = Driver(flat({"a": 2}))
+    job = wants("job", "a", 4)
+    driver.bind(job)
+    driver.bind(lent("loan", "a", 4))
+    decision = driver.ask_to_move("job", nodes_of(driver, "job"))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("loan",)
+    driver.move("job", decision)
+    assert driver.cluster.group("job").state is GroupState.PREEMPTING
+    driver.bind(wants("next", "a", 4))  # what it had is free
+    assert isinstance(driver.ask(job), Preempt)
+    driver.release("loan")
+    assert isinstance(driver.run(job), Bind)
+
+
+def test_a_victim_that_moves_away_need_not_end() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(lent("loan", "b", 4))
+    driver.bind(lent("other", "b", 4))
+    high = wants("high", "a", 4)
+    (victim,) = driver.preempt(high).victims
+    driver.release(*({"loan", "other"} - {victim}))
+    decision = driver.ask_to_move(victim)
+    assert isinstance(decision, Bind)
+    driver.move(victim, decision)
+    assert driver.cluster.group(victim).state is GroupState.ALLOCATED
+    assert isinstance(driver.run(high), Bind)
+
+
+def test_a_group_that_was_downgraded_moves_back_into_its_vc() -> None:
+    driver = Driver(flat({"a": 1, "b": 1}))
+    driver.bind(wants("patient", "a", 4, lazy_preemption=True))
+    driver.bind(wants("high", "a", 4, priority=1))
+    assert driver.ask_to_move("patient") is None
+    driver.release("high")
+    decision = driver.ask_to_move("patient")
+    assert isinstance(decision, Bind)
+    driver.move("patient", decision)
+    assert driver.guaranteed("patient")
+
+
+def test_a_loan_is_promoted_where_it_runs_or_moves_into_its_vc() -> None:
+    driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK": 1}}))
+    driver.bind(lent("job", "a", 4))
+    in_place = driver.ask_to_move("job", promotes=True)
+    assert isinstance(in_place, Bind)
+    assert [pod.node for pod in in_place.placement.pods] == nodes_of(driver, "job")
+    moved = driver.ask_to_move("job", nodes_of(driver, "job"), promotes=True)
+    assert isinstance(moved, Bind)
+    driver.move("job", moved)
+    assert driver.guaranteed("job")
+
+
+def test_a_move_is_decided_again_if_another_was_asked_between_and_refused_once_something_has_changed() -> None:
+    driver = Driver(flat({"a": 3}), log=True)
+    driver.bind(wants("job", "a", 4))
+    driver.bind(wants("other", "a", 4))
+    off = driver.ask_to_move("job", nodes_of(driver, "job"))
+    assert isinstance(off, Bind)
+    driver.ask_to_move("other", nodes_of(driver, "other"))
+    driver.move("job", off)
+    again = driver.ask_to_move("job", nodes_of(driver, "job"))
+    assert isinstance(again, Bind)
+    driver.bind(wants("third", "a", 4))
+    with pytest.raises(RequestError, match="has another placement by now"):
+        driver.move("job", again)
+    driver.check()
+    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
+
+
+def test_what_does_not_run_cannot_move_nor_can_another_request() -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("low", "a", 4))
+    driver.start(wants("high", "a", 4, priority=1))
+    for name in ("high", "nobody"):
+        with pytest.raises(RequestError, match=f"'{name}' does not run"):
+            driver.cluster.move(wants(name, "a", 4))
+    with pytest.raises(RequestError, match="use another group name"):
+        driver.cluster.move(lent("low", "a", 4))
+    driver.check()
+
+
+def test_promotions_and_moves_are_in_the_event_log() -> None:
+    driver = Driver(flat({"a": 2, "b": 1}), log=True)
+    driver.bind(lent("stays", "a", 4))
+    driver.bind(lent("waits", "a", 4))
+    cluster = driver.cluster
+    assert cluster.promote(wants("stays", "a", 4))
+    decision = cluster.schedule(wants("mine", "a", 4))
+    cluster.commit(decision)
+    assert cluster.promote(wants("waits", "a", 4)) is None
+    moved = cluster.move(wants("stays", "a", 4), 7.5, {"n2", "n0"})
+    assert isinstance(moved, Preempt)
+    cluster.commit(moved)
+    said = [json.loads(line)["is"] for line in driver.lines]
+    assert [name for name in said if name in ("Promoted", "Moved")] == ["Promoted", "Promoted", "Moved"]
     assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
 
 

@@ -58,11 +58,13 @@ def admitted(
     return group
 
 
-def offer(state: State, group: Group, given: Given = EVERY_NODE, idle: bool = False) -> Bind | Preempt:
+def offer(
+    state: State, group: Group, given: Given = EVERY_NODE, idle: bool = False, moves: bool = False
+) -> Bind | Preempt:
     """The answer that a group admitted in the open transaction makes; ``given``, ``idle``: as asked. O(pods)."""
     assert group.placement is not None
     within = _within(state, group)
-    asked = Asked(group.request, given, group.since, state.version, group.near, idle)
+    asked = Asked(group.request, given, group.since, state.version, group.near, idle, moves)
     if not (group.victims or group.downgraded or group.overtaken):  # the common case
         return Bind(group.name, group.placement, within, group.relaxed, (), (), asked)
     downgraded = tuple([other.name for other in group.downgraded])

@@ -17,7 +17,7 @@ from hived.errors import InputError, RequestError
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import guaranteed, looking, recovery
+from . import looking, recovery
 from .answers import admitted, again, offer, refuse_another
 from .decisions import Bind, Decision, Placement, Preempt, Wait
 from .dooming import see_bad
@@ -31,7 +31,7 @@ from .pool import packed
 from .reasons import PreemptedBy, Reason, Suspended
 from .reconfiguring import reconfigured
 from .recovery import Reconfiguration, Record
-from .replanning import moved
+from .replanning import moved, relocated
 from .requests import EVERY_NODE, Given, Request
 from .sharing import Sharing
 from .state import State
@@ -132,8 +132,10 @@ class Cluster:
         self._keep()
         return Wait(request.group, placed)
 
-    def _opened(self, group: Group, given: Given = EVERY_NODE, idle: bool = False) -> Bind | Preempt:
-        decision = offer(self._state, group, given, idle)
+    def _opened(
+        self, group: Group, given: Given = EVERY_NODE, idle: bool = False, moves: bool = False
+    ) -> Bind | Preempt:
+        decision = offer(self._state, group, given, idle, moves)
         self._open = decision, group
         return decision
 
@@ -154,24 +156,51 @@ class Cluster:
         group = admitted(state, request, demand, None, now, at, idle)
         return None if group is None else self._opened(group, idle=idle)
 
-    def promote(self, request: Request) -> bool | None:
-        """Make an opportunistic group guaranteed, as ``request`` asks, on the very leaf cells that it has.
+    def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
+        """Where a group that runs could be instead, as if its own leaf cells were free; None: nowhere.
 
-        ``True``: it is. ``False``: its VC has room, but its cells cannot be bound there: end it, and :meth:`place` it
-        ``near``. None: its VC has no room, or somebody else is to have its leaf cells. O(levels + pods).
+        A guaranteed one goes where its VC has room, an opportunistic one to idle leaf cells; nobody of its VC ends for
+        it. It stays where it is as far as that allows. With a guaranteed request an opportunistic group is *promoted*,
+        on its very leaf cells if its VC's can be bound there. ``excluded_nodes``: not there. A commit gives the old
+        leaf cells up: the group runs on the new ones at once or, where loans of others are its victims, waits for these
+        as any group that preempts. It costs what placing it costs.
         """
         state = self._settled()
         demand = state.demands.of(request)
+        _check_seconds(now)
+        group = state.groups.get(request.group)
+        if group is None or not group.running:
+            raise RequestError("group", f"{request.group!r} does not run")
+        if request.opportunistic or group.guaranteed:
+            refuse_another(group, request)
+        suggested = self._suggested(None, excluded_nodes)
+        moved = relocated(state, group, request, demand, suggested, now)
+        if moved is None:
+            return None
+        if (moved.placement, moved.spots) == (group.placement, group.spots):
+            state.undo.rollback()
+            return again(state, group)
+        return self._opened(moved, EVERY_NODE if suggested is None else suggested.given, moves=True)
+
+    def promote(self, request: Request) -> bool | None:
+        """Make an opportunistic group guaranteed, as ``request`` asks, on the very leaf cells that it has.
+
+        ``True``: it is. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
+        None: its VC has no room. O(levels + pods).
+        """
+        state = self._settled()
         group = state.groups.get(request.group)
         if request.opportunistic or group is None or group.guaranteed:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
-        if group.state is not GroupState.ALLOCATED:
+        moved = relocated(state, group, request, state.demands.of(request), None, group.since)
+        if moved is None:
             return None
-        see_bad(state)
-        found = guaranteed.promote(state, group, request, demand)
-        if found:
-            self._keep()
-        return found
+        in_place = moved.parts == group.parts
+        if in_place:
+            self._keep(moved)
+        else:
+            state.undo.rollback()
+        return in_place
 
     def can_lend(self, request: Request) -> bool:
         """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods)."""
@@ -239,7 +268,9 @@ class Cluster:
                 raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
             state = self._settled()
             known = state.groups.get(decision.group)
-            if known is not None and (known.running or decision.placement == known.placement):
+            asked = decision.asked
+            moves = asked is not None and asked.moves and asked.version == state.version
+            if known is not None and not moves and (known.running or decision.placement == known.placement):
                 self._commit_again(known, decision)
                 return
             group = self._decided_again(decision, known)
@@ -267,6 +298,8 @@ class Cluster:
             demand = state.demands.of(asked.request)
             if known is None:
                 placed: object = admitted(state, asked.request, demand, suggested, asked.now, asked.near, asked.idle)
+            elif known.running:
+                placed = relocated(state, known, asked.request, demand, suggested, asked.now)
             else:
                 placed = moved(state, known, demand, suggested, asked.now)
             if isinstance(placed, Group) and offer(state, placed) == decision:

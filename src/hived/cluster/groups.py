@@ -85,7 +85,7 @@ class Group:
         self.victims: dict[Group, None] = {}
         #: while preempting: the state's version and the suggested nodes when it was last found to start nowhere else
         self.replanned: tuple[int, Given] = -1, EVERY_NODE
-        #: as it is placed: the opportunistic group that it is to take the place of
+        #: as it is promoted: the opportunistic group that it runs as
         self.loan: Group | None = None
         #: as it is placed: where it ran, and would stay
         self.near: tuple[Part, ...] = ()

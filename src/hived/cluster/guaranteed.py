@@ -185,9 +185,10 @@ def crowded(pool: Pool, group: Group) -> bool:
 
 def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
     """Bind the group's leaves; ``False`` where that cannot be, and nothing is bound then."""
-    mark = state.undo.mark
+    start = mark = state.undo.mark
     if group.loan is not None:  # its own leaves are no loans of others
         state.vacate(group.loan)
+        mark = state.undo.mark
     parts = pool.bind(group.spots, group.near)
     if parts is not None:
         group.parts = parts
@@ -197,40 +198,32 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
         if not crowded(pool, group) and all(allowed(node) for _, node, _ in parts):
             return True
     state.undo.rollback(mark)
-    if suggested is None:
-        return False
     # there may be another way to stand, on these nodes and costing nobody anything
-    if stand_on_suggested(pool, group.spots, suggested, state.undo):
+    if suggested is not None and stand_on_suggested(pool, group.spots, suggested, state.undo):
         parts = pool.bind(group.spots)
         if parts is not None:
             group.parts = parts
             return True
-    state.undo.rollback(mark)
+    state.undo.rollback(start)
     return False
 
 
-def promote(state: State, loan: Group, request: Request, demand: Demand) -> bool | None:
-    """Make a group that runs as opportunistic a guaranteed one, in place where its cells can be bound there.
+def promoted(state: State, group: Group, loan: Group, demand: Demand, suggested: Suggested | None) -> bool:
+    """Bind free leaves of its VC for the group that runs as ``loan``, on the leaves of that if they can be bound there.
 
-    ``False``: they cannot, though the VC has room; None: it has none. Nothing has changed then. O(levels + pods).
+    ``loan`` has its leaves no more then; ``False``: its VC has no room, and nothing has changed. O(levels + pods).
     """
-    group = Group(request, demand.tenant, loan.since)
-    group.loan, group.near = loan, loan.parts
-    mark = state.undo.mark
-    for pool in state.pools[demand.tenant]:
-        spots = pool.in_place(loan.parts) if pool.pinned == request.pinned_cell_id else None
+    group.loan = loan
+    for pool in () if suggested is not None or loan.preempted_by else state.pools[demand.tenant]:
+        spots = pool.in_place(loan.parts) if pool.pinned == group.request.pinned_cell_id else None
         if spots is not None:
             group.pool, group.spots, group.parts, group.level = pool, spots, loan.parts, loan.level
             group.chain = pool.nodes.number
             state.vacate(loan)
-            state.promote(loan, group)
             return True
-    if not on_free(state, group, demand):
-        return None
-    if sorted(group.parts) != sorted(loan.parts):
-        state.undo.rollback(mark)
+    if not on_free(state, group, demand, suggested):
         return False
-    spot_of = dict(zip(group.parts, group.spots, strict=True))  # every pod stays where it is
-    group.parts, group.spots = loan.parts, tuple([spot_of[part] for part in loan.parts])
-    state.promote(loan, group)
+    if sorted(group.parts) == sorted(loan.parts):
+        spot_of = dict(zip(group.parts, group.spots, strict=True))  # every pod stays where it is
+        group.parts, group.spots = loan.parts, tuple([spot_of[part] for part in loan.parts])
     return True

@@ -172,8 +172,13 @@ class Nodes:
 
     def _claim_again(self, event: LeafEvent, group: Group) -> None:
         """Undo :meth:`unclaim`: the groups of a node stand in the order in which they came."""
+        before = {node: self.reserved[node] for number, node, _ in group.parts if number == self.number}
+        if event is LeafEvent.ALLOCATE:  # beside who has reserved them; as an event that cannot be
+            for number, node, mask in group.parts:
+                self.reserved[node] &= ~mask if number == self.number else -1
         self.claim(event, group)
-        for node in {node for number, node, _ in group.parts if number == self.number}:
+        for node, reserved in before.items():
+            self.reserved[node] |= reserved
             self.held[node] = dict(sorted(self.held[node].items(), key=lambda held: held[0].sequence))
 
     def changed_kind(self, group: Group) -> None:

@@ -300,7 +300,7 @@ class Pool:
             if not held:
                 del self.held[host]
         self._given(hosts)
-        self.undo.note((self._take_again, group))
+        self.undo.note((self.take_again, group))
 
     def _given(self, hosts: Iterable[int]) -> None:
         for host in hosts:
@@ -310,12 +310,7 @@ class Pool:
             self.free[host] = free
             self._refresh(host)
 
-    def rank_again(self, group: Group) -> None:
-        """``group`` has another rank by now."""
-        self.give(group)
-        self._take_again(group)
-
-    def _take_again(self, group: Group) -> None:
+    def take_again(self, group: Group) -> None:
         """Take what it gave just now, at its rank of by now; the groups of a rank stand in the order they came in."""
         self.take(group)
         self.at[group.rank] = dict.fromkeys(sorted(self.at[group.rank], key=lambda g: g.sequence))

@@ -1,4 +1,4 @@
-"""A group that has reserved is placed again: its reservation is not suggested any more, or it could start elsewhere.
+"""A group that holds something is placed again: one that has reserved, or one that runs and is to move.
 
 A reservation that waits for slow victims must not keep its group from GPUs that have come free since.
 """
@@ -11,7 +11,7 @@ from .dooming import see_bad
 from .groups import Group
 from .obstacles import reasons
 from .reasons import Reason
-from .requests import EVERY_NODE
+from .requests import EVERY_NODE, Request
 from .state import State
 from .suggested import Suggested
 
@@ -52,6 +52,31 @@ def moved(
     state.undo.rollback()
     group.replanned = seen
     return None
+
+
+def relocated(
+    state: State, group: Group, request: Request, demand: Demand, suggested: Suggested | None, now: float
+) -> Group | None:
+    """A group that runs, as it is admitted in the open transaction as if its own leaves were free; None: nowhere.
+
+    ``request``: its own or, to promote a loan, a guaranteed one. Nobody of its VC ends for it.
+    """
+    see_bad(state)
+    again = Group(request, demand.tenant, now)
+    again.near = group.parts
+    if request.opportunistic:
+        state.vacate(group)
+        found = opportunistic.on_idle(state, again, demand, suggested)
+    elif group.guaranteed:
+        state.vacate(group)
+        found = guaranteed.on_free(state, again, demand, suggested)
+    else:
+        found = guaranteed.promoted(state, again, group, demand, suggested)
+    if not found:
+        state.undo.rollback()
+        return None
+    state.replace(group, again)
+    return again
 
 
 def _may_start(state: State, group: Group, demand: Demand, own: bool) -> bool:

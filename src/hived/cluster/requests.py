@@ -90,3 +90,4 @@ class Asked(NamedTuple):
     version: int  #: of the state that answered
     near: tuple[Part, ...] = ()  #: where the group ran, and would stay
     idle: bool = False  #: whether it was to start on idle leaf cells or not at all
+    moves: bool = False  #: whether it takes the place of what the group had

@@ -201,15 +201,7 @@ class State:
         if had_only_reserved:
             self.give_up(group)
         else:
-            for chain in group.chains:
-                self.chains[chain].unclaim(LeafEvent.RELEASE, group)
-            if group.preempted_by:
-                self._no_victim_any_more(group)
-            if group.pool is None:
-                self._end_loan(group)
-            else:
-                group.pool.give(group)
-                group.pool.unbind(group.spots)
+            self.vacate(group)
         self._drop(group)
         if self.displaced:
             self._no_longer_displaced(group)
@@ -217,12 +209,28 @@ class State:
         if had_only_reserved:
             self._restore_after(group)
 
+    def vacate(self, group: Group) -> None:
+        """A group that runs has its leaves no more. It is where it was in the list of groups."""
+        for chain in group.chains:
+            self.chains[chain].unclaim(LeafEvent.RELEASE, group)
+        if group.preempted_by:
+            self._no_victim_any_more(group)
+        self._leave(group)
+        if group.pool is not None:
+            group.pool.unbind(group.spots)
+
     def _no_victim_any_more(self, group: Group) -> None:
         """Whoever waits for a victim that has ended need not wait for it."""
         for preemptor in group.preempted_by:
-            self.undo.assign(preemptor, victims={v: None for v in preemptor.victims if v is not group})
-            if group.guaranteed and preemptor.pool is not None and preemptor.rank != preemptor.current_rank():
-                preemptor.pool.rank_again(preemptor)
+            left = {victim: None for victim in preemptor.victims if victim is not group}
+            pool = preemptor.pool  # in which it counts as one that runs, once it waits for loans alone
+            if not group.guaranteed or any(victim.guaranteed for victim in left):
+                pool = None
+            if pool is not None:
+                pool.give(preemptor)
+            self.undo.assign(preemptor, victims=left)
+            if pool is not None:
+                pool.take_again(preemptor)
         self.undo.assign(group, preempted_by={})
 
     def withdraw(self, group: Group, why: tuple[Reason, ...]) -> None:
@@ -231,11 +239,15 @@ class State:
         self._back_to_waiting(group, why)
 
     def replace(self, group: Group, moved: Group) -> None:
-        """``moved`` is admitted in place of a preempting group that has given up its reservation."""
-        for other in self.displaced:
-            if other.displaced_by is group:
-                self.undo.assign(other, displaced_by=moved)
-        self.happens(group, GroupEvent.OVERTAKE)
+        """``moved`` is admitted in place of a group of its name that has given up what it had."""
+        if group.running:
+            self._no_longer_displaced(group)
+            self.happens(group, GroupEvent.END)
+        else:
+            for other in self.displaced:
+                if other.displaced_by is group:
+                    self.undo.assign(other, displaced_by=moved)
+            self.happens(group, GroupEvent.OVERTAKE)
         self.admit(moved)
 
     def give_up(self, group: Group) -> None:
@@ -308,31 +320,6 @@ class State:
         for other in reversed(later):
             del loans[other]
             loans[other] = None
-
-    def vacate(self, group: Group) -> None:
-        """An opportunistic group that runs has its leaves no more; :meth:`promote` gives it the same ones."""
-        for chain in group.chains:
-            self.chains[chain].unclaim(LeafEvent.RELEASE, group)
-
-    def promote(self, loan: Group, group: Group) -> None:
-        """``loan``, which was vacated, becomes what ``group`` was placed as, on the leaves that it had."""
-        self._end_loan(loan)
-        self._no_longer_displaced(loan)
-        self.undo.assign(
-            loan,
-            request=group.request,
-            priority=group.request.priority,
-            pool=group.pool,
-            spots=group.spots,
-            parts=group.parts,
-            level=group.level,
-            displaced_by=None,
-        )
-        self.undo.assign(loan, placement=self._placement(loan))
-        self.chains[group.chain].claim(LeafEvent.ALLOCATE, loan)
-        assert loan.pool is not None
-        loan.pool.take(loan)
-        self.happens(loan, GroupEvent.RESTORE)
 
     # -- lazy preemption ----------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from hived.cluster.requests import Member, Request
 from hived.errors import InputError
 from hived.spec import compiled
 
-from .journal import Committed, Event, Opened, Placed, Reconfigured, Recovered, Refused, Scheduled
+from .journal import Committed, Event, Moved, Opened, Placed, Reconfigured, Recovered, Refused, Scheduled
 
 _DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
@@ -104,6 +104,7 @@ def _events() -> TypeAdapter[Event]:
             Opened: {"spec": spec},
             Scheduled: {"now": number, "decision": decision},
             Placed: {"now": number, "answer": decision | None},
+            Moved: {"now": number, "answer": decision | None},
             Committed: {"decision": decision},
             Recovered: {"records": many[record, ...]},
             Reconfigured: {"spec": spec},

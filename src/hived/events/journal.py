@@ -94,6 +94,34 @@ class Placed(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class Moved(Call):
+    """It was asked where a group that runs could be instead."""
+
+    call = "move"
+    request: Request
+    now: float = 0.0  #: seconds
+    excluded_nodes: tuple[str, ...] = ()
+    answer: Bind | Preempt | None = None  #: None: nowhere
+
+    def answered(self, answer: Bind | Preempt | None) -> Moved:
+        """The same question with its answer."""
+        return replace(self, answer=answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted(Call):
+    """An opportunistic group was to be guaranteed on the very leaf cells that it has."""
+
+    call = "promote"
+    request: Request
+    answer: bool | None = None  #: whether it is; None: its VC has no room
+
+    def answered(self, answer: bool | None) -> Promoted:
+        """The same question with its answer."""
+        return replace(self, answer=answer)
+
+
+@dataclass(frozen=True, slots=True)
 class Committed(Call):
     """A decision was carried out."""
 
@@ -216,6 +244,8 @@ Event = (
     | Released
     | Cancelled
     | Placed
+    | Moved
+    | Promoted
     | Suspended
     | Joined
     | Left

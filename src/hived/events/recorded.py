@@ -54,6 +54,16 @@ class RecordedCluster(Cluster):
         decision: Bind | Preempt | None = self._recorded(journal.Placed(request, now, near, idle))
         return decision
 
+    def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
+        decision: Bind | Preempt | None = self._recorded(
+            journal.Moved.of(request, now, _in_order(excluded_nodes) or ())
+        )
+        return decision
+
+    def promote(self, request: Request) -> bool | None:
+        promoted: bool | None = self._recorded(journal.Promoted(request))
+        return promoted
+
     def commit(self, decision: Decision) -> None:
         self._recorded(journal.Committed(decision))
 

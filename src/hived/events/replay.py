@@ -11,7 +11,7 @@ from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
 
 from .codec import from_line, to_line
-from .journal import Committed, Event, Opened, Placed, Refused, Scheduled
+from .journal import Committed, Event, Moved, Opened, Placed, Refused, Scheduled
 
 C = TypeVar("C")
 
@@ -56,7 +56,7 @@ def replay(lines: Iterable[str], make: Callable[[ClusterSpec], C]) -> C:
                 actual = event.answered(event.apply(cluster))
             except InputError as error:
                 actual = Refused.of(event, error)
-            if isinstance(actual, Scheduled | Placed):
+            if isinstance(actual, Scheduled | Placed | Moved):
                 _remember(actual.decision if isinstance(actual, Scheduled) else actual.answer, offered)
         replayed = _shown(actual)
         if replayed != line:
