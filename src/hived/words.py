@@ -1,10 +1,14 @@
 """Numbers, times and paths in sentences for people, the same wherever they are told.
 
+>>> ranges([0, 1, 2, 3, 6]), ranges([0, 1, 4], ", "), runs([4, 5, 7])
+('0-3,6', '0-1, 4', [(4, 5), (7, 7)])
 >>> counted(1, "GPU"), counted(1200, "GPU"), duration(200), duration(86400)
 ('1 GPU', '1,200 GPUs', '3 m 20 s', '1 d')
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def counted(number: int, word: str) -> str:
@@ -43,3 +47,19 @@ def duration(seconds: float) -> str:
             parts.append(f"{left // size} {unit}")
             left %= size
     return " ".join(parts[:2])
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of ascending neighbours, in the order given."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def ranges(numbers: Iterable[int], between: str = ",") -> str:
+    """``0-3,6``: numbers as runs of ascending neighbours, in the order given."""
+    return between.join(str(first) if first == last else f"{first}-{last}" for first, last in runs(numbers))

@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.cli.formats import age, clean, clean_lines, clock, duration, gpu_list, json_text, read_duration, timestamp
+from hived.cli.formats import age, clean, clean_lines, clock, duration, json_text, read_duration, timestamp
 from hived.cli.sse import ServerEvent, server_events
 from hived.cli.yaml_form import yaml_text
+from hived.words import ranges
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_times_that_cannot_be_are_no_error() -> None:
 @given(st.sets(st.integers(0, 40)))
 def test_a_list_of_gpus_says_all_of_them(devices: set[int]) -> None:
     said = set()
-    for part in filter(None, gpu_list(devices).split(",")):
+    for part in filter(None, ranges(sorted(devices)).split(",")):
         first, _, last = part.partition("-")
         said |= set(range(int(first), int(last or first) + 1))
     assert said == devices

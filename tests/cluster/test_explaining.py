@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import get_args
 
 import pytest
 from hypothesis import given
 
 from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
-from hived.cluster.explaining import MAX_NAMED, explain_bind, explain_preempt, explain_wait, say
+from hived.cluster.explaining import MAX_NAMED, explained, in_lines, say
 from hived.cluster.reasons import (
     BadHardware,
     BehindOthers,
@@ -194,7 +193,7 @@ def test_numbers_and_nouns_agree_and_no_code_is_shown(reason: Reason, sentence: 
 
 def test_a_wait_names_the_group_and_then_its_reasons_one_per_line() -> None:
     wait = Wait("job-7", (BehindOthers(1, ("job-1",)), NothingIdle(8, 0)))
-    assert explain_wait(wait).splitlines() == [
+    assert in_lines(explained(wait)).splitlines() == [
         "job-7 waits:",
         "- 1 group of its VC is ahead of it in line: job-1",
         "- it needs 8 idle GPUs, and none are idle; it starts when others end",
@@ -202,7 +201,8 @@ def test_a_wait_names_the_group_and_then_its_reasons_one_per_line() -> None:
 
 
 def test_names_that_cannot_be_printed_do_not_break_the_line() -> None:
-    text = explain_wait(Wait("a\nb", (Misconfigured("vc", "no\nvc"), WaitingForPreemption(("x\ny", "z\x1b[1m")))))
+    wait = Wait("a\nb", (Misconfigured("vc", "no\nvc"), WaitingForPreemption(("x\ny", "z\x1b[1m"))))
+    text = in_lines(explained(wait))
     assert len(text.splitlines()) == 3
     assert "a\\nb waits:" in text
     assert "once x\\ny and z\\x1b[1m have" in text
@@ -215,8 +215,7 @@ def test_any_reason_is_one_line(reason: Reason) -> None:
 
 @given(values(Decision))
 def test_any_decision_can_be_explained(decision: Decision) -> None:
-    explain: dict[type, Callable[..., str]] = {Bind: explain_bind, Preempt: explain_preempt, Wait: explain_wait}
-    assert all(line and line.isprintable() for line in explain[type(decision)](decision).split("\n"))
+    assert all(line and line.isprintable() for line in explained(decision))
 
 
 def test_a_start_says_where_and_what_it_costs() -> None:
@@ -224,7 +223,7 @@ def test_a_start_says_where_and_what_it_costs() -> None:
     bind = Bind(
         "job-7", placement, within="RACK", relaxed=("NODE",), downgraded=("job-1",), overtaken=("job-2", "job-3")
     )
-    assert explain_bind(bind).splitlines() == [
+    assert in_lines(explained(bind)).splitlines() == [
         "job-7 can start on 8 GPUs:",
         "- pod 1: n1, GPUs 0-3",
         "- pod 2: n2, GPUs 0, 2-3, 7",
@@ -238,7 +237,7 @@ def test_a_start_says_where_and_what_it_costs() -> None:
 
 def test_a_lent_start_says_that_it_can_be_taken_back() -> None:
     bind = Bind("job-7", Placement("NODE", (PodPlacement("n1", (5,)),)))
-    assert explain_bind(bind).splitlines() == [
+    assert in_lines(explained(bind)).splitlines() == [
         "job-7 can start on 1 GPU:",
         "- pod 1: n1, GPU 5",
         "- opportunistic: it is lent, and taken back when its owner needs it",
@@ -249,7 +248,7 @@ def test_a_lent_start_says_that_it_can_be_taken_back() -> None:
 def test_a_preemption_names_all_its_victims() -> None:
     placement = Placement("NODE", (PodPlacement("n1", (0, 1)),), (1,))
     preempt = Preempt("job-7", placement, MANY, within="NODE", relaxed=("PAIR", "SOCKET"), overtaken=("job-9",))
-    lines = explain_preempt(preempt).splitlines()
+    lines = in_lines(explained(preempt)).splitlines()
     assert lines[0] == "job-7 can start on 2 GPUs, once 20 groups have ended:"
     assert lines[1].startswith("- to be ended: g0, g1, ")
     assert lines[1].endswith(" g18 and g19")

@@ -11,8 +11,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from hived.errors import ConflictError, ForbiddenError, InputError, NotFoundError, UnavailableError
-from hived.server.app import health_routes
-from hived.server.failures import Unexpected, answer_failures, declared
+from hived.server.app import new_app
+from hived.server.failures import Unexpected, declared
 from hived.server.guard import Guard
 from hived.server.kubernetes.routes import api_routes
 from hived.server.kubernetes.schema import (
@@ -191,9 +191,7 @@ class FakeService:
 
 def make_app(service: FakeService, token: str | None = None) -> FastAPI:
     """The API of ``service`` alone, behind the guard that it really has."""
-    app = FastAPI(title="a fake", redirect_slashes=False, generate_unique_id_function=lambda route: route.name)
-    answer_failures(app)
-    app.include_router(health_routes("kubernetes"), responses=declared(403))
+    app = new_app("a fake", "", "kubernetes")
     app.include_router(api_routes(service), responses=declared() if token is None else declared(401))
     app.add_middleware(Limits)
     app.add_middleware(Guard, token=token, hosts=("testserver", "hived"), local=False)

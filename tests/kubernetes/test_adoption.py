@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.explaining import in_lines
 from hived.cluster.requests import Member
 from hived.engines.kubernetes import keys
 from hived.engines.kubernetes.bindinfo import notes, shared, written
@@ -327,7 +328,9 @@ def test_a_place_that_was_taken_by_a_stranger_is_not_bound_to_until_it_has_gone(
     behind(world, stranger)
     assert "delete one of the two" in refusal(world, stranger)
     assert world.ask(two.metadata.uid) == "wait"
-    assert "a pod of no group may be using them" in explain_pod(world.mind, world.mind.pods[two.metadata.uid], None)
+    assert "a pod of no group may be using them" in in_lines(
+        explain_pod(world.mind, world.mind.pods[two.metadata.uid], None)
+    )
     with pytest.raises(ConflictError):
         world.mind.binding(two.metadata.uid, where)
     world.delete(stranger.metadata.uid)

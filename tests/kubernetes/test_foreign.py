@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from hived.cluster.explaining import in_lines
 from hived.engines.kubernetes import foreign as foreign_
 from hived.engines.kubernetes.explaining import explain, explain_pod, shortly
 from hived.engines.kubernetes.gangs import GangState
@@ -160,7 +161,9 @@ def test_a_place_of_a_running_gang_whose_pod_is_not_there_yet_is_taken_by_a_fore
     uid = bound(world, "serve", 2, "n0")
     assert kept(world, uid) == (2, 3)
     assert world.ask(two.metadata.uid) == "wait"
-    assert "a pod of no group may be using them" in explain_pod(world.mind, world.mind.pods[two.metadata.uid], None)
+    assert "a pod of no group may be using them" in in_lines(
+        explain_pod(world.mind, world.mind.pods[two.metadata.uid], None)
+    )
     gone(world, uid)
     world.quiet()
     assert places(world, two) == ["n0"]
@@ -176,7 +179,7 @@ def test_a_foreign_pod_with_more_gpus_than_are_free_is_a_conflict_and_has_what_i
     assert "asks for 4 GPUs" in world.mind.conflicts[uid]
     assert "2 of them are in use by t/one" in world.mind.conflicts[uid]
     assert len(kept(world, uid)) == 2
-    assert "t/serve" in explain(world.mind, gang(world, "one"), None)
+    assert "t/serve" in in_lines(explain(world.mind, gang(world, "one"), None))
     world.delete(one.metadata.uid)
     world.kubelet()
     world.deliver_all()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from hived.cluster.explaining import in_lines
 from hived.cluster.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
 from hived.engines.kubernetes import answering, keys
@@ -91,7 +92,7 @@ def test_pods_of_upstreams_kind_are_placed_before_all_of_them_exist() -> None:
     late = pod("p2", said=said)
     world.create(late)
     assert world.ask(late.metadata.uid) == "wait"
-    told = explain_pod(world.mind, world.mind.pods[late.metadata.uid], None)
+    told = in_lines(explain_pod(world.mind, world.mind.pods[late.metadata.uid], None))
     assert "affinityGroup.members" in told
     assert keys.GROUP_SIZE not in told, "a label that it does not use"
 
@@ -122,7 +123,7 @@ def test_a_pod_too_many_waits_until_one_of_its_gang_has_gone() -> None:
     late = pod("g-2", 4, group="g", group_size="2")
     world.create(late)
     assert world.ask(late.metadata.uid) == "wait"
-    assert "other pods have all 2 places" in explain_pod(world.mind, world.mind.pods[late.metadata.uid], None)
+    assert "other pods have all 2 places" in in_lines(explain_pod(world.mind, world.mind.pods[late.metadata.uid], None))
     world.delete(pods[0].metadata.uid)
     world.kubelet()
     world.quiet()
@@ -251,7 +252,7 @@ def test_who_waits_for_nodes_that_are_not_offered_holds_nobody_back() -> None:
     world.create(picky, plain)
     assert world.ask(picky.metadata.uid, offered=[]) == "wait"
     assert isinstance(reasons(world.mind, gang(world, "picky"))[0], NotSuggested)
-    assert "kube-scheduler takes 0 of the cluster's nodes" in explain(world.mind, gang(world, "picky"), None)
+    assert "kube-scheduler takes 0 of the cluster's nodes" in in_lines(explain(world.mind, gang(world, "picky"), None))
     assert world.ask(plain.metadata.uid) == "node"
     assert world.ask(picky.metadata.uid) == "node"
 
@@ -714,7 +715,9 @@ def test_who_asks_why_is_told_that_an_eviction_is_refused() -> None:
     world.create(pod("mine", 4))
     world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
     evictions(world, 5.0)
-    assert "the eviction of t/loan was refused (a disruption budget" in explain(world.mind, gang(world, "loan"), None)
+    assert "the eviction of t/loan was refused (a disruption budget" in in_lines(
+        explain(world.mind, gang(world, "loan"), None)
+    )
 
 
 # -- what people are told ----------------------------------------------------------------------------------------------
@@ -780,7 +783,7 @@ def question(world: World, uid: str) -> str:
 def named_victims(world: World, name: str) -> list[str]:
     """The loans that the latest Event of a waiting pod names, and that are named to whoever asks why: the same."""
     event = next(told.message for told in reversed(world.told) if told.key == f"t/{name}-0")
-    texts = event, explain(world.mind, gang(world, name), None)
+    texts = event, in_lines(explain(world.mind, gang(world, name), None))
     of_event, of_explain = (sorted(set(re.findall(r"t/loan\d+", text))) for text in texts)
     assert of_event == of_explain
     return of_event
@@ -875,7 +878,7 @@ def test_ages_are_those_of_the_pods_and_not_of_the_service() -> None:
     world.restart()
     assert gang(world, "one").since == created
     assert gang(world, "two").since == created
-    assert "for 2 h now" in explain(world.mind, gang(world, "two"), world.now)
+    assert "for 2 h now" in in_lines(explain(world.mind, gang(world, "two"), world.now))
 
 
 def test_the_age_of_who_waits_goes_on_while_gpus_are_reserved_for_it_here_and_there() -> None:

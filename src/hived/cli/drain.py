@@ -10,10 +10,10 @@ from hived.engines.kubernetes.keys import BAD_DEVICES
 from hived.errors import InputError
 from hived.server.kubernetes.schema import Drained
 from hived.server.schema import Device
-from hived.words import counted
+from hived.words import counted, ranges
 
 from .client import Engine, connect
-from .formats import Cell, Column, Form, clean, gpu_list, print_answer, print_table
+from .formats import Cell, Column, Form, clean, print_answer, print_table
 from .options import EngineOption, FormOption, NodeArgument, StateOption, TokenOption
 
 _COLUMNS = (Column("NODE"), Column("GPUS"), Column("STATE"), Column("JOBS"))
@@ -85,13 +85,13 @@ def _drain_machine(there: Engine, node: str | None, device: int | None, now: boo
     else:
         jobs = sorted({one.job for one in devices if one.job is not None})
         typer.echo(f"{what}: no new jobs{_still_there([str(job) for job in jobs], 'job')}")
-    groups: dict[tuple[str, str, str], list[Device]] = {}
+    groups: dict[tuple[str, str, str], list[int]] = {}
     for one in devices:
-        groups.setdefault((one.node, _state(one), "" if one.job is None else str(one.job)), []).append(one)
+        groups.setdefault((one.node, _state(one), "" if one.job is None else str(one.job)), []).append(one.device)
     print_table(
         _COLUMNS,
         (
-            (name, gpu_list(one.device for one in group), Cell(words, "" if words == "free" else "yellow"), job or "-")
+            (name, ranges(sorted(group)), Cell(words, "" if words == "free" else "yellow"), job or "-")
             for (name, words, job), group in groups.items()
         ),
     )

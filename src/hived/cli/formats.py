@@ -1,6 +1,6 @@
 """How things read on a terminal and in a pipe: times, places, tables; and text that others wrote, made harmless.
 
->>> age(200), duration(200), duration(7200), gpu_list([0, 1, 2, 5])
+>>> age(200), duration(200), duration(7200), ranges([0, 1, 2, 5])
 ('3m', '3m20s', '2h', '0-2,5')
 >>> clean("job\\x1b[2J"), read_duration("1h30m")
 ('job\\\\x1b[2J', 5400.0)
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 from rich.table import Table
 from rich.text import Text
 
-from hived.words import plural
+from hived import words
+from hived.words import plural, ranges
 
 if TYPE_CHECKING:
     from hived.server.schema import Job
@@ -103,25 +104,18 @@ def age(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long, in two units at most: ``3m20s``, ``2h``, ``1d4h``."""
-    whole = max(0, int(seconds))
-    names = list(_UNITS)
-    for n, unit in enumerate(names[:-1]):
-        if whole >= _UNITS[unit]:
-            first, rest = divmod(whole, _UNITS[unit])
-            second = rest // _UNITS[names[n + 1]]
-            return f"{first}{unit}" + (f"{second}{names[n + 1]}" if second else "")
-    return f"{whole}s"
+    """How long, in two units at most and no blanks: ``3m20s``, ``2h``, ``1d4h``."""
+    return words.duration(int(seconds)).replace(" ", "")
 
 
 def read_duration(text: str) -> float:
     """Seconds of ``90s``, ``30m``, ``1h30m``, ``1.5h`` or ``2d``. Raises :class:`ValueError`, for ``90`` too."""
-    words = text.strip().lower()
-    if words == "0":
+    given = text.strip().lower()
+    if given == "0":
         return 0.0
-    if _NUMBER.fullmatch(words):
-        raise ValueError(f"{words!r} has no unit; write {words}s, {words}m, {words}h or {words}d")
-    match = _DURATION.fullmatch(words)
+    if _NUMBER.fullmatch(given):
+        raise ValueError(f"{given!r} has no unit; write {given}s, {given}m, {given}h or {given}d")
+    match = _DURATION.fullmatch(given)
     if match is None or not any(match.groups()):
         raise ValueError(f"{text!r} is no duration; write 90s, 30m, 1h30m or 2d")
     return sum(float(number) * size for number, size in zip(match.groups(), _UNITS.values(), strict=True) if number)
@@ -170,17 +164,6 @@ STATE_STYLES = {
 }
 
 
-def gpu_list(devices: Iterable[int]) -> str:
-    """``0-3,6``."""
-    parts: list[list[int]] = []
-    for device in sorted(devices):
-        if parts and parts[-1][1] == device - 1:
-            parts[-1][1] = device
-        else:
-            parts.append([device, device])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
-
-
 class Place(Protocol):
     """Devices of a node that belong to one job or pod."""
 
@@ -191,27 +174,25 @@ class Place(Protocol):
 
 
 def by_node(placement: Iterable[Place]) -> dict[str, list[int]]:
-    """Devices per node, in order of the ranks."""
+    """Devices per node, ascending; the nodes in order of the ranks."""
     nodes: dict[str, list[int]] = {}
     for task in placement:
         nodes.setdefault(task.node, []).extend(task.devices)
-    return nodes
+    return {node: sorted(devices) for node, devices in nodes.items()}
 
 
 def where(placement: Iterable[Place]) -> str:
     """``node-0:0-3 node-1:0-3``."""
-    return " ".join(f"{node}:{gpu_list(devices)}" for node, devices in by_node(placement).items())
+    return " ".join(f"{node}:{ranges(devices)}" for node, devices in by_node(placement).items())
 
 
 def where_in_words(placement: Iterable[Place], most: int = 4) -> str:
     """``node-0 (GPUs 0-3) and node-1 (GPUs 0-3)``, the first few of many."""
     nodes = by_node(placement)
-    words = [
-        f"{node} ({plural(len(devices), 'GPU')} {gpu_list(devices)})" for node, devices in list(nodes.items())[:most]
-    ]
+    said = [f"{node} ({plural(len(devices), 'GPU')} {ranges(devices)})" for node, devices in list(nodes.items())[:most]]
     if len(nodes) > most:
-        words.append(f"{len(nodes) - most:,} more nodes")
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+        said.append(f"{len(nodes) - most:,} more nodes")
+    return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
 
 
 def priority(value: int) -> str:

@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, Waiting, updated
-from hived.words import counted
+from hived.words import counted, ranges
 
 from .client import Engine, EngineGoneError, connect
 from .console import output
-from .formats import Cell, Column, Form, age, clean, clock, duration, gpu_list, print_answer, priority, rich_table
+from .formats import Cell, Column, Form, age, clean, clock, duration, print_answer, priority, rich_table
 from .options import EngineOption, FormOption, StateOption, TokenOption
 from .screen import full_screen, has_screen
 
@@ -275,7 +275,9 @@ def _where(chains: Sequence[Chain], holder: Holder, most: int = 4) -> str:
         leaves = nodes.setdefault((chain, node), [])
         known = chains[chain].devices.get(node)
         leaves += range(first, first + number) if known is None else known[first : first + number]
-    words = [f"{chains[chain].nodes[node]}:{gpu_list(leaves)}" for (chain, node), leaves in list(nodes.items())[:most]]
+    words = [
+        f"{chains[chain].nodes[node]}:{ranges(sorted(leaves))}" for (chain, node), leaves in list(nodes.items())[:most]
+    ]
     return " ".join(words) + (f" +{len(nodes) - most} nodes" if len(nodes) > most else "")
 
 

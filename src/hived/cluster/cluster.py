@@ -9,7 +9,7 @@ then is refused. Everything else is an event that happened: groups end, nodes tu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from hived.cells import LevelSafety, Rank, assert_safe
@@ -21,6 +21,7 @@ from . import looking, recovery
 from .answers import admitted, again, offer, refuse_another
 from .decisions import Bind, Decision, Placement, Preempt, Wait
 from .dooming import see_bad
+from .explaining import in_lines
 from .groups import Group
 from .health import leaf_state, set_health
 from .looking import GroupStatus, PlanAnswer
@@ -477,7 +478,11 @@ class Cluster:
 
     def explain(self, group: str) -> str:
         """Why ``group`` waits, where it runs, whom it waits for, or who preempted it: for people. Lines of text."""
-        return looking.explain(self._settled(), self._preempted, group)
+        return in_lines(self.explained(group))
+
+    def explained(self, group: str, pod: Callable[[int], str] = "pod {}: ".format) -> list[str]:
+        """The same line by line. ``pod``: what stands before the place of each pod, counted from 1."""
+        return looking.explain(self._settled(), self._preempted, group, pod)
 
     def leaf_state(self, node: str, device: int) -> LeafState:
         """What one device is doing: free, used, reserving or reserved."""

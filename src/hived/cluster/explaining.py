@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
-from .decisions import Bind, Placement, Preempt, Wait
+from hived.words import ranges
+
+from .decisions import Bind, Decision, Preempt, Wait
 from .reasons import (
     BadHardware,
     BehindOthers,
@@ -28,29 +30,24 @@ from .reasons import (
 MAX_NAMED = 8
 
 
-def explain_wait(wait: Wait) -> str:
-    """Why a group waits: a line that says so, then one per reason, the most decisive first."""
-    return "\n".join([f"{_name(wait.group)} waits:", *(f"- {say(reason)}" for reason in wait.reasons)])
+def explained(decision: Decision, *, runs: bool = False, pod: Callable[[int], str] = "pod {}: ".format) -> list[str]:
+    """A decision in lines: what it is, then one per reason, or per pod and per consequence for others.
+
+    ``runs``: whether what was decided is done; ``pod``: what stands before the place of each pod, counted from 1.
+    """
+    name = _name(decision.group)
+    if isinstance(decision, Wait):
+        return [f"{name} waits:", *map(say, decision.reasons)]
+    head = f"{name} {'runs' if runs else 'can start'} on {_gpus(decision.placement.gpus)}"
+    if isinstance(decision, Bind):
+        return [f"{head}:", *_outcome(decision, pod)]
+    gone = f"once {_count(len(decision.victims), 'group')} {_have(decision.victims)} ended"
+    return [f"{head}, {gone}:", f"to be ended: {_all(decision.victims)}", *_outcome(decision, pod)]
 
 
-def explain_bind(bind: Bind) -> str:
-    """Where a group starts, and what that costs others: a line that says so, then one per pod and per consequence."""
-    first = f"{_name(bind.group)} can start on {_placed_gpus(bind.placement)}:"
-    return "\n".join([first, *(f"- {line}" for line in _outcome(bind))])
-
-
-def explain_running(bind: Bind) -> str:
-    """Where a group runs: see :func:`explain_bind`."""
-    first = f"{_name(bind.group)} runs on {_placed_gpus(bind.placement)}:"
-    return "\n".join([first, *(f"- {line}" for line in _outcome(bind))])
-
-
-def explain_preempt(preempt: Preempt) -> str:
-    """Who has to end before a group can start, where it will, and what that costs others: see :func:`explain_bind`."""
-    gone = f"once {_count(len(preempt.victims), 'group')} {_have(preempt.victims)} ended"
-    first = f"{_name(preempt.group)} can start on {_placed_gpus(preempt.placement)}, {gone}:"
-    victims = f"to be ended: {_all(preempt.victims)}"
-    return "\n".join([first, f"- {victims}", *(f"- {line}" for line in _outcome(preempt))])
+def in_lines(lines: Iterable[str]) -> str:
+    """A line that says what it is about, and below it what there is to say."""
+    return "\n- ".join(lines)
 
 
 def say(reason: Reason) -> str:
@@ -172,12 +169,12 @@ def _not_suggested(reason: NotSuggested) -> str:
     return f"it would fit elsewhere, and no place was found on {nodes}, though not every way was tried; {way_out}"
 
 
-def _outcome(decision: Bind | Preempt) -> list[str]:
+def _outcome(decision: Bind | Preempt, pod: Callable[[int], str]) -> list[str]:
     """The lines that both kinds of placing have: where, how close together, and what it costs others."""
     placement = decision.placement
     lines = [
-        f"pod {number}: {_name(pod.node)}, {'GPU' if len(pod.leaf_cells) == 1 else 'GPUs'} {_ranges(pod.leaf_cells)}"
-        for number, pod in enumerate(placement.pods, 1)
+        f"{pod(number)}{_name(node)}, {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices, ', ')}"
+        for number, (node, devices) in enumerate(placement.pods, 1)
     ]
     if placement.guaranteed:
         lines.append("guaranteed: it stands in cells that its VC reserved")
@@ -200,10 +197,6 @@ def _outcome(decision: Bind | Preempt) -> list[str]:
 
 def _where(vc: str) -> str:
     return f"VC {_name(vc)}" if vc else "the cluster"
-
-
-def _placed_gpus(placement: Placement) -> str:
-    return _gpus(placement.gpus)
 
 
 def _gpus(number: int) -> str:
@@ -242,14 +235,3 @@ def _some(names: Sequence[str], more: int = 0, noun: str = "other") -> str:
 
 def _either(names: Sequence[str]) -> str:
     return " or one ".join(map(_name, names))
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """``0-3, 6`` for 0, 1, 2, 3, 6; in the order given."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

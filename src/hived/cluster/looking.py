@@ -9,8 +9,8 @@ from typing import Literal
 from hived.errors import RequestError
 
 from .answers import admitted, again, offer, refuse_another
-from .decisions import Bind, Decision, Placement, Preempt, Wait
-from .explaining import explain_bind, explain_preempt, explain_running, explain_wait, say
+from .decisions import Bind, Decision, Placement, Wait
+from .explaining import explained, in_lines, say
 from .nodes import Nodes
 from .obstacles import reasons
 from .pool import Pool, reserved_in
@@ -51,7 +51,7 @@ class PlanAnswer:
     reasons: tuple[Reason, ...]  #: why it would wait or never fits; () where it could start
 
     def __str__(self) -> str:
-        return explained(self.decision)
+        return in_lines(explained(self.decision))
 
 
 def plan(state: State, request: Request, suggested: Callable[[], Suggested | None]) -> PlanAnswer:
@@ -76,17 +76,6 @@ def plan(state: State, request: Request, suggested: Callable[[], Suggested | Non
             return PlanAnswer("now", offer(state, found), ())
     why = reasons(state, request, demand, nodes)
     return PlanAnswer("never" if isinstance(why[0], NeverFits) else "waits", Wait(request.group, why), why)
-
-
-def explained(decision: Decision) -> str:
-    """A decision for people."""
-    match decision:
-        case Bind():
-            return explain_bind(decision)
-        case Preempt():
-            return explain_preempt(decision)
-        case Wait():
-            return explain_wait(decision)
 
 
 def status(state: State, name: str) -> GroupStatus:
@@ -133,29 +122,31 @@ def _check_name(group: object) -> None:
         raise RequestError("group", f"a name, not {group!r}")
 
 
-def explain(state: State, preempted: Mapping[str, tuple[Reason, ...]], group: str) -> str:
+def explain(
+    state: State, preempted: Mapping[str, tuple[Reason, ...]], group: str, pod: Callable[[int], str]
+) -> list[str]:
     """Why a group waits, where it runs, or whom it waits for; who preempted it, where it has ended (``preempted``)."""
     _check_name(group)
     holds = state.groups.get(group)
     if holds is not None:
         answer = again(state, holds)
-        lines = [explain_running(answer) if holds.running and isinstance(answer, Bind) else explained(answer)]
+        lines = explained(answer, runs=holds.running and isinstance(answer, Bind), pod=pod)
         if not holds.guaranteed and holds.request.priority >= 0:
             lines.append(
-                "- it asked to be guaranteed, and runs on as opportunistic: no cells of its VC stand under it now"
+                "it asked to be guaranteed, and runs on as opportunistic: no cells of its VC stand under it now"
             )
         if group in state.jobs:
-            lines.append(f"- jobs on its allocation: {', '.join(state.jobs[group])}")
+            lines.append(f"jobs on its allocation: {', '.join(state.jobs[group])}")
         for by in holds.preempted_by:
             vc = state.tenants[by.tenant]
-            lines.append(f"- {say(PreemptedBy(by.name, vc, by.priority, holds.priority, False))}")
-        return "\n".join(lines)
+            lines.append(say(PreemptedBy(by.name, vc, by.priority, holds.priority, False)))
+        return lines
     waiting = state.waiting.get(group)
     before = preempted.get(group, ())
     if waiting is not None:
-        return explain_wait(Wait(group, (*waiting.reasons, *before)))
+        return explained(Wait(group, (*waiting.reasons, *before)))
     if before:
-        return "\n".join([f"{group} has ended:", *(f"- {say(reason)}" for reason in before)])
+        return [f"{group} has ended:", *map(say, before)]
     raise RequestError("group", f"{group!r}: no such group")
 
 

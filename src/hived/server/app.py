@@ -35,6 +35,8 @@ _TAGS = [
     {"name": "engine", "description": "The engine, its devices, its spec."},
     {"name": "dashboard", "description": "What the dashboard is drawn from."},
 ]
+#: of routes that take parameters
+ONCE = [Depends(refuse_repeats)]
 
 
 def make_app(
@@ -46,41 +48,68 @@ def make_app(
     """
     ensure(service is None or local or token is not None, "an engine that listens on TCP has a token")
     ensure(token is None or (token != "" and token.isascii()), "a token is some ASCII characters")
-    app = FastAPI(
-        title="HiveD",
-        version=__version__,
+    app = new_app(
+        "HiveD",
+        _DESCRIPTION,
+        "results" if service is None else "local",
         summary="One GPU cluster, shared as cells.",
-        description=_DESCRIPTION,
         openapi_tags=_TAGS,
+    )
+    for router in () if service is None else (job_routes(service), engine_routes(service)):
+        app.include_router(router, responses=private(token, local), dependencies=ONCE)
+    return guarded(app, source, token, hosts, local=local)
+
+
+def new_app(title: str, description: str, engine: EngineKind, **more: Any) -> FastAPI:
+    """An application of which nothing is served yet but ``/healthz``; ``more``: of FastAPI's."""
+    app = FastAPI(
+        title=title,
+        version=__version__,
+        description=description,
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # they would redirect to whatever the Host header says
-        generate_unique_id_function=operation,
+        generate_unique_id_function=_operation,
+        **more,
     )
     answer_failures(app)
-    app.include_router(health_routes("results" if service is None else "local"), responses=declared(403))
-    private = declared() if local or token is None else declared(401)
-    once = [Depends(refuse_repeats)]
-    if service is not None:
-        app.include_router(job_routes(service), responses=private, dependencies=once)
-        app.include_router(engine_routes(service), responses=private, dependencies=once)
-    looks = {**private, **declared(403, 404, 409, 422, 429, 503)}
-    app.include_router(dashboard_routes(source), responses=looks, dependencies=once)
+    app.include_router(_health_routes(engine), responses=declared(403))
+    return app
+
+
+def guarded(
+    app: FastAPI,
+    source: Source,
+    token: str | None,
+    hosts: Collection[str],
+    *,
+    local: bool = False,
+    open_paths: Collection[str] = ("/healthz",),
+    **more: Any,
+) -> FastAPI:
+    """``app`` with the dashboard of ``source``, behind all that guards it; ``more``: of :class:`~.guard.Guard`."""
+    looks = {**private(token, local), **declared(403, 404, 409, 422, 429, 503)}
+    app.include_router(dashboard_routes(source), responses=looks, dependencies=ONCE)
     if not local and token is not None:
-        declare_token(app)
+        _declare_token(app, open_paths)
     # the last that is added is the first that sees a request
     app.add_middleware(Limits)
-    app.add_middleware(Guard, token=token, hosts=hosts, local=local)
+    app.add_middleware(Guard, token=token, hosts=hosts, local=local, **more)
     app.add_middleware(Unexpected)
     return app
 
 
-def operation(route: APIRoute) -> str:
+def private(token: str | None, local: bool = False) -> dict[int | str, dict[str, Any]]:
+    """What is declared to be answered where a token has to be shown."""
+    return declared() if local or token is None else declared(401)
+
+
+def _operation(route: APIRoute) -> str:
     """What an API document calls a route."""
     return route.name
 
 
-def health_routes(engine: EngineKind) -> APIRouter:
+def _health_routes(engine: EngineKind) -> APIRouter:
     """``/healthz`` of an application that is this kind of engine."""
     router = APIRouter(tags=["engine"])
 
@@ -92,7 +121,7 @@ def health_routes(engine: EngineKind) -> APIRouter:
     return router
 
 
-def declare_token(app: FastAPI, open_paths: Collection[str] = ("/healthz",)) -> None:
+def _declare_token(app: FastAPI, open_paths: Collection[str]) -> None:
     """Say in the OpenAPI document how the token is shown, and where it need not be."""
     plain = app.openapi
 

@@ -6,12 +6,12 @@ import asyncio
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 
 from hived import __version__
 from hived.cluster.decisions import Placement
-from hived.cluster.explaining import MAX_NAMED
+from hived.cluster.explaining import MAX_NAMED, explained, in_lines
 from hived.cluster.reasons import BehindOthers, Reason
 from hived.engines.event import Event
 from hived.engines.local import telling
@@ -67,7 +67,7 @@ class LocalService:
         if line is not None and answer.outcome != "never":
             position, ahead = line.before(spec.priority, MAX_NAMED)
         if answer.outcome == "now" and not position:
-            text = by_rank(str(answer), spec.tasks).replace("'(this job)'", "it").replace("(this job)", "it")
+            text = in_lines(explained(replace(answer.decision, group="it"), pod=by_rank(spec.tasks)))
             return schema.Plan(outcome="now", text=text, placement=_places(placement), victims=victims, reasons=[])
         found: list[Reason] = [reason for reason in answer.reasons if not isinstance(reason, BehindOthers)]
         if position:
@@ -75,7 +75,7 @@ class LocalService:
         head = "it can never start:" if answer.outcome == "never" else "it would wait:"
         return schema.Plan(
             outcome="never" if answer.outcome == "never" else "waits",
-            text="\n".join([head, *(f"- {line}" for line in in_words(self._engine.machine, found))]),
+            text=in_lines([head, *in_words(self._engine.machine, found)]),
             placement=[],
             victims=[],
             reasons=[_reason(reason) for reason in found],

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count, groupby
+from itertools import count
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.states import LeafState
 from hived.engines.lines import InLine, Lines
-from hived.engines.local.telling import ranges
 from hived.engines.usage import Counted, Usage
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
+from hived.words import ranges, runs
 
 from . import pictures
 
@@ -107,15 +107,15 @@ class Map:
 
     def stretches(self, chain: str, pod: PodPlacement) -> list[pictures.Stretch]:
         """Where devices of a node are, in this chain before others."""
-        first = self._chains.get(chain, -1)
+        wanted = self._chains.get(chain, -1)
         found: list[pictures.Stretch] = []
         left = set(pod.leaf_cells)
-        for number, node in sorted(self._numbers.get(pod.node, ()), key=lambda place: (place[0] != first, place)):
+        for number, node in sorted(self._numbers.get(pod.node, ()), key=lambda place: (place[0] != wanted, place)):
             spec = self.shown.chains[number]
             indices = spec.device_indices.get(node) or range(spec.gpus_per_node)
             leaves = [leaf for leaf, device in enumerate(indices) if device in left]
             left -= {spec.device_index(node, leaf) for leaf in leaves}
-            found += [(number, node, start, count) for start, count in runs(leaves)]
+            found += [(number, node, first, last - first + 1) for first, last in runs(leaves)]
         return found
 
     def parts(self, placement: Placement, vc: str) -> tuple[list[pictures.Stretch], list[str]]:
@@ -248,12 +248,3 @@ def in_turn(lines: Lines[Member], most: int) -> list[Member]:
         found += [line[rank] for line in left]
         rank += 1
     return found[:most]
-
-
-def runs(leaves: list[int]) -> list[tuple[int, int]]:
-    """First and length of each run of ascending numbers."""
-    found = []
-    for _, run in groupby(enumerate(leaves), lambda pair: pair[1] - pair[0]):
-        members = [leaf for _, leaf in run]
-        found.append((members[0], len(members)))
-    return found

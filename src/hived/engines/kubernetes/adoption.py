@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Sequence
 
 from hived.cluster.decisions import Placement
@@ -152,14 +151,9 @@ def _recover(mind: MindState, ready: list[tuple[Found, Placement, list[PodEntry 
 
 
 def _blamed(error: RequestError, records: Sequence[Record]) -> int:
-    """Which record an error is about: ``records['name']`` or ``records[3]``."""
-    text = error.field.partition("[")[2]
-    try:
-        key = ast.literal_eval(text[: text.rindex("]")])
-    except (ValueError, SyntaxError):
-        key = None
+    """Which record an error is about."""
     for number, (name, *_) in enumerate(records):
-        if key in (name, number):
+        if error.field in (f"records[{name!r}]", f"records[{number}]"):
             return number
     raise InvariantError(f"what could not be recovered has no name: {error}") from error
 

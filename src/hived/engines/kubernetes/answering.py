@@ -141,16 +141,16 @@ def answer(
             why = f"bound to {node} whatever kube-scheduler makes of it"
             return "forced", refusal(why, offered, unresolvable)
         text = f"its place is on {node}, which kube-scheduler does not take for it"
-        _tell(mind, entry, "not offered", text)
+        _tell(mind, entry, "not offered", [text])
         return "not offered", refusal(text, offered, unresolvable)
     entry.waited = True
     if gang.state is GangState.RESERVED:
         why = shortly(mind, gang)[0]
         _tell(mind, entry, _gist(mind, gang), explain_pod(mind, entry, None))
         return "preempting", refusal(why, offered, unresolvable)
-    text = explain_pod(mind, entry, None)
-    why = next(iter(shortly(mind, gang)), text.rpartition("\n- ")[2])
-    _tell(mind, entry, _gist(mind, gang), text)
+    lines = explain_pod(mind, entry, None)
+    why = next(iter(shortly(mind, gang)), lines[-1])
+    _tell(mind, entry, _gist(mind, gang), lines)
     return "wait", refusal(why, offered, unresolvable)
 
 
@@ -174,13 +174,11 @@ def tell_again(mind: MindState, gang: Gang) -> None:
                 _tell(mind, entry, _gist(mind, gang), explain_pod(mind, entry, None))
 
 
-def _tell(mind: MindState, entry: PodEntry, gist: str, text: str) -> None:
+def _tell(mind: MindState, entry: PodEntry, gist: str, lines: list[str]) -> None:
     """An Event of a pod, where its ``gist`` is news."""
     if entry.told != gist:
         entry.told = gist
-        head, _, rest = text.partition("\n")
-        found = "; ".join(line.removeprefix("- ") for line in rest.splitlines())
-        line = f"{head.rstrip(':')}: {found}" if found else head
+        line = " ".join([*lines[:1], "; ".join(lines[1:])]).rstrip()
         mind.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT), gist=gist))
 
 

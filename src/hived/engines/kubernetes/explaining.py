@@ -108,30 +108,28 @@ def in_words(mind: MindState, found: Sequence[WhyNot]) -> list[str]:
 
 
 def _why_bad(mind: MindState, node: str) -> str:
-    why = mind.nodes.bad_nodes.get(node)
-    if why is not None:
-        return why.removeprefix("it is ")
+    if (why := mind.nodes.bad_nodes.get(node)) is not None:
+        return why
     bad = mind.nodes.bad_devices
     found = [bad[node, device] for device in mind.nodes.devices.get(node, ()) if (node, device) in bad]
     return "; ".join(dict.fromkeys(found)) or "some of its GPUs"
 
 
-def explain(mind: MindState, gang: Gang, at: float | None) -> str:
-    """A gang's situation, as lines for people; ``at``: now (None: nothing is said about how long)."""
-    if gang.state in (GangState.PLACED, GangState.PREEMPTED):
-        lines = [mind.cluster.explain(gang.name)]
-        waiting = [entry for entry in gang.pods.values() if not entry.bound]
-        if waiting:
-            lines.append(f"- {len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
-        if len(gang.pods) < gang.ask.size:
-            lines.append(f"- {gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
-        lines += [f"- {line}" for line in _sharing(mind, gang)]
-        if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
-            lines.append(f"- {_going(gang, at)}")
-        return "\n".join(lines)
-    since = "" if at is None else f", for {duration(at - gang.since)} now"
-    lines = [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:"]
-    return "\n".join([*lines, *(f"- {line}" for line in shortly(mind, gang))])
+def explain(mind: MindState, gang: Gang, at: float | None) -> list[str]:
+    """A gang's situation, line by line; ``at``: now (None: nothing is said about how long)."""
+    if not gang.holds:
+        since = "" if at is None else f", for {duration(at - gang.since)} now"
+        return [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:", *shortly(mind, gang)]
+    lines = mind.cluster.explained(gang.name)
+    waiting = [entry for entry in gang.pods.values() if not entry.bound]
+    if waiting:
+        lines.append(f"{len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
+    if len(gang.pods) < gang.ask.size:
+        lines.append(f"{gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
+    lines += _sharing(mind, gang)
+    if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
+        lines.append(_going(gang, at))
+    return lines
 
 
 def tell(event: Event) -> str:
@@ -177,27 +175,25 @@ def _sharing(mind: MindState, gang: Gang) -> list[str]:
     return [f"{pod} of {pod.node} and may share some with it: {mind.conflicts[pod.uid]}" for pod in here]
 
 
-def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> str:
-    """A pod's situation."""
+def explain_pod(mind: MindState, entry: PodEntry, at: float | None) -> list[str]:
+    """A pod's situation, line by line."""
     gang = entry.gang
     if gang is None:
-        return f"{entry.key} cannot be scheduled:\n- {entry.refused or 'it is not known what it asks for'}"
-    lines = [explain(mind, gang, at)]
+        return [f"{entry.key} cannot be scheduled:", str(entry.refused or "it is not known what it asks for")]
+    lines = explain(mind, gang, at)
     if gang.placement is not None and entry.slot is not None:
         place = gang.placement.pods[entry.slot]
         gpus = ", ".join(map(str, place.leaf_cells))
         state = "is" if entry.bound else "is to be"
-        lines.append(f"- {entry.key} {state} on {place.node}, with {plural(len(place.leaf_cells), 'GPU')} {gpus}")
+        lines.append(f"{entry.key} {state} on {place.node}, with {plural(len(place.leaf_cells), 'GPU')} {gpus}")
     elif entry.bound:
-        lines.append(
-            f"- {entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)"
-        )
+        lines.append(f"{entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)")
     elif gang.state is GangState.PLACED:
         why = f"other pods have all {gang.ask.size} places of its group ({_said_in(entry)})"
         if None in gang.slots:
             why = "the GPUs that its group has left are not as many, or a pod of no group may be using them"
-        lines.append(f"- {entry.key} waits: {why}")
-    return "\n".join(lines)
+        lines.append(f"{entry.key} waits: {why}")
+    return lines
 
 
 def _said_in(entry: PodEntry) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from hived.cluster import check_feasible
 from hived.cluster.cluster import Cluster
+from hived.cluster.explaining import say
 from hived.cluster.looking import PlanAnswer
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
@@ -169,7 +170,7 @@ class Engine:
         self._refuse_if_failed()
         answer = self.plan(spec)
         if answer.outcome == "never":
-            raise NeverFitsError("; ".join(_without_name(str(answer))))
+            raise NeverFitsError("; ".join(map(say, answer.reasons)))
         if spec.opportunistic and spec.grace_s > (most := self.machine.health.grace_of_loans(spec.vc)):
             raise RequestError(
                 "grace_s",
@@ -457,8 +458,3 @@ def displaced_by(spec: ClusterSpec, store: Store) -> list[tuple[Job, str]]:
     guaranteed = [job for job in machine.jobs.values() if job.guaranteed]
     machine.reconfigure(spec, 0.0)
     return [(job, job.reason) for job in guaranteed if not job.guaranteed]
-
-
-def _without_name(text: str) -> list[str]:
-    """The reasons of an explanation, without its first line."""
-    return [line.removeprefix("- ") for line in text.split("\n")[1:]]

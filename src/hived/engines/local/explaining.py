@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from hived.cluster.explaining import MAX_NAMED, say
+from hived.cluster.explaining import MAX_NAMED, in_lines, say
 from hived.cluster.reasons import BadHardware, BehindOthers, PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.words import counted, duration
@@ -67,30 +66,33 @@ def in_words(machine: Machine, found: Sequence[Reason]) -> list[str]:
 
 def explain(machine: Machine, job: Job, at: float) -> str:
     """A job's situation at that time, as lines for people."""
-    match job.state:
-        case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELLED:
-            return ended_text(job)
-        case JobState.RUNNING | JobState.STOPPING:
-            lines = [by_rank(machine.cluster.explain(job.name), job.spec.tasks)]
-            if job.id in machine.beyond:
-                lines = _beyond(machine, job)
-            elif job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
-                lines.append(f"- why: {job.reason}")
-            if job.state is JobState.STOPPING:
-                lines.append(f"- it is being stopped ({job.reason}); it has {machine.grace_s(job):g} s for that")
-            if job.resumes:
-                times = "once" if job.resumes == 1 else f"{job.resumes} times"
-                lines.append(f"- it was preempted {times} before")
-            return "\n".join(lines)
-        case JobState.BACKOFF:
-            left = max(0.0, (job.retry_at or at) - at)
-            tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
-            return f"{job.name} failed: {job.reason}\n- it is queued again in {duration(left)} ({tried})"
-    lines = [f"{job.name} waits, for {duration(at - job.since)} now:"]
-    lines += [f"- {line}" for line in in_words(machine, reasons(machine, job))] or ["- its turn is about to come"]
+    if job.state.ended:
+        return ended_text(job)
+    if job.state.holds:
+        return in_lines(_running(machine, job))
+    if job.state is JobState.BACKOFF:
+        left = max(0.0, (job.retry_at or at) - at)
+        tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
+        return in_lines([f"{job.name} failed: {job.reason}", f"it is queued again in {duration(left)} ({tried})"])
+    lines = in_words(machine, reasons(machine, job)) or ["its turn is about to come"]
     if job.reason and job.state is JobState.QUEUED and job.preempted_by is None:
-        lines.append(f"- {job.reason}")
-    return "\n".join(lines)
+        lines.append(job.reason)
+    return in_lines([f"{job.name} waits, for {duration(at - job.since)} now:", *lines])
+
+
+def _running(machine: Machine, job: Job) -> list[str]:
+    if job.id in machine.beyond:
+        lines = _beyond(machine, job)
+    else:
+        lines = machine.cluster.explained(job.name, by_rank(job.spec.tasks))
+        if job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
+            lines.append(f"why: {job.reason}")
+    if job.state is JobState.STOPPING:
+        lines.append(f"it is being stopped ({job.reason}); it has {machine.grace_s(job):g} s for that")
+    if job.resumes:
+        times = "once" if job.resumes == 1 else f"{job.resumes} times"
+        lines.append(f"it was preempted {times} before")
+    return lines
 
 
 def _beyond(machine: Machine, job: Job) -> list[str]:
@@ -100,14 +102,12 @@ def _beyond(machine: Machine, job: Job) -> list[str]:
     own = "" if job.spec.opportunistic else "; it asked to be guaranteed, and is again once a spec has them for its VC"
     return [
         f"{job.name} runs on {counted(job.gpus, 'GPU')}:",
-        *(f"- on {place_text({'pods': [pod]})}" for pod in job.placement.pods),
-        f"- opportunistic: the spec of now lacks {kept}{own}",
-        "- it keeps them, and nobody else is given them while it runs",
+        *(f"on {place_text({'pods': [pod]})}" for pod in job.placement.pods),
+        f"opportunistic: the spec of now lacks {kept}{own}",
+        "it keeps them, and nobody else is given them while it runs",
     ]
 
 
-def by_rank(text: str, tasks: int) -> str:
-    """The core's text with its pods as tasks by their ranks; the only one needs no number."""
-    if tasks == 1:
-        return text.replace("\n- pod 1: ", "\n- on ")
-    return re.sub(r"\n- pod (\d+): ", lambda match: f"\n- task {int(match[1]) - 1}: ", text)
+def by_rank(tasks: int) -> Callable[[int], str]:
+    """What stands before the place of each pod: tasks have ranks, and the only one needs no number."""
+    return lambda number: "on " if tasks == 1 else f"task {number - 1}: "

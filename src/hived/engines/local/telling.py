@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from hived.cluster.explaining import say
 from hived.cluster.reasons import Reason
 from hived.engines.event import Event
-from hived.words import counted, duration
+from hived.words import counted, duration, ranges
 
 from .jobs import Job
 
@@ -84,17 +84,6 @@ def place_text(placement: Mapping[str, Any]) -> str:
     return "; ".join(
         f"{node} {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices)}" for node, devices in placement["pods"]
     )
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """``0-3,6`` of ascending numbers."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def ended_text(job: Job) -> str:

@@ -5,16 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from fastapi import APIRouter, Depends, FastAPI, Response
+from fastapi import APIRouter, FastAPI, Response
 
-from hived import __version__
 from hived.engines.kubernetes.engine import Engine
-from hived.server.app import declare_token, health_routes, operation
-from hived.server.dashboard import dashboard_routes
-from hived.server.failures import Unexpected, answer_failures, declared
-from hived.server.guard import Guard
-from hived.server.limits import Limits
-from hived.server.parameters import refuse_repeats
+from hived.server.app import ONCE, guarded, new_app, private
+from hived.server.failures import declared
 from hived.server.sources import Source
 
 from .engine_service import EngineService
@@ -48,33 +43,15 @@ def make_kubernetes_app(
     ``hosts``: names that it goes by, see :class:`~hived.server.guard.Guard`.
     """
     service = EngineService(engine, may_change=token is not None)
-    app = FastAPI(
-        title="HiveD on Kubernetes",
-        version=__version__,
-        description=_DESCRIPTION,
-        docs_url=None,  # they load scripts from elsewhere
-        redoc_url=None,
-        redirect_slashes=False,  # they would redirect to whatever the Host header says
-        generate_unique_id_function=operation,
-    )
-    answer_failures(app)
-    private = declared() if token is None else declared(401)
-    once = [Depends(refuse_repeats)]
-    app.include_router(health_routes("kubernetes"), responses=declared(403))
+    app = new_app("HiveD on Kubernetes", _DESCRIPTION, "kubernetes")
+    responses = private(token)
     app.include_router(_readiness(engine), responses=declared(503))
     app.include_router(extender_routes(engine, metrics, needs_certificate=needs_certificate))
-    app.include_router(inspection_routes(service), responses=private)
-    app.include_router(metrics_routes(metrics), responses=private)
-    app.include_router(api_routes(service), responses=private, dependencies=once)
-    looks = {**private, **declared(403, 404, 409, 422, 429, 503)}
-    app.include_router(dashboard_routes(source), responses=looks, dependencies=once)
-    if token is not None:
-        declare_token(app, open_paths=("/healthz", "/readyz"))
-    # the last that is added is the first that sees a request
-    app.add_middleware(Limits)
-    app.add_middleware(Guard, token=token, hosts=hosts, local=False, open_to_all=_OPEN, by_any_name=_BY_ANY_NAME)
-    app.add_middleware(Unexpected)
-    return app
+    app.include_router(inspection_routes(service), responses=responses)
+    app.include_router(metrics_routes(metrics), responses=responses)
+    app.include_router(api_routes(service), responses=responses, dependencies=ONCE)
+    paths = ("/healthz", "/readyz")
+    return guarded(app, source, token, hosts, open_paths=paths, open_to_all=_OPEN, by_any_name=_BY_ANY_NAME)
 
 
 def _readiness(engine: Engine) -> APIRouter:

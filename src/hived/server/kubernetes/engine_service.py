@@ -9,6 +9,7 @@ from typing import Any
 
 from hived import __version__
 from hived.cluster.cluster import Cluster
+from hived.cluster.explaining import in_lines
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.explaining import WhyNot, explain, explain_pod, reasons, shortly, tell
 from hived.engines.kubernetes.foreign import ForeignPod, foreign_pods, kept_for_others
@@ -155,20 +156,22 @@ class EngineService:
             if entry.refused is not None:
                 found = [{"kind": "misconfigured", "field": entry.refused.kind, "message": str(entry.refused)}]
             name = "" if gang is None else gang.name
-            return schema.GroupExplanation(group=name, pod=entry.key, text=explain_pod(mind, entry, at), reasons=found)
+            return schema.GroupExplanation(
+                group=name, pod=entry.key, text=in_lines(explain_pod(mind, entry, at)), reasons=found
+            )
         if gang is None and (pod := _foreign_pod(mind, ref)) is not None:
-            text = f"{pod.key} is not HiveD's:\n- {mind.conflicts.get(pod.uid, pod.situation)}"
-            return schema.GroupExplanation(group="", pod=pod.key, text=text, reasons=[])
+            lines = [f"{pod.key} is not HiveD's:", mind.conflicts.get(pod.uid, pod.situation)]
+            return schema.GroupExplanation(group="", pod=pod.key, text=in_lines(lines), reasons=[])
         if gang is None:
             ended = mind.ended.get(ref) or mind.ended.get(f"default/{ref}")
             if ended is None:
                 raise _unknown(ref)
-            lines = [f"{ref} has ended:", *(f"- {tell(event)}" for event in ended.history[-5:])]
-            return schema.GroupExplanation(group=ref, pod="", text="\n".join(lines), reasons=[])
+            lines = [f"{ref} has ended:", *map(tell, ended.history[-5:])]
+            return schema.GroupExplanation(group=ref, pod="", text=in_lines(lines), reasons=[])
         return schema.GroupExplanation(
             group=gang.name,
             pod="",
-            text=explain(mind, gang, at),
+            text=in_lines(explain(mind, gang, at)),
             reasons=[_data(reason) for reason in reasons(mind, gang)],
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from hived.cluster.decisions import Bind, Preempt
+from hived.cluster.explaining import explained, in_lines
 from hived.cluster.reasons import BehindOthers
 from hived.engines.kubernetes import asking
 from hived.engines.kubernetes.asking import Ask
@@ -108,7 +109,7 @@ def _planned(mind: Mind, ask: Ask) -> PlannedGroup:
             vc=ask.vc,
             gpus=gpus,
             outcome="now",
-            text=str(answer).replace(" (planned)", ""),
+            text=in_lines(explained(replace(decision, group=ask.group))),
             placement=[PodPlace(node=pod.node, devices=list(pod.leaf_cells)) for pod in decision.placement.pods],
             victims=list(decision.victims) if isinstance(decision, Preempt) else [],
             reasons=[],
@@ -122,7 +123,7 @@ def _planned(mind: Mind, ask: Ask) -> PlannedGroup:
         vc=ask.vc,
         gpus=gpus,
         outcome="never" if never else "waits",
-        text="\n".join(["it can never start:" if never else "it would wait:", *(f"- {line}" for line in words)]),
+        text=in_lines(["it can never start:" if never else "it would wait:", *words]),
         placement=[],
         victims=[],
         reasons=[{"kind": reason.kind.value, **asdict(reason)} for reason in [*found, *behind]],

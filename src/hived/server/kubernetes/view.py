@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from hived.cluster.explaining import in_lines
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.explaining import explain, shortly, tell
 from hived.engines.kubernetes.gangs import Gang
@@ -92,7 +93,7 @@ class _Running:
             **of(gang),
             state="ended" if ended else gang.state.value,
             command="",
-            explanation=tell(gang.history[-1]) if ended else explain(mind, gang, self.clock()),
+            explanation=tell(gang.history[-1]) if ended else in_lines(explain(mind, gang, self.clock())),
             stays=stays.stays(gang.history, AFTER),
             moments=[pictures.Moment(at=event.at, text=tell(event)) for event in gang.history],
         )
