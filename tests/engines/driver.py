@@ -16,7 +16,6 @@ from hived.engines.local.jobs import Job, spec_data, spec_from
 from hived.engines.local.machine import Machine
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.turns import StartTasks, StopTasks, WakeAt
-from hived.engines.places import places
 from hived.engines.usage import Usage
 from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
@@ -148,7 +147,7 @@ class Driver:
         machine.cluster.validate()
         assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
         held: Counter[tuple[str, int]] = Counter()
-        known = set(places(machine.cluster.spec))
+        known = set(machine.cluster.spec.devices())
         counted: Usage[Job] = Usage()
         for found in self.jobs.values():
             assert (found.id in machine.jobs) is not found.state.ended

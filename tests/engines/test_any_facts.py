@@ -10,7 +10,6 @@ from hived import ConflictError, InfeasibleError, RequestError
 from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import explain, reasons, shortly
 from hived.engines.local.model import JobState
-from hived.engines.places import places
 
 from .driver import FAILED, STOPPED, WELL, Driver, job, stands
 
@@ -31,7 +30,7 @@ def one_fact(engine: Driver, choose: random.Random) -> None:
     jobs = [found for found in engine.jobs.values() if not found.state.ended]
     running = [found for found in jobs if found.state is JobState.RUNNING]
     stopping = [found for found in jobs if found.state is JobState.STOPPING]
-    devices = list(places(engine.machine.cluster.spec))
+    devices = list(engine.machine.cluster.spec.devices())
     match choose.randrange(16):
         case 0 | 1 | 2 | 3:
             vc, size = choose.choice(VCS)
@@ -103,9 +102,9 @@ def test_whatever_happens_the_books_are_right(seed: int) -> None:
     engine.check_record()
     # everything given back, whoever waited gets a turn: nothing hangs
     engine.do(lambda machine: machine.reconfigure(spec_for("node", 8, "GPU", VCS), engine.now))
-    for place in places(engine.machine.cluster.spec):
+    for place in engine.machine.cluster.spec.devices():
         engine.do(lambda machine, place=place: machine.set_health([place], None, engine.now))  # type: ignore[misc]
-    everywhere = list(places(engine.machine.cluster.spec))
+    everywhere = list(engine.machine.cluster.spec.devices())
     engine.do(lambda machine: machine.drain(everywhere, True, False, "the machine", engine.now))
     for _ in range(20 * len(engine.jobs) + 20):
         alive = [found for found in engine.jobs.values() if found.state.holds]

@@ -26,10 +26,9 @@ from hived.engines.local.jobs import Job, default_name
 from hived.engines.local.model import JobState
 from hived.engines.local.store import Store
 from hived.engines.local.tasks import Ending, Stand
-from hived.engines.places import Place
 from hived.errors import ConflictError, InputError, StorageError
 from hived.spec import spec_from_dict
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, Device
 
 from .driver import FAILED, SHARES, STOPPED, WELL, Driver, job, small_spec, stands
 from .living import Lives, ended, printed, shell, state
@@ -547,7 +546,7 @@ class Broken(Simulated):
 
     asked = 0
 
-    def health(self, spec: ClusterSpec) -> Mapping[Place, str | None]:
+    def health(self, spec: ClusterSpec) -> Mapping[Device, str | None]:
         self.asked += 1
         return dict.fromkeys(EVERYWHERE, "NVML: lost") if self.asked == 1 else {}
 

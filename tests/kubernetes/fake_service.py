@@ -28,13 +28,13 @@ from hived.server.kubernetes.schema import (
     PlannedGroup,
     PlanRequest,
     PodPlace,
-    ReservedCells,
     SpecStatus,
     Status,
     VcDetail,
     VcSummary,
 )
 from hived.server.limits import Limits
+from hived.server.pictures import Reserved
 from hived.server.serving import Server
 
 NODES = ("gpu1", "gpu2")
@@ -137,8 +137,8 @@ class FakeService:
         return VcDetail(
             summary=self._summary(name),
             cells=[
-                ReservedCells(cell_type="RACK.NODE", gpus=4, number=1, pinned=None),
-                ReservedCells(cell_type="RACK.NODE", gpus=4, number=1, pinned="corner"),
+                Reserved(cell_type="RACK.NODE", gpus=4, number=1, pinned=None),
+                Reserved(cell_type="RACK.NODE", gpus=4, number=1, pinned="corner"),
             ],
             doomed=self.doomed,
             running=[group for group in of if group.kind is not None][:100],

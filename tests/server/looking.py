@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from hived.cluster.decisions import Placement
-from hived.engines.places import Place, places
 from hived.server import pictures
 from hived.server.live import Shown
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, Device
 
 #: what a job does in a state; one that has GPUs and need not go is guaranteed or opportunistic
 DOING = {
@@ -47,7 +46,7 @@ def in_order(picture: pictures.Picture) -> pictures.Picture:
     return picture.model_copy(update={"holders": holders, **health})
 
 
-def devices_of(layout: pictures.Layout, parts: list[pictures.Stretch]) -> set[Place]:
+def devices_of(layout: pictures.Layout, parts: list[pictures.Stretch]) -> set[Device]:
     """The devices of stretches, by an own way from the layout that a browser has."""
     chains = layout.views[0].chains
     found = []
@@ -64,8 +63,8 @@ def check_picture(
     layout: pictures.Layout,
     spec: ClusterSpec,
     jobs: Sequence[Shown],
-    bad: set[Place],
-    kept: set[Place],
+    bad: set[Device],
+    kept: set[Device],
     beyond: bool,
 ) -> None:
     """Against a naive count over ``jobs``, all that have not ended.
@@ -73,10 +72,10 @@ def check_picture(
     ``bad``, ``kept``: devices that are faulty, or kept from jobs for another reason. ``beyond``: whether jobs keep what
     the spec lacks.
     """
-    known = set(places(spec))
+    known = set(spec.devices())
     shown = {holder.id: holder for holder in picture.holders}
-    held: set[Place] = set()
-    reserved: set[Place] = set()
+    held: set[Device] = set()
+    reserved: set[Device] = set()
     used: Counter[str] = Counter()
     borrowed: Counter[str] = Counter()
     nodes = set()

@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from hived.cells import LevelSafety
 from hived.cluster import Shortage, initial_safety, shortages
-from hived.spec import ChainSpec, ClusterSpec, VirtualClusterSpec, load_spec
+from hived.spec import ChainSpec, ClusterSpec, load_spec
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 from hived.words import counted
 
@@ -70,8 +70,7 @@ def _print(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Sho
 
 
 def _physical_tree(cluster: ClusterSpec) -> Tree:
-    total = sum(chain.gpus for chain in cluster.chains)
-    tree = Tree(f"[bold]physical cluster[/bold]: {counted(total, 'GPU')}")
+    tree = Tree(f"[bold]physical cluster[/bold]: {counted(cluster.gpus, 'GPU')}")
     for chain in cluster.chains:
         branch = tree.add(
             f"[bold]{escape(chain.name)}[/bold] x {chain.top_cells:,}: "
@@ -98,7 +97,7 @@ def _nodes(chain: ChainSpec) -> str:
 def _virtual_tree(cluster: ClusterSpec) -> Tree:
     tree = Tree(f"[bold]virtual clusters[/bold]: {len(cluster.virtual_clusters)}")
     for vc in cluster.virtual_clusters:
-        words = f"[bold]{escape(vc.name)}[/bold]: {counted(_gpus(cluster, vc), 'GPU')}"
+        words = f"[bold]{escape(vc.name)}[/bold]: {counted(cluster.reserved(vc), 'GPU')}"
         if vc.opportunistic_weight is not None:
             words += f", opportunistic weight {vc.opportunistic_weight:.15g}"
         if vc.opportunistic_grace_seconds != OPPORTUNISTIC_GRACE_SECONDS:
@@ -116,16 +115,11 @@ def _path(chain: ChainSpec, level: int) -> str:
     return ".".join(chain.levels[k].cell_type for k in range(len(chain.levels) - 1, level - 2, -1))
 
 
-def _gpus(cluster: ClusterSpec, vc: VirtualClusterSpec) -> int:
-    cells = sum(c.number * cluster.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
-    return cells + sum(cluster.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
-
-
 def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Shortage, ...]) -> dict[str, object]:
     return {
         "source": cluster.source,
         "feasible": not short,
-        "gpus": sum(chain.gpus for chain in cluster.chains),
+        "gpus": cluster.gpus,
         "chains": [
             {
                 "name": chain.name,
@@ -142,7 +136,7 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
         "virtual_clusters": [
             {
                 "name": vc.name,
-                "gpus": _gpus(cluster, vc),
+                "gpus": cluster.reserved(vc),
                 **({} if vc.opportunistic_weight is None else {"opportunisticWeight": vc.opportunistic_weight}),
                 "opportunisticGraceSeconds": vc.opportunistic_grace_seconds,
                 "cells": [

@@ -162,7 +162,7 @@ def kubernetes(
     log = None if event_log is None else LogFile(event_log, logging.getLogger("hived.kubernetes").warning)
     name = identity or os.environ.get("POD_NAME") or socket.gethostname()
     run = Serving(
-        spec, config_map, kubeconfig, context, where, host or [], token, tls, name, (evict_after, evict_patience), log
+        spec, config_map, kubeconfig, context, where, host or [], token, tls, name, evict_after, evict_patience, log
     )
     code = asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
     if code:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,52 +22,37 @@ from hived.server.kubernetes.view import kubernetes_view
 from hived.server.serving import Server
 
 from .addresses import ANY, link
+from .life import told_to_end, until
 
 _log = logging.getLogger("hived.kubernetes")
 
 
+@dataclass(frozen=True)
 class Serving:
     """From the start of the service to its end."""
 
-    def __init__(
-        self,
-        spec: Path | None,
-        config_map: tuple[str, str] | None,
-        kubeconfig: Path | None,
-        context: str | None,
-        listen: tuple[str, int],
-        hosts: list[str],
-        token: str | None,
-        tls: ssl.SSLContext | None,
-        identity: str,
-        evict: tuple[float, float],
-        event_log: Callable[[str], None] | None,
-    ) -> None:
-        self._spec, self._config_map, self._kubeconfig, self._context = spec, config_map, kubeconfig, context
-        self._listen, self._hosts, self._token, self._tls = listen, hosts, token, tls
-        self._identity = identity
-        self._evict_after, self._evict_patience = evict
-        self._event_log = event_log
+    spec: Path | None
+    config_map: tuple[str, str] | None
+    kubeconfig: Path | None
+    context: str | None
+    listen: tuple[str, int]
+    hosts: list[str]
+    token: str | None
+    tls: ssl.SSLContext | None
+    identity: str
+    evict_after: float
+    evict_patience: float
+    event_log: Callable[[str], None] | None
 
     async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> int:
         """The exit code: 0 when told to stop. Raises what it cannot go on with."""
-
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is answered, not logged
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[int] = loop.create_future()
-
-        def tell() -> None:
-            if not told.done():
-                told.set_result(0)
-
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, tell)
+        loop, told = asyncio.get_running_loop(), told_to_end(terminated=0, hung_up=0)
         counts = Counts()
 
         def failed(verb: str, resource: str, code: int) -> None:
             counts.api_errors[verb, resource, code] += 1
 
-        connecting = loop.create_task(connect(self._kubeconfig, self._context, failed))
+        connecting = loop.create_task(connect(self.kubeconfig, self.context, failed))
         if not await _before(told, connecting):
             return 0
         engine = self._engine(await connecting, counts, lease)
@@ -85,17 +70,14 @@ class Serving:
                 engine,
                 source,
                 Metrics(engine),
-                token=self._token,
-                hosts=self._hosts,
+                token=self.token,
+                hosts=self.hosts,
                 needs_certificate=needs_certificate,
             )
-            await server.start(app, listen=self._listen, tls=self._tls)
+            await server.start(app, listen=self.listen, tls=self.tls)
             sampling = loop.create_task(source.sample())
             self._greet(server.address)
-            ends: set[asyncio.Future[Any]] = {told, engine.failed, sampling}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if sampling.done():
-                sampling.result()  # it does not end by itself: a bug
+            await until(told, engine.failed, [sampling])
             if engine.failed.done():
                 raise engine.failed.result()
             _log.info("stopping")
@@ -114,35 +96,35 @@ class Serving:
 
         def elect(changed: Callable[[bool], None]) -> Leader:
             assert lease is not None
-            return Leader(api, *lease, self._identity, changed)
+            return Leader(api, *lease, self.identity, changed)
 
         source: SpecSource
-        if self._config_map is not None:
-            source = ConfigMapSpec(api, *self._config_map, restarted)
+        if self.config_map is not None:
+            source = ConfigMapSpec(api, *self.config_map, restarted)
         else:
-            assert self._spec is not None
-            source = FileSpec(self._spec)
+            assert self.spec is not None
+            source = FileSpec(self.spec)
         pod, namespace = os.environ.get("POD_NAME"), os.environ.get("POD_NAMESPACE")
         return Engine(
             api,
             source,
-            identity=self._identity,
-            evict_after=self._evict_after,
-            evict_patience=self._evict_patience,
+            identity=self.identity,
+            evict_after=self.evict_after,
+            evict_patience=self.evict_patience,
             elect=elect if lease is not None else None,
             own_pod=(namespace, pod) if pod and namespace else None,
             counts=counts,
-            event_log=self._event_log,
+            event_log=self.event_log,
         )
 
     def _greet(self, at: tuple[str, int] | None) -> None:
         assert at is not None
-        url = link(*at, self._token or "")
-        if self._tls is not None:
+        url = link(*at, self.token or "")
+        if self.tls is not None:
             url = url.replace("http://", "https://", 1)
         _log.info("listening on %s:%d", *at)
         _log.info("dashboard: %s", url.partition("?")[0])
-        if self._tls is None and at[0] in ANY:
+        if self.tls is None and at[0] in ANY:
             _log.info("it is plain HTTP: give --tls-cert and --tls-key where the network is not to be trusted")
 
 

@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 import gc
 import json
-import logging
 import os
 import resource
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -43,6 +41,7 @@ from hived.words import counted
 from .addresses import ANY, address, link
 from .console import messages, output
 from .formats import clean
+from .life import told_to_end, until
 from .options import state_folder
 
 #: addresses that only this machine reaches
@@ -182,7 +181,7 @@ def _chosen(spec: Path | None, devices: int | None, vcs: list[str], simulated: b
         made = _shared_out(devices, "GPU", shares, not vcs)
         return _Chosen(made, Simulated(f"{devices} simulated devices"), shares)
     if again is not None and again.simulated:
-        what = f"{sum(chain.gpus for chain in again.spec.chains):,} simulated devices"
+        what = f"{again.spec.gpus:,} simulated devices"
         return _Chosen(again.spec, Simulated(what), again.shares, as_before=True)
     if spec is not None and simulated:
         loaded = load_spec(spec)
@@ -286,16 +285,7 @@ class _Up:
 
     async def run(self) -> int:
         """The exit code."""
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is answered, not logged
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[int] = loop.create_future()
-
-        def tell(code: int) -> None:
-            if not told.done():
-                told.set_result(code)
-
-        for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
-            loop.add_signal_handler(number, tell, code)
+        loop, told = asyncio.get_running_loop(), told_to_end()
         engine = Engine(self._spec, self._store, self._chosen.devices, shares=self._chosen.shares)
         server = Server()
         helpers: list[asyncio.Task[None]] = []
@@ -315,11 +305,7 @@ class _Up:
             if self._demo:
                 active = engine.machine.jobs.__len__
                 helpers.append(loop.create_task(demo.play(engine.submit, active, str(self._folder))))
-            ends: set[asyncio.Future[Any]] = {told, engine.failed, *helpers}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for helper in helpers:
-                if helper.done():
-                    helper.result()  # it does not end by itself: a bug
+            await until(told, engine.failed, helpers)
             if engine.failed.done():
                 raise self._fatal(engine.failed.result(), engine)
             if self._demo:
@@ -448,16 +434,12 @@ class _Up:
 
 
 def _title(spec: ClusterSpec) -> str:
-    nodes = list(dict.fromkeys(name for chain in spec.chains for name in chain.node_names))
+    nodes = spec.node_names
     return nodes[0] if len(nodes) == 1 else f"{len(nodes):,} nodes"
 
 
 def _shares_text(spec: ClusterSpec) -> str:
-    found = []
-    for vc in spec.virtual_clusters:
-        gpus = sum(c.number * spec.chain(c.chain).levels[c.level - 1].gpus for c in vc.cells)
-        gpus += sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
-        found.append(f"{escape(vc.name)} {gpus:,}")
+    found = [f"{escape(vc.name)} {spec.reserved(vc):,}" for vc in spec.virtual_clusters]
     return ", ".join(found) if len(found) <= 8 else f"{len(found)} virtual clusters"
 
 

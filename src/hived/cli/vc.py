@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from hived.server.kubernetes.schema import ReservedCells, VcDetail, VcSummary
+from hived.server.kubernetes.schema import VcDetail, VcSummary
+from hived.server.pictures import Reserved
 from hived.words import counted
 
 from .client import group_path
@@ -97,6 +98,6 @@ def _print(told: VcDetail) -> None:
         note("no groups")
 
 
-def _cells(cells: ReservedCells) -> str:
+def _cells(cells: Reserved) -> str:
     what = f"{cells.number:,} x {clean(cells.cell_type)} of {counted(cells.gpus, 'GPU')}"
     return f"{what}, pinned: {clean(cells.pinned)}" if cells.pinned is not None else what

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import sys
 import webbrowser
 from contextlib import suppress
@@ -20,6 +19,7 @@ from hived.server.serving import Server
 
 from .addresses import ANY, address, link
 from .console import messages, output
+from .life import told_to_end
 
 
 def view(
@@ -53,16 +53,7 @@ def _has_display() -> bool:
 
 async def _serve(source: ResultsSource, where: tuple[str, int], browse: bool) -> int:
     """Serve until told to stop; the exit code: 0 after Ctrl-C, 143 when terminated."""
-    stop = asyncio.Event()
-    codes: list[int] = []
-
-    def told(code: int) -> None:
-        codes.append(code)
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, told, 0)
-    loop.add_signal_handler(signal.SIGTERM, told, 143)
+    told = told_to_end()
     server = Server()
     host = where[0]
     await server.start(make_app(None, source, token=None, hosts=() if host in ANY else (host,)), listen=where)
@@ -74,7 +65,6 @@ async def _serve(source: ResultsSource, where: tuple[str, int], browse: bool) ->
         if browse:
             with suppress(webbrowser.Error):
                 await asyncio.to_thread(webbrowser.open, page)
-        await stop.wait()
+        return await told
     finally:
         await server.stop()
-    return codes[0]

@@ -46,7 +46,7 @@ class Demands:
         self.sharing = sharing
         self.hierarchies = [Hierarchy(chain) for chain in spec.chains]
         #: leaf cells of the cluster
-        self.gpus = sum(chain.gpus for chain in spec.chains)
+        self.gpus = spec.gpus
         self._tenants = {vc.name: number for number, vc in enumerate(spec.virtual_clusters)}
         self._leaf_types = {chain.leaf_type for chain in spec.chains}
         #: per tenant: chain number and pinned cell id of each of its pools, unpinned ones first

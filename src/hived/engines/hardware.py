@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 
 from hived.cluster.cluster import Cluster
 from hived.errors import ensure
-from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
-
-from .places import Place, places, reserved_gpus
+from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, Device
 
 
 class Hardware(ABC):
@@ -22,16 +20,16 @@ class Hardware(ABC):
         """The spec has changed: the next :meth:`apply` tells the core of all that is bad once more."""
         spec = self._cluster.spec
         devices: dict[str, list[int]] = {}
-        for name, device in places(spec):
+        for name, device in spec.devices():
             devices.setdefault(name, []).append(device)
         #: devices of every node of the spec
         self.devices = {name: tuple(found) for name, found in devices.items()}
-        self._reserved = reserved_gpus(spec)
+        self._reserved = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
         self._grace = {vc.name: vc.opportunistic_grace_seconds for vc in spec.virtual_clusters}
         #: nodes of the spec that no job may come to: why
         self.bad_nodes: dict[str, str] = {}
         #: single devices of other nodes that none may come to: why
-        self.bad_devices: dict[Place, str] = {}
+        self.bad_devices: dict[Device, str] = {}
         #: nodes of which something may be news since :meth:`apply`
         self._changed = set(self.devices)
 

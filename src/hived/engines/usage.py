@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
 from hived.cluster.decisions import Placement
-
-from .places import Place
+from hived.spec.compiled import Device
 
 
 class Counted(Protocol):
@@ -64,7 +63,7 @@ class Usage(Generic[T]):
         #: guaranteed jobs that run as opportunistic for now, by name
         self.displaced: dict[str, T] = {}
         #: who has each device
-        self.at: dict[Place, T] = {}
+        self.at: dict[Device, T] = {}
 
     def add(self, job: T) -> None:
         """It counts."""
@@ -105,5 +104,5 @@ class Usage(Generic[T]):
                 del self.nodes[node]
 
 
-def _places(job: Counted) -> Iterable[Place]:
+def _places(job: Counted) -> Iterable[Device]:
     return job.placement.devices() if job.placement is not None else ()

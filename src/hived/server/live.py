@@ -10,10 +10,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
 from hived.engines.event import Event, after
-from hived.engines.places import Place
 from hived.engines.usage import Counted, Usage
 from hived.errors import NotFoundError
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, Device
 
 from . import pictures
 from .curves import LiveCurves
@@ -73,10 +72,10 @@ class RunningEngine(Protocol[J]):
     async def changed(self, seq: int) -> None:
         """Return once something is newer than ``seq``."""
 
-    def faulty(self) -> Collection[Place]:
+    def faulty(self) -> Collection[Device]:
         """Devices that are bad."""
 
-    def kept(self) -> Collection[Place]:
+    def kept(self) -> Collection[Device]:
         """Other devices that new jobs are kept from."""
 
     def waiting(self, most: int) -> Sequence[J]:
@@ -221,7 +220,7 @@ class DashboardView(Generic[J]):
             self._beyond, self._mapped = tuple(now.beyond), now.seq
         return now
 
-    def _stretches(self, places: Iterable[Place]) -> list[pictures.Stretch]:
+    def _stretches(self, places: Iterable[Device]) -> list[pictures.Stretch]:
         by_node: dict[str, list[int]] = {}
         for node, device in places:
             by_node.setdefault(node, []).append(device)
@@ -261,17 +260,12 @@ def of(job: Shown) -> dict[str, Any]:
 
 
 def _held(job: Shown) -> Held:
-    placement = job.placement
-    assert placement is not None
-    kind = "guaranteed" if placement.guaranteed else "opportunistic"
-    return Held(
-        job.key,
-        job.name,
-        job.vc,
-        "reserved" if job.state.value == "reserved" else kind,  # type: ignore[arg-type]  # one of three words
-        job.gpus,
-        job.since,
-        job.state.value in ("stopping", "preempted"),
-        job.priority,
-        placement,
-    )
+    assert job.placement is not None
+    kind = "guaranteed" if job.placement.guaranteed else "opportunistic"
+    fields = {
+        **of(job),
+        "kind": "reserved" if job.state.value == "reserved" else kind,
+        "since": job.since,
+        "stopping": job.state.value in ("stopping", "preempted"),
+    }
+    return Held(fields, job.placement)

@@ -20,7 +20,6 @@ from hived.engines.local.explaining import by_rank, explain, in_words, reasons, 
 from hived.engines.local.jobs import Job as EngineJob
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.tasks import Stand
-from hived.engines.places import places
 from hived.errors import RequestError
 from hived.spec import parse_spec
 
@@ -213,17 +212,17 @@ class LocalService:
             pid=os.getpid(),
             simulated=engine.devices.simulated,
             source=engine.devices.what,
-            gpus=sum(chain.gpus for chain in spec.chains),
-            nodes=len({name for chain in spec.chains for name in chain.node_names}),
+            gpus=spec.gpus,
+            nodes=len(spec.node_names),
             vcs=[vc.name for vc in spec.virtual_clusters],
-            draining=bool(health.drained) and len(health.drained) >= sum(chain.gpus for chain in spec.chains),
+            draining=bool(health.drained) and len(health.drained) >= spec.gpus,
             jobs=engine.store.counts(),
             safety_margin=safety_margin(engine.cluster),
         )
 
     def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[schema.Device]:
         """Devices, in the order of the spec. O(devices before the last one shown)."""
-        chosen = iter(places(self._engine.cluster.spec) if node is None else self._engine.chosen(node, None))
+        chosen = iter(self._engine.cluster.spec.devices() if node is None else self._engine.chosen(node, None))
         return self._shown_devices(list(islice(chosen, offset, offset + limit)))
 
     async def drain(self, drain: schema.Drain) -> list[schema.Device]:

@@ -10,7 +10,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.jobs import Job
 from hived.engines.local.model import JobState
-from hived.engines.places import Place
+from hived.spec.compiled import Device
 
 from . import pictures, stays
 from .live import DashboardView, Now, of
@@ -61,12 +61,12 @@ class _Running:
     async def changed(self, seq: int) -> None:
         await self._engine.changed(seq)
 
-    def faulty(self) -> list[Place]:
+    def faulty(self) -> list[Device]:
         """Those that the spec or a job has."""
         health, at = self._engine.machine.health, self._engine.machine.usage.at
         return [place for place in health.bad if place in at or place[1] in health.devices.get(place[0], ())]
 
-    def kept(self) -> list[Place]:
+    def kept(self) -> list[Device]:
         health, at = self._engine.machine.health, self._engine.machine.usage.at
         drained = [place for place in health.drained if place not in health.bad]
         return [place for place in drained if place in at or place[1] in health.devices.get(place[0], ())]

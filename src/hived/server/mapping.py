@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
@@ -22,16 +22,9 @@ Member = TypeVar("Member", bound=InLine)
 
 
 class Held(NamedTuple):
-    """A job with a placement, as the dashboard shows it: all that its :class:`~.pictures.Holder` is made of."""
+    """A job with a placement, as the dashboard shows it."""
 
-    id: str
-    name: str
-    vc: str
-    kind: Literal["guaranteed", "opportunistic", "reserved"]
-    gpus: int
-    since: float
-    stopping: bool
-    priority: int
+    fields: dict[str, Any]  #: of its :class:`~.pictures.Holder`, all but where it is
     placement: Placement
 
 
@@ -48,7 +41,7 @@ class Map:
         self.nodes = len(self._numbers)
         #: the spec with what is beyond it, as it is shown
         self.shown = replace(spec, chains=(*spec.chains, *self._beyond(beyond)))
-        self.gpus = sum(chain.gpus for chain in self.shown.chains)
+        self.gpus = self.shown.gpus
         #: GPUs that each VC reserved, in the order of the spec
         self.reserved = {vc.name: vc.gpus for vc in virtual_clusters(spec)}
         self._chains = {chain.name: number for number, chain in enumerate(spec.chains)}
@@ -64,29 +57,19 @@ class Map:
         picture. What was known of any other job is forgotten.
         """
         if self._all is None or self._all[0] != seq:
-            self._shown = {one.id: (one, self.holder(one)) for one in held}
+            self._shown = {one.fields["id"]: (one, self.holder(one)) for one in held}
             self._all = seq, [holder for _, holder in self._shown.values()]
         return self._all[1]
 
     def holder(self, held: Held) -> pictures.Holder:
         """One of them. O(its GPUs), or O(1) where nothing has changed since it was shown."""
-        known = self._shown.get(held.id)
+        fields = held.fields
+        known = self._shown.get(fields["id"])
         if known is not None and known[0] == held:  # the placement is the same object, and not compared
             return known[1]
-        parts, binding = self.parts(held.placement, held.vc)
-        holder = pictures.Holder(
-            id=held.id,
-            name=held.name,
-            vc=held.vc,
-            kind=held.kind,
-            gpus=held.gpus,
-            since=held.since,
-            stopping=held.stopping,
-            priority=held.priority,
-            parts=parts,
-            binding=binding,
-        )
-        self._shown[held.id] = held, holder
+        parts, binding = self.parts(held.placement, fields["vc"])
+        holder = pictures.Holder(**fields, parts=parts, binding=binding)
+        self._shown[fields["id"]] = held, holder
         return holder
 
     def _beyond(self, held: Iterable[PodPlacement]) -> Iterator[ChainSpec]:

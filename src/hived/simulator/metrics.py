@@ -187,7 +187,7 @@ def series(results: Results, record: Record, bin_ms: int | None = None) -> Serie
     window = submission_window(results)
     edges = np.append(np.arange(0, window, bin_ms or step(window), dtype=np.int64), window)
     sizes = results.node_sizes[results.records.index(record)]
-    gpus = sum(chain.gpus for chain in results.spec.chains)  # spare nodes count in every scheme
+    gpus = results.spec.gpus  # spare nodes count in every scheme
     held = _columns(record, None)
     lent = _columns(record, Kind.OPPORTUNISTIC)
     unable, partly = _node_use(record, sizes)

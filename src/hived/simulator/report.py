@@ -143,7 +143,7 @@ def make_report(results: Results) -> Report:
     chosen = comparable_jobs(results)
     tenant_of = np.asarray([job.tenant for job in trace.jobs], dtype=object)
     window = submission_window(results)
-    gpus = sum(chain.gpus for chain in results.spec.chains)
+    gpus = results.spec.gpus
     asked = sum(job.gpus * job.duration_ms for job in trace.jobs if job.submit_ms <= window)
     privates = {record.policy: record for record in results.records if record.scheme == Sharing.PRIVATE.value}
 

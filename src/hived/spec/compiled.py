@@ -13,9 +13,11 @@ Levels are counted from 1 (a leaf cell: one device), as in the paper (HiveD, OSD
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+#: node and device index
+Device = tuple[str, int]
 #: the longest grace period of a loan between SIGTERM and SIGKILL, where the virtual cluster gives no other
 OPPORTUNISTIC_GRACE_SECONDS = 30
 
@@ -111,3 +113,26 @@ class ClusterSpec:
             if chain.name == name:
                 return chain
         raise KeyError(name)
+
+    @property
+    def gpus(self) -> int:
+        """Leaf cells of all chains."""
+        return sum(chain.gpus for chain in self.chains)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Each node once, in the order of the spec: one may have cells of several chains. O(nodes)."""
+        return tuple(dict.fromkeys(name for chain in self.chains for name in chain.node_names))
+
+    def devices(self) -> Iterator[Device]:
+        """All devices, in the order of the spec. A node's chains follow one another. O(devices)."""
+        for chain in self.chains:
+            for number, node in enumerate(chain.node_names):
+                for leaf in range(chain.gpus_per_node):
+                    yield node, chain.device_index(number, leaf)
+
+    def reserved(self, vc: VirtualClusterSpec) -> int:
+        """Leaf cells that a virtual cluster reserved, pinned ones among them. O(its cells)."""
+        cells = [(found.chain, found.level, found.number) for found in vc.cells]
+        cells += [(pin.chain, pin.level, 1) for pin in vc.pinned]
+        return sum(number * self.chain(chain).levels[level - 1].gpus for chain, level, number in cells)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from hived.cluster.decisions import Placement
 from hived.cluster.recovery import Record
-from hived.engines.places import Place
 from hived.errors import InvariantError, RequestError
+from hived.spec.compiled import Device
 
 from .adopting import Found, Unknown, gather, without
 from .errors import AskError
@@ -22,7 +22,7 @@ def take(mind: MindState, entries: Iterable[PodEntry], at: float) -> None:
     entries = list(entries)
     freed = {node for entry in entries if (node := _forget(mind, entry)) is not None}
     found, unknown = gather(entries)
-    taken: dict[Place, str] = {}
+    taken: dict[Device, str] = {}
     ready: list[tuple[Found, Placement, list[PodEntry | None]]] = []
     again: list[PodEntry] = []
     for one in found:
@@ -97,7 +97,7 @@ def _into(mind: MindState, gang: Gang, found: Found, at: float) -> list[Unknown]
 
 
 def _without_conflicts(
-    mind: MindState, found: Found, taken: dict[Place, str], at: float
+    mind: MindState, found: Found, taken: dict[Device, str], at: float
 ) -> tuple[Placement, list[PodEntry | None], list[Unknown]]:
     """The placement, without pods whose devices somebody else has; who is on each place; and who is left out."""
     placement = found.info.placement(mind.cluster.spec)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hived.cluster.states import GroupState
-from hived.engines.places import Place
 from hived.engines.usage import Usage
 from hived.errors import RequestError, ensure
+from hived.spec.compiled import Device
 
 from .foreign import ForeignPod
 from .gangs import Gang, GangState
@@ -137,8 +137,8 @@ def _check_indexes(mind: MindState) -> None:
 
 def _check_usage(mind: MindState) -> None:
     usage: Usage[Gang] = Usage()
-    held: dict[Place, Gang] = {}
-    kept: dict[Place, Gang] = {}
+    held: dict[Device, Gang] = {}
+    kept: dict[Device, Gang] = {}
     for gang in mind.gangs.values():
         usage.add(gang)
         of = held if gang.holds else kept

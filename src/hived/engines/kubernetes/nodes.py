@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
 from hived.engines.hardware import Hardware
-from hived.engines.places import Place
 from hived.errors import ensure
+from hived.spec.compiled import Device
 from hived.words import plural
 
 from . import keys
@@ -103,8 +103,8 @@ class Nodes(Hardware):
         #: nodes of the spec that jobs may come to
         self.healthy = set(self.devices)
         #: devices that none may come to: for a fault; or since the node is cordoned, or a pod of no group is there
-        self.faulty: set[Place] = set()
-        self.kept: set[Place] = set()
+        self.faulty: set[Device] = set()
+        self.kept: set[Device] = set()
 
     # -- telling the core -----------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Nodes(Hardware):
                 known |= now
         return news
 
-    def _shut(self, name: str) -> tuple[set[Place], set[Place]]:
+    def _shut(self, name: str) -> tuple[set[Device], set[Device]]:
         """Devices of a node that jobs are kept from: for a fault, and for another reason."""
         there = ((name, device) for device in self.devices[name])
         shut = {place for place in there if name in self.bad_nodes or place in self.bad_devices}

@@ -6,47 +6,43 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
-    """Have a pod end: its gang has to go."""
+class _OfPod:
+    """Something about a pod."""
 
     uid: str
     key: str  #: ``namespace/name``
+
+
+@dataclass(frozen=True, slots=True)
+class Evict(_OfPod):
+    """Have a pod end: its gang has to go."""
+
     why: str
     grace: int | None = None  #: seconds that it has for it; None: what it asks for
     delete: bool = False  #: evictions have had their time: delete it, whatever its disruption budget says
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(_OfPod):
     """Have kube-scheduler look at a pod again: it was told to wait, and can go now."""
 
-    uid: str
-    key: str
-
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(_OfPod):
     """Bind a pod although kube-scheduler would not take the node: the pod asked for that."""
 
-    uid: str
-    key: str
-
 
 @dataclass(frozen=True, slots=True)
-class Annotate:
+class Annotate(_OfPod):
     """A bound pod stands in other cells than its annotations say."""
 
-    uid: str
-    key: str
     notes: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(_OfPod):
     """Make an Event of a pod."""
 
-    uid: str
-    key: str
     reason: str
     message: str
     warning: bool = False
@@ -54,11 +50,9 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(_OfPod):
     """The answer to kube-scheduler's bind: what to write, in one call."""
 
-    uid: str
-    key: str
     node: str
     notes: dict[str, str]
 

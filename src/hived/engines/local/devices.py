@@ -12,10 +12,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from hived.engines.places import Place
 from hived.errors import InputError
 from hived.spec import spec_from_dict
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, Device
 
 #: XIDs that a program's own faults cause: the device is fine. 13, 31, 43, 45, 68: NVIDIA's XID catalogue calls them so
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
@@ -44,7 +43,7 @@ class Devices(Protocol):
     def check(self, spec: ClusterSpec) -> None:
         """Raise :class:`InputError` for a spec that speaks of other devices than these."""
 
-    def health(self, spec: ClusterSpec) -> Mapping[Place, str | None]:
+    def health(self, spec: ClusterSpec) -> Mapping[Device, str | None]:
         """What has changed since the last look: why a device is bad, or ``None`` for one that is healthy again.
 
         By the names of ``spec``; where that names the node otherwise than before, all that is bad is news.
@@ -70,7 +69,7 @@ class Simulated:
     def check(self, spec: ClusterSpec) -> None:
         """Every spec is right."""
 
-    def health(self, spec: ClusterSpec) -> Mapping[Place, str | None]:
+    def health(self, spec: ClusterSpec) -> Mapping[Device, str | None]:
         """They never break by themselves."""
         return {}
 
@@ -123,7 +122,7 @@ class Nvml:
 
     def check(self, spec: ClusterSpec) -> None:
         """One node, with devices that are there."""
-        nodes = list(dict.fromkeys(node for chain in spec.chains for node in chain.node_names))
+        nodes = spec.node_names
         if len(nodes) != 1:
             raise InputError(
                 f"{spec.source}: has {len(nodes)} nodes, and this is one machine; "
@@ -136,14 +135,14 @@ class Nvml:
                     have = f"this machine has {len(self.uuids)}, numbered from 0"
                     raise InputError(f"{spec.source}: names device {device}, and {have}; mend the spec, or --simulated")
 
-    def health(self, spec: ClusterSpec) -> Mapping[Place, str | None]:
+    def health(self, spec: ClusterSpec) -> Mapping[Device, str | None]:
         """Lost, failed memory repair, or a critical XID."""
         node = spec.chains[0].node_names[0]
         if node != self._node:
             self._node = node
             self._found.clear()
         self._read_events()
-        news: dict[Place, str | None] = {}
+        news: dict[Device, str | None] = {}
         for number in range(len(self.uuids)):
             why = self._xids.get(number) or self._fault(number)
             if why != self._found.get(number):

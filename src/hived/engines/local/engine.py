@@ -29,7 +29,6 @@ from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
 from hived.engines.event import Event
-from hived.engines.places import places
 from hived.errors import (
     ConflictError,
     InputError,
@@ -224,7 +223,7 @@ class Engine:
         """The devices that these stand for. Raises :class:`NotFoundError` where there are none."""
         found = [
             place
-            for place in places(self.cluster.spec)
+            for place in self.cluster.spec.devices()
             if (node is None or place[0] == node) and (device is None or place[1] == device)
         ]
         if not found:

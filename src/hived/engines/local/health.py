@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hived.cluster.cluster import Cluster
 from hived.engines.hardware import Hardware
-from hived.engines.places import Place
+from hived.spec.compiled import Device
 
 
 class Health(Hardware):
@@ -15,13 +15,13 @@ class Health(Hardware):
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         #: why, by device
-        self.bad: dict[Place, str] = {}
+        self.bad: dict[Device, str] = {}
         #: an ordered set
-        self.drained: dict[Place, None] = {}
+        self.drained: dict[Device, None] = {}
         #: held by jobs to which the core cannot attribute them
-        self.claimed: set[Place] = set()
+        self.claimed: set[Device] = set()
 
-    def set_bad(self, place: Place, why: str | None) -> bool:
+    def set_bad(self, place: Device, why: str | None) -> bool:
         """It was found bad or (None) healthy; whether that is news."""
         if self.bad.get(place) == why:
             return False
@@ -32,7 +32,7 @@ class Health(Hardware):
         self._changed.add(place[0])
         return True
 
-    def set_drained(self, chosen: Iterable[Place], drained: bool) -> bool:
+    def set_drained(self, chosen: Iterable[Device], drained: bool) -> bool:
         """Keep jobs off, or not any more; whether that changes anything."""
         news = [place for place in chosen if (place in self.drained) is not drained]
         for place in news:
@@ -43,7 +43,7 @@ class Health(Hardware):
             self._changed.add(place[0])
         return bool(news)
 
-    def set_claimed(self, places: Iterable[Place]) -> None:
+    def set_claimed(self, places: Iterable[Device]) -> None:
         """These are held by jobs to which the core cannot attribute them, and no others."""
         before, self.claimed = self.claimed, set(places)
         self._changed.update(node for node, _ in before ^ self.claimed)

@@ -61,8 +61,8 @@ def same(one: ClusterSpec, other: ClusterSpec) -> bool:
 
 def the_node(spec: ClusterSpec) -> str | None:
     """The name of the one node of a spec; ``None`` where it has several."""
-    names = {name for chain in spec.chains for name in chain.node_names}
-    return names.pop() if len(names) == 1 else None
+    names = spec.node_names
+    return names[0] if len(names) == 1 else None
 
 
 def renamed(spec: ClusterSpec, node: str) -> ClusterSpec:

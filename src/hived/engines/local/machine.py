@@ -21,11 +21,10 @@ from hived.cluster.recovery import Reconfiguration, Record
 from hived.cluster.states import GroupState
 from hived.engines.event import Event, placement_data
 from hived.engines.lines import Lines
-from hived.engines.places import Place
 from hived.engines.usage import Usage
 from hived.errors import ConflictError, RequestError
 from hived.scheduling import Policy
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, Device
 
 from .ending import Outcome, outcome
 from .health import Health
@@ -188,7 +187,7 @@ class Machine:
     def _records(self) -> list[Record]:
         """Who runs where, for the core. Of two jobs on one device the one that has run for longer is given it."""
         records: list[Record] = []
-        taken: set[Place] = set()
+        taken: set[Device] = set()
         holding = [job for job in self.jobs.values() if job.state.holds]
         for job in sorted(holding, key=lambda job: (job.started_at or 0.0, job.id)):
             placement = job.placement
@@ -412,7 +411,7 @@ class Machine:
         return event
 
 
-def _without(pods: Iterable[PodPlacement], taken: Collection[Place]) -> tuple[PodPlacement, ...]:
+def _without(pods: Iterable[PodPlacement], taken: Collection[Device]) -> tuple[PodPlacement, ...]:
     """The pods as far as their devices are not among ``taken``."""
     left = [PodPlacement(node, tuple(d for d in devices if (node, d) not in taken)) for node, devices in pods]
     return tuple(pod for pod in left if pod.leaf_cells)

@@ -21,7 +21,7 @@ from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 from . import schema
 from .inspection import GroupPods
 from .planning import plan
-from .reading import waiting
+from .reading import bad_gpus, waiting
 
 _SHOWN = 100
 
@@ -40,7 +40,7 @@ class EngineService:
         """The service and its cluster. O(nodes + gangs that have reserved)."""
         engine, mind = self._engine, self._engine.mind
         spec = engine.spec
-        nodes = {name for chain in spec.chains for name in chain.node_names}
+        nodes = spec.node_names
         common: dict[str, Any] = {
             "version": __version__,
             "started_at": engine.started_at,
@@ -51,29 +51,15 @@ class EngineService:
             "spec": schema.SpecStatus(
                 source=engine.spec_source, loaded_at=engine.spec_loaded_at, problem=engine.spec_problem
             ),
-            "gpus": sum(chain.gpus for chain in spec.chains),
+            "gpus": spec.gpus,
         }
         none = {state.value: 0 for state in GangState}
         if mind is None:
             counts = schema.NodeCounts(total=len(nodes), healthy=0, bad=0, why=[], missing=[], unmanaged=0)
-            return schema.Status(
-                **common,
-                nodes=counts,
-                guaranteed=0,
-                opportunistic=0,
-                reserved=0,
-                bad=0,
-                foreign=0,
-                foreign_pods=[],
-                groups=none,
-                vcs=[],
-                doomed=0,
-                unavailable=0,
-                safety_margin=None,
-            )
+            numbers = ("guaranteed", "opportunistic", "reserved", "bad", "foreign", "doomed", "unavailable")
+            nothing: dict[str, Any] = {"foreign_pods": [], "groups": none, "vcs": [], **dict.fromkeys(numbers, 0)}
+            return schema.Status(**common, nodes=counts, safety_margin=None, **nothing)
         missing = mind.nodes.missing
-        held = mind.usage.at
-        bad = sum((name, one) not in held for name in mind.nodes.bad_nodes for one in mind.nodes.devices[name])
         others = foreign_pods(mind)
         theirs = {(pod.node, one) for pod in others for one in pod.kept + pod.shared}
         single = [place for place in mind.nodes.bad_devices if place not in theirs]
@@ -92,7 +78,7 @@ class EngineService:
             guaranteed=sum(mind.usage.used.values()),
             opportunistic=sum(mind.usage.lent.values()),
             reserved=kept_idle(mind.cluster, mind.reserved.values()),
-            bad=bad + sum(place not in held for place in single),
+            bad=bad_gpus(mind),
             foreign=kept_for_others(mind),
             foreign_pods=[_foreign(pod) for pod in sorted(others, key=lambda pod: -pod.short)[:20]],
             groups=none | mind.usage.per_state(),
@@ -113,10 +99,7 @@ class EngineService:
         line = [gang for gang in waiting(mind, len(mind.gangs)) if gang.vc == name]
         return schema.VcDetail(
             summary=self._summary(mind, name),
-            cells=[
-                schema.ReservedCells(cell_type=c.cell_type, gpus=c.gpus, number=c.number, pinned=c.pinned)
-                for c in found.reserved
-            ],
+            cells=found.reserved,
             doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in mind.cluster.doomed() if vc == name],
             running=[self._info(mind, gang) for gang in of if gang.holds][:_SHOWN],
             waiting=[self._info(mind, gang) for gang in line[:_SHOWN]],

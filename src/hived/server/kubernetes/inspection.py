@@ -242,30 +242,19 @@ def _nested(cells: Iterable[tuple[Cell, _CellStatus]]) -> Iterator[bytes]:
 
 
 def _physical_cell(cell: Cell) -> _PhysicalCell:
-    return _PhysicalCell(
-        cell.cell_type,
-        cell.address,
-        _STATES[cell.state],
-        "Healthy" if cell.healthy else "Bad",
-        cell.priority,
-        "" if cell.depth else cell.leaf_type,
-        cell.is_node,
-        cell.vc or "",
-        None if cell.other is None else _virtual_cell(cell.other),
-    )
+    other = None if cell.other is None else _virtual_cell(cell.other)
+    return _PhysicalCell(*_common(cell, "" if cell.depth else cell.leaf_type), cell.vc or "", other)
 
 
 def _virtual_cell(cell: Cell) -> _VirtualCell:
-    return _VirtualCell(
-        cell.cell_type,
-        cell.address,
-        _STATES[cell.state],
-        "Healthy" if cell.healthy else "Bad",
-        cell.priority,
-        "" if cell.depth or cell.lent else cell.leaf_type,
-        cell.is_node,
-        None if cell.other is None else _physical_cell(cell.other),
-    )
+    other = None if cell.other is None else _physical_cell(cell.other)
+    return _VirtualCell(*_common(cell, "" if cell.depth or cell.lent else cell.leaf_type), other)
+
+
+def _common(cell: Cell, leaf_type: str) -> tuple[str, str, str, str, int, str, bool]:
+    """What a cell's status begins with, whichever side it is of."""
+    healthiness = "Healthy" if cell.healthy else "Bad"
+    return cell.cell_type, cell.address, _STATES[cell.state], healthiness, cell.priority, leaf_type, cell.is_node
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hived.engines.kubernetes.state import MindState
 from hived.errors import InvariantError
 from hived.server.mapping import Map, kept_idle
 
-from .reading import why
+from .reading import bad_gpus, why
 
 #: what kube-scheduler asks for
 VERBS = ("filter", "bind", "preempt")
@@ -183,16 +183,13 @@ class _OfEngine(Collector):
 
     def _gpus(self, mind: MindState) -> Iterator[Row]:
         """O(bad GPUs + reserved GPUs + foreign pods + VCs)."""
-        nodes, books = mind.nodes, mind.usage
-        foreign = kept_for_others(mind)
-        bad = sum((node, device) not in books.at for node in nodes.bad_nodes for device in nodes.devices[node])
-        bad += sum(place not in books.at for place in nodes.bad_devices) - foreign
+        books = mind.usage
         found = {
             "guaranteed": sum(books.used.values()),
             "opportunistic": sum(books.lent.values()),
             "reserved": kept_idle(mind.cluster, mind.reserved.values()),
-            "foreign": foreign,
-            "bad": bad,
+            "foreign": kept_for_others(mind),
+            "bad": bad_gpus(mind),
         }
         yield ("free",), self._mapped(mind).gpus - sum(found.values())
         for state, number in found.items():

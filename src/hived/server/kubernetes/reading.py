@@ -1,8 +1,9 @@
-"""What the dashboard and the metrics both read in the mind: who waits, and for what."""
+"""What the dashboard, the status and the metrics read in the mind: who waits, for what, and what is bad."""
 
 from __future__ import annotations
 
 from hived.cluster.reasons import ReasonKind
+from hived.engines.kubernetes.foreign import kept_for_others
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.engines.kubernetes.state import MindState
 from hived.server.mapping import in_turn
@@ -30,6 +31,13 @@ def _in_no_line(mind: MindState, most: int) -> list[Gang]:
                 if len(found) == left:
                     break
     return found
+
+
+def bad_gpus(mind: MindState) -> int:
+    """GPUs that nobody uses and that are kept from jobs, but not for foreign pods. O(bad GPUs + foreign pods)."""
+    nodes, held = mind.nodes, mind.usage.at
+    bad = sum((node, device) not in held for node in nodes.bad_nodes for device in nodes.devices[node])
+    return bad + sum(place not in held for place in nodes.bad_devices) - kept_for_others(mind)
 
 
 def why(gang: Gang) -> ReasonKind:

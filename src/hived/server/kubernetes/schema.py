@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StringConstraints
 
+from hived.server.pictures import Reserved
 from hived.server.schema import Model
 
 GroupStateName = Literal["waiting", "reserved", "placed", "preempted"]
@@ -126,22 +127,11 @@ class Groups(Model):
     """That match, beyond the limit too."""
 
 
-class ReservedCells(Model):
-    """Cells of one kind that a VC reserved."""
-
-    cell_type: str
-    """``RACK.NODE.SOCKET``"""
-    gpus: int
-    """Of one cell."""
-    number: int
-    pinned: str | None
-
-
 class VcDetail(Model):
     """One virtual cluster."""
 
     summary: VcSummary
-    cells: list[ReservedCells]
+    cells: list[Reserved]
     doomed: list[str]
     """Cells that cannot be healthy any more, in words."""
     running: list[GroupInfo]

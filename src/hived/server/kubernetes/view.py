@@ -8,10 +8,10 @@ from hived.cluster.explaining import in_lines
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.explaining import explain, shortly, tell
 from hived.engines.kubernetes.gangs import Gang
-from hived.engines.places import Place
 from hived.errors import NotFoundError
 from hived.server import pictures, stays
 from hived.server.live import DashboardView, Now, of
+from hived.spec.compiled import Device
 
 from .reading import waiting
 
@@ -70,10 +70,10 @@ class _Running:
         if seq >= first:
             await self._engine.changed(seq - first)
 
-    def faulty(self) -> Collection[Place]:
+    def faulty(self) -> Collection[Device]:
         return () if self._mind is None else self._mind.nodes.faulty
 
-    def kept(self) -> Collection[Place]:
+    def kept(self) -> Collection[Device]:
         return () if self._mind is None else self._mind.nodes.kept
 
     def waiting(self, most: int) -> Sequence[Gang]:
