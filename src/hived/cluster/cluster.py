@@ -18,9 +18,7 @@ from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from . import looking, recovery
-from .answers import admitted, again, offer, refuse_another
 from .decisions import Bind, Decision, Placement, Preempt, Wait
-from .dooming import see_bad
 from .explaining import in_lines
 from .groups import Group
 from .health import leaf_state, set_health
@@ -28,12 +26,12 @@ from .looking import GroupStatus, PlanAnswer
 from .names import Names
 from .obstacles import can_lend, never, reasons
 from .parts import Part
+from .placing import admitted, moved, relocated
 from .pool import packed
-from .reasons import PreemptedBy, Reason, Suspended
+from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, Suspended
 from .reconfiguring import reconfigured
 from .recovery import Reconfiguration, Record
-from .replanning import moved, relocated
-from .requests import EVERY_NODE, Given, Request
+from .requests import EVERY_NODE, Asked, Request
 from .sharing import Sharing
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
@@ -104,39 +102,48 @@ class Cluster:
         another placement, where it could start at once or its reservation is not suggested any more. Without one, its
         reservation ends, and it waits.
         """
+        decision = self._decided(request, suggested_nodes, now, excluded_nodes)
+        if isinstance(decision, Wait):
+            state = self._state
+            known = state.groups.get(request.group)
+            if known is None:
+                state.wait(request, decision.reasons, now)
+                state.undo.keep()
+            else:
+                state.withdraw(known, decision.reasons)
+                self._keep()
+        return decision
+
+    def _decided(
+        self, request: Request, suggested_nodes: Collection[str] | None, now: float, excluded_nodes: Collection[str]
+    ) -> Decision:
+        """The answer to a request; where it is a placement, that is open."""
+        _check_seconds(now)
         state = self._settled()
         demand = state.demands.of(request)
-        _check_seconds(now)
         known = state.groups.get(request.group)
         if known is not None:
-            refuse_another(known, request)
+            known.refuse_another(request)
             if known.running:
-                return again(state, known)
+                return known.answer()
         suggested, given = None, EVERY_NODE
         if suggested_nodes is not None or excluded_nodes != ():
             suggested = self._suggested(suggested_nodes, excluded_nodes)
             given = EVERY_NODE if suggested is None else suggested.given
+        placed: Group | tuple[Reason, ...] | None
         if known is None:
-            group = admitted(state, request, demand, suggested, now)
-            if group is not None:
-                return self._opened(group, given)
-            wait = Wait(request.group, reasons(state, request, demand, suggested))
-            state.wait(request, wait.reasons, now)
-            state.undo.keep()
-            return wait
-        placed = moved(state, known, demand, suggested, now)
-        if placed is None:
-            return again(state, known)
-        if isinstance(placed, Group):
-            return self._opened(placed, given)
-        state.withdraw(known, placed)
-        self._keep()
-        return Wait(request.group, placed)
+            placed = admitted(state, request, demand, suggested, now) or reasons(state, request, demand, suggested)
+        else:
+            placed = moved(state, known, demand, suggested, now)
+            if placed is None:
+                return known.answer()
+        if isinstance(placed, tuple):
+            return Wait(request.group, placed)
+        return self._opened(placed, "schedule", request, given[0], now, given[1])
 
-    def _opened(
-        self, group: Group, given: Given = EVERY_NODE, idle: bool = False, moves: bool = False
-    ) -> Bind | Preempt:
-        decision = offer(self._state, group, given, idle, moves)
+    def _opened(self, group: Group, call: str, *arguments: object) -> Bind | Preempt:
+        """The answer to this call: ``group``, as the open transaction has admitted it."""
+        decision = group.answer(Asked(call, arguments, self._state.version))
         self._open = decision, group
         return decision
 
@@ -148,14 +155,14 @@ class Cluster:
         For a scheduler that keeps its own queues and asks for no reasons. ``near``: where the group ran until now, and
         would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all.
         """
+        _check_seconds(now)
         state = self._settled()
         demand = state.demands.of(request)
-        _check_seconds(now)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         at = () if near is None else self._parts(near)
         group = admitted(state, request, demand, None, now, at, idle)
-        return None if group is None else self._opened(group, idle=idle)
+        return None if group is None else self._opened(group, "place", request, now, near, idle)
 
     def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
         """Where a group that runs could be instead, as if its own leaf cells were free; None: nowhere.
@@ -166,22 +173,23 @@ class Cluster:
         leaf cells up: the group runs on the new ones at once or, where loans of others are its victims, waits for these
         as any group that preempts. It costs what placing it costs.
         """
+        _check_seconds(now)
         state = self._settled()
         demand = state.demands.of(request)
-        _check_seconds(now)
         group = state.groups.get(request.group)
         if group is None or not group.running:
             raise RequestError("group", f"{request.group!r} does not run")
         if request.opportunistic or group.guaranteed:
-            refuse_another(group, request)
+            group.refuse_another(request)
         suggested = self._suggested(None, excluded_nodes)
         moved = relocated(state, group, request, demand, suggested, now)
         if moved is None:
             return None
         if (moved.placement, moved.spots) == (group.placement, group.spots):
             state.undo.rollback()
-            return again(state, group)
-        return self._opened(moved, EVERY_NODE if suggested is None else suggested.given, moves=True)
+            return group.answer()
+        excluded = () if suggested is None else suggested.given[1]
+        return self._opened(moved, "move", request, now, excluded)
 
     def promote(self, request: Request) -> bool | None:
         """Make an opportunistic group guaranteed, as ``request`` asks, on the very leaf cells that it has.
@@ -251,7 +259,16 @@ class Cluster:
 
         A request that is wrong "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
         """
-        return looking.plan(self._settled(), request, lambda: self._suggested(suggested_nodes, excluded_nodes))
+        try:
+            decision = self._decided(request, suggested_nodes, 0.0, excluded_nodes)
+        except RequestError as error:
+            why = (Misconfigured(error.field, error.message),)
+            return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
+        self._settled()
+        if isinstance(decision, Wait):
+            hopeless = isinstance(decision.reasons[0], NeverFits)
+            return PlanAnswer("never" if hopeless else "waits", decision, decision.reasons)
+        return PlanAnswer("now", decision, ())
 
     # -- carrying out -------------------------------------------------------------------------------------------------
 
@@ -270,11 +287,11 @@ class Cluster:
             state = self._settled()
             known = state.groups.get(decision.group)
             asked = decision.asked
-            moves = asked is not None and asked.moves and asked.version == state.version
+            moves = asked is not None and asked.call == "move" and asked.version == state.version
             if known is not None and not moves and (known.running or decision.placement == known.placement):
                 self._commit_again(known, decision)
                 return
-            group = self._decided_again(decision, known)
+            group = self._decided_again(decision)
         else:
             state, group = self._state, self._open[1]
         self._open = None
@@ -291,21 +308,14 @@ class Cluster:
             self._state.bind(group)
             self._keep()
 
-    def _decided_again(self, decision: Bind | Preempt, known: Group | None) -> Group:
+    def _decided_again(self, decision: Bind | Preempt) -> Group:
         """The group of an answer that is not the last one, placed as that has it. Raises :class:`RequestError`."""
         state, asked = self._state, decision.asked
         if asked is not None and asked.version == state.version:
-            suggested = self._suggested(*asked.given)
-            demand = state.demands.of(asked.request)
-            if known is None:
-                placed: object = admitted(state, asked.request, demand, suggested, asked.now, asked.near, asked.idle)
-            elif known.running:
-                placed = relocated(state, known, asked.request, demand, suggested, asked.now)
-            else:
-                placed = moved(state, known, demand, suggested, asked.now)
-            if isinstance(placed, Group) and offer(state, placed) == decision:
-                return placed
-            state.undo.rollback()
+            again = getattr(Cluster, asked.call)(self, *asked.arguments)
+            if self._open is not None and again == decision:
+                return self._open[1]
+            self._settled()
         raise RequestError(
             "decision", f"out of date: {decision.group!r} has not got it since the cluster changed; schedule it again"
         )
@@ -534,8 +544,9 @@ class Cluster:
 
     def _seen(self) -> State:
         """The same, with what bad hardware has come to by now."""
-        see_bad(self._settled())
-        return self._state
+        state = self._settled()
+        state.see_bad()
+        return state
 
 
 def compiled_spec(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:

@@ -6,14 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .decisions import Placement
+from hived.errors import RequestError
+
+from .decisions import Bind, Placement, Preempt
 from .parts import Part
 from .reasons import Reason
-from .requests import EVERY_NODE, Given, Request
+from .requests import EVERY_NODE, Asked, Given, Request
 from .states import GroupEvent, GroupState, next_group_state
 
 if TYPE_CHECKING:
     from .pool import Pool
+
+
+#: what a group cannot change while it has its placement
+FIXED = (
+    "vc",
+    "priority",
+    "members",
+    "leaf_cell_type",
+    "pinned_cell_id",
+    "within",
+    "soft_affinity",
+    "lazy_preemption",
+    "whole_nodes",
+)
 
 
 class Group:
@@ -49,6 +65,7 @@ class Group:
         "state",
         "tenant",
         "victims",
+        "within",
     )
 
     def __init__(self, request: Request, tenant: int, since: float) -> None:
@@ -79,6 +96,8 @@ class Group:
         self.origin: Placement | None = None
         #: lowest level at which one cell of the VC (of the cluster) holds all pods, 0 for none
         self.level = 0
+        #: the cell type of that level
+        self.within: str | None = None
         #: names of the cell types given up as caps
         self.relaxed: tuple[str, ...] = ()
         #: while preempting: who still has to go, in the order in which they started
@@ -140,6 +159,30 @@ class Group:
     def gpus(self) -> int:
         """Leaf cells of all pods."""
         return sum([part.mask.bit_count() for part in self.parts])
+
+    def answer(self, asked: Asked | None = None) -> Bind | Preempt:
+        """The decision about a group that has its placement; ``asked``: by which it gets it. O(pods + victims)."""
+        assert self.placement is not None
+        downgraded: tuple[str, ...] = ()
+        overtaken: tuple[str, ...] = ()
+        if asked is not None and (self.downgraded or self.overtaken):
+            downgraded = tuple([other.name for other in self.downgraded])
+            overtaken = tuple([other.name for other in self.overtaken])
+        if self.victims:
+            names = tuple([victim.name for victim in self.victims])
+            return Preempt(self.name, self.placement, names, self.within, self.relaxed, downgraded, overtaken, asked)
+        return Bind(self.name, self.placement, self.within, self.relaxed, downgraded, overtaken, asked)
+
+    def refuse_another(self, request: Request) -> None:
+        """It is asked for again: :class:`RequestError` unless by the same request."""
+        known = self.request
+        for name in FIXED if known != request else ():
+            was, wanted = getattr(known, name), getattr(request, name)
+            if was != wanted:
+                raise RequestError(
+                    name,
+                    f"group {self.name!r} is {self.state.value} with {was!r}, not {wanted!r}; use another group name",
+                )
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, {self.state.value}, priority {self.priority})"

@@ -150,7 +150,7 @@ def _stand_over_others(state: State, group: Group, pool: Pool, suggested: Sugges
     in_vc = pool.displaced(group)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
     lazy.sort(key=lambda other: other.sequence)
-    mark = state.undo.mark
+    mark = state.undo.mark()
     while True:
         for other in lazy:
             state.downgrade(other, group)
@@ -185,10 +185,10 @@ def crowded(pool: Pool, group: Group) -> bool:
 
 def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
     """Bind the group's leaves; ``False`` where that cannot be, and nothing is bound then."""
-    start = mark = state.undo.mark
+    start = mark = state.undo.mark()
     if group.loan is not None:  # its own leaves are no loans of others
         state.vacate(group.loan)
-        mark = state.undo.mark
+        mark = state.undo.mark()
     parts = pool.bind(group.spots, group.near)
     if parts is not None:
         group.parts = parts

@@ -8,20 +8,15 @@ from typing import Literal
 
 from hived.errors import RequestError
 
-from .answers import admitted, again, offer, refuse_another
 from .decisions import Bind, Decision, Placement, Wait
 from .explaining import explained, in_lines, say
 from .nodes import Nodes
-from .obstacles import reasons
 from .pool import Pool, reserved_in
-from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, WaitingForPreemption
+from .reasons import PreemptedBy, Reason, WaitingForPreemption
 from .recovery import Record
-from .replanning import moved
-from .requests import Request
 from .sharing import Sharing
 from .state import State
 from .states import GroupState
-from .suggested import Suggested
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +47,6 @@ class PlanAnswer:
 
     def __str__(self) -> str:
         return in_lines(explained(self.decision))
-
-
-def plan(state: State, request: Request, suggested: Callable[[], Suggested | None]) -> PlanAnswer:
-    """What a request would come to now; nothing is left bound or remembered. ``suggested`` may refuse it."""
-    try:
-        demand = state.demands.of(request)
-        group = state.groups.get(request.group)
-        if group is not None:
-            refuse_another(group, request)
-        nodes = suggested()
-    except RequestError as error:
-        why: tuple[Reason, ...] = (Misconfigured(error.field, error.message),)
-        return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
-    with state.undo.trial():
-        if group is not None:
-            placed = None if group.running else moved(state, group, demand, nodes, 0.0)
-            if isinstance(placed, tuple):
-                return PlanAnswer("waits", Wait(request.group, placed), placed)
-            return PlanAnswer("now", again(state, group) if placed is None else offer(state, placed), ())
-        found = admitted(state, request, demand, nodes, 0.0)
-        if found is not None:
-            return PlanAnswer("now", offer(state, found), ())
-    why = reasons(state, request, demand, nodes)
-    return PlanAnswer("never" if isinstance(why[0], NeverFits) else "waits", Wait(request.group, why), why)
 
 
 def status(state: State, name: str) -> GroupStatus:
@@ -129,7 +100,7 @@ def explain(
     _check_name(group)
     holds = state.groups.get(group)
     if holds is not None:
-        answer = again(state, holds)
+        answer = holds.answer()
         lines = explained(answer, runs=holds.running and isinstance(answer, Bind), pod=pod)
         if not holds.guaranteed and holds.request.priority >= 0:
             lines.append(

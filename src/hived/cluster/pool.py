@@ -412,7 +412,7 @@ class Pool:
         None where that cannot be, or sharing safety would not survive it; nothing has changed then.
         """
         binding, hierarchy = self.binding, self.virtual.hierarchy
-        mark = self.undo.mark
+        mark = self.undo.mark()
         spots: list[tuple[int, int]] = []
         for (_, node, mask), level in zip(parts, levels, strict=True):
             leaf = (mask & -mask).bit_length() - 1

@@ -109,7 +109,9 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
         state.lend(group)
     for nodes in state.chains_of(group):
         nodes.claim(LeafEvent.ALLOCATE, group)
-    group.level = state.chains[at.chain].common_level(at.parts)
+    nodes = state.chains[at.chain]
+    group.level = nodes.common_level(at.parts)
+    group.within = nodes.chain.names[group.level] if group.level else None
     state.happens(group, GroupEvent.BIND)
     state.waiting.pop(name, None)
     state.groups[name] = group

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hived.errors import RequestError
-
-from .parts import Part
 
 #: the priority of opportunistic groups
 OPPORTUNISTIC = -1
@@ -82,12 +80,8 @@ class Request:
 
 
 class Asked(NamedTuple):
-    """What an answer was the answer to."""
+    """The call that a decision answers, so that it can be answered again."""
 
-    request: Request
-    given: Given  #: the nodes it was restricted to, and those it was kept from
-    now: float  #: by the caller's clock
+    call: str  #: the name of the method
+    arguments: tuple[Any, ...]
     version: int  #: of the state that answered
-    near: tuple[Part, ...] = ()  #: where the group ran, and would stay
-    idle: bool = False  #: whether it was to start on idle leaf cells or not at all
-    moves: bool = False  #: whether it takes the place of what the group had

@@ -17,7 +17,7 @@ from hived.spec.compiled import ClusterSpec, VirtualClusterSpec
 
 from .decisions import Placement, PodPlacement
 from .demands import Demand, Demands
-from .dooming import see_bad
+from .doomed import doom
 from .fairness import whole
 from .groups import Group, Waiting
 from .nodes import Nodes
@@ -107,6 +107,19 @@ class State:
         if self.waiting:
             self.waiting.pop(group.name, None)
 
+    def see_bad(self) -> None:
+        """VCs see which of their cells can be healthy no more, as of now. Not while a transaction is open.
+
+        One comparison per chain of late bindings, unless a reserved cell was bound or freed beside bad hardware, or
+        hardware turned bad or good: then what :func:`~.doomed.doom` costs.
+        """
+        for nodes in self.bound:
+            allocator = nodes.allocator
+            if (allocator.bad_leaves or nodes.doomed) and nodes.seen_at != allocator.changes:
+                doom(nodes, [pool for of_tenant in self.pools for pool in of_tenant])
+                nodes.seen_at = allocator.changes
+                self.undo.keep()
+
     def happens(self, group: Group, event: GroupEvent) -> None:
         """``event`` moves a group to its next state; :class:`InvariantError` where the table has none."""
         self.undo.note((setattr, group, "state", group.state))
@@ -134,6 +147,7 @@ class State:
         group.placement = self._placement(group)
         if pool is not None and len(parts) > 1:
             group.level = pool.level(group.level, parts)
+        group.within = self.chains[group.chain].chain.names[group.level] if group.level else None
         for victim in group.victims:
             undo.assign(victim, preempted_by={**victim.preempted_by, group: None})
             self.happens(victim, GroupEvent.CHOOSE)
@@ -409,7 +423,7 @@ class State:
 
     def validate(self) -> None:
         """Re-derive everything from the groups: who has what, every index, every binding, every state. O(cluster)."""
-        see_bad(self)
+        self.see_bad()
         check_state(self)
 
 

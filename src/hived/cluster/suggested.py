@@ -164,7 +164,7 @@ def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo
             if steps < 0:
                 suggested.searched_all = False
                 return False
-            mark = undo.mark
+            mark = undo.mark()
             binding.stand(host, cell, mask)
             if binding.bad[host] & mask:
                 undo.rollback(mark)

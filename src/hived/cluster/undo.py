@@ -14,20 +14,17 @@ from typing import Any
 class Undo:
     """A log of steps, each with its arguments, that are carried out last first to go back."""
 
-    __slots__ = ("keep", "log", "note")
+    __slots__ = ("keep", "log", "mark", "note")
 
     def __init__(self) -> None:
         #: the steps since something was last kept; none outside of a transaction
         self.log: list[tuple[Any, ...]] = []
         #: takes a tuple: what undoes a change that was just made, and its arguments. O(1)
         self.note: Callable[[tuple[Any, ...]], None] = self.log.append
+        #: the present moment, for :meth:`rollback`
+        self.mark: Callable[[], int] = self.log.__len__
         #: what was done stays
         self.keep: Callable[[], None] = self.log.clear
-
-    @property
-    def mark(self) -> int:
-        """The present moment, for :meth:`rollback`."""
-        return len(self.log)
 
     def assign(self, owner: object, **attributes: object) -> None:
         """Set attributes of an object. O(attributes)."""
@@ -46,7 +43,7 @@ class Undo:
     @contextmanager
     def trial(self) -> Iterator[None]:
         """What is done while this is open is undone at its end."""
-        mark = len(self.log)
+        mark = self.mark()
         try:
             yield
         finally:

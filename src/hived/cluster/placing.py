@@ -1,19 +1,50 @@
-"""A group that holds something is placed again: one that has reserved, or one that runs and is to move.
+"""A request becomes a group that is admitted in the open transaction: a new one, one that has reserved, one that runs.
 
 A reservation that waits for slow victims must not keep its group from GPUs that have come free since.
 """
 
 from __future__ import annotations
 
+from hived.errors import RequestError
+
 from . import guaranteed, opportunistic
 from .demands import Demand
-from .dooming import see_bad
 from .groups import Group
 from .obstacles import reasons
+from .parts import Part
 from .reasons import Reason
 from .requests import EVERY_NODE, Request
 from .state import State
 from .suggested import Suggested
+
+
+def admitted(
+    state: State,
+    request: Request,
+    demand: Demand,
+    suggested: Suggested | None,
+    now: float,
+    near: tuple[Part, ...] = (),
+    idle: bool = False,
+) -> Group | None:
+    """The group of a request that holds nothing yet, as it is admitted; None, and none open: it has to wait.
+
+    ``near``: where it ran, and would stay; ``idle``: no opportunistic group is to end for it.
+    """
+    if request.group in state.joined:
+        on = state.joined[request.group]
+        raise RequestError("group", f"{request.group!r} is a job on the allocation of {on!r}; use another group name")
+    state.see_bad()
+    group = Group(request, demand.tenant, now)
+    group.near = near
+    if request.priority >= 0:
+        found = guaranteed.place(state, group, demand, suggested)
+    else:
+        found = (opportunistic.on_idle if idle else opportunistic.place)(state, group, demand, suggested)
+    if not found:
+        return None
+    state.admit(group)
+    return group
 
 
 def moved(
@@ -30,7 +61,7 @@ def moved(
     and what placing it costs.
     """
     request = group.request
-    see_bad(state)
+    state.see_bad()
     again = Group(request, group.tenant, now)
     if suggested is not None and not all(map(suggested.of(group.chain), {part.node for part in group.parts})):
         state.give_up(group)
@@ -61,7 +92,7 @@ def relocated(
 
     ``request``: its own or, to promote a loan, a guaranteed one. Nobody of its VC ends for it.
     """
-    see_bad(state)
+    state.see_bad()
     again = Group(request, demand.tenant, now)
     again.near = group.parts
     if request.opportunistic:

@@ -1,0 +1,43 @@
+"""Reserved cells that can be healthy no more, bound to bad ones so that their VCs see it (*doomed bad*)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .nodes import Nodes
+from .pool import Pool
+
+
+def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
+    """Work out afresh which cells of a chain are doomed; ``pools``: of all VCs.
+
+    O(VCs * levels + doomed cells), and O(bad cells) for each VC that may be short.
+    """
+    allocator = nodes.allocator
+    nodes.tell_allocator()
+    for binding, cell in nodes.doomed:
+        binding.undoom(cell)
+    nodes.doomed.clear()
+    if not allocator.bad_leaves:
+        return
+    here = [pool for pool in pools if pool.nodes is nodes and pool.pinned is None]
+    found = True
+    while found:  # a cell doomed for one VC can be the last that another could have had by splitting
+        found = False
+        for pool in here:
+            found = _doom(nodes, pool) or found
+
+
+def _doom(nodes: Nodes, pool: Pool) -> bool:
+    """Doom what a VC is short of; whether it was anything."""
+    allocator, binding = nodes.allocator, pool.binding
+    wanted = [binding.unbound(level) for level in range(allocator.hierarchy.top + 1)]
+    if not any(wanted) or allocator.surely_healthy(wanted):
+        return False
+    before = len(nodes.doomed)
+    for level, short in enumerate(allocator.shortage(wanted)):
+        for _ in range(short):
+            cell = binding.loose[level].last()
+            if binding.doom(level):
+                nodes.doomed.append((binding, cell))
+    return len(nodes.doomed) > before
