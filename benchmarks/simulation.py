@@ -14,7 +14,6 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from hived.cluster import Cluster
-from hived.scheduling import Scheduler
 from hived.simulator import PolicyName, Preempted, Sharing, simulate
 from hived.simulator.experiment import make_policy
 from hived.simulator.traces import TABLE1, Trace, compress_clock, generate_table1, read_trace
@@ -84,7 +83,7 @@ def measure() -> list[Figure]:
 def _simulate(spec: ClusterSpec, trace: Trace, scheme: Sharing, lending: bool) -> None:
     policy = make_policy(PolicyName.YARN_CS, Preempted.RESUME)
     cluster = Cluster(spec, sharing=scheme, rank=policy.rank)
-    simulate(Scheduler(cluster, policy, lending), scheme.value, trace.jobs)
+    simulate(cluster, policy, trace.jobs, lending)
 
 
 def _rate(name: str, what: str, trace: Trace, took: float, aim: str = "") -> Figure:

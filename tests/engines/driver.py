@@ -17,7 +17,7 @@ from hived.engines.local.machine import Machine
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.turns import StartTasks, StopTasks, WakeAt
 from hived.engines.usage import Usage
-from hived.scheduling import YarnCS
+from hived.scheduling import Status, YarnCS
 from hived.spec.compiled import ClusterSpec
 
 #: vision has a socket of 4, speech and research a pair each, of 8 devices
@@ -144,7 +144,7 @@ class Driver:
     def check(self) -> None:
         """What has to be true after every fact."""
         machine = self.machine
-        machine.cluster.validate()
+        machine.scheduler.validate()
         assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
         held: Counter[tuple[str, int]] = Counter()
         known = set(machine.cluster.spec.devices())
@@ -154,8 +154,9 @@ class Driver:
             if not found.state.ended:
                 counted.add(found)
             waits = found.state is JobState.QUEUED
-            assert (not found.state.ended and found in machine.lines.of(found)) is waits
-            assert (found.id in machine.reserved) is (found.state is JobState.RESERVED)
+            assert (found.entry.status is Status.WAITING) is waits
+            assert (found.id in machine.scheduler.reserved) is (found.state is JobState.RESERVED)
+            assert found.entry.holds is found.state.holds
             runs = {key for key in self.alive if key[0] == found.id}
             assert found.state.holds or not runs, f"{found.name} is {found.state} and runs"
             if found.state.holds:

@@ -124,4 +124,4 @@ def test_a_job_of_a_vc_that_is_no_more_waits_and_says_so() -> None:
     assert stands(late, JobState.QUEUED)
     assert "speech" in explain(engine.machine, late, engine.now)
     with pytest.raises(RequestError):
-        engine.machine.cluster.schedule(late.request())
+        engine.machine.cluster.schedule(late.entry.request)

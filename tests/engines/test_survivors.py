@@ -77,11 +77,11 @@ def test_who_is_behind_a_borrower_that_is_withdrawn_has_its_turn(engine: Driver)
 def test_a_new_job_comes_after_those_of_its_own_priority(engine: Driver) -> None:
     engine.submit(job("vision", 4, priority=5))
     waiting = [engine.submit(job("vision", 4, priority=priority)) for priority in (5, 3, 3, 0)]
-    line = engine.machine.lines.own["vision"]
-    assert line.before(9, 10) == (0, [])
-    assert line.before(3, 10) == (3, waiting[:3])
-    assert line.before(0, 10) == (len(waiting), waiting)
-    assert line.before(0, 2) == (len(waiting), waiting[:2])
+    before, entries = engine.machine.scheduler.before, [found.entry for found in waiting]
+    assert before("vision", 9, 10) == (0, [])
+    assert before("vision", 3, 10) == (3, entries[:3])
+    assert before("vision", 0, 10) == (len(entries), entries)
+    assert before("vision", 0, 2) == (len(entries), entries[:2])
 
 
 def test_who_is_first_in_line_again_is_not_behind_who_has_asked_meanwhile(engine: Driver) -> None:

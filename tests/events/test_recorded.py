@@ -85,8 +85,14 @@ def test_what_a_scheduler_with_queues_of_its_own_asks_is_written_and_replayed_to
         cluster.place(job("near"))
     with pytest.raises(RequestError, match="seconds, not"):
         cluster.place(job("late"), now=float("nan"))
+    assert (
+        cluster.place(Request("fourth", "a", members=(Member(1, 1),)), excluded_nodes={"node-node-1", "node-node-0"})
+        is None
+    )
+    assert cluster.promote(job("loan", 3)) is False
     kinds = [type(from_line(line)).__name__ for line in lines]
-    assert kinds == ["Opened", "Placed", "Committed", *["Placed"] * 2, "Committed", "Placed", *["Refused"] * 2]
+    asked = ["Opened", "Placed", "Committed", *["Placed"] * 2, "Committed", "Placed", *["Refused"] * 2]
+    assert kinds == [*asked, "Placed", "Promoted"]
     again: list[str] = []
     assert replay(lines, lambda spec: RecordedCluster(spec, again.append)).snapshot() == cluster.snapshot()
     assert again == lines

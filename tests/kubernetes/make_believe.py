@@ -444,9 +444,10 @@ class World:
                     assert bound, f"{entry.key} has a place and stays unbound"
             assert gang.state is not GangState.RESERVED or mind.cluster.group(gang.name).victims
             assert gang.asked or not gang.complete, f"{gang} was told to wait, and is forgotten"
-            if gang.in_line and mind.lines.of(gang).ahead(gang, 1)[0] == 0 and not gang.wrong:
-                nodes = [name for name in mind.nodes.healthy if name not in gang.excluded]
-                plan = mind.cluster.plan(gang.request, nodes if gang.excluded else None)
+            asks = gang.entry
+            if gang.in_line and mind.scheduler.ahead(asks, 1)[0] == 0 and not gang.wrong:
+                nodes = [name for name in mind.nodes.healthy if name not in asks.excluded]
+                plan = mind.cluster.plan(asks.request, nodes if asks.excluded else None)
                 assert plan.outcome != "now", f"{gang} is first in line and fits: {plan}"
 
     def _cannot_go(self, gang: Gang, entry: PodEntry) -> bool:

@@ -1157,7 +1157,7 @@ def test_a_question_about_the_nominated_node_alone_takes_no_place_away() -> None
     assert (word, answer.NodeNames) == ("not offered", [])
     assert list(answer.FailedNodes or ()) == [elsewhere]
     assert gang(world, "g").placement == placement
-    assert not gang(world, "g").excluded
+    assert not gang(world, "g").entry.excluded
     world.quiet()
     assert None not in places(world, *pods)
 

@@ -1,4 +1,4 @@
-"""A desk to submit jobs at, and a book that follows the instructions and knows nothing else."""
+"""An engine whose victims are gone at once, a desk to submit jobs at, and a book that follows the instructions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
-from hived.scheduling import Instruction, JobView, Kind, Move, Policy, Promote, Scheduler, Start, Stop, YarnCS
+from hived.scheduling import (
+    Entry,
+    Instruction,
+    JobView,
+    Kind,
+    Move,
+    Policy,
+    Promote,
+    Reserve,
+    Scheduler,
+    Start,
+    Stop,
+    YarnCS,
+)
 from hived.spec.compiled import ClusterSpec
 
 LETTERS = {None: ".", Kind.GUARANTEED: "G", Kind.OPPORTUNISTIC: "O"}
@@ -52,20 +65,25 @@ class Book:
                 case Start(_, kind, placement):
                     assert job.kind is None, "only who waits is started"
                     self._hold(job, kind, placement)
+                case Reserve():
+                    stops = instructions[position + 1 : position + 1 + len(instruction.victims)]
+                    assert [type(stop) for stop in stops] == [Stop] * len(instruction.victims), "each victim is stopped"
                 case Stop(_, by, _):
                     assert job.kind is Kind.OPPORTUNISTIC, "only opportunistic jobs are preempted"
                     taker = next(d for d in instructions[position:] if not isinstance(d, Stop))
-                    assert taker.job == by, "for the job that is guaranteed right after"
-                    assert isinstance(taker, Move) or (isinstance(taker, Start) and taker.kind is Kind.GUARANTEED)
+                    assert isinstance(taker, Start)
+                    assert (taker.job, taker.kind) == (by, Kind.GUARANTEED), "for who is guaranteed right after"
                     assert devices(taker.placement) & devices(job.placement), "which needs some of its GPUs"
                     job.kind, job.placement = None, None
                 case Promote():
                     assert job.kind is Kind.OPPORTUNISTIC, "only who runs opportunistically is promoted"
                     self._hold(job, Kind.GUARANTEED, job.placement)
-                case Move(_, placement, _):
+                case Move():
                     assert job.kind is Kind.OPPORTUNISTIC, "only who runs opportunistically is moved"
-                    assert devices(placement) != devices(job.placement), "to other GPUs"
-                    self._hold(job, Kind.GUARANTEED, placement)
+                    taker = next(d for d in instructions[position + 1 :] if isinstance(d, Start))
+                    assert (taker.job, taker.kind) == (job.number, Kind.GUARANTEED), "to guaranteed GPUs"
+                    assert devices(taker.placement) != devices(job.placement), "to other GPUs"
+                    job.kind, job.placement = None, None
 
     def _hold(self, job: Line, kind: Kind, placement: Placement | None) -> None:
         job.kind, job.placement = None, None
@@ -87,6 +105,37 @@ class Book:
         return [number for number, job in self.jobs.items() if job.kind is not None]
 
 
+class Instant:
+    """A scheduler, and an engine whose victims are gone at once. It answers with the instructions of an event."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, early: bool = True) -> None:
+        self.scheduler = Scheduler(cluster, policy, self._carry_out, explains=False)
+        self.early = early
+        self._said: list[Instruction] = []
+
+    def submit(self, number: int, vc: str, job: JobView) -> list[Instruction]:
+        """A job arrives."""
+        request = Request(job.job, vc, 0, (Member(1, job.gpus),), whole_nodes=True)
+        self.scheduler.wait(Entry(number, request, job, self.early, job.gpus))
+        return self._dispatch()
+
+    def finish(self, numbers: Sequence[int]) -> list[Instruction]:
+        """Running jobs end, all at one instant."""
+        for number in numbers:
+            self.scheduler.free(self.scheduler.jobs[number])
+        return self._dispatch()
+
+    def _dispatch(self) -> list[Instruction]:
+        self.scheduler.dispatch()
+        said, self._said = self._said, []
+        return said
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        self._said.append(instruction)
+        if isinstance(instruction, (Stop, Move)):
+            self.scheduler.free(self.scheduler.jobs[instruction.job], waits=True)
+
+
 class Desk:
     """A scheduler over a cluster, one job after another, every answer checked and written into the book."""
 
@@ -99,7 +148,9 @@ class Desk:
     ) -> None:
         policy = policy or YarnCS()
         self.cluster = cluster if isinstance(cluster, Cluster) else Cluster(spec, cluster, policy.rank)
-        self.scheduler = Scheduler(self.cluster, policy, opportunistic)
+        self.engine = Instant(self.cluster, policy, opportunistic)
+        self.scheduler = self.engine.scheduler
+        self.tenants = tuple(vc.name for vc in spec.virtual_clusters)
         self.book = Book()
         self.said: list[Instruction] = []
         self.submitted = 0
@@ -110,14 +161,14 @@ class Desk:
 
     def submit(self, tenant: str | int, gpus: int) -> int:
         """A job arrives; its number."""
-        who = self.scheduler.tenants.index(tenant) if isinstance(tenant, str) else tenant
+        vc = tenant if isinstance(tenant, str) else self.tenants[tenant]
         number = self.submitted
         self.submitted += 1
-        request = Request(f"job-{number}", self.scheduler.tenants[who], 0, (Member(1, gpus),), whole_nodes=True)
+        request = Request(f"job-{number}", vc, 0, (Member(1, gpus),), whole_nodes=True)
         outsized = self.cluster.never_fits(request)
         hopeless = outsized and self.cluster.never_fits(replace(request, priority=OPPORTUNISTIC))
         self.book.jobs[number] = Line(number, request, gpus, outsized, hopeless)
-        self.said = self.scheduler.submit(number, who, JobView(request.group, gpus, number, number))
+        self.said = self.engine.submit(number, vc, JobView(request.group, gpus, number, number))
         self._check()
         return number
 
@@ -125,7 +176,7 @@ class Desk:
         """Running jobs end, all at one instant."""
         for number in numbers:
             del self.book.jobs[number]
-        self.said = self.scheduler.finish(numbers)
+        self.said = self.engine.finish(numbers)
         self._check()
 
     def _check(self) -> None:
@@ -157,6 +208,6 @@ class Desk:
                     rows.append(("stop", job, by, keeps_work))
                 case Promote(job):
                     rows.append(("promote", job))
-                case Move(job, placement, keeps_work):
-                    rows.append(("move", job, self._at(placement), keeps_work))
+                case Move(job, keeps_work):
+                    rows.append(("move", job, keeps_work))
         return rows

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hived.cluster import Cluster, Sharing
-from hived.scheduling import Instruction, JobView, Kind, Scheduler, Start, YarnCS
+from hived.scheduling import Instruction, JobView, Kind, Start, YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from ..strategies import feasible_specs
-from .helpers import Desk, Line
+from .helpers import Desk, Instant, Line
 
 
 class Arrival(NamedTuple):
@@ -75,7 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def no_tenants_first_job_waits_though_it_fits(self) -> None:
         if hasattr(self, "desk"):
-            for tenant in self.desk.scheduler.tenants:
+            for tenant in self.desk.tenants:
                 first = self.first(tenant, outsized=False, kinds=(None, Kind.OPPORTUNISTIC))
                 if first is not None:
                     assert self.desk.cluster.place(replace(first.request, group="another like it")) is None
@@ -87,7 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def no_job_waits_that_could_borrow(self) -> None:
         if hasattr(self, "desk"):
-            for tenant in self.desk.scheduler.tenants:
+            for tenant in self.desk.tenants:
                 for outsized in (False, True):
                     first = self.first(tenant, outsized, kinds=(None,))
                     assert first is None or not self.desk.cluster.can_lend(first.loan)
@@ -99,12 +99,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "desk"):
             return
-        again = Scheduler(Cluster(self.spec, self.scheme), YarnCS())
+        again = Instant(Cluster(self.spec, self.scheme), YarnCS())
         submitted = 0
         for event, answer in self.log:
             if isinstance(event, Arrival):
                 request = JobView(f"job-{submitted}", event.gpus, submitted, submitted)
-                assert again.submit(submitted, event.tenant, request) == answer, "the same events, the same decisions"
+                assert again.submit(submitted, self.desk.tenants[event.tenant], request) == answer, (
+                    "the same events, the same decisions"
+                )
                 submitted += 1
             else:
                 assert again.finish(event) == answer, "and validating changed none"
@@ -150,7 +152,7 @@ class TheoremMachine(RuleBasedStateMachine):
     def build(self, spec: ClusterSpec) -> None:
         self.spec = spec
         self.hived = Desk(Sharing.HIVED, spec, opportunistic=False)
-        self.private = Scheduler(Cluster(spec, Sharing.PRIVATE), YarnCS())
+        self.private = Instant(Cluster(spec, Sharing.PRIVATE), YarnCS())
         sizes = [chain.gpus_per_node for chain in spec.chains]
         self.sizes = sorted({1, 2, 3, *sizes, *(2 * n for n in sizes), *(3 * n for n in sizes)})
 
@@ -158,7 +160,9 @@ class TheoremMachine(RuleBasedStateMachine):
     def submit(self, tenant: int, gpus: int) -> None:
         who, wanted = tenant % len(self.spec.virtual_clusters), self.sizes[gpus % len(self.sizes)]
         number = self.hived.submit(who, wanted)
-        self.compare(self.private.submit(number, who, JobView(f"job-{number}", wanted, number, number)))
+        self.compare(
+            self.private.submit(number, self.hived.tenants[who], JobView(f"job-{number}", wanted, number, number))
+        )
 
     @precondition(lambda self: self.hived.book.running())
     @rule(data=st.data())

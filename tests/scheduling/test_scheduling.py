@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hived import Bind, Preempt
 from hived.cells import HostClass
-from hived.cluster import Cluster, Placement, Request, Sharing
+from hived.cluster import Cluster, Request, Sharing
 from hived.errors import InvariantError
 from hived.scheduling import Displaced, JobView, Reaction, YarnCS
 from hived.spec.compiled import ClusterSpec
@@ -61,11 +63,9 @@ def test_an_end_asks_only_for_heads_that_it_can_help() -> None:
     asked: list[str] = []
 
     class Counted(Cluster):
-        def place(
-            self, request: Request, now: float = 0.0, near: Placement | None = None, idle: bool = False
-        ) -> Bind | Preempt | None:
+        def place(self, request: Request, *more: Any, **named: Any) -> Bind | Preempt | None:
             asked.append(request.vc)
-            return super().place(request, now, near, idle)
+            return super().place(request, *more, **named)
 
     desk = Desk(Counted(spec, Sharing.QUOTA), spec, opportunistic=False)
     running = [desk.submit(name, 8) for name in names]
@@ -200,7 +200,7 @@ def test_a_borrower_moves_when_its_turn_comes_and_its_vc_stands_elsewhere() -> N
     borrower = desk.submit("a", 4)
     assert (desk.nodes(half), desk.nodes(borrower)) == ([0], [1])
     desk.finish(other_half)
-    assert desk.told == [("move", borrower, ((0, 0b1111_0000),), True)]
+    assert desk.told == [("move", borrower, True), ("start", borrower, "G", ((0, 0b1111_0000),))]
     assert desk.kinds(half, borrower) == "GG"
 
 
@@ -301,7 +301,7 @@ def test_the_policy_says_whether_a_displaced_job_keeps_its_work(reaction: Reacti
     desk.submit("a", 4)
     leaves, borrower = desk.submit("a", 4), desk.submit("a", 4)
     desk.finish(leaves)
-    assert desk.told == [("move", borrower, ((0, 0b1111_0000),), keeps)]
+    assert desk.told == [("move", borrower, keeps), ("start", borrower, "G", ((0, 0b1111_0000),))]
     victim = desk.submit("a", 2)
     taker = desk.submit("b", 8)
     assert desk.told[0] == ("stop", victim, taker, keeps)
@@ -331,13 +331,13 @@ class SmallestFirst:
 
 def test_a_policy_may_order_the_queue_as_it_likes() -> None:
     desk = Desk(Sharing.PRIVATE, nodes(1), SmallestFirst())
-    scheduler = desk.scheduler
-    answers = [scheduler.submit(n, 0, JobView(f"job-{n}", gpus, n, n)) for n, gpus in enumerate((8, 6, 4, 2))]
+    engine = desk.engine
+    answers = [engine.submit(n, "a", JobView(f"job-{n}", gpus, n, n)) for n, gpus in enumerate((8, 6, 4, 2))]
     assert [len(answer) for answer in answers] == [1, 0, 0, 0]
-    started = [decision.job for decision in scheduler.finish([0])]
+    started = [decision.job for decision in engine.finish([0])]
     assert started == [3, 2], "two and four; six would be eight too many"
-    assert [d.job for d in scheduler.submit(9, 0, JobView("job-9", 1, 9, 9))] == [9], "it is smaller than who waits"
-    scheduler.validate()
+    assert [d.job for d in engine.submit(9, "a", JobView("job-9", 1, 9, 9))] == [9], "it is smaller than who waits"
+    desk.scheduler.validate()
 
 
 class NeverPlaces(SmallestFirst):
@@ -362,6 +362,6 @@ def test_a_number_used_twice_and_the_end_of_a_job_that_does_not_run_are_bugs_of_
     desk = Desk(Sharing.PRIVATE, nodes(1))
     running, waiting = desk.submit("a", 8), desk.submit("a", 8)
     with pytest.raises(InvariantError, match="twice"):
-        desk.scheduler.submit(running, 0, JobView("again", 1, 2, 2))
+        desk.engine.submit(running, "a", JobView("again", 1, 2, 2))
     with pytest.raises(InvariantError, match="does not run"):
-        desk.scheduler.finish([waiting])
+        desk.engine.finish([waiting])

@@ -187,8 +187,10 @@ def _where_or_why(job: Job) -> str:
     place = where(job.placement)
     if job.state in ENDED:
         return job.reason or (f"exit code {job.exit_code}" if job.exit_code else "-")
-    if job.state in ("running", "stopping") and job.kind == "opportunistic" and job.priority >= 0 and job.reason:
-        return f"{place} as opportunistic: {job.reason}"
+    if job.state in ("running", "stopping") and job.kind == "opportunistic" and job.priority >= 0:
+        if job.reason:
+            return f"{place} as opportunistic: {job.reason}"
+        return f"{place} before its turn" if job.early else place
     if job.state in ("running", "stopping") or not job.reason:
         return place or "-"
     return f"{place} {job.reason}" if place else job.reason

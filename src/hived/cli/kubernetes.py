@@ -76,7 +76,7 @@ def group_rows(groups: Iterable[GroupInfo], *, vc: bool = True) -> Iterator[tupl
 def _where_or_why(group: GroupInfo) -> str:
     place = where(pod for pod in group.pods if pod.node)
     if group.kind == "opportunistic" and group.priority >= 0:
-        place += " (GPUs that others leave idle)"  # it was preempted lazily
+        place += " (GPUs that others leave idle)"  # it was preempted lazily, or its turn is yet to come
     if group.state == "placed" and place:
         return place
     return " ".join(filter(None, (place, "; ".join(group.why)))) or "-"

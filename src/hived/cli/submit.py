@@ -19,7 +19,7 @@ from .console import note
 from .formats import WAITING, Form, clean, exit_code, is_text, print_answer
 from .logs import Output, follow_job
 from .options import EngineOption, FormOption, StateOption, TokenOption, VcOption, seconds
-from .wish import GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
+from .wish import EarlyOption, GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
 
 #: what hived sets for each task; the submitter's own would mislead it
 _OURS = frozenset(
@@ -43,6 +43,7 @@ def submit(
     nodes: NodesOption = 1,
     priority: PriorityOption = 0,
     opportunistic: OpportunisticOption = False,
+    early: EarlyOption = False,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="The job's name; its id is added.", show_default="the program's"),
@@ -96,6 +97,7 @@ def submit(
       hived submit --vc vision --gpus 4 -- python train.py --epochs 90
       hived submit --vc vision --gpus 8 --nodes 2 -p 10 -- ./on-both.sh
       hived submit --vc speech --opportunistic --retries 2 -- ./sweep.sh
+      hived submit --vc speech --early -- ./resumes-where-it-was.sh
       hived submit --vc vision --time-limit 2h -f -- nvidia-smi
       id=$(hived submit -q --vc vision -- python train.py)
     """
@@ -105,6 +107,10 @@ def submit(
         "retries": retries,
         "lazy_preemption": lazy,
     }
+    if early:
+        if opportunistic:
+            raise InputError("--early and --opportunistic: an opportunistic job has no turn; give one of them")
+        submission["early"] = True
     if name is not None:
         submission["name"] = name
     if time_limit is not None:

@@ -28,6 +28,15 @@ OpportunisticOption = Annotated[
 ]
 
 
+EarlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--early",
+        help="Start on what others leave idle, if that is before its turn; at its turn it stays there, or moves.",
+    ),
+]
+
+
 def wish(vc: str, gpus: int, nodes: int, priority: int, opportunistic: bool) -> dict[str, object]:
     """The part of a submission that says which GPUs."""
     if opportunistic and priority:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from hived.cells import LevelSafety
+from hived.cells import LevelSafety, Rank
 from hived.spec.compiled import ClusterSpec
 
 from .cluster import Cluster
 from .decisions import Decision
 from .groups import Group
+from .pool import packed
 from .requests import Request
 
 
@@ -24,8 +25,9 @@ class CheckedCluster(Cluster):
         self,
         spec: ClusterSpec,
         on_safety: Callable[[tuple[LevelSafety, ...]], None] | None = None,
+        rank: Rank = packed,
     ) -> None:
-        super().__init__(spec)
+        super().__init__(spec, rank=rank)
         self._on_safety = on_safety
         self._check()
 

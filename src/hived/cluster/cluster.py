@@ -84,6 +84,11 @@ class Cluster:
         """What it was made from, or last reconfigured to."""
         return self._state.spec
 
+    @property
+    def version(self) -> int:
+        """Number of the changes that were kept so far: the same answers until it is another."""
+        return self._state.version
+
     # -- asking and answering -----------------------------------------------------------------------------------------
 
     def schedule(
@@ -148,12 +153,18 @@ class Cluster:
         return decision
 
     def place(
-        self, request: Request, now: float = 0.0, near: Placement | None = None, idle: bool = False
+        self,
+        request: Request,
+        now: float = 0.0,
+        near: Placement | None = None,
+        idle: bool = False,
+        excluded_nodes: Collection[str] = (),
     ) -> Bind | Preempt | None:
         """What :meth:`schedule` answers for a group that holds nothing; None, and nothing remembered, where it waits.
 
         For a scheduler that keeps its own queues and asks for no reasons. ``near``: where the group ran until now, and
-        would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all.
+        would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as
+        :meth:`schedule`.
         """
         _check_seconds(now)
         state = self._settled()
@@ -161,8 +172,10 @@ class Cluster:
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         at = () if near is None else self._parts(near)
-        group = admitted(state, request, demand, None, now, at, idle)
-        return None if group is None else self._opened(group, "place", request, now, near, idle)
+        suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
+        group = admitted(state, request, demand, suggested, now, at, idle)
+        excluded = () if suggested is None else suggested.given[1]
+        return None if group is None else self._opened(group, "place", request, now, near, idle, excluded)
 
     def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
         """Where a group that runs could be instead, as if its own leaf cells were free; None: nowhere.

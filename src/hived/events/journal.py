@@ -86,6 +86,7 @@ class Placed(Call):
     now: float = 0.0  #: seconds
     near: Placement | None = None
     idle: bool = False
+    excluded_nodes: tuple[str, ...] = ()
     answer: Bind | Preempt | None = None  #: None: it waits
 
     def answered(self, answer: Bind | Preempt | None) -> Placed:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from hived.cells import Rank
 from hived.cluster.cluster import Cluster, as_records, compiled_spec
 from hived.cluster.decisions import Bind, Decision, Placement, Preempt
+from hived.cluster.pool import packed
 from hived.cluster.recovery import Reconfiguration, Record
 from hived.cluster.requests import Request
 from hived.errors import InputError
@@ -22,8 +24,9 @@ class RecordedCluster(Cluster):
     :func:`~hived.events.replay.replay` carries the lines out again. A refused call is one of them.
     """
 
-    def __init__(self, spec: ClusterSpec, log: Callable[[str], None]) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: ClusterSpec, log: Callable[[str], None], rank: Rank = packed) -> None:
+        """``rank``: which host a guaranteed group goes to; a replay needs the same."""
+        super().__init__(spec, rank=rank)
         self._log = log
         log(to_line(journal.Opened(spec)))
 
@@ -49,9 +52,15 @@ class RecordedCluster(Cluster):
         return decision
 
     def place(
-        self, request: Request, now: float = 0.0, near: Placement | None = None, idle: bool = False
+        self,
+        request: Request,
+        now: float = 0.0,
+        near: Placement | None = None,
+        idle: bool = False,
+        excluded_nodes: Collection[str] = (),
     ) -> Bind | Preempt | None:
-        decision: Bind | Preempt | None = self._recorded(journal.Placed(request, now, near, idle))
+        call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or ())
+        decision: Bind | Preempt | None = self._recorded(call)
         return decision
 
     def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:

@@ -1,13 +1,16 @@
-"""Who is next: the queues of all tenants over a cluster, in the order of a policy. Pure."""
+"""Who is next: the queues of all virtual clusters over a cluster, in the order of a policy. Pure."""
 
-from .instructions import Instruction, Kind, Move, Promote, Start, Stop
+from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
 from .policy import Displaced, JobView, Order, Policy, Reaction
-from .queue import Status
+from .queue import Entry, Status, loan_of
 from .scheduler import Scheduler
 from .yarn_cs import YarnCS
 
 __all__ = [
     "Displaced",
+    "Downgrade",
+    "Entry",
+    "Hold",
     "Instruction",
     "JobView",
     "Kind",
@@ -16,9 +19,12 @@ __all__ = [
     "Policy",
     "Promote",
     "Reaction",
+    "Reserve",
     "Scheduler",
     "Start",
     "Status",
     "Stop",
+    "Unreserve",
     "YarnCS",
+    "loan_of",
 ]

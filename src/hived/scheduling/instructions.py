@@ -1,4 +1,4 @@
-"""What a scheduler answers to an event: frozen, in the order in which to carry them out."""
+"""What a scheduler has an engine do: frozen, each carried out before the next is decided."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hived.cluster.decisions import Placement
+from hived.cluster.reasons import Reason
 
 
 class Kind(Enum):
@@ -25,8 +26,25 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserve:
+    """These GPUs are kept for ``job``, which starts once the victims are gone; a :class:`Stop` for each follows."""
+
+    job: int
+    placement: Placement
+    victims: tuple[str, ...]  #: names, in the order in which they started
+
+
+@dataclass(frozen=True, slots=True)
+class Unreserve:
+    """Nothing is reserved for ``job`` any more. It waits again once the engine says so."""
+
+    job: int
+    by: int | None = None  #: the job of a higher priority that took it; None: its nodes are not to be used any more
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
-    """Take all GPUs from opportunistic ``job`` for guaranteed ``by``."""
+    """Take all GPUs from ``job``, for ``by``."""
 
     job: int
     by: int
@@ -42,11 +60,26 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Opportunistic ``job`` is guaranteed from now on, on these GPUs in place of those that it has."""
+    """The turn of opportunistic ``job`` has come, on other GPUs: once it is gone from its own, it starts there."""
 
     job: int
-    placement: Placement
     keeps_work: bool
 
 
-Instruction = Start | Stop | Promote | Move
+@dataclass(frozen=True, slots=True)
+class Downgrade:
+    """Guaranteed ``job`` runs on as an opportunistic one, so that ``by`` can have its cells (lazy preemption)."""
+
+    job: int
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """``job`` was asked for, and waits: nothing is to be done but to know why."""
+
+    job: int
+    reasons: tuple[Reason, ...]  #: the decisive one first
+
+
+Instruction = Start | Reserve | Unreserve | Stop | Promote | Move | Downgrade | Hold

@@ -42,7 +42,10 @@ class Order(Protocol):
     """The queue of one tenant."""
 
     def order(self, job: JobView) -> tuple[int, ...]:
-        """Sort key of a job: the smallest is next, and nobody passes it for guaranteed GPUs. Must not change."""
+        """Sort key of a job: the smallest is next, and nobody passes it for guaranteed GPUs.
+
+        Whoever changes it for a job that waits or runs says so by ``Scheduler.rekey``.
+        """
 
 
 class Policy(Order, Protocol):

@@ -1,131 +1,193 @@
-"""The jobs of one tenant that are not guaranteed yet.
-
-*The line* holds all whose turn can come, those that run opportunistically too: who runs early keeps the place. *The
-backlog* holds those of them that run nowhere. *The outsized* are larger than the tenant's cluster: their turn never
-comes, they can only borrow, and they hold nobody back. All three are heaps in the policy's order, from which jobs that
-left are dropped when they come up, so that leaving costs next to nothing.
-"""
+"""Jobs as a scheduler knows them, and the queues in which they wait."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import merge
 
 from hived.cluster.decisions import Placement
 from hived.cluster.requests import OPPORTUNISTIC, Request
 
 from .policy import JobView
 
+#: a place in a queue: the higher priority, then what the policy says, then the number
+Key = tuple[int, ...]
+
 
 class Status(Enum):
-    """Where a job stands; every change of it is made in :mod:`hived.scheduling.scheduler`.
+    """What a job has; every change of it is made in :mod:`hived.scheduling.scheduler`."""
 
-    WAITING -> LENT (idle GPUs), GUARANTEED (its turn); LENT -> WAITING (preempted), GUARANTEED (its turn), DONE;
-    GUARANTEED -> DONE.
-    """
-
+    NOWHERE = "nowhere"  #: it holds nothing, and does not wait
     WAITING = "waiting"
-    LENT = "lent"
+    RESERVED = "reserved"  #: GPUs are kept for it until its victims are gone
+    LENT = "lent"  #: opportunistic GPUs
+    MOVING = "moving"  #: the same, which it is leaving for those of its turn
+    LEAVING = "leaving"  #: the same, and it has no turn any more
     GUARANTEED = "guaranteed"
-    DONE = "done"
+
+
+_HOLDS = (Status.GUARANTEED, Status.LENT, Status.MOVING, Status.LEAVING)
 
 
 class Entry:
-    """A submitted job. Entries compare by their place in the order; their number settles ties."""
+    """A job. What is asked for decides where it waits.
 
-    __slots__ = ("_loan", "held", "key", "number", "outsized", "own", "placement", "queued", "status", "tenant", "view")
+    *guaranteed*: for its turn. *opportunistic*: for idle GPUs. *early*: for both; it may start on idle GPUs before its
+    turn, and keeps its place in line while it runs there.
+    """
+
+    __slots__ = (
+        "_loan", "backlog", "early", "excluded", "key", "kind", "line", "may_preempt", "name", "near", "number",
+        "placement", "queued", "request", "shape", "status", "vc", "view",
+    )  # fmt: skip
 
     def __init__(
-        self, number: int, tenant: int, key: tuple[int, ...], view: JobView, own: Request, outsized: bool
+        self, number: int, request: Request, view: JobView, early: bool = False, shape: Hashable | None = None
     ) -> None:
-        """``own``: what is asked for at its turn."""
+        """``request``: what is asked for at its turn; ``shape``: equal for jobs whose requests differ by name alone."""
         self.number = number
-        self.tenant = tenant
-        #: its place in the order
-        self.key = (*key, number)
+        self.name = request.group
+        self.vc = request.vc
+        self.request = request
         #: as the policy sees it
         self.view = view
-        self.own = own
-        self._loan: Request | None = None
-        #: larger than its tenant's cluster
-        self.outsized = outsized
-        self.status = Status.WAITING
-        #: where it runs, or ran last
-        self.placement: Placement | None = None
-        #: GPUs that it has, or had last
-        self.held = 0
-        #: whether a backlog has it (perhaps only until it comes up)
+        #: whether it may start on idle GPUs before its turn
+        self.early = early and request.priority >= 0
+        self.shape: Hashable = replace(request, group="any") if shape is None else shape
+        #: nodes that it cannot go to
+        self.excluded: frozenset[str] = frozenset()
+        #: equal for those that get the same answers: shape and excluded nodes
+        self.kind: Hashable = self.shape
+        #: whether others may be preempted for it; it waits where that is what it takes
+        self.may_preempt = True
+        #: its place in the order; () before it has waited
+        self.key: Key = ()
+        self.status = Status.NOWHERE
+        #: where it waits for its turn, None if that can never come; and where for a loan, the same
+        self.line: Queue | None = None
+        self.backlog: Queue | None = None
+        #: whether its backlog has it
         self.queued = False
+        #: where it runs, or what is reserved for it
+        self.placement: Placement | None = None
+        #: where it ran until its turn came: it stays as close to that as it can
+        self.near: Placement | None = None
+        self._loan: Request | None = None
 
     @property
     def loan(self) -> Request:
         """What is asked for before its turn."""
         if self._loan is None:
-            own = self.own
-            self._loan = Request(own.group, own.vc, OPPORTUNISTIC, own.members, whole_nodes=True)
+            self._loan = loan_of(self.request)
         return self._loan
 
-    def __lt__(self, other: Entry) -> bool:
-        return self.key < other.key
+    @property
+    def holds(self) -> bool:
+        """Whether GPUs are its own."""
+        return self.status in _HOLDS
 
-    def __hash__(self) -> int:
-        return self.number
-
-
-#: An entry in a heap: keys are unique, so entries themselves are never compared (tuples compare faster).
-Queued = tuple[tuple[int, ...], Entry]
+    def __repr__(self) -> str:
+        return f"Entry({self.name!r}, {self.status.value})"
 
 
-class Backlog:
-    """Jobs that run nowhere, in order, the first at hand."""
+def loan_of(request: Request) -> Request:
+    """What a job that may start early asks for before its turn: the same GPUs, wherever they are idle."""
+    return Request(
+        request.group,
+        request.vc,
+        OPPORTUNISTIC,
+        request.members,
+        request.leaf_cell_type,
+        within=request.within,
+        soft_affinity=request.soft_affinity,
+        whole_nodes=request.whole_nodes,
+    )
 
-    __slots__ = ("_heap", "first")
+
+class Queue:
+    """Entries by key. Nobody passes the first one, but those turned down for what holds nobody back are *passed by*.
+
+    O(log entries) to find a place, and a shift of what is behind it in memory.
+    """
+
+    __slots__ = ("_aside", "_entries", "first")
 
     def __init__(self) -> None:
-        self._heap: list[Queued] = []
-        #: who waits longest by the policy's order; None when nobody does
+        self._entries: list[tuple[Key, Entry]] = []
+        #: who was passed by
+        self._aside: list[tuple[Key, Entry]] = []
+        #: who is next
         self.first: Entry | None = None
 
-    def __contains__(self, entry: object) -> bool:
-        return any(entry is queued for _, queued in self._heap)
-
     def add(self, entry: Entry) -> None:
-        """``entry`` waits now. O(log jobs)."""
-        if not entry.queued:
-            entry.queued = True
-            heappush(self._heap, (entry.key, entry))
-        if self.first is None or entry < self.first:
-            self.first = entry
+        """``entry`` waits here."""
+        entries = self._entries
+        item = (entry.key, entry)
+        if not entries or entries[-1] < item:
+            entries.append(item)
+        else:
+            insort(entries, item)
+        self.first = entries[0][1]
 
-    def drop_first(self) -> None:
-        """The first does not wait any more: its status says so already. O(log jobs) amortized."""
-        heap = self._heap
-        while heap and heap[0][1].status is not Status.WAITING:
-            heappop(heap)[1].queued = False
-        self.first = heap[0][1] if heap else None
+    def remove(self, entry: Entry) -> None:
+        """``entry`` waits here no more."""
+        if self.first is not entry:
+            for entries in (self._entries, self._aside):
+                rank = bisect_left(entries, (entry.key,))
+                if rank < len(entries) and entries[rank][1] is entry:
+                    del entries[rank]
+                    return
+            return
+        del self._entries[0]
+        self.first = self._entries[0][1] if self._entries else None
+
+    def pass_by(self) -> None:
+        """The first holds nobody back."""
+        insort(self._aside, self._entries.pop(0))
+        self.first = self._entries[0][1] if self._entries else None
+
+    def restore(self) -> None:
+        """Who was passed by is looked at again."""
+        if self._aside:
+            self._entries = list(merge(self._entries, self._aside))
+            self._aside = []
+            self.first = self._entries[0][1]
+
+    @property
+    def passes(self) -> bool:
+        """Whether somebody was passed by."""
+        return bool(self._aside)
+
+    def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
+        """How many of those who may hold others back are before ``key``, and the first ``most`` of them."""
+        rank = bisect_left(self._entries, (key,))
+        return rank, [entry for _, entry in self._entries[: min(rank, most)]]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for _, entry in merge(self._entries, self._aside))
+
+    def __contains__(self, entry: object) -> bool:
+        return any(entry is other for other in self)
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._aside)
 
 
-class TenantQueue:
-    """One tenant's line, backlog and outsized jobs."""
+class VcQueues:
+    """Where the jobs of one virtual cluster wait.
 
-    __slots__ = ("backlog", "line", "outsized")
+    *The line* holds who has a turn to come: who runs early keeps the place. *The backlog* holds who runs nowhere and
+    would borrow. Requests that the VC (or the cluster) is too small for have no turn: the *outsized* can only borrow,
+    and hold back nobody else, the *misfits* cannot even do that.
+    """
+
+    __slots__ = ("backlog", "line", "misfits", "outsized")
 
     def __init__(self) -> None:
-        #: who has yet to become guaranteed; a heap
-        self.line: list[Queued] = []
-        self.backlog = Backlog()
-        self.outsized = Backlog()
-
-    def head(self) -> Entry | None:
-        """Whose turn it is. O(1), or O(log jobs) after jobs have left."""
-        line = self.line
-        while line:
-            entry = line[0][1]
-            if entry.status is Status.WAITING or entry.status is Status.LENT:
-                return entry
-            heappop(line)
-        return None
-
-    def backlog_of(self, entry: Entry) -> Backlog:
-        """Where ``entry`` waits when it runs nowhere."""
-        return self.outsized if entry.outsized else self.backlog
+        self.line = Queue()
+        self.backlog = Queue()
+        self.outsized = Queue()
+        self.misfits = Queue()

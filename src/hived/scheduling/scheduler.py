@@ -1,319 +1,650 @@
-"""The queues of all tenants over a shared cluster: events in, decisions out.
+"""Who is next: the queues of all virtual clusters over a cluster. Events in, instructions out.
 
-This is what the simulator drives, and what a live engine will. It has no clock; time only orders submissions. After
-every event the same two steps run to their end (as far as the event can have changed anything):
+The simulator and both engines drive this object. An engine tells what has happened (:meth:`Scheduler.wait`,
+:meth:`~Scheduler.free`, ...), then has it :meth:`~Scheduler.dispatch`; each instruction is given to the engine before
+the next is decided. Whoever has to stop still has its GPUs until the engine says :meth:`~Scheduler.free`: a simulator
+says so within the instruction, engines when the processes are gone. There is no clock; time only orders submissions.
 
-1. *Turns.* While the first in a tenant's line gets guaranteed GPUs, it leaves the line. A job that already runs
-   opportunistically stays where it is if the cluster can bind its GPUs, else it moves: whoever started early does not
-   pay for it.
-2. *Loans.* While the first of a tenant's jobs that run nowhere fits on idle GPUs, it starts there, opportunistically.
-   The tenant with the smallest share goes first (GPUs it has on loan over GPUs it reserved: weighted max-min
-   fairness).
+1. *Reservations.* Who waits for victims is asked for again: it may start by now, there or elsewhere.
+2. *Turns.* While the first in a VC's line gets GPUs of its VC, it leaves the line. A job that already runs
+   opportunistically stays where it is if the cluster can bind its GPUs there (it is promoted), else it moves.
+3. *Loans.* While the first of some VC's jobs that run nowhere gets idle GPUs, it starts there, opportunistically. The
+   VC with the smallest share goes first (GPUs that it has on loan over GPUs that it reserved: weighted max-min).
 
-Within a tenant nobody passes anybody, on whichever kind of GPUs: the policy's order holds for loans as it does for
-turns. So what differs between the sharing schemes is the sharing, and never the order. The one exception are jobs
-larger than their tenant's cluster. Their turn never comes; they borrow when they fit, and hold nobody back.
+Within a VC nobody passes anybody, on whichever kind of GPUs: the policy's order holds for loans as it does for turns.
+The exceptions are jobs that may wait for ever, since they are larger than their VC, or wait for bad hardware, or for
+nodes that they may not use: these hold nobody back. Only VCs for which an event can have changed something are looked
+at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from heapq import heappop, heappush, merge
+from itertools import islice, zip_longest
+from math import inf
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Preempt
-from hived.cluster.requests import Member, Request
+from hived.cluster.decisions import Bind, Decision, Preempt, Wait
+from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSuggested, Reason, WaitingForPreemption
+from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
-from hived.errors import InvariantError, ensure
+from hived.cluster.states import GroupState
+from hived.errors import InvariantError, RequestError, ensure
+from hived.spec.compiled import ClusterSpec
 
-from .instructions import Instruction, Kind, Move, Promote, Start, Stop
-from .policy import Displaced, JobView, Policy, Reaction
-from .queue import Entry, Status, TenantQueue
+from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
+from .policy import Displaced, Policy, Reaction
+from .queue import Entry, Key, Queue, Status, VcQueues
+
+#: what a job waits for without holding back who is behind it: it may never come
+_HOLDS_NOBODY_BACK = (Misconfigured, NeverFits, BadHardware, NotSuggested)
+#: requests of which it is remembered whether they can ever be had
+_REMEMBERED = 10_000
 
 
 class Scheduler:
-    """One policy over one cluster. Jobs are numbered by the caller; a number is used once.
+    """One policy over one cluster. Jobs are numbered by the engine; a number is used once.
 
-    An event costs O(log jobs) for the queues plus what the cluster charges, and O(tenants) when GPUs may be lent.
+    An event costs O(log jobs) for the queues plus what the cluster charges, and O(VCs) when GPUs may be lent.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, opportunistic: bool = True) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, carry_out: Callable[[Instruction], None], explains: bool = True
+    ) -> None:
+        """``explains``: whether it matters why a job waits. Without that :class:`~.instructions.Hold` is not given."""
         self.cluster = cluster
         self.policy = policy
-        self._lends = opportunistic and cluster.sharing is not Sharing.PRIVATE
-        #: names of the tenants; everywhere else a tenant is its number here
-        self.tenants = tuple(vc.name for vc in cluster.spec.virtual_clusters)
-        tenants = range(len(self.tenants))
-        self.queues = [TenantQueue() for _ in tenants]
-        # GPUs that each reserved, those of pinned cells left out
-        self._weights = [
-            sum(cells.number * cluster.spec.chain(cells.chain).levels[cells.level - 1].gpus for cells in vc.cells)
-            for vc in cluster.spec.virtual_clusters
-        ]
-        # GPUs that each has on loan
-        self._lent = [0 for _ in tenants]
-        #: every job that is not done
+        self._carry_out = carry_out
+        self._explains = explains
+        self._quota = cluster.sharing is Sharing.QUOTA
+        #: every job that waits or holds something
         self.jobs: dict[int, Entry] = {}
-        self._borrowers: dict[str, Entry] = {}
-        # tenants whose head may wait for nothing but GPUs of others
-        self._between: set[int] = set()
-        # per size: the jobs that are first in a backlog
-        self._firsts: dict[int, dict[Entry, None]] = {}
-        # per tenant (-1: on loan) and number of GPUs: whether a job could not start in an empty cluster
-        self._never: dict[tuple[int, int], bool] = {}
+        self._by_name: dict[str, Entry] = {}
+        self.queues: dict[str, VcQueues] = {}
+        #: who waits for victims to go, in the order in which they reserved
+        self.reserved: dict[int, Entry] = {}
+        self._weights = _weights(cluster.spec)
+        self._now = 0.0
+        # what has changed since the last dispatch: who waits anew; whose lines; whether GPUs may have fallen idle
+        self._new: dict[int, Entry] = {}
+        self._dirty: dict[str, None] = {}
+        self._idle = False
+        # VCs whose first in line may wait for nothing but GPUs of others (under a quota), all to be asked when some end
+        self._between: set[str] = set()
+        # the first of each backlog, by what is asked for
+        self._fronts: dict[Hashable, dict[Entry, None]] = {}
+        # per VC, shape, and whether it may start early: where such jobs wait for their turn, and for a loan
+        self._found: dict[tuple[str, Hashable, bool], tuple[Queue | None, Queue | None]] = {}
+        # why others wait that ask for the same, as of a version of the cluster
+        self._known: dict[tuple[Hashable, ...], tuple[Reason, ...]] = {}
+        self._known_version = -1
 
-    def submit(self, number: int, tenant: int, job: JobView) -> list[Instruction]:
-        """A job arrives."""
-        if number in self.jobs:
-            raise InvariantError(f"job number {number} is used twice")
-        members = (Member(1, job.gpus),)
-        own = Request(job.job, self.tenants[tenant], 0, members, whole_nodes=True)
-        outsized = self._never_fits(tenant, own)
-        entry = Entry(number, tenant, self.policy.order(job), job, own, outsized)
-        self.jobs[number] = entry
-        queue = self.queues[tenant]
-        decisions: list[Instruction] = []
-        if not outsized:
-            head = queue.head()
-            its_turn = head is None or entry < head
-            if not (its_turn and self._take_turn(entry, decisions)):
-                heappush(queue.line, (entry.key, entry))
-        if self._lends:
-            if entry.status is Status.GUARANTEED:
-                if len(decisions) > 1:  # somebody was preempted, and left more GPUs than were needed
-                    self._lend(decisions)
-            elif not self._never_fits(-1, entry.loan):
-                first = queue.backlog_of(entry).first
-                if (first is not None and first < entry) or not self._try_to_lend(entry, decisions):
-                    self._wait(entry)
-        return decisions
+    # -- events -------------------------------------------------------------------------------------------------------
 
-    def _never_fits(self, tenant: int, request: Request) -> bool:
-        key = tenant, request.members[0].leaf_cells
-        known = self._never.get(key)
-        if known is None:
-            known = self._never[key] = self.cluster.never_fits(request)
-        return known
+    def wait(self, entry: Entry) -> None:
+        """A job has come, or waits again. Its place in the order is the one that it had."""
+        if self.jobs.get(entry.number, entry) is not entry or entry.status is not Status.NOWHERE:
+            raise InvariantError(f"job number {entry.number} is used twice")
+        if not entry.key:
+            entry.key = self._key(entry)
+        entry.status = Status.WAITING
+        self.jobs[entry.number] = self._by_name[entry.name] = entry
+        self._join(entry)
 
-    def finish(self, numbers: Sequence[int]) -> list[Instruction]:
-        """Running jobs have ended, all at one instant: they give their GPUs back before anybody gets any."""
-        decisions: list[Instruction] = []
-        queues: dict[int, TenantQueue] = {}  # of the tenants whose next turn may have come
-        freed = False
-        ended = [self.jobs[number] for number in numbers]
-        for entry in ended:
-            if entry.status is Status.WAITING:
-                raise InvariantError(f"job {entry.number} ends, and does not run")
-        for entry in ended:
-            del self.jobs[entry.number]
-            was = entry.status
-            entry.status = Status.DONE
-            self.cluster.release(entry.view.job)
-            queue = self.queues[entry.tenant]
-            if was is Status.GUARANTEED:
-                freed = True
-                if queue.line:
-                    queues[entry.tenant] = queue
-            else:
-                self._loan_ends(entry)
-                if queue.line and queue.line[0][1] is entry:  # it was its turn: now it is somebody else's
-                    queues[entry.tenant] = queue
-        if freed and self.cluster.sharing is Sharing.QUOTA:
-            self._take_turns_of_all(self._between.union(queues), decisions)
+    def withdraw(self, entry: Entry) -> None:
+        """A job that holds nothing waits no more; the core forgets it."""
+        if self.jobs.pop(entry.number, None) is None:
+            return
+        del self._by_name[entry.name]
+        self._leave(entry)
+        self.reserved.pop(entry.number, None)
+        entry.status, entry.placement = Status.NOWHERE, None
+        self._touch(entry.vc)
+        if self._explains:
+            try:
+                self.cluster.group(entry.name)
+            except RequestError:
+                return  # the core was never asked for it
+            self.cluster.cancel(entry.name)
+
+    def free(self, entry: Entry, waits: bool = False) -> None:
+        """A job holds nothing any more: it has ended, or was stopped. ``waits``: it takes its place in line again."""
+        was = entry.status
+        if not entry.holds:
+            raise InvariantError(f"job {entry.number} ends, and does not run")
+        self.cluster.release(entry.name)
+        self._idle = True
+        was_first = entry.line is not None and entry.line.first is entry and not waits
+        if was is Status.GUARANTEED or self._explains or was_first:
+            self._dirty[entry.vc] = None
+        if self._between and was is Status.GUARANTEED:
+            self._dirty.update(dict.fromkeys(self._between))
+        if (
+            waits and entry.early and entry.line is not None and was in (Status.LENT, Status.MOVING)
+        ):  # it has kept its place
+            entry.status = Status.WAITING
+            self._queue(entry)
+            return
+        self._leave(entry)
+        entry.status = Status.NOWHERE
+        if waits:
+            self.wait(entry)
         else:
-            for queue in queues.values():
-                self._take_turns(queue, decisions)
-        if self._firsts:
-            self._lend(decisions)
-        return decisions
+            del self.jobs[entry.number], self._by_name[entry.name]
 
-    def _take_turns(self, queue: TenantQueue, decisions: list[Instruction]) -> None:
-        """Step 1, for one tenant."""
-        head = queue.head()
-        while head is not None and self._take_turn(head, decisions):
-            head = queue.head()
+    def leaving(self, entry: Entry) -> None:
+        """A job that runs is going, and not to make room: its turn is somebody else's, though it still has its GPUs."""
+        if entry.status in (Status.LENT, Status.MOVING):
+            self._leave(entry)
+            entry.status, entry.near = Status.LEAVING, None
+            self._dirty[entry.vc] = None
 
-    def _take_turns_of_all(self, tenants: Iterable[int], decisions: list[Instruction]) -> None:
-        """Step 1, where one tenant's guaranteed GPUs may be another's: the first in the order goes first.
+    def runs(self, entry: Entry, guaranteed: bool) -> None:
+        """The core has taken a job over that runs already."""
+        entry.key = entry.key or self._key(entry)
+        self.jobs[entry.number] = self._by_name[entry.name] = entry
+        self.became(entry, guaranteed)
 
-        ``tenants``: all of whose heads the turn may have come. O(tenants given * log tenants).
+    def became(self, entry: Entry, guaranteed: bool) -> None:
+        """The core has made a job that runs guaranteed or opportunistic, without having been asked for that here.
+
+        One that may start early has its place in line while it is opportunistic.
         """
-        heads: list[tuple[tuple[int, ...], Entry]] = []
+        self._leave(entry)
+        if guaranteed or entry.status is not Status.LEAVING:
+            entry.status = Status.GUARANTEED if guaranteed else Status.LENT
+        entry.placement = self.cluster.group(entry.name).placement
+        self._find_queues(entry)
+        if entry.status is Status.LENT and entry.early and entry.line is not None:
+            entry.line.add(entry)
+            self._new[entry.number] = entry
 
-        def next_of(tenant: int) -> None:
-            head = self.queues[tenant].head()
-            if head is not None:
-                heappush(heads, (head.key, head))
+    def exclude(self, entry: Entry, nodes: frozenset[str]) -> None:
+        """A job cannot go to these nodes."""
+        waits = entry.status is Status.WAITING
+        if waits:
+            self._leave(entry)
+        entry.excluded = nodes
+        entry.kind = (entry.shape, nodes) if nodes else entry.shape
+        if waits:
+            self._join(entry)
+            self._touch(entry.vc)
+
+    def rekey(self, entry: Entry) -> None:
+        """The policy gives a job that waits or runs another place in the order."""
+        stood = entry.line is not None and entry in entry.line
+        self._leave(entry)
+        entry.key = self._key(entry)
+        if entry.status is Status.WAITING:
+            self._join(entry)
+        elif stood and entry.line is not None:
+            entry.line.add(entry)
+        self._touch(entry.vc)
+
+    def touch(self, vc: str) -> None:
+        """Something has changed for the jobs of a VC."""
+        self._touch(vc)
+
+    def hardware_changed(self) -> list[Entry]:
+        """Hardware may be different. Those whose reservation the core has ended for that: they wait no more."""
+        self._dirty.update(dict.fromkeys(self.queues))
+        self._idle = True
+        lost = [e for e in self.reserved.values() if self.cluster.group(e.name).state is GroupState.PENDING]
+        for entry in lost:
+            self._unreserved(entry)
+        return lost
+
+    def reconfigured(self) -> list[Entry]:
+        """There is another spec; answers as :meth:`hardware_changed`. O(jobs that wait)."""
+        self._weights = _weights(self.cluster.spec)
+        self._found.clear()
+        self._known.clear()
+        for entry in self.jobs.values():
+            if entry.status is Status.WAITING:
+                self._leave(entry)
+                self._join(entry)
+            elif entry.holds:
+                self.became(entry, self.cluster.group(entry.name).guaranteed)
+        return self.hardware_changed()
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def dispatch(self, now: float = 0.0) -> None:
+        """Let start who can. ``now``: seconds by the engine's clock, as the core keeps them."""
+        self._now = now
+        while True:
+            version = self.cluster.version if self.reserved else -1
+            for entry in list(self.reserved.values()):
+                if entry.status is Status.RESERVED and self._stands_otherwise(entry):
+                    self._ask(entry)
+            while self._dirty or self._new:
+                self._take_turns()
+            if self._idle:
+                self._lend()
+            settled = not self.reserved or version == self.cluster.version
+            if settled and not (self._dirty or self._new or self._idle):
+                return
+
+    def _stands_otherwise(self, entry: Entry) -> bool:
+        """Whether a job that has reserved can start by now, there or elsewhere, or has to go from there."""
+        decision = self.cluster.plan(entry.request, excluded_nodes=entry.excluded).decision
+        return not isinstance(decision, Preempt) or decision.placement != entry.placement
+
+    def _take_turns(self) -> None:
+        """Step 2 for VCs where something has changed, and for jobs that wait anew; those borrow too if they can."""
+        new, self._new = self._new, {}
+        if self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            if self._quota:
+                self._take_turns_of_all(dirty)
             else:
-                self._between.discard(tenant)
+                for vc in dirty:
+                    line = self.queues[vc].line
+                    line.restore()
+                    while line.first is not None and self._next_turn(line, line.first):
+                        pass
+        for entry in new.values():
+            own, backlog = entry.line, entry.backlog
+            while own is not None and own.first is not None and own.first.number in new:
+                if not self._next_turn(own, own.first):
+                    break
+            if entry.status is not Status.WAITING:
+                continue
+            if backlog is None:
+                if own is None and self._explains:
+                    self._ask(entry)
+                continue
+            self._queue(entry)
+            if entry.request.opportunistic:
+                self._idle = True  # who has on loan more than comes to it may have to give it up for this one
+            while not self._idle and backlog.first is not None and backlog.first.number in new:
+                if not self._next_loan(backlog, backlog.first):
+                    break
 
-        for tenant in tenants:
-            next_of(tenant)
+    def _take_turns_of_all(self, vcs: dict[str, None]) -> None:
+        """Step 2, where guaranteed GPUs of one VC may be another's: the first in the order goes first.
+
+        O(VCs given * log VCs).
+        """
+        heads: list[tuple[Key, Queue]] = []
+        for vc in vcs:
+            line = self.queues[vc].line
+            line.restore()
+            if line.first is not None:
+                heappush(heads, (line.first.key, line))
+            else:
+                self._between.discard(vc)
         while heads:
-            _, head = heappop(heads)
-            if self._take_turn(head, decisions):
-                next_of(head.tenant)
+            _, line = heappop(heads)
+            first = line.first
+            if first is not None and self._next_turn(line, first) and line.first is not None:
+                heappush(heads, (line.first.key, line))
 
-    def _take_turn(self, entry: Entry, decisions: list[Instruction]) -> bool:
-        """Whether it is guaranteed now; else it is its tenant's head."""
+    def _next_turn(self, line: Queue, entry: Entry) -> bool:
+        """Ask for the first in a line; whether it is somebody else's turn now."""
+        started = self._take_turn(entry)
+        if started is None:
+            line.pass_by()
+            return True
+        return started
+
+    def _take_turn(self, entry: Entry) -> bool | None:
+        """Whether it has left its line; None: it waits, and holds nobody back."""
         if entry.status is Status.LENT:
-            promoted = self.cluster.promote(entry.own)
+            promoted = self.cluster.promote(entry.request)
             if promoted:
-                self._loan_ends(entry)
+                self._leave(entry)
                 entry.status = Status.GUARANTEED
-                decisions.append(Promote(entry.number))
+                self._carry_out(Promote(entry.number))
                 return True
             if promoted is None:
-                return self._waits(entry)
-            self.cluster.release(entry.view.job)
-            self._loan_ends(entry)
-            decision = self.cluster.place(entry.own, near=entry.placement)
-            if decision is None:
-                raise InvariantError(f"job {entry.number}: its VC had room, and has none")
-        else:
-            decision = self.cluster.place(entry.own)
-            if decision is None:
-                return self._waits(entry)
-        self._carry_out(decision, entry, decisions)
-        was, entry.status = entry.status, Status.GUARANTEED
-        if was is Status.WAITING:
-            if entry.queued:
-                self._stopped_waiting(entry)
-            decisions.append(Start(entry.number, Kind.GUARANTEED, decision.placement))
-        else:
-            decisions.append(Move(entry.number, decision.placement, self._keeps_work(entry, entry)))
-        return True
+                return self._waits_on_loan(entry)
+            if self._explains and self.cluster.group(entry.name).preempted_by:
+                return False  # it goes already, and asks again once it is gone
+            entry.near = entry.placement
+            entry.status = Status.MOVING
+            self._carry_out(Move(entry.number, self._keeps_work(entry, entry)))
+        if entry.status is Status.MOVING:  # it is not gone yet
+            return False
+        return self._ask(entry)
+
+    def _waits_on_loan(self, entry: Entry) -> bool | None:
+        """Its VC has no room for a job that runs on loan: as :meth:`_take_turn`."""
+        if not self._explains:
+            return self._waits(entry)
+        key = "turn", entry.kind
+        reasons = self._why(key)
+        if reasons is None:
+            like_it = replace(entry.request, group=f"{entry.name} (its turn)")
+            reasons = self._known[key] = self.cluster.plan(like_it, excluded_nodes=entry.excluded).reasons
+        return None if reasons and isinstance(reasons[0], _HOLDS_NOBODY_BACK) else False
 
     def _waits(self, entry: Entry) -> bool:
-        if self.cluster.within_quota(entry.own):
-            self._between.add(entry.tenant)
-        else:
-            self._between.discard(entry.tenant)
+        if self._quota:
+            if self.cluster.within_quota(entry.request):
+                self._between.add(entry.vc)
+            else:
+                self._between.discard(entry.vc)
         return False
 
-    def _carry_out(self, decision: Bind | Preempt, entry: Entry, decisions: list[Instruction]) -> None:
-        """Start a job in the core; who is in its way loses its GPUs first."""
-        self.cluster.commit(decision)
-        entry.placement = decision.placement
-        entry.held = sum([len(pod.leaf_cells) for pod in decision.placement.pods])
+    def _why(self, key: tuple[Hashable, ...]) -> tuple[Reason, ...] | None:
+        """Why the cluster as it is turned down one who asked for the same."""
+        if self._known_version != self.cluster.version:
+            self._known.clear()
+            self._known_version = self.cluster.version
+        return self._known.get(key)
+
+    def _ask(self, entry: Entry) -> bool | None:
+        """Ask the core for what a job asks for, and carry the answer out: as :meth:`_take_turn`."""
+        request, excluded = entry.request, entry.excluded
+        if entry.status is not Status.RESERVED and (not self._explains or entry.near is not None):
+            placed = self.cluster.place(request, self._now, entry.near, excluded_nodes=excluded)
+            if placed is not None:
+                return self._carry(entry, placed)
+            if not self._explains:
+                return self._waits(entry)
+        key = (entry.kind,)
+        reasons = self._why(key) if entry.status is Status.WAITING else None
+        if reasons is None:
+            try:
+                decision: Decision = self.cluster.schedule(request, now=self._now, excluded_nodes=excluded)
+            except RequestError as error:
+                reasons = (Misconfigured(error.field, error.message),)
+            else:
+                if not isinstance(decision, Wait):
+                    return self._carry(entry, decision)
+                reasons = self._known[key] = decision.reasons
+        self._carry_out(Hold(entry.number, reasons))
+        if entry.status is Status.RESERVED:  # the nodes of its reservation are not to be used any more
+            self._unreserved(entry)
+            self._carry_out(Unreserve(entry.number))
+        return None if isinstance(reasons[0], _HOLDS_NOBODY_BACK) else False
+
+    def _carry(self, entry: Entry, decision: Bind | Preempt) -> bool:
+        """Carry out what the core has answered for a job; whether it has left its queues."""
+        had = entry.placement if entry.status is Status.RESERVED else None
         if isinstance(decision, Preempt):
-            for name in decision.victims:
-                victim = self._borrowers[name]
-                self.cluster.release(name)
-                self._loan_ends(victim)
-                victim.status = Status.WAITING
-                self._wait(victim)
-                decisions.append(Stop(victim.number, entry.number, self._keeps_work(victim, entry)))
-            self.cluster.commit(self.cluster.schedule(entry.own))
+            if decision.placement == had:
+                return True  # as before: some victims are not gone yet
+            if not entry.may_preempt:
+                self._carry_out(Hold(entry.number, (WaitingForPreemption(decision.victims),)))
+                return False
+        self.cluster.commit(decision)
+        if had is None:
+            self._leave(entry)
+        elif decision.placement != had:
+            self._touch(entry.vc)
+        for name in decision.overtaken:
+            other = self._by_name[name]
+            self._unreserved(other)
+            self._carry_out(Unreserve(other.number, entry.number))
+        for name in decision.downgraded:
+            other = self._by_name[name]
+            self.became(other, False)
+            self._carry_out(Downgrade(other.number, entry.number))
+        entry.placement, entry.near = decision.placement, None
+        if isinstance(decision, Preempt):
+            return self._reserve(entry, decision)
+        self.reserved.pop(entry.number, None)
+        guaranteed = not entry.request.opportunistic
+        entry.status = Status.GUARANTEED if guaranteed else Status.LENT
+        kind = Kind.GUARANTEED if guaranteed else Kind.OPPORTUNISTIC
+        self._carry_out(Start(entry.number, kind, decision.placement))
+        return True
+
+    def _reserve(self, entry: Entry, decision: Preempt) -> bool:
+        entry.status = Status.RESERVED
+        self.reserved[entry.number] = entry
+        self._carry_out(Reserve(entry.number, decision.placement, decision.victims))
+        victims = [self._by_name[name] for name in decision.victims]
+        for victim in victims:
+            self._carry_out(Stop(victim.number, entry.number, self._keeps_work(victim, entry)))
+        if not any(victim.holds for victim in victims):  # they are gone at once
+            self._ask(entry)
+        return True
+
+    def _unreserved(self, entry: Entry) -> None:
+        """What was reserved for a job is free."""
+        del self.reserved[entry.number]
+        entry.status, entry.placement = Status.NOWHERE, None
+        self._touch(entry.vc)
 
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:
         return self.policy.react(Displaced(victim.view, by.view)) is Reaction.SUSPEND
 
-    def _loan_ends(self, entry: Entry) -> None:
-        del self._borrowers[entry.view.job]
-        self._lent[entry.tenant] -= entry.held
+    # -- loans --------------------------------------------------------------------------------------------------------
 
-    def _lend(self, decisions: list[Instruction]) -> None:
-        """Step 2. Before it, nobody who waited fitted; so it is called only when GPUs have fallen idle."""
-        unsuited: set[int] = set()  # sizes that do not fit; idle GPUs only become fewer here
+    def _lend(self) -> None:
+        """Step 3, once GPUs may have fallen idle."""
+        self._idle = False
+        if self._explains:
+            for queues in self.queues.values():
+                for backlog in (queues.backlog, queues.outsized):
+                    if backlog.passes:
+                        before = backlog.first
+                        backlog.restore()
+                        self._front_changed(before, backlog.first)
+        if not self._fronts:
+            return
+        lacking: set[Hashable] = set()  # idle GPUs only become fewer here
+        lent, weights = self.cluster.lent, self._weights
         while True:
             best: Entry | None = None
             best_share = 0.0
-            for gpus, borrowers in self._firsts.items():
-                if gpus in unsuited:
+            for kind, entries in self._fronts.items():
+                if kind in lacking:
                     continue
-                if not self.cluster.can_lend(next(iter(borrowers)).loan):
-                    unsuited.add(gpus)
+                one = next(iter(entries))
+                if not self._explains and not self.cluster.can_lend(one.loan):
+                    lacking.add(kind)
                     continue
-                for entry in borrowers:
-                    share = self._share(entry.tenant)
-                    if best is None or (share, entry) < (best_share, best):
+                for entry in entries:
+                    weight = weights.get(entry.vc)
+                    share = lent(entry.vc) / weight if weight else inf
+                    if best is None or (share, entry.key) < (best_share, best.key):
                         best, best_share = entry, share
             if best is None:
                 return
-            if not self._try_to_lend(best, decisions):
-                raise InvariantError(f"job {best.number} fits on idle GPUs, and could not start there")
-            self._stopped_waiting(best)
+            assert best.backlog is not None
+            if not self._next_loan(best.backlog, best):
+                lacking.add(best.kind)
 
-    def _wait(self, entry: Entry) -> None:
+    def _next_loan(self, backlog: Queue, entry: Entry) -> bool:
+        """Ask for the first in a backlog; whether it is somebody else's turn now."""
+        started = self._borrow(entry) if entry.early else self._ask(entry)
+        if started is None:
+            backlog.pass_by()
+            self._front_changed(entry, backlog.first)
+            return True
+        return started
+
+    def _borrow(self, entry: Entry) -> bool | None:
+        """Start a job on idle GPUs before its turn; None: it waits for them, and holds nobody back."""
+        key = "loan", entry.kind
+        reasons = self._why(key) if self._explains else None
+        decision = None
+        if reasons is None:
+            decision = self.cluster.place(entry.loan, self._now, idle=True, excluded_nodes=entry.excluded)
+        if decision is not None:
+            self.cluster.commit(decision)
+            self._unqueue(entry)
+            entry.status, entry.placement = Status.LENT, decision.placement
+            self._carry_out(Start(entry.number, Kind.OPPORTUNISTIC, decision.placement))
+            return True
+        if not self._explains:
+            return False
+        if reasons is None:
+            reasons = self._known[key] = self.cluster.plan(entry.loan, excluded_nodes=entry.excluded).reasons
+        return None if reasons and isinstance(reasons[0], _HOLDS_NOBODY_BACK) else False
+
+    # -- the queues ---------------------------------------------------------------------------------------------------
+
+    def _key(self, entry: Entry) -> Key:
+        return (-entry.request.priority, *self.policy.order(entry.view), entry.number)
+
+    def _find_queues(self, entry: Entry) -> None:
+        """Where a job waits for its turn, and for a loan, if these can ever come. O(1) for a shape seen before."""
+        key = entry.vc, entry.shape, entry.early
+        found = self._found.get(key)
+        if found is None:
+            if len(self._found) >= _REMEMBERED:
+                self._found.clear()
+            queues = self.queues.setdefault(entry.vc, VcQueues())
+            opportunistic = entry.request.opportunistic
+            line = queues.line if not opportunistic and self._can_fit(entry.request) else None
+            backlog = None
+            if (opportunistic or entry.early) and self._can_fit(entry.loan):
+                backlog = queues.backlog if opportunistic or line is not None else queues.outsized
+            found = self._found[key] = line, backlog
+        entry.line, entry.backlog = found
+
+    def _can_fit(self, request: Request) -> bool:
+        try:
+            return not self.cluster.never_fits(request)
+        except RequestError:
+            return False
+
+    def _join(self, entry: Entry) -> None:
+        """A job that waits takes its places: in the backlog only once it has not had its turn at once."""
+        self._find_queues(entry)
+        if entry.line is not None:
+            entry.line.add(entry)
+        elif entry.backlog is not None:
+            self._queue(entry)
+        else:
+            self.queues[entry.vc].misfits.add(entry)
+        self._new[entry.number] = entry
+
+    def _leave(self, entry: Entry) -> None:
+        """A job is in no queue any more."""
+        self._new.pop(entry.number, None)
+        if entry.status is Status.GUARANTEED:
+            return
+        if entry.line is not None:
+            entry.line.remove(entry)
+        if entry.queued:
+            self._unqueue(entry)
+        elif entry.line is None and entry.backlog is None and entry.vc in self.queues:
+            self.queues[entry.vc].misfits.remove(entry)
+
+    def _queue(self, entry: Entry) -> None:
         """``entry`` runs nowhere from now on, and would borrow."""
-        backlog = self.queues[entry.tenant].backlog_of(entry)
+        backlog = entry.backlog
+        if backlog is None or entry.queued:
+            return
+        entry.queued = True
         before = backlog.first
         backlog.add(entry)
         if backlog.first is not before:
-            self._first_changed(before, backlog.first)
+            self._front_changed(before, backlog.first)
 
-    def _stopped_waiting(self, entry: Entry) -> None:
-        """``entry`` has started: its status says so already."""
-        backlog = self.queues[entry.tenant].backlog_of(entry)
-        first = backlog.first
-        if first is entry:
-            backlog.drop_first()
-            self._first_changed(entry, backlog.first)
+    def _unqueue(self, entry: Entry) -> None:
+        """``entry`` would borrow no more."""
+        backlog = entry.backlog
+        assert backlog is not None
+        entry.queued = False
+        before = backlog.first
+        backlog.remove(entry)
+        if backlog.first is not before:
+            self._front_changed(before, backlog.first)
 
-    def _first_changed(self, before: Entry | None, after: Entry | None) -> None:
+    def _front_changed(self, before: Entry | None, after: Entry | None) -> None:
         if before is not None:
-            same_size = self._firsts[before.view.gpus]
-            del same_size[before]
-            if not same_size:
-                del self._firsts[before.view.gpus]
+            alike = self._fronts[before.kind]
+            del alike[before]
+            if not alike:
+                del self._fronts[before.kind]
         if after is not None:
-            self._firsts.setdefault(after.view.gpus, {})[after] = None
+            self._fronts.setdefault(after.kind, {})[after] = None
 
-    def _share(self, tenant: int) -> float:
-        """GPUs that the tenant has on loan over those that it reserved."""
-        weight = self._weights[tenant]
-        return self._lent[tenant] / weight if weight else float("inf")
+    def _touch(self, vc: str) -> None:
+        if vc in self.queues:
+            self._dirty[vc] = None
+        self._idle = True
 
-    def _try_to_lend(self, entry: Entry, decisions: list[Instruction]) -> bool:
-        decision = self.cluster.place(entry.loan, idle=True)
-        if decision is None:
-            return False
-        self._carry_out(decision, entry, decisions)
-        self._borrowers[entry.view.job] = entry
-        self._lent[entry.tenant] += entry.held
-        entry.status = Status.LENT
-        decisions.append(Start(entry.number, Kind.OPPORTUNISTIC, decision.placement))
-        return True
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def ahead(self, entry: Entry, most: int) -> tuple[int, list[Entry]]:
+        """How many may hold back a job that waits (or runs early), and the first ``most``. O(log jobs + most)."""
+        queue = entry.backlog if entry.line is None else entry.line
+        waits = entry.status is Status.WAITING or (entry.status is Status.LENT and entry.early)
+        return queue.ahead(entry.key, most) if waits and queue is not None else (0, [])
+
+    def before(self, vc: str, priority: int, most: int) -> tuple[int, list[Entry]]:
+        """The same of a new job with this priority."""
+        queues = self.queues.get(vc)
+        if queues is None:
+            return 0, []
+        return (queues.backlog if priority < 0 else queues.line).ahead((-priority + 1,), most)
+
+    def in_turn(self, most: int) -> list[Entry]:
+        """The first who waits in every VC, then the second ones, and so on: no tenant's queue hides another's.
+
+        Those who have a turn to come in their VC are before those who can only borrow. At most ``most``. O(VCs + most).
+        """
+        vcs = [self.queues[vc] for vc in sorted(self.queues)]
+        turns = [_waiting(False, queues.line, queues.outsized, queues.misfits) for queues in vcs]
+        loans = [_waiting(True, queues.backlog, queues.misfits) for queues in vcs]
+        rounds = zip_longest(*turns, *loans)
+        return list(islice((entry for one in rounds for entry in one if entry is not None), most))
+
+    # -- checks -------------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Queues re-derived from the jobs' status; the cluster too. O(jobs + cluster)."""
         self.cluster.validate()
         groups = set(self.cluster.groups())
-        lent = 0
+        lines: dict[str, list[Entry]] = {vc: [] for vc in self.queues}
+        backlogs: dict[Queue, list[Entry]] = {q: [] for qs in self.queues.values() for q in (qs.backlog, qs.outsized)}
         for number, entry in self.jobs.items():
-            ensure(entry.status is not Status.DONE, f"job {number} is not done")
-            ensure((entry.view.job in groups) == (entry.status is not Status.WAITING), f"job {number} holds something")
-            if entry.view.job in groups:
-                guaranteed = self.cluster.group(entry.view.job).guaranteed
-                ensure(guaranteed == (entry.status is Status.GUARANTEED), f"job {number} holds what its status says")
-            queue = self.queues[entry.tenant]
-            if entry.status is not Status.GUARANTEED and not entry.outsized:
-                ensure(any(entry is e for _, e in queue.line), f"job {number} is in its tenant's line")
-            if entry.status is Status.LENT:
-                lent += 1
-                ensure(self._borrowers.get(entry.view.job) is entry, f"job {number} is known by what it holds")
-            elif entry.status is Status.WAITING and self._lends and not self._never_fits(-1, entry.loan):
-                ensure(
-                    entry.queued and entry in queue.backlog_of(entry),
-                    f"job {number} is in the backlog",
-                )
-        ensure(lent == len(self._borrowers), "only running jobs borrow")
-        ensure(self._lent == [self.cluster.lent(name) for name in self.tenants], "GPUs on loan per tenant")
-        firsts = [b.first for q in self.queues for b in (q.backlog, q.outsized) if b.first is not None]
-        by_size = {entry: gpus for gpus, entries in self._firsts.items() for entry in entries}
-        ensure(by_size == {entry: entry.view.gpus for entry in firsts}, "firsts of the backlogs, by size")
-        for tenant, queue in enumerate(self.queues):
-            head = queue.head()
-            if head is not None and self.cluster.within_quota(head.own):
-                ensure(tenant in self._between, f"tenant {tenant}'s head may wait for others")
-            if head is not None and head.status is Status.WAITING and not self._lends:
-                waiting = [e for e in self.jobs.values() if e.tenant == tenant and e.status is Status.WAITING]
-                ensure(head is min(e for e in waiting if not e.outsized), f"tenant {tenant}'s head is its first job")
-            if self._lends:
-                for backlog in (queue.backlog, queue.outsized):
-                    first = backlog.first
-                    waiting = [e for e in self.jobs.values() if e in backlog and e.status is Status.WAITING]
-                    ensure(first is (min(waiting) if waiting else None), f"tenant {tenant}'s first in the backlog")
-                    idle = first is not None and self.cluster.can_lend(first.loan)
-                    ensure(not idle, f"tenant {tenant}'s first job could borrow, and waits")
+            ensure(entry.number == number and self._by_name[entry.name] is entry, f"{entry} by number and name")
+            if entry.holds:
+                core = self.cluster.group(entry.name)
+                ensure(core.guaranteed is (entry.status is Status.GUARANTEED), f"{entry} holds what its status says")
+                at = [placement and placement.pods for placement in (core.placement, entry.placement)]
+                ensure(at[0] == at[1], f"{entry} is where it is")
+            elif not self._explains:
+                ensure(entry.name not in groups, f"{entry} holds nothing")
+            ensure((number in self.reserved) is (entry.status is Status.RESERVED), f"{entry} is among those reserved")
+            if entry.status is Status.WAITING:
+                if entry.line is not None:
+                    lines[entry.vc].append(entry)
+                if entry.backlog is not None:
+                    backlogs[entry.backlog].append(entry)
+            elif entry.status in (Status.LENT, Status.MOVING) and entry in self.queues[entry.vc].line:
+                lines[entry.vc].append(entry)
+        for vc, entries in lines.items():
+            line = self.queues[vc].line
+            ensure(sorted(entries, key=_by_key) == list(line), f"the line of {vc}: {entries} {list(line)}")
+            if line.first is not None and self.cluster.within_quota(line.first.request):
+                ensure(vc in self._between, f"the first in line of {vc} may wait for others")
+        for backlog, entries in backlogs.items():
+            ensure(sorted(entries, key=_by_key) == list(backlog), f"a backlog: {entries}")
+            first = backlog.first
+            if first is None:
+                continue
+            ensure(first in self._fronts[first.kind], f"{first} is first of a backlog")
+            idle = first.early and not first.excluded and self.cluster.can_lend(first.loan)
+            ensure(not idle, f"{first} could borrow, and waits")
+        ensure(sum(map(len, self._fronts.values())) == sum(b.first is not None for b in backlogs), "fronts of backlogs")
+
+
+def _waiting(opportunistic: bool, *queues: Queue) -> Iterator[Entry]:
+    """Who waits in any of these, in the policy's order."""
+    waiting = (entry for entry in merge(*queues, key=_by_key) if entry.status is Status.WAITING)
+    return (entry for entry in waiting if entry.request.opportunistic is opportunistic)
+
+
+def _by_key(entry: Entry) -> Key:
+    return entry.key
+
+
+def _weights(spec: ClusterSpec) -> dict[str, int]:
+    """GPUs that each VC reserved, those of pinned cells too."""
+    return {
+        vc.name: sum(spec.chain(c.chain).levels[c.level - 1].gpus * c.number for c in vc.cells)
+        + sum(spec.chain(p.chain).levels[p.level - 1].gpus for p in vc.pinned)
+        for vc in spec.virtual_clusters
+    }

@@ -21,6 +21,7 @@ from hived.engines.local.jobs import Job as EngineJob
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.tasks import Stand
 from hived.errors import RequestError
+from hived.scheduling import Entry
 from hived.spec import parse_spec
 
 from . import schema
@@ -48,7 +49,7 @@ class LocalService:
     async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
         """Take a job in."""
         grace_s = _GRACE_S
-        if submission.priority < 0:
+        if submission.priority < 0 or submission.early:
             grace_s = min(grace_s, self._engine.machine.health.grace_of_loans(submission.vc))
         job = self._engine.submit(_spec(submission, user, grace_s))
         await asyncio.sleep(0)  # so that the answer says whether it has started
@@ -60,11 +61,9 @@ class LocalService:
         answer = self._engine.plan(spec)
         placement = getattr(answer.decision, "placement", None)
         victims = list(getattr(answer.decision, "victims", ()))
-        lines = self._engine.machine.lines.borrowers if spec.opportunistic else self._engine.machine.lines.own
-        line = lines.get(spec.vc)
-        position, ahead = 0, []  # type: int, list[EngineJob]
-        if line is not None and answer.outcome != "never":
-            position, ahead = line.before(spec.priority, MAX_NAMED)
+        position, ahead = 0, list[Entry]()
+        if answer.outcome != "never":
+            position, ahead = self._engine.machine.scheduler.before(spec.vc, spec.priority, MAX_NAMED)
         if answer.outcome == "now" and not position:
             text = in_lines(explained(replace(answer.decision, group="it"), pod=by_rank(spec.tasks)))
             return schema.Plan(outcome="now", text=text, placement=_places(placement), victims=victims, reasons=[])
@@ -116,6 +115,7 @@ class LocalService:
             gpus_per_task=spec.gpus,
             tasks=spec.tasks,
             priority=spec.priority,
+            early=spec.early,
             state=job.state.value,
             kind=kind,  # type: ignore[arg-type]  # one of two words
             placement=_places(job.placement),
@@ -263,6 +263,8 @@ class LocalService:
 def _spec(submission: schema.Submission, user: str, grace_s: float) -> JobSpec:
     if not submission.command[0]:
         raise RequestError("command", "its first word is empty, and has to name a program")
+    if submission.early and submission.priority < 0:
+        raise RequestError("early", "an opportunistic job has no turn to be early for; leave one of the two out")
     return JobSpec(
         vc=submission.vc,
         command=tuple(submission.command),
@@ -278,6 +280,7 @@ def _spec(submission: schema.Submission, user: str, grace_s: float) -> JobSpec:
         grace_s=grace_s if submission.grace_s is None else submission.grace_s,
         lazy_preemption=submission.lazy_preemption,
         user=user,
+        early=submission.early,
     )
 
 

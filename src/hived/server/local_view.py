@@ -14,7 +14,6 @@ from hived.spec.compiled import Device
 
 from . import pictures, stays
 from .live import DashboardView, Now, of
-from .mapping import in_turn
 
 #: events that are read at a time
 _PAGE = 10_000
@@ -54,7 +53,7 @@ class _Running:
             machine.cluster,
             self._engine.recent,
             jobs=machine.jobs,
-            reserved=machine.reserved.values(),
+            reserved=machine.reserved(),
             beyond=machine.beyond,
         )
 
@@ -73,8 +72,8 @@ class _Running:
 
     def waiting(self, most: int) -> Sequence[Job]:
         machine = self._engine.machine
-        found = [*machine.reserved.values(), *machine.backing_off()]
-        return found + in_turn(machine.lines, max(0, most - len(found)))
+        found = [*machine.reserved(), *machine.backing_off()]
+        return found + [machine.jobs[entry.number] for entry in machine.scheduler.in_turn(max(0, most - len(found)))]
 
     def shortly(self, job: Job) -> list[str]:
         return shortly(self._engine.machine, job)

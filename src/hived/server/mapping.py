@@ -1,24 +1,21 @@
-"""What pictures of any engine that runs are made of: a spec as numbers, lines, what is lent, what is new."""
+"""What pictures of any engine that runs are made of: a spec as numbers, what is lent, what is new."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.states import LeafState
-from hived.engines.lines import InLine, Lines
 from hived.engines.usage import Counted, Usage
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 from hived.words import ranges, runs
 
 from . import pictures
-
-Member = TypeVar("Member", bound=InLine)
 
 
 class Held(NamedTuple):
@@ -220,14 +217,3 @@ def safety_margin(cluster: Cluster) -> int | None:
         return min((row.margin for row in cluster.check_safety()), default=None)
     except InvariantError:  # the status is asked for then more than ever
         return -1
-
-
-def in_turn(lines: Lines[Member], most: int) -> list[Member]:
-    """The first of every line, then the second ones, and so on: no tenant's queue hides another's. At most ``most``."""
-    found: list[Member] = []
-    left = [group[vc] for group in (lines.own, lines.borrowers) for vc in sorted(group)]
-    rank = 0
-    while len(found) < most and (left := [line for line in left if rank < len(line)]):
-        found += [line[rank] for line in left]
-        rank += 1
-    return found[:most]

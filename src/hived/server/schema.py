@@ -83,8 +83,11 @@ class Submission(Model):
     backoff_s: Annotated[float, Field(strict=True, ge=0, le=300)] = 5.0
     time_limit_s: Annotated[float, Field(strict=True, gt=0, le=31_536_000)] | None = None
     grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
-    """None: 30, or for an opportunistic job what its virtual cluster allows, if that is less."""
+    """None: 30, or for a job that may run on a loan what its virtual cluster allows, if that is less."""
     lazy_preemption: StrictBool = False
+    early: StrictBool = False
+    """It may start before its turn, on GPUs that others leave idle. At its turn it stays there or, where its virtual
+    cluster's cells cannot be had there, is preempted and started anew on others."""
 
 
 class TaskPlace(Model):
@@ -107,6 +110,8 @@ class Job(Model):
     gpus_per_task: int
     tasks: int
     priority: int
+    early: bool = False
+    """Whether it may start before its turn, on GPUs that others leave idle."""
     state: JobStateName
     kind: Literal["guaranteed", "opportunistic"] | None
     """Of the GPUs it has; None: has none."""

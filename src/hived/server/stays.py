@@ -14,7 +14,7 @@ _Kind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "stopping"
 Doing = Literal["waiting", "reserved", "placed", "stopping", "backoff"]
 
 #: events that put a job that has GPUs under other cells, or none
-_ELSEWHERE = ("downgraded", "restored", "rebound")
+_ELSEWHERE = ("downgraded", "restored", "promoted", "rebound")
 #: what a job of any engine does after an event; None: nothing more
 AFTER: dict[str, Doing | None] = {
     "reserved": "reserved",

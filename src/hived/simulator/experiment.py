@@ -110,10 +110,9 @@ def run_experiment(
         for scheme in options.schemes:
             made = make_policy(policy, options.preempted)
             cluster = Cluster(spec, sharing=scheme, rank=made.rank)
-            scheduler = Scheduler(cluster, made, options.opportunistic)
             label = f"{scheme.value} {policy.value}"
             report = None if progress is None else _labelled(progress, label)
-            record = simulate(scheduler, scheme.value, trace.jobs, options.until_ms, report, after_event)
+            record = simulate(cluster, made, trace.jobs, options.opportunistic, options.until_ms, report, after_event)
             records.append(record)
             sizes.append(node_sizes(cluster))
     return Results(spec, trace, options, tuple(records), tuple(sizes), never_fit(spec, trace.jobs))

@@ -1,4 +1,4 @@
-"""The event loop: a trace's submissions and the scheduler's decisions, in order of time.
+"""The event loop: an engine whose victims are gone at once, and whose clock is a heap.
 
 Ties are settled by ``(time, finishes before submissions, job number)``: all jobs that end at one instant give their
 GPUs back before anybody gets any. Within an instant nothing has length, so what counts is where a job was before it and
@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 
+from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
+from hived.cluster.requests import Member, Request
 from hived.errors import InvariantError
-from hived.scheduling import Instruction, JobView, Kind, Move, Promote, Scheduler, Start
+from hived.scheduling import Entry, Instruction, JobView, Kind, Move, Policy, Promote, Scheduler, Start, Stop
 
 from .record import Record, Run, gpus_of
 from .traces import TraceJob
@@ -28,12 +30,13 @@ _NEVER = 1 << 62
 class Simulation:
     """One scheduler on one trace. O(log jobs) per event beside what the scheduler costs."""
 
-    def __init__(self, scheduler: Scheduler, record: Record, tenants: Sequence[int]) -> None:
-        """``tenants[job]``: number of the job's tenant."""
-        self._scheduler = scheduler
+    def __init__(self, cluster: Cluster, policy: Policy, record: Record, opportunistic: bool) -> None:
+        """``opportunistic``: whether jobs may start on idle GPUs before their turn."""
+        self._scheduler = Scheduler(cluster, policy, self._carry_out, explains=False)
+        self._early = opportunistic
         self._record = record
-        self._tenants = tenants
         self._jobs = record.jobs
+        self._now = 0
         n = len(record.jobs)
         self._left = [job.duration_ms for job in record.jobs]
         self._since = [0] * n
@@ -62,13 +65,7 @@ class Simulation:
     def _play(
         self, until: int, progress: Callable[[int], None] | None, after_event: Callable[[Scheduler], None] | None
     ) -> None:
-        jobs, tenants, scheduler, finishes, stops = (
-            self._jobs,
-            self._tenants,
-            self._scheduler,
-            self._finishes,
-            self._stops,
-        )
+        jobs, scheduler, finishes, stops = self._jobs, self._scheduler, self._finishes, self._stops
         now = 0
         number, total = 0, len(jobs)
         next_submit = jobs[0].submit_ms if jobs else _NEVER
@@ -86,23 +83,19 @@ class Simulation:
                         ended.append(job)
                 if not ended:
                     continue
-                now = time
+                now = self._now = time
                 for job in ended:
                     self._stop(job, now)
                     self._record.finish[job] = now
-                decisions = scheduler.finish(ended)
+                    scheduler.free(scheduler.jobs[job])
             else:
-                now = time
-                job = number
+                now = self._now = time
+                scheduler.wait(self._entry(number))
                 number += 1
                 next_submit = jobs[number].submit_ms if number < total else _NEVER
-                submitted = jobs[job]
-                request = JobView(submitted.job_id, submitted.gpus, submitted.submit_ms, job)
-                decisions = scheduler.submit(job, tenants[job], request)
                 if progress is not None and not number & 0x3FF:
                     progress(number)
-            for decision in decisions:
-                self._carry_out(decision, now)
+            scheduler.dispatch()
             if after_event is not None:
                 after_event(scheduler)
         self._settle(now)
@@ -113,21 +106,31 @@ class Simulation:
         if progress is not None:
             progress(number)
 
-    def _carry_out(self, decision: Instruction, now: int) -> None:
-        job = decision.job
-        if isinstance(decision, Start):
-            self._start(job, now, decision.kind, decision.placement)
+    def _entry(self, number: int) -> Entry:
+        job = self._jobs[number]
+        request = Request(job.job_id, job.tenant, 0, (Member(1, job.gpus),), whole_nodes=True)
+        return Entry(number, request, JobView(job.job_id, job.gpus, job.submit_ms, number), self._early, job.gpus)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        """Whoever has to go is gone at once."""
+        now = self._now
+        if isinstance(instruction, Start):
+            job = instruction.job
+            self._start(job, now, instruction.kind, instruction.placement)
             if self._record.first_start[job] < 0:
                 self._record.first_start[job] = now
-        elif isinstance(decision, Promote):  # its end does not change
+        elif isinstance(instruction, Promote):  # its end does not change
+            job = instruction.job
             self._close(job, now)
             self._since[job] = now
             self._kind[job] = Kind.GUARANTEED
-        elif isinstance(decision, Move):
-            self._stop(job, now, decision.keeps_work)
-            self._start(job, now, Kind.GUARANTEED, decision.placement)
-        else:
-            self._preempt(job, now, decision.keeps_work)
+        elif isinstance(instruction, (Stop, Move)):
+            job = instruction.job
+            if isinstance(instruction, Move):
+                self._stop(job, now, instruction.keeps_work)
+            else:
+                self._preempt(job, now, instruction.keeps_work)
+            self._scheduler.free(self._scheduler.jobs[job], waits=True)
 
     def _preempt(self, job: int, now: int, keeps_work: bool) -> None:
         """It loses its GPUs; whether that means anything is seen when the instant is over."""
@@ -198,14 +201,14 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def simulate(
-    scheduler: Scheduler,
-    scheme: str,
+    cluster: Cluster,
+    policy: Policy,
     jobs: Sequence[TraceJob],
+    opportunistic: bool = True,
     until: int | None = None,
     progress: Callable[[int], None] | None = None,
     after_event: Callable[[Scheduler], None] | None = None,
 ) -> Record:
-    """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``scheduler``."""
-    numbers = {name: number for number, name in enumerate(scheduler.tenants)}
-    record = Record(scheme, scheduler.policy.name, jobs)
-    return Simulation(scheduler, record, [numbers[job.tenant] for job in jobs]).run(until, progress, after_event)
+    """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``cluster``."""
+    record = Record(cluster.sharing.value, policy.name, jobs)
+    return Simulation(cluster, policy, record, opportunistic).run(until, progress, after_event)

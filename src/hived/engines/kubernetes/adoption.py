@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from hived.cluster.decisions import Placement
 from hived.cluster.recovery import Record
 from hived.errors import InvariantError, RequestError
+from hived.scheduling import loan_of
 from hived.spec.compiled import Device
 
 from .adopting import Found, Unknown, gather, without
@@ -132,7 +133,12 @@ def _without_conflicts(
 def _recover(mind: MindState, ready: list[tuple[Found, Placement, list[PodEntry | None]]], at: float) -> list[Unknown]:
     """The core takes all of them at once; those that it cannot have are unknown."""
     unknown = []
-    records = [Record(one.ask.group, one.ask.request(), placement) for one, placement, _ in ready]
+    records: list[Record] = []
+    for one, placement, _ in ready:
+        request = one.ask.request()
+        if one.ask.early and not placement.guaranteed:
+            request = loan_of(request)
+        records.append(Record(one.ask.group, request, placement))
     while records:
         try:
             mind.cluster.recover(records)
@@ -171,6 +177,7 @@ def _founded(mind: MindState, found: Found, placement: Placement, kept: list[Pod
             gang.pods[entry.uid] = entry
     since = min((bound_at(entry.pod) for entry in gang.pods.values()), default=at)
     mind.becomes(gang, GangEvent.PLACED, core, min(at, since or at), {"adopted": True})
+    mind.scheduler.runs(gang.entry, core.guaranteed)
     gang.waited_since = None
     if gang.name in mind.to_bind:
         mind.to_bind[gang.name] = at

@@ -26,6 +26,7 @@ _MOST_MEMBERS = 64  #: kinds of pods in a group
 GANG_OWNERS = {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("kubeflow.org", "PyTorchJob")}
 #: annotation keys that had another name before
 _FORMER = {"gpuType": "leafCellType", "gpuNumber": "leafCellNumber"}
+_MODES = ("guaranteed", "opportunistic", "either")
 _YES = {"true": True, "false": False}
 
 
@@ -46,12 +47,18 @@ class Ask:
     owner: str = ""  #: uid of the object that makes these pods a gang
     anywhere: bool = False  #: its cells decide alone, whatever nodes kube-scheduler would take
     whole: bool = False  #: placed only once all of its pods exist
+    early: bool = False  #: it may start on a loan before its turn
     title: str = ""  #: what its pods call the group, which need not be unique; "": as ``group``
 
     @property
     def size(self) -> int:
         """Pods of the group."""
         return sum(member.pods for member in self.members)
+
+    @property
+    def mode(self) -> str:
+        """How it would have its GPUs."""
+        return "either" if self.early else "opportunistic" if self.priority < 0 else "guaranteed"
 
     def request(self) -> Request:
         """What the group asks of the core."""
@@ -70,7 +77,7 @@ class Ask:
         """In what two pods that name one group differ, in words; None: they are of one group."""
         if self.namespace != other.namespace:
             return f"namespace: {self.namespace} here, {other.namespace} there"
-        for name in ("vc", "priority", "leaf_cell_type", "pinned_cell_id", "lazy_preemption", "within"):
+        for name in ("vc", "priority", "leaf_cell_type", "pinned_cell_id", "lazy_preemption", "within", "mode"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 return f"{name.replace('_', ' ')}: {_word(mine)} here, {_word(theirs)} there"
@@ -143,10 +150,11 @@ def _unknown_label(pod: Pod) -> str:
 
 def check_grace(pod: Pod, ask: Ask, most: int) -> None:
     """Raise :class:`AskError` where a pod on loan asks for more than ``most`` seconds to end."""
-    if ask.priority < 0 and pod.grace_s > most:
+    if ask.mode != "guaranteed" and pod.grace_s > most:
+        kind = "a pod that may run on a loan" if ask.early else "an opportunistic pod"
         raise AskError(
             "grace",
-            f"terminationGracePeriodSeconds: {pod.grace_s:,}, and an opportunistic pod of {ask.vc} has at most "
+            f"terminationGracePeriodSeconds: {pod.grace_s:,}, and {kind} of {ask.vc} has at most "
             f"{most:,} s to end (opportunisticGraceSeconds of its virtual cluster), as its GPUs are others'; "
             "ask for no more",
         )
@@ -322,12 +330,12 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> Ask:
     assert members is not None
     if all(member.leaf_cells != cells for member in members):
         raise AskError("members", f"its {cells} GPUs are not those of any pod of its group: {_members(members)}")
-    priority = pod.label(keys.PRIORITY) or "0"
+    priority, early = _priority(pod)
     return Ask(
         name,
         pod.metadata.namespace,
         vc,
-        OPPORTUNISTIC if priority == "opportunistic" else _within(keys.PRIORITY, priority, OPPORTUNISTIC, HIGHEST),
+        priority,
         members,
         cells,
         pod.label(keys.LEAF_CELL_TYPE),
@@ -336,7 +344,23 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> Ask:
         pod.label(keys.WITHIN),
         uid,
         whole=True,
+        early=early,
     )
+
+
+def _priority(pod: Pod) -> tuple[int, bool]:
+    """The priority of a pod, and whether it may start before its turn."""
+    said, mode = pod.label(keys.PRIORITY), pod.label(keys.MODE)
+    if mode not in (None, *_MODES):
+        raise AskError("labels", f"label {keys.MODE}: one of {', '.join(_MODES)}, not {_word(mode)}")
+    default = "opportunistic" if mode == "opportunistic" else "0"
+    text = default if said is None else said or "0"
+    value = OPPORTUNISTIC if text == "opportunistic" else _within(keys.PRIORITY, text, OPPORTUNISTIC, HIGHEST)
+    if mode is not None and (value < 0) is not (mode == "opportunistic"):
+        raise AskError(
+            "labels", f"label {keys.MODE} is {mode}, and label {keys.PRIORITY} {_word(text)}; give one of them"
+        )
+    return value, mode == "either"
 
 
 def _job(pod: Pod, owner: Owner) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hived.cluster.states import GroupState
 from hived.engines.usage import Usage
 from hived.errors import RequestError, ensure
+from hived.scheduling import Status
 from hived.spec.compiled import Device
 
 from .foreign import ForeignPod
@@ -113,13 +114,13 @@ def _check_entries(mind: MindState) -> None:
 
 
 def _check_lines(mind: MindState) -> None:
-    number = 0
+    mind.scheduler.validate()
+    known = {gang.id: gang.entry for gang in mind.gangs.values() if gang.entry.status is not Status.NOWHERE}
+    ensure(known.items() <= mind.scheduler.jobs.items(), "who waits or holds something")
+    for entry in mind.scheduler.jobs.values():
+        ensure(mind.gangs[entry.name].entry is entry, f"{entry} is of a gang that is")
     for gang in mind.gangs.values():
-        if gang.in_line:
-            number += 1
-            ensure(gang in mind.lines.of(gang), f"{gang} stands in its line")
-    lines = [*mind.lines.own.values(), *mind.lines.borrowers.values()]
-    ensure(sum(map(len, lines)) == number, "who stands in a line")
+        ensure(gang.holds is gang.entry.holds, f"{gang} is {gang.entry.status.value} to the scheduler")
 
 
 def _check_indexes(mind: MindState) -> None:

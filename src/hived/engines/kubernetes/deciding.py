@@ -1,13 +1,24 @@
-"""Deciding: who goes, in the order of the lines; who has to make room; and what is written when a pod is bound."""
+"""Carrying out what the scheduler decides: who goes, who has to make room; and what is written when a pod is bound."""
 
 from __future__ import annotations
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Placement, Preempt, Wait
-from hived.cluster.reasons import Misconfigured, Reason, WaitingForPreemption
-from hived.cluster.requests import Request
-from hived.engines.lines import Lines
-from hived.errors import ConflictError, NotFoundError, RequestError
+from hived.cluster.decisions import Placement
+from hived.cluster.reasons import Misconfigured, WaitingForPreemption
+from hived.errors import ConflictError, NotFoundError
+from hived.scheduling import (
+    Downgrade,
+    Hold,
+    Instruction,
+    Move,
+    Policy,
+    Promote,
+    Reserve,
+    Scheduler,
+    Start,
+    Stop,
+    Unreserve,
+)
 
 from . import bindinfo, foreign
 from .answering import tell_again
@@ -18,84 +29,61 @@ from .turns import Binding, Tell
 
 
 class Decider(MindState):
-    """The part of the mind that asks the core, and carries its answers out."""
+    """The part of the mind that carries out what the scheduler decides."""
 
-    def __init__(self, cluster: Cluster, lines: Lines[Gang], evict_after: float, first_seq: int) -> None:
-        super().__init__(cluster, lines, evict_after, first_seq)
-        #: why others wait that ask for the same, as of the change ``_waits_seq``
-        self._waits: dict[tuple[Request, frozenset[str]], tuple[Reason, ...]] = {}
-        self._waits_seq = first_seq
+    def __init__(self, cluster: Cluster, policy: Policy, evict_after: float, first_seq: int) -> None:
+        super().__init__(cluster, Scheduler(cluster, policy, self._carry_out), evict_after, first_seq)
+        self._now = 0.0
 
     def dispatch(self, at: float) -> None:
-        """Let go who can: those with a reservation, the lines of the VCs where something changed, then loans."""
+        """Let go who can."""
+        self._now = at
         foreign.settle(self, at)
-        again = True
-        while again:
-            for gang in list(self.reserved.values()):
-                if gang.name in self.reserved and self._stands_otherwise(gang):
-                    self._ask(gang, at)
-            self.lines.dispatch(lambda gang: self._ask(gang, at), self._share)
-            again = any(self._stands_otherwise(gang) for gang in self.reserved.values())
+        self.scheduler.dispatch(at)
         for gang in self.unreserved.values():
             tell_again(self, gang)
         self.unreserved.clear()
 
-    def _stands_otherwise(self, gang: Gang) -> bool:
-        """Whether a gang that has reserved can start by now, there or elsewhere, or has to go from there."""
-        decision = self.cluster.plan(gang.request, excluded_nodes=gang.excluded).decision
-        return not isinstance(decision, Preempt) or decision.placement != gang.placement
-
-    def _ask(self, gang: Gang, at: float) -> Bind | Preempt | Wait | None:
-        """Ask the core for ``gang``, and carry the answer out. ``None``: its request is not right for this cluster.
-
-        Nothing has changed since the latest change, so who asks for the same as another waits for the same: a line of
-        gangs that hold nobody back costs one question per kind of gang.
-        """
-        if self._waits_seq != self.seq:
-            self._waits.clear()
-            self._waits_seq = self.seq
-        kind = gang.shape, gang.excluded
-        if kind in self._waits and gang.state is GangState.WAITING:
-            gang.wrong, gang.reasons = "", self._waits[kind]
-            return Wait(gang.name, gang.reasons)
-        had = gang.placement if gang.state is GangState.RESERVED else None
-        try:
-            decision = self.cluster.schedule(gang.request, now=at, excluded_nodes=gang.excluded)
-        except RequestError as error:
-            gang.wrong = error.message
-            gang.reasons = (Misconfigured(error.field, error.message),)
-            return None
-        gang.wrong = ""
-        if isinstance(decision, Wait):
-            gang.reasons = self._waits[kind] = decision.reasons
-            if had is not None:
+    def _carry_out(self, instruction: Instruction) -> None:
+        """What the scheduler has decided happens."""
+        gang, at = self._gang(instruction.job), self._now
+        match instruction:
+            case Start(placement=placement):
+                elsewhere = gang.state is GangState.RESERVED and placement != gang.placement
+                self._place(gang, placement, at)
+                if elsewhere:
+                    self.others_are_spared(at)
+            case Reserve(placement=placement, victims=victims):
+                elsewhere = gang.state is GangState.RESERVED
+                if elsewhere:
+                    self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "other GPUs are reserved for it by now"})
+                self.becomes(gang, GangEvent.RESERVED, placement, at, {"victims": list(victims)})
+                if elsewhere:
+                    self.others_are_spared(at)
+            case Stop(by=number):
+                self._preempt(gang, self._gang(number), at)
+            case Unreserve(by=None):
                 self.unreserve(gang, "kube-scheduler does not take its nodes any more", at)
-            return decision
-        if isinstance(decision, Preempt) and decision.placement == had:
-            return decision  # as before: some victims are not gone yet
-        if isinstance(decision, Preempt) and not gang.heard:  # nobody ends for nodes that it may not be able to use
-            self.call(gang, at)
-            gang.reasons = (WaitingForPreemption(decision.victims),)
-            return Wait(gang.name, gang.reasons)
-        self.cluster.commit(decision)
-        if had is not None and isinstance(decision, Preempt):
-            self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "other GPUs are reserved for it by now"})
-        for name in decision.overtaken:
-            self.unreserve(self.gangs[name], f"{gang.name}, of a higher priority, took it", at)
-        for name in decision.downgraded:
-            self.stands(self.gangs[name], f"made room for {gang.name}", at, gang.name)
-        if gang.in_line:
-            self.lines.of(gang).remove(gang)
-            gang.in_line = False
-        if isinstance(decision, Preempt):
-            self.becomes(gang, GangEvent.RESERVED, decision.placement, at, {"victims": list(decision.victims)})
-            self._preempt(gang, [self.gangs[name] for name in decision.victims], at)
-        else:
-            self._place(gang, decision.placement, at)
-        if had is not None and decision.placement != had:
-            self.others_are_spared(at)
-            self.lines.freed(gang.vc)
-        return decision
+            case Unreserve(by=int(number)):
+                self.unreserve(gang, f"{self._gang(number).name}, of a higher priority, took it", at)
+            case Downgrade(by=number):
+                by = self._gang(number).name
+                self.stands(gang, f"made room for {by}", at, by)
+            case Promote():
+                core = self.cluster.group(gang.name).placement
+                self.becomes(gang, GangEvent.PROMOTED, core, at, {"why": f"its turn in {gang.vc} has come"})
+                self.annotate(gang)
+            case Move():
+                why = f"its turn in {gang.vc} has come, on other GPUs"
+                self._has_to_go(gang, at, why, f"{why}; it starts there once its pods are gone from here")
+            case Hold(reasons=reasons):
+                first = reasons[0]
+                gang.reasons, gang.wrong = reasons, first.message if isinstance(first, Misconfigured) else ""
+                if isinstance(first, WaitingForPreemption) and not gang.entry.may_preempt:
+                    self.call(gang, at)  # nobody ends for nodes that it may not be able to use
+
+    def _gang(self, number: int) -> Gang:
+        return self.gangs[self.scheduler.jobs[number].name]
 
     def _place(self, gang: Gang, placement: Placement, at: float) -> None:
         """``gang`` has its GPUs: its pods get their places, and kube-scheduler hears of those that it gave up."""
@@ -103,27 +91,26 @@ class Decider(MindState):
         for entry in in_rank_order(gang.pods.values()):
             self.give_slot(entry, gang, at)
 
-    def _preempt(self, gang: Gang, victims: list[Gang], at: float) -> None:
-        for victim in victims:
-            if victim.state is not GangState.PLACED:
-                continue  # it has to go for somebody else already
-            self.preempted[victim.vc, gang.vc] += 1
-            victim.preempted_by = gang
-            victim.evict_at, victim.evict_from = at + self.evict_after, None
-            victim.displaced_by = gang.name, gang.vc, gang.priority
-            why = f"preempted by {gang.name} of {gang.vc}"
-            self.becomes(victim, GangEvent.PREEMPTED, victim.placement, at, {"why": why})
-            takes = "what its VC reserved" if gang.vc != victim.vc else "it by its higher priority"
-            for entry in victim.pods.values():
-                if entry.holds:
-                    self.instruct(Tell(entry.uid, entry.key, "HivedPreempted", f"{why}, which takes {takes}", True))
-            if not victim.on_nodes:
-                self.unplace(victim, at, why)
-                self.line_up(victim)
+    def _preempt(self, victim: Gang, gang: Gang, at: float) -> None:
+        if victim.state is not GangState.PLACED:
+            return  # it has to go for somebody else already
+        self.preempted[victim.vc, gang.vc] += 1
+        victim.displaced_by = gang.name, gang.vc, gang.priority
+        why = f"preempted by {gang.name} of {gang.vc}"
+        takes = "what its VC reserved" if gang.vc != victim.vc else "it by its higher priority"
+        self._has_to_go(victim, at, why, f"{why}, which takes {takes}", gang)
 
-    def _share(self, vc: str) -> float:
-        """GPUs that a VC has on loan over those that it reserved: who has the least is asked first."""
-        return self.usage.lent.get(vc, 0) / max(1, self.nodes.reserved_gpus(vc))
+    def _has_to_go(self, gang: Gang, at: float, why: str, told: str, by: Gang | None = None) -> None:
+        """A gang that is placed gives its GPUs back: at once, or when its pods are gone from their nodes."""
+        gang.preempted_by = by
+        gang.evict_at, gang.evict_from = at + self.evict_after, None
+        self.becomes(gang, GangEvent.PREEMPTED, gang.placement, at, {"why": why})
+        for entry in gang.pods.values():
+            if entry.holds:
+                self.instruct(Tell(entry.uid, entry.key, "HivedPreempted", told, True))
+        if not gang.on_nodes:
+            self.unplace(gang, at, why)
+            self.line_up(gang)
 
     # -- binding -----------------------------------------------------------------------------------------------------
 

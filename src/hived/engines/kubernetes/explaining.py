@@ -16,7 +16,7 @@ from hived.cluster.reasons import (
     ReasonKind,
     WaitingForPreemption,
 )
-from hived.engines.event import Event
+from hived.engines.event import Event, early_text
 from hived.words import counted, duration, plural
 
 from . import keys
@@ -60,7 +60,7 @@ def reasons(mind: MindState, gang: Gang) -> tuple[WhyNot, ...]:
         conditions = [c for c in first.pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
         said = next((c.message for c in conditions if c.message), "")
         found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
-    position, ahead = mind.lines.of(gang).ahead(gang, MAX_NAMED) if gang.in_line else (0, [])
+    position, ahead = mind.scheduler.ahead(gang.entry, MAX_NAMED)
     known = [reason for reason in gang.reasons if not isinstance(reason, BehindOthers)]
     behind = [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
     # who was never asked for has the line as its reason, who was keeps what the core said
@@ -75,7 +75,7 @@ def shortly(mind: MindState, gang: Gang) -> list[str]:
     """The same in words, for lists."""
     if gang.state is GangState.PREEMPTED:
         by = gang.preempted_by
-        return [f"it has to go for {by.name} of {by.vc}" if by is not None else "it has to go"]
+        return [f"it has to go for {by.name} of {by.vc}" if by is not None else "its turn has come, on other GPUs"]
     return in_words(mind, reasons(mind, gang)) or (
         ["its turn is about to come"] if gang.state is GangState.WAITING else []
     )
@@ -126,6 +126,8 @@ def explain(mind: MindState, gang: Gang, at: float | None) -> list[str]:
         lines.append(f"{len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
     if len(gang.pods) < gang.ask.size:
         lines.append(f"{gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
+    if gang.state is GangState.PLACED and gang.entry.early and not gang.guaranteed:
+        lines.append(early_text(mind.scheduler, gang.entry))
     lines += _sharing(mind, gang)
     if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
         lines.append(_going(gang, at))

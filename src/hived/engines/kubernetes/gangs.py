@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
-from hived.cluster.requests import Member, Request
+from hived.cluster.requests import Member
 from hived.engines.event import Event
 from hived.errors import ensure
+from hived.scheduling import Entry, JobView, Status
 
 from .asking import Ask
 from .errors import AskError
@@ -39,6 +39,7 @@ class GangEvent(StrEnum):
     RELEASED = "released"  #: none of its pods is on a node (any more), and it gave its GPUs back
     DOWNGRADED = "downgraded"  #: it runs on as opportunistic
     RESTORED = "restored"  #: it is guaranteed again
+    PROMOTED = "promoted"  #: its turn has come where it runs early: it is guaranteed from now on
     REBOUND = "rebound"  #: it stands in other cells than it did: a new spec
 
 
@@ -56,6 +57,7 @@ GANG_TABLE: dict[tuple[GangState, GangEvent], GangState] = {
     (_X, GangEvent.RELEASED): _W,
     (_P, GangEvent.DOWNGRADED): _P,
     (_P, GangEvent.RESTORED): _P,
+    (_P, GangEvent.PROMOTED): _P,
     (_P, GangEvent.REBOUND): _P,
     (_X, GangEvent.DOWNGRADED): _X,
     (_X, GangEvent.RESTORED): _X,
@@ -121,14 +123,13 @@ class PodEntry:
 
 
 class Gang:
-    """An affinity group: pods placed all or none. Stands in the lines of :class:`~hived.engines.lines.Lines`."""
+    """An affinity group: pods placed all or none."""
 
     def __init__(self, number: int, ask: Ask, submitted_at: float, since: float) -> None:
         self.id = number
         self.name = ask.group
         #: of its first pod; the others agree, but for their number of leaf cells
         self.ask = ask
-        self.request = ask.request()
         #: when its first pod was created, seconds since the epoch
         self.submitted_at = submitted_at
         #: since when it waits, with GPUs reserved for it or not, or has its GPUs
@@ -140,20 +141,14 @@ class Gang:
         self.pods: dict[str, PodEntry] = {}
         #: whether kube-scheduler has asked for it
         self.asked = False
-        #: whether kube-scheduler has said since, to this process, which nodes it takes for it
-        self.heard = ask.anywhere
         #: how often it was reminded of it since
         self.reminders = 0
-        #: whether it stands in its line
-        self.in_line = False
         #: where it is, or what is reserved for it
         self.placement: Placement | None = None
         #: devices of it when it was placed: a new spec may have left it fewer
         self.widest = 0
         #: per pod of the placement: uid of the pod that has it
         self.slots: list[str | None] = []
-        #: nodes that kube-scheduler did not offer, the last time
-        self.excluded: frozenset[str] = frozenset()
         #: healthy nodes that its last filter question left out
         self.not_offered: frozenset[str] = frozenset()
         #: nodes that its last preempt question offered, which pods of lower priority may have to leave first
@@ -171,6 +166,11 @@ class Gang:
         self.displaced_by: tuple[str, str, int] | None = None
         #: the part of the annotations that its pods share; "" where it has to be made
         self.shared = ""
+        #: as the scheduler has it, with the nodes that kube-scheduler did not offer the last time. Nobody is preempted
+        #: for it before kube-scheduler has said, to this process, which nodes it takes
+        view = JobView(self.name, self.gpus, round(submitted_at * 1000), number)
+        self.entry = Entry(number, ask.request(), view, ask.early)
+        self.entry.may_preempt = ask.anywhere
         #: what happened to it, latest last
         self.history: list[Event] = []
 
@@ -179,10 +179,10 @@ class Gang:
         """GPUs of all its pods."""
         return sum(member.pods * member.leaf_cells for member in self.ask.members)
 
-    @cached_property
-    def shape(self) -> Request:
-        """Its request without its name: equal for gangs that ask for the same."""
-        return replace(self.request, group="any")
+    @property
+    def in_line(self) -> bool:
+        """Whether it waits for its turn, or for idle GPUs."""
+        return self.entry.status is Status.WAITING
 
     @property
     def key(self) -> str:

@@ -40,9 +40,12 @@ WITHIN = f"{_OURS}/within"
 #: label: ``true``: when preempted by its own VC, runs on as opportunistic while it can
 LAZY_PREEMPTION = f"{_OURS}/lazy-preemption"
 
+#: label: ``guaranteed``, ``opportunistic``, or ``either``: guaranteed at its turn, and on a loan before that
+MODE = f"{_OURS}/mode"
+
 #: labels by which a pod says what it asks for
 LABELS = (
-    VC, PRIORITY, GROUP, GROUP_SIZE, GANG, LEAF_CELL_TYPE, PINNED_CELL, WITHIN, LAZY_PREEMPTION,
+    VC, PRIORITY, GROUP, GROUP_SIZE, GANG, LEAF_CELL_TYPE, PINNED_CELL, WITHIN, LAZY_PREEMPTION, MODE,
 )  # fmt: skip
 #: what all of them begin with
 PREFIX = f"{_OURS}/"

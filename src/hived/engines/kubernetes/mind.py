@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterable
 from hived.cluster.cluster import Cluster
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
-from hived.engines.lines import Lines
 from hived.errors import NotFoundError
 from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec
@@ -59,7 +58,7 @@ class Mind(Decider):
         first_seq: int = 0,
         evict_patience: float = PATIENCE_S,
     ) -> None:
-        super().__init__(cluster, Lines(policy), evict_after, first_seq)
+        super().__init__(cluster, policy, evict_after, first_seq)
         self.evict_patience = evict_patience
         #: pods that are gone
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -219,17 +218,16 @@ class Mind(Decider):
         for gang in list(self.gangs.values()):
             gang.shared = ""
             self.stands(gang, why.get(gang.name, "the cluster has a new spec"), at)
-        self.lost_reservations("the cluster has a new spec", at)
+        self.lost_reservations(self.scheduler.reconfigured(), "the cluster has a new spec", at)
         self._may_take_longer(at)
         self.nodes_applied(at)
-        self.lines.stir()
         return report
 
     def _may_take_longer(self, at: float) -> None:
         """Pods on loan that wait, or were refused, may have another time to end now. O(pods)."""
         for entry in list(self.pods.values()):
             gang = entry.gang
-            waits = gang is not None and gang.state is GangState.WAITING and gang.priority < 0
+            waits = gang is not None and gang.state is GangState.WAITING and gang.ask.mode != "guaranteed"
             if waits or (entry.refused is not None and entry.refused.kind == "grace" and not entry.bound):
                 self._asks_anew(entry, entry.members, at)
 
@@ -242,7 +240,7 @@ class Mind(Decider):
                 gang.evict_from = at
             delete = at - gang.evict_from >= self.evict_patience
             by = gang.preempted_by
-            why = f"preempted by {by.name} of {by.vc}" if by is not None else "preempted"
+            why = f"preempted by {by.name} of {by.vc}" if by is not None else "its turn has come, on other GPUs"
             for entry in gang.pods.values():
                 grace = self._grace(gang, entry)
                 # who deletes pods beside us may have given them more time than a loan has
@@ -322,7 +320,7 @@ class Mind(Decider):
                 gang.emptied = frozenset(offered)
             else:
                 gang.not_offered = frozenset(self.nodes.healthy.difference(offered))
-            gang.heard = True
+            gang.entry.may_preempt = True
             waited = self.unheard.pop(gang.name, None) is not None
             excluded = gang.not_offered
             if emptied or gang.state is GangState.RESERVED:
@@ -330,10 +328,10 @@ class Mind(Decider):
             if len(self._exclusions) >= _EXCLUSIONS:
                 self._exclusions.clear()
             excluded = self._exclusions.setdefault(excluded, excluded)  # one object, so that equal ones are told fast
-            if waited or excluded != gang.excluded:
-                gang.excluded = excluded
-                if gang.in_line:
-                    self.lines.freed(gang.vc)
+            if excluded != gang.entry.excluded:
+                self.scheduler.exclude(gang.entry, excluded)
+            elif waited and gang.in_line:
+                self.scheduler.touch(gang.vc)
         self.line_up(gang)
         self.dispatch(at)
         if not some and self._cannot_stay(gang, entry):
@@ -346,7 +344,7 @@ class Mind(Decider):
         """Whether a gang has a place where a pod of it cannot go, and can still be put elsewhere."""
         if gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None or gang.on_nodes:
             return False
-        return gang.placement.pods[entry.slot].node in gang.excluded
+        return gang.placement.pods[entry.slot].node in gang.entry.excluded
 
     def lacking(self) -> list[PodEntry]:
         """A pod of each gang that waits for more of the pods that its owner makes. O(gangs)."""

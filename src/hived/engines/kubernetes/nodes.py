@@ -131,10 +131,10 @@ class Nodes(Hardware):
         news = super()._apply(name)
         if news:
             (self.healthy.discard if name in self.bad_nodes else self.healthy.add)(name)
-            faulty, kept = self._shut(name)
-            for known, now in ((self.faulty, faulty), (self.kept, kept)):
-                known.difference_update([(name, device) for device in self.devices[name]])
-                known |= now
+        faulty, kept = self._shut(name)  # the marks of a node that is kept from jobs as a whole may have changed
+        for known, now in ((self.faulty, faulty), (self.kept, kept)):
+            known.difference_update([(name, device) for device in self.devices[name]])
+            known |= now
         return news
 
     def _shut(self, name: str) -> tuple[set[Device], set[Device]]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member
-from hived.cluster.states import GroupState
 from hived.engines.event import Event, placement_data
-from hived.engines.lines import Lines
 from hived.engines.usage import Usage
-from hived.errors import RequestError
+from hived.scheduling import Entry, Scheduler, Status
 
 from . import asking, bindinfo
 from .errors import AskError
@@ -30,10 +29,10 @@ _ENDED = 1_000  #: gangs that are gone, for people who look
 class MindState:
     """The state of :class:`~.mind.Mind`."""
 
-    def __init__(self, cluster: Cluster, lines: Lines[Gang], evict_after: float, first_seq: int) -> None:
+    def __init__(self, cluster: Cluster, scheduler: Scheduler, evict_after: float, first_seq: int) -> None:
         self.cluster = cluster
-        #: who waits and was asked for by kube-scheduler
-        self.lines = lines
+        #: it knows who was asked for by kube-scheduler, and who has GPUs
+        self.scheduler = scheduler
         self.evict_after = evict_after
         self.gangs: dict[str, Gang] = {}
         #: pods that live and concern HiveD, by uid
@@ -293,8 +292,7 @@ class MindState:
     def line_up(self, gang: Gang) -> None:
         """It waits for its turn, once kube-scheduler has asked for it and all its pods are there."""
         if gang.state is GangState.WAITING and gang.asked and not gang.in_line and gang.complete:
-            gang.in_line = True
-            self.lines.add(gang)
+            self.scheduler.wait(gang.entry)
 
     def call(self, gang: Gang, at: float) -> None:
         """kube-scheduler is to ask for a gang that it asked another process for: which nodes would it take?"""
@@ -308,23 +306,20 @@ class MindState:
         self.unheard.pop(gang.name, None)
         gang.asked = False
         if gang.in_line:
-            gang.in_line = False
-            self.lines.left(gang)
+            self.scheduler.withdraw(gang.entry)
 
     def line_up_again(self, gang: Gang) -> None:
         """Its pods, or what they may do, have changed."""
         if gang.in_line and not gang.complete:
-            gang.in_line = False
-            self.lines.left(gang)
+            self.scheduler.withdraw(gang.entry)
         self.line_up(gang)
 
     def unplace(self, gang: Gang, at: float, why: str) -> None:
         """No pod of it is on a node, and it gives its GPUs back. It does not line up by itself."""
-        self.cluster.release(gang.name)
+        self.scheduler.free(gang.entry)
         self.becomes(gang, GangEvent.RELEASED, None, at, {"why": why})
         for entry in gang.pods.values():
             entry.waited = True  # kube-scheduler may have been told a node that is not its own any more
-        self.lines.freed(gang.vc)
 
     def unreserve(self, gang: Gang, why: str, at: float) -> None:
         """The core has taken its reservation away; it waits again."""
@@ -334,24 +329,15 @@ class MindState:
 
     def withdraw(self, gang: Gang, at: float) -> None:
         """It gives up its reservation, or its place in line."""
-        if gang.in_line:
-            gang.in_line = False
-            self.lines.left(gang)
-        try:
-            self.cluster.group(gang.name)
-        except RequestError:
-            return  # the core was never asked for it
-        self.cluster.cancel(gang.name)
+        self.scheduler.withdraw(gang.entry)
         if gang.state is GangState.RESERVED:
-            self.lines.freed(gang.vc)
             self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "it gave up what was reserved for it"})
             self.others_are_spared(at)
 
     def end(self, gang: Gang, at: float) -> None:
         """The last pod of a gang is gone: what it held is free."""
         if gang.holds:
-            self.cluster.release(gang.name)
-            self.lines.freed(gang.vc)
+            self.scheduler.free(gang.entry)
         else:
             self.withdraw(gang, at)
         self.usage.remove(gang)
@@ -389,6 +375,7 @@ class MindState:
             for entry in gang.pods.values():
                 entry.slot = places.get(entry.uid)
         self.becomes(gang, kind, core.placement, at, {"why": why, "by": by})
+        self.scheduler.became(gang.entry, gang.guaranteed)
         if core.placement.gpus == gang.widest:  # else they would forget what a later spec may have again
             self.annotate(gang)
         if gang.state is not GangState.PLACED:
@@ -417,6 +404,9 @@ class MindState:
                 if gang.preempted_by is None or gang.preempted_by.name not in wanted_by:
                     gang.preempted_by = self.gangs[wanted_by[0]]
                 continue
+            if gang.entry.status is Status.MOVING:
+                continue  # it goes for its own sake
+            self.scheduler.touch(gang.vc)  # it may be promoted again
             self.becomes(gang, GangEvent.SPARED, gang.placement, at, {"why": "nobody wants its GPUs any more"})
             for entry in gang.pods.values():
                 entry.evicted = False  # if that was not done yet, it is not done any more
@@ -431,21 +421,19 @@ class MindState:
             if self.cluster.group(gang.name).guaranteed:
                 self.stands(gang, "its VC's cells are its own again", at)
 
-    def lost_reservations(self, why: str, at: float) -> None:
-        """The core may have ended reservations by itself."""
-        for gang in list(self.reserved.values()):
-            if self.cluster.group(gang.name).state is GroupState.PENDING:
-                self.unreserve(gang, why, at)
+    def lost_reservations(self, lost: Iterable[Entry], why: str, at: float) -> None:
+        """The core has ended reservations by itself."""
+        for entry in lost:
+            self.unreserve(self.gangs[entry.name], why, at)
 
     def nodes_applied(self, at: float) -> None:
         """Tell the core what is new of nodes; what that changes may let others go."""
         news = self.nodes.apply()
         if news:
             self.note("node", None, at, {"nodes": [self.nodes.situation(name) for name in news[:8]], "all": len(news)})
-            self.lost_reservations("hardware under it turned bad", at)
+            self.lost_reservations(self.scheduler.hardware_changed(), "hardware under it turned bad", at)
             for gang in [gang for node in news for gang in self.gangs_on(node)]:
                 self.flee(gang, at)
-            self.lines.stir()
 
     def flee(self, gang: Gang, at: float) -> None:
         """None of it runs, and it cannot run where it was to: it looks for another place."""

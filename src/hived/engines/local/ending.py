@@ -38,7 +38,7 @@ def outcome(job: Job) -> Outcome:
         return Outcome(JobEvent.SUCCEEDED, 0)
     if job.stopping_for == "cancelled":
         return Outcome(JobEvent.CANCELLED, None, job.reason)
-    if job.stopping_for in ("preempted", "drained"):
+    if job.stopping_for in ("preempted", "moved", "drained"):
         return Outcome(JobEvent.PREEMPTED, None, job.reason)
     first = _blamed(list(job.endings.values()))
     if first["rebooted"]:

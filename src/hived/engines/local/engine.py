@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from hived.cluster import check_feasible
@@ -91,12 +91,13 @@ class Engine:
         self._before = _Before(store, spec)
         self._before.check(devices)
         self._now = LastStart(spec, devices.simulated, shares)
-        cluster = RecordedCluster(self._before.spec, self._lines.append)
+        policy = policy or YarnCS()
+        cluster = RecordedCluster(self._before.spec, self._lines.append, policy.rank)
         self._mark = self.store.value("mark") or ""
         if not self._mark:
             self._mark = os.urandom(6).hex()
             self.store.keep((), (), values={"mark": self._mark})
-        self.machine = Machine(cluster, policy or YarnCS(), free_port, self.store.last_event())
+        self.machine = Machine(cluster, policy, free_port, self.store.last_event())
         self._next_job = self.store.next_job()
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -168,13 +169,14 @@ class Engine:
         """
         self._refuse_if_failed()
         answer = self.plan(spec)
-        if answer.outcome == "never":
+        borrows = spec.opportunistic or spec.early
+        if answer.outcome == "never" and not (spec.early and self.plan(replace(spec, priority=-1)).outcome != "never"):
             raise NeverFitsError("; ".join(map(say, answer.reasons)))
-        if spec.opportunistic and spec.grace_s > (most := self.machine.health.grace_of_loans(spec.vc)):
+        if borrows and spec.grace_s > (most := self.machine.health.grace_of_loans(spec.vc)):
             raise RequestError(
                 "grace_s",
-                f"opportunistic jobs of {spec.vc} have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run "
-                "it as guaranteed, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
+                f"jobs of {spec.vc} on loan have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run it as "
+                "guaranteed and not early, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
             )
         if self._planned:
             self._advance_or_raise()  # so that what is kept below is this submission alone

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hived.cluster.explaining import MAX_NAMED, in_lines, say
 from hived.cluster.reasons import BadHardware, BehindOthers, PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.requests import OPPORTUNISTIC
+from hived.engines.event import early_text
 from hived.words import counted, duration
 
 from .jobs import Job
@@ -24,9 +25,9 @@ def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
         return (WaitingForPreemption(machine.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    answered = machine.cluster.plan(job.request()).reasons
+    answered = machine.cluster.plan(job.entry.request).reasons
     found: list[Reason] = [reason for reason in answered if not isinstance(reason, BehindOthers)]
-    position, ahead = machine.lines.of(job).ahead(job, MAX_NAMED)
+    position, ahead = machine.scheduler.ahead(job.entry, MAX_NAMED)
     if position:
         found.append(BehindOthers(position, tuple(other.name for other in ahead)))
     if job.preempted_by is not None:
@@ -43,10 +44,10 @@ def shortly(machine: Machine, job: Job) -> list[str]:
         return [job.reason]
     if job.state is JobState.RESERVED:
         return [say(WaitingForPreemption(machine.cluster.group(job.name).victims))]
-    position, ahead = machine.lines.of(job).ahead(job, 3)
+    position, ahead = machine.scheduler.ahead(job.entry, 3)
     if position:
         return [say(BehindOthers(position, tuple(other.name for other in ahead)))]
-    answered = machine.cluster.plan(job.request()).reasons
+    answered = machine.cluster.plan(job.entry.request).reasons
     found = [reason for reason in answered if not isinstance(reason, BehindOthers)]
     return in_words(machine, found) or ["its turn is about to come"]
 
@@ -87,6 +88,8 @@ def _running(machine: Machine, job: Job) -> list[str]:
         lines = machine.cluster.explained(job.name, by_rank(job.spec.tasks))
         if job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
             lines.append(f"why: {job.reason}")
+        elif job.state is JobState.RUNNING and not job.guaranteed and job.spec.early:
+            lines.append(early_text(machine.scheduler, job.entry))
     if job.state is JobState.STOPPING:
         lines.append(f"it is being stopped ({job.reason}); it has {machine.grace_s(job):g} s for that")
     if job.resumes:

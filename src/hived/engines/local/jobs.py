@@ -10,6 +10,7 @@ from typing import Any
 from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member, Request
 from hived.engines.event import Event, placement_data, placement_from
+from hived.scheduling import Entry, JobView
 
 from .lifecycle import JobEvent, next_job_state
 from .model import JobSpec, JobState
@@ -35,7 +36,7 @@ class Job:
     """A job. Its fields change by :meth:`apply` alone, so that a job is exactly what its events say."""
 
     __slots__ = (
-        "attempt", "ended_at", "endings", "exit_code", "guaranteed", "id", "name", "placement", "port",
+        "attempt", "ended_at", "endings", "entry", "exit_code", "guaranteed", "id", "name", "placement", "port",
         "preempted_by", "reason", "resumes", "retries", "retry_at", "since", "spec", "started_at", "state",
         "stopping_for", "submitted_at",
     )  # fmt: skip
@@ -75,6 +76,8 @@ class Job:
         self.retry_at: float | None = None
         #: tasks of this attempt that have ended, by rank: code, whether told to stop, and what else was said
         self.endings: dict[int, dict[str, Any]] = {}
+        #: as the scheduler has it
+        self.entry = self._entry()
 
     @property
     def key(self) -> str:
@@ -107,11 +110,12 @@ class Job:
         limit = self.spec.time_limit_s
         return None if limit is None or self.started_at is None else self.started_at + limit + 0.5
 
-    def request(self) -> Request:
-        """What it asks of the core."""
+    def _entry(self) -> Entry:
         spec = self.spec
         members = (Member(spec.tasks, spec.gpus),)
-        return Request(self.name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
+        request = Request(self.name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
+        view = JobView(self.name, self.gpus, round(self.submitted_at * 1000), self.id)
+        return Entry(self.id, request, view, spec.early)
 
     def apply(self, event: Event) -> None:
         """``event`` happened to it. Raises :class:`~hived.errors.InvariantError` where it cannot have."""
@@ -140,7 +144,7 @@ class Job:
                     self.preempted_by = (by[0], by[1], by[2])
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
-            case JobEvent.DOWNGRADED | JobEvent.RESTORED | JobEvent.REBOUND:
+            case JobEvent.DOWNGRADED | JobEvent.RESTORED | JobEvent.REBOUND | JobEvent.PROMOTED:
                 self.placement = placement_from(data["placement"])
                 self.guaranteed = self.placement.guaranteed
                 self.reason = str(data["why"])

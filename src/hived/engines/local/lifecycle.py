@@ -19,6 +19,7 @@ class JobEvent(StrEnum):
     TASK_ENDED = "task_ended"
     DOWNGRADED = "downgraded"  #: it runs on as opportunistic
     RESTORED = "restored"  #: it is guaranteed again
+    PROMOTED = "promoted"  #: its turn has come where it runs early: it is guaranteed from now on
     REBOUND = "rebound"  #: it stands in other cells than it did: a new spec
     PREEMPTED = "preempted"  #: gone, queued again: one more resume
     RETRYING = "retrying"  #: failed, and is queued again after a pause: one more retry
@@ -44,6 +45,8 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], JobState] = {
     (_S, JobEvent.DOWNGRADED): _S,
     (_R, JobEvent.RESTORED): _R,
     (_S, JobEvent.RESTORED): _S,
+    (_R, JobEvent.PROMOTED): _R,
+    (_S, JobEvent.PROMOTED): _S,  # who it was to make room for went elsewhere
     (_R, JobEvent.REBOUND): _R,
     (_S, JobEvent.REBOUND): _S,
     (_R, JobEvent.PREEMPTED): _Q,  # its tasks were lost with the machine's restart

@@ -16,14 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, PodPlacement, Preempt, Wait
+from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.recovery import Reconfiguration, Record
-from hived.cluster.states import GroupState
 from hived.engines.event import Event, placement_data
-from hived.engines.lines import Lines
 from hived.engines.usage import Usage
-from hived.errors import ConflictError, RequestError
-from hived.scheduling import Policy
+from hived.errors import ConflictError
+from hived.scheduling import Downgrade, Hold, Move, Policy, Promote, Reserve, Scheduler, Start, Stop, Unreserve
+from hived.scheduling import Instruction as Decided
 from hived.spec.compiled import ClusterSpec, Device
 
 from .ending import Outcome, outcome
@@ -45,8 +44,7 @@ class Machine:
         self.jobs: dict[int, Job] = {}
         self.by_group: dict[str, Job] = {}
         self.health = Health(cluster)
-        self.lines: Lines[Job] = Lines(policy)
-        self.reserved: dict[int, Job] = {}
+        self.scheduler = Scheduler(cluster, policy, self._carry_out)
         self.usage: Usage[Job] = Usage()
         #: what running jobs hold and the core cannot attribute to them, by job: devices that the spec lacks for now
         self.beyond: dict[int, tuple[PodPlacement, ...]] = {}
@@ -54,6 +52,7 @@ class Machine:
         self._events: list[Event] = []
         self._touched: dict[int, Job] = {}
         self._instructions: list[Instruction] = []
+        self._now = 0.0
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -64,12 +63,12 @@ class Machine:
         self._note("submitted", at, number, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
         self._touched[number] = job
         self.usage.add(job)
-        self.lines.add(job)
+        self.scheduler.wait(job.entry)
         return job
 
     def unsubmit(self, job: Job) -> None:
         """The last call was :meth:`submit`, and it cannot be kept: as if it had never been."""
-        self.lines.of(job).remove(job)
+        self.scheduler.withdraw(job.entry)
         self.usage.remove(job)
         self._end(job)
         self._seq -= 1
@@ -82,7 +81,8 @@ class Machine:
         if job.state.holds:
             self._stop(job, at, "cancelled", f"cancelled by {who}" if who else "cancelled")
             return
-        self._forget_group(job, at)
+        self.scheduler.withdraw(job.entry)
+        self._restored(at)
         self._happens(job, JobEvent.CANCELLED, at, {"why": f"cancelled by {who}" if who else "cancelled"})
         self._end(job)
 
@@ -104,7 +104,7 @@ class Machine:
             return
         if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
             self._happens(job, JobEvent.QUEUED, at, {})
-            self.lines.add(job)
+            self.scheduler.wait(job.entry)
         elif job.state is JobState.RUNNING and (limit := job.limit_at) is not None and at >= limit:
             self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
 
@@ -147,8 +147,8 @@ class Machine:
             for job in self.usage.displaced.values()
         }
         self._standing_changed(report, at, still)
-        self._lost_reservations("the cluster was reconfigured", at)
-        self.lines.stir()
+        for entry in self.scheduler.reconfigured():
+            self._unreserve(self.jobs[entry.number], "the cluster was reconfigured", at)
         return report
 
     def recover(
@@ -173,14 +173,17 @@ class Machine:
         for job in self.jobs.values():
             if job.state is JobState.RESERVED:
                 self._happens(job, JobEvent.UNRESERVED, at, {"why": "the engine was started again"})
+            if job.state.holds:
+                self.scheduler.runs(job.entry, self.cluster.group(job.name).guaranteed)
             if job.state is JobState.QUEUED:
-                self.lines.add(job)
+                self.scheduler.wait(job.entry)
             elif job.state is JobState.BACKOFF and job.retry_at is not None:
                 self._pausing[job.id] = job
                 self._instructions.append(WakeAt(job.id, job.retry_at))
             elif job.state is JobState.RUNNING:
                 self._started(job)
             elif job.state is JobState.STOPPING:
+                self._is_going(job)
                 self._instructions += [StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt)]
         return report
 
@@ -195,7 +198,8 @@ class Machine:
             pods = _without(placement.pods, taken)
             taken |= set(placement.devices())
             cut = placement if pods == placement.pods else replace(placement, pods=pods, reserved_levels=())
-            records.append(Record(job.name, job.request(), cut))
+            request = job.entry.loan if job.spec.early and not cut.guaranteed else job.entry.request
+            records.append(Record(job.name, request, cut))
         return records
 
     def note(self, kind: str, at: float, data: dict[str, object]) -> None:
@@ -205,16 +209,9 @@ class Machine:
     # -- deciding -------------------------------------------------------------------------------------------------
 
     def dispatch(self, at: float) -> None:
-        """Let start who can: those with a reservation, the lines of the VCs where something changed, then loans."""
-        for job in list(self.reserved.values()):
-            if job.id in self.reserved and self._stands_otherwise(job):
-                self._ask(job, at)
-        self.lines.dispatch(lambda job: self._ask(job, at), self._share)
-
-    def _stands_otherwise(self, job: Job) -> bool:
-        """Whether a job that has reserved can start by now, there or elsewhere, or can spare victims of its own VC."""
-        decision = self.cluster.plan(job.request()).decision
-        return not isinstance(decision, Preempt) or decision.placement != job.placement
+        """Let start who can."""
+        self._now = at
+        self.scheduler.dispatch(at)
 
     def turn(self) -> Turn:
         """What has come of the facts since the last call."""
@@ -224,66 +221,60 @@ class Machine:
         self._instructions.clear()
         return turn
 
-    def _ask(self, job: Job, at: float) -> Bind | Preempt | Wait | None:
-        """Ask the core for ``job``, and carry the answer out. ``None``: its request is not right for this cluster."""
-        try:
-            decision = self.cluster.schedule(job.request(), now=at)
-        except RequestError:
-            return None
-        if isinstance(decision, Wait):
-            return decision
-        had = job.placement if job.state is JobState.RESERVED else None
-        if isinstance(decision, Preempt) and decision.placement == had:
-            return decision  # as before: some victims are not gone yet
-        self.cluster.commit(decision)
-        if had is not None and decision.placement != had:  # what it had reserved is free
-            self._restored(at)
-            self.lines.freed(job.vc)
-            if isinstance(decision, Preempt):
-                self._happens(job, JobEvent.UNRESERVED, at, {"why": "other GPUs are reserved for it by now"})
-        for name in decision.overtaken:
-            self._unreserve(self.by_group[name], f"{job.name}, of a higher priority, took it", at)
-        for name in decision.downgraded:
-            self._stands(self.by_group[name], f"made room for {job.name}", at)
-        if had is None:
-            self.lines.of(job).remove(job)
-        if isinstance(decision, Bind):
-            self.reserved.pop(job.id, None)
-            data: dict[str, object] = {"placement": placement_data(decision.placement)}
-            data |= {"attempt": job.attempt + 1, "port": self._free_port() if job.spec.tasks > 1 else 0}
-            self._happens(job, JobEvent.STARTED, at, data)
-            self._started(job)
-            return decision
-        victims = [self.by_group[name] for name in decision.victims]
-        placement = placement_data(decision.placement)
-        data = {"placement": placement, "victims": [victim.name for victim in victims]}
-        self._happens(job, JobEvent.RESERVED, at, data)
-        self.reserved[job.id] = job
-        for victim in victims:
-            if victim.state is JobState.RUNNING:
-                self._stop(victim, at, "preempted", f"preempted by {job.name} of {job.spec.vc}", job)
-            else:  # it goes already, and has less time for that from now on if it is a loan
-                self._instructions.append(StopTasks(victim.id, victim.attempt))
-        return decision
+    def _carry_out(self, instruction: Decided) -> None:
+        """What the scheduler has decided happens."""
+        job, at = self.jobs[instruction.job], self._now
+        match instruction:
+            case Start(placement=placement):
+                self._reserved_elsewhere(job, placement, at)
+                data: dict[str, object] = {"placement": placement_data(placement)}
+                data |= {"attempt": job.attempt + 1, "port": self._free_port() if job.spec.tasks > 1 else 0}
+                self._happens(job, JobEvent.STARTED, at, data)
+                self._started(job)
+            case Reserve(placement=placement, victims=victims):
+                if self._reserved_elsewhere(job, placement, at):
+                    self._happens(job, JobEvent.UNRESERVED, at, {"why": "other GPUs are reserved for it by now"})
+                data = {"placement": placement_data(placement), "victims": list(victims)}
+                self._happens(job, JobEvent.RESERVED, at, data)
+            case Stop(by=number):
+                by = self.jobs[number]
+                if job.state is JobState.RUNNING:
+                    self._stop(job, at, "preempted", f"preempted by {by.name} of {by.vc}", by)
+                else:  # it goes already, and has less time for that from now on if it is a loan
+                    self._instructions.append(StopTasks(job.id, job.attempt))
+            case Unreserve(by=number):
+                who = f"{self.jobs[number].name}, of a higher priority, took it" if number is not None else "no nodes"
+                self._unreserve(job, who, at)
+            case Downgrade(by=number):
+                self._stands(job, f"made room for {self.jobs[number].name}", at)
+            case Promote():
+                core = self.cluster.group(job.name).placement
+                assert core is not None
+                why = f"its turn in {job.vc} has come"
+                self._happens(job, JobEvent.PROMOTED, at, {"why": why, "placement": placement_data(core)})
+            case Move():
+                self._stop(job, at, "moved", f"its turn in {job.vc} has come, on other GPUs")
+            case Hold():
+                pass  # why is asked when somebody wants to know
 
-    def _share(self, vc: str) -> float:
-        """GPUs that a VC has on loan over those that it reserved: who has the least is asked first."""
-        return self.usage.lent.get(vc, 0) / max(1, self.health.reserved_gpus(vc))
+    def _reserved_elsewhere(self, job: Job, placement: Placement, at: float) -> bool:
+        """Whether a job had reserved other GPUs than it is given now: who made room for it there may have them back."""
+        elsewhere = job.state is JobState.RESERVED and placement != job.placement
+        if elsewhere:
+            self._restored(at)
+        return elsewhere
 
     # -- what becomes of jobs -------------------------------------------------------------------------------------
 
     def _all_gone(self, job: Job, result: Outcome, at: float) -> None:
         """The last task of an attempt has ended: its GPUs are free."""
-        self.cluster.release(job.name)
+        self.scheduler.free(job.entry, waits=result.event is JobEvent.PREEMPTED)
         if self.beyond.pop(job.id, None) is not None:
             self._claim(at)
-        self.lines.freed(job.vc)
         self._happens(job, result.event, at, result.data(at))
-        if result.event is JobEvent.PREEMPTED:
-            self.lines.add(job)
-        elif result.event is JobEvent.RETRYING:
+        if result.event is JobEvent.RETRYING:
             self._instructions.append(WakeAt(job.id, at + result.delay_s))
-        else:
+        elif job.state.ended:
             self._end(job)
 
     def _started(self, job: Job) -> None:
@@ -296,48 +287,40 @@ class Machine:
         if by is not None:
             data["by"] = [by.name, by.spec.vc, by.spec.priority]
         self._happens(job, JobEvent.STOPPING, at, data)
+        self._is_going(job)
         self._instructions.append(StopTasks(job.id, job.attempt))
+
+    def _is_going(self, job: Job) -> None:
+        """One that is not to come back at once has no turn any more."""
+        if job.stopping_for not in ("preempted", "moved"):
+            self.scheduler.leaving(job.entry)
 
     def grace_s(self, job: Job) -> float:
         """How long a job has between SIGTERM and SIGKILL: capped where it is on loan, or somebody waits for that."""
-        lent = not job.guaranteed and (job.spec.opportunistic or bool(self.cluster.group(job.name).preempted_by))
+        borrows = job.spec.opportunistic or job.spec.early
+        lent = not job.guaranteed and (borrows or bool(self.cluster.group(job.name).preempted_by))
         return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if lent else job.spec.grace_s
+
+    def reserved(self) -> list[Job]:
+        """Jobs that wait with a reservation, in the order in which they got it."""
+        return [self.jobs[number] for number in self.scheduler.reserved]
 
     def backing_off(self) -> list[Job]:
         """Jobs between two tries."""
         return list(self._pausing.values())
 
-    def _forget_group(self, job: Job, at: float) -> None:
-        """A job that holds nothing leaves the line, its reservation, and the core's memory."""
-        if job.state is JobState.QUEUED:
-            self.lines.left(job)
-        if self.reserved.pop(job.id, None) is not None:
-            self.lines.freed(job.vc)
-        try:
-            self.cluster.group(job.name)
-        except RequestError:
-            return  # the core was never asked for it
-        self.cluster.cancel(job.name)
-        self._restored(at)
-
     def _end(self, job: Job) -> None:
         del self.jobs[job.id], self.by_group[job.name]
 
     def _unreserve(self, job: Job, why: str, at: float) -> None:
-        self.reserved.pop(job.id, None)
         self._happens(job, JobEvent.UNRESERVED, at, {"why": f"it had GPUs reserved: {why}"})
-        self.lines.add(job)
+        self.scheduler.wait(job.entry)
         self._restored(at)
-
-    def _lost_reservations(self, why: str, at: float) -> None:
-        for job in list(self.reserved.values()):
-            if self.cluster.group(job.name).state is GroupState.PENDING:
-                self._unreserve(job, why, at)
 
     def _hardware_changed(self, at: float) -> None:
         if self.health.apply():
-            self._lost_reservations("hardware under them turned bad", at)
-            self.lines.stir()
+            for entry in self.scheduler.hardware_changed():
+                self._unreserve(self.jobs[entry.number], "hardware under them turned bad", at)
 
     def _standing_changed(
         self, report: Reconfiguration, at: float, still: Mapping[str, str] = MappingProxyType({})
@@ -385,6 +368,10 @@ class Machine:
         if now.guaranteed is not job.guaranteed:
             kind = JobEvent.RESTORED if now.guaranteed else JobEvent.DOWNGRADED
         self._happens(job, kind, at, {"why": why, "placement": placement_data(now)})
+        if job.entry.holds:
+            self.scheduler.became(job.entry, now.guaranteed)
+            if job.state is JobState.STOPPING:
+                self._is_going(job)
 
     def _restored(self, at: float) -> None:
         """Who was downgraded for a job that is withdrawn, or has lost its reservation, may be guaranteed again."""

@@ -49,6 +49,7 @@ class JobSpec:
     grace_s: float = 30.0  #: between SIGTERM and SIGKILL
     lazy_preemption: bool = False  #: when its own VC preempts it: it runs on as opportunistic while it can
     user: str = ""  #: who submitted it
+    early: bool = False  #: it may start on idle GPUs before its turn, and keeps its place in line
 
     @property
     def opportunistic(self) -> bool:

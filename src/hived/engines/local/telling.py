@@ -37,6 +37,8 @@ def tell(event: Event, job: str = "") -> str:
             return f"{job} runs on as opportunistic: {data['why']}"
         case "restored":
             return f"{job} is guaranteed again: {data['why']}"
+        case "promoted":
+            return f"{job} is guaranteed from now on: {data['why']}"
         case "rebound":
             if not data["placement"]["levels"]:
                 return f"{job} runs on where it is: {data['why']}"

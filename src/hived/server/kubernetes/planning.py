@@ -18,6 +18,7 @@ from hived.engines.kubernetes.mind import Mind
 from hived.engines.kubernetes.objects import Object, Owner, Pod
 from hived.engines.kubernetes.owners import is_gang, members_of
 from hived.errors import InputError
+from hived.scheduling import Entry
 
 from .schema import PlannedGroup, PodPlace
 
@@ -98,9 +99,9 @@ def _planned(mind: Mind, ask: Ask) -> PlannedGroup:
     if ask.group in mind.gangs:  # one of that name is there: the question is about another like it
         request = replace(request, group=f"{ask.group} (planned)")
     answer = mind.cluster.plan(request)
-    lines = mind.lines.borrowers if ask.priority < 0 else mind.lines.own
-    line = lines.get(ask.vc)
-    position, ahead = line.before(ask.priority, 8) if line is not None and answer.outcome != "never" else (0, [])
+    position, ahead = 0, list[Entry]()
+    if answer.outcome != "never":
+        position, ahead = mind.scheduler.before(ask.vc, ask.priority, 8)
     gpus = sum(member.pods * member.leaf_cells for member in ask.members)
     decision = answer.decision
     if answer.outcome == "now" and not position and isinstance(decision, (Bind, Preempt)):

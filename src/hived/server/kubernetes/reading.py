@@ -6,23 +6,23 @@ from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.foreign import kept_for_others
 from hived.engines.kubernetes.gangs import Gang, GangState
 from hived.engines.kubernetes.state import MindState
-from hived.server.mapping import in_turn
+from hived.scheduling import Status
 
 
 def waiting(mind: MindState, most: int) -> list[Gang]:
     """Who holds no GPUs: with a reservation, then in turn, then those that are in no line. At most ``most``.
 
-    O(most + VCs), and O(gangs) while somebody is in no line.
+    O(most + gangs).
     """
     found = [*mind.reserved.values()][:most]
-    found += in_turn(mind.lines, most - len(found))
+    found += [mind.gangs[entry.name] for entry in mind.scheduler.in_turn(max(0, most - len(found)))]
     return found + _in_no_line(mind, most - len(found))
 
 
 def _in_no_line(mind: MindState, most: int) -> list[Gang]:
-    """Who waits for pods of its own that do not exist yet, or for kube-scheduler to ask. O(VCs) where there is none."""
-    lines = [*mind.lines.own.values(), *mind.lines.borrowers.values()]
-    left = min(most, sum(mind.usage.waiting.values()) - len(mind.reserved) - sum(len(line) for line in lines))
+    """Who waits for pods of its own that do not exist yet, or for kube-scheduler to ask. O(gangs)."""
+    waiting = sum(entry.status is Status.WAITING for entry in mind.scheduler.jobs.values())
+    left = min(most, sum(mind.usage.waiting.values()) - len(mind.reserved) - waiting)
     found: list[Gang] = []
     if left > 0:
         for gang in mind.gangs.values():

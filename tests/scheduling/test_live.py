@@ -1,0 +1,233 @@
+"""A scheduler over an engine whose victims take their time: reservations, moves, and jobs that start early."""
+
+from __future__ import annotations
+
+from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
+from hived.cluster.reasons import NeverFits
+from hived.scheduling import (
+    Downgrade,
+    Entry,
+    Hold,
+    Instruction,
+    JobView,
+    Kind,
+    Move,
+    Promote,
+    Reserve,
+    Scheduler,
+    Start,
+    Status,
+    Stop,
+    Unreserve,
+    YarnCS,
+)
+
+from .test_scheduling import nodes
+
+
+class Slow:
+    """An engine whose jobs go when the test says so."""
+
+    def __init__(self, a: int, b: int = 0, c: int = 0) -> None:
+        spec = nodes(a, b, c)
+        self.scheduler = Scheduler(Cluster(spec, Sharing.HIVED, YarnCS().rank), YarnCS(), self._carry_out)
+        self.said: list[Instruction] = []
+        self._jobs = 0
+
+    def submit(self, vc: str, gpus: int, priority: int = 0, early: bool = False, lazy: bool = False) -> Entry:
+        """A job comes."""
+        self._jobs += 1
+        name = f"job-{self._jobs}"
+        request = Request(name, vc, priority, (Member(1, gpus),), lazy_preemption=lazy)
+        entry = Entry(self._jobs, request, JobView(name, gpus, self._jobs, self._jobs), early)
+        self.scheduler.wait(entry)
+        self.dispatch()
+        return entry
+
+    def gone(self, entry: Entry, waits: bool = False) -> None:
+        """It holds nothing any more."""
+        self.scheduler.free(entry, waits)
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Let start who can."""
+        self.said.clear()
+        self.scheduler.dispatch()
+        self.scheduler.validate()
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        self.said.append(instruction)
+        if isinstance(instruction, Unreserve):
+            self.scheduler.wait(self.scheduler.jobs[instruction.job])
+
+    @property
+    def done(self) -> list[Instruction]:
+        """What was to be done, but for reasons."""
+        return [one for one in self.said if not isinstance(one, Hold)]
+
+
+def where(entry: Entry) -> Placement:
+    """Where a job is."""
+    assert entry.placement is not None
+    return entry.placement
+
+
+def test_who_waits_for_victims_has_its_gpus_reserved_until_they_are_gone() -> None:
+    engine = Slow(1, 1)
+    loan = engine.submit("a", 16, OPPORTUNISTIC)
+    engine.scheduler.cluster.validate()
+    assert loan.status is Status.WAITING, "a pod is on one node"
+    loans = [engine.submit("a", 8, OPPORTUNISTIC) for _ in range(2)]
+    owner = engine.submit("b", 8)
+    (victim,) = [one for one in loans if where(one).pods[0].node == where(owner).pods[0].node]
+    assert engine.done == [
+        Reserve(owner.number, where(owner), (victim.name,)),
+        Stop(victim.number, owner.number, True),
+    ]
+    engine.dispatch()
+    assert not engine.done, "it waits for that one"
+    engine.gone(victim, waits=True)
+    assert engine.done == [Start(owner.number, Kind.GUARANTEED, where(owner))]
+    assert victim.status is Status.WAITING
+
+
+def test_a_reservation_ends_when_a_higher_priority_takes_it() -> None:
+    engine = Slow(1, 1)
+    loans = [engine.submit("a", 8, OPPORTUNISTIC) for _ in range(2)]
+    low, high = engine.submit("b", 8), engine.submit("b", 8, 5)
+    assert Unreserve(low.number, high.number) in engine.done
+    assert (low.status, high.status) == (Status.WAITING, Status.RESERVED)
+    for loan in loans:
+        engine.gone(loan)
+    assert (low.status, high.status) == (Status.WAITING, Status.GUARANTEED)
+
+
+def test_an_early_job_starts_on_a_loan_and_is_promoted_at_its_turn() -> None:
+    engine = Slow(1, 1)
+    own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
+    assert engine.done == [Start(early.number, Kind.OPPORTUNISTIC, where(early))]
+    behind = engine.submit("a", 4)
+    assert engine.scheduler.ahead(behind, 5) == (1, [early])
+    engine.gone(own)
+    assert engine.done == [Promote(early.number)]
+    assert (early.status, behind.status) == (Status.GUARANTEED, Status.WAITING)
+
+
+def test_an_early_job_that_cannot_be_promoted_moves_and_keeps_its_turn_meanwhile() -> None:
+    engine = Slow(1, 1)
+    half, other_half = engine.submit("a", 4), engine.submit("a", 4)
+    early = engine.submit("a", 4, early=True)
+    former, behind = where(early), engine.submit("a", 4)
+    engine.gone(other_half)
+    assert engine.done == [Move(early.number, True)]
+    engine.dispatch()
+    assert not engine.done
+    assert (early.status, behind.status) == (Status.MOVING, Status.WAITING), "its cells are kept for it"
+    engine.gone(early, waits=True)
+    assert engine.done == [Start(early.number, Kind.GUARANTEED, where(early))]
+    assert where(early).pods[0].node == where(half).pods[0].node != former.pods[0].node
+    assert behind.status is Status.WAITING
+
+
+def test_an_early_job_that_ends_while_it_moves_leaves_its_turn_to_the_next() -> None:
+    engine = Slow(1, 1)
+    engine.submit("a", 4)
+    other_half, early, behind = engine.submit("a", 4), engine.submit("a", 4, early=True), engine.submit("a", 4)
+    engine.gone(other_half)
+    assert early.status is Status.MOVING
+    engine.gone(early)
+    assert engine.done == [Start(behind.number, Kind.GUARANTEED, where(behind))]
+
+
+def test_an_early_job_on_its_way_out_has_no_turn_and_comes_back_to_its_place() -> None:
+    engine = Slow(1, 1)
+    own, early, behind = engine.submit("a", 8), engine.submit("a", 8, early=True), engine.submit("a", 8)
+    engine.scheduler.leaving(early)
+    engine.gone(own)
+    assert (early.status, behind.status) == (Status.LEAVING, Status.GUARANTEED)
+    engine.gone(early, waits=True)
+    assert early.status is Status.LENT, "nobody of its VC waits before it"
+    engine.gone(behind)
+    assert engine.done == [Promote(early.number)]
+
+
+def test_a_preempted_early_job_waits_for_its_turn_and_for_another_loan() -> None:
+    engine = Slow(1, 1)
+    own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
+    owner = engine.submit("b", 8)
+    assert Stop(early.number, owner.number, True) in engine.done
+    engine.gone(early, waits=True)
+    assert (early.status, owner.status) == (Status.WAITING, Status.GUARANTEED)
+    engine.gone(own)
+    assert engine.done == [Start(early.number, Kind.GUARANTEED, where(early))]
+
+
+def test_an_early_job_that_need_not_go_any_more_is_promoted() -> None:
+    engine = Slow(1, 1)
+    own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
+    owner = engine.submit("b", 8)
+    assert Stop(early.number, owner.number, True) in engine.done
+    engine.gone(own)
+    assert engine.done == [Start(owner.number, Kind.GUARANTEED, where(owner)), Promote(early.number)]
+
+
+def test_an_early_job_larger_than_its_vc_borrows_and_holds_nobody_back() -> None:
+    engine = Slow(1, 1)
+    large = engine.submit("a", 8)
+    engine.gone(large)
+    too_many = Entry(99, Request("wide", "a", 0, (Member(2, 8),)), JobView("wide", 16, 99, 99), early=True)
+    engine.scheduler.wait(too_many)
+    engine.dispatch()
+    assert too_many.status is Status.LENT
+    small = engine.submit("a", 8)
+    assert small.status is Status.RESERVED, "its VC's cells are not the wide one's"
+
+
+def test_who_never_fits_is_asked_once_and_waits_for_another_spec() -> None:
+    engine = Slow(1, 1)
+    never = engine.submit("a", 9)
+    (held,) = engine.said
+    assert isinstance(held, Hold)
+    assert held.job == never.number
+    assert isinstance(held.reasons[0], NeverFits)
+    assert engine.scheduler.in_turn(5) == [never]
+    engine.submit("a", 8)
+    assert not [one for one in engine.said if isinstance(one, Hold)]
+
+
+def test_a_lazy_job_runs_on_as_a_loan_and_is_no_early_one() -> None:
+    engine = Slow(1, 1)
+    lazy = engine.submit("a", 8, lazy=True)
+    other = engine.submit("b", 8)
+    engine.gone(other)
+    high = engine.submit("a", 8, 5)
+    assert Downgrade(lazy.number, high.number) in engine.done
+    assert lazy.status is Status.LENT
+    engine.gone(high)
+    assert lazy.status is Status.LENT, "only the end of a reservation restores it"
+
+
+class Turns(YarnCS):
+    """An order that may change: by a number per job, then as they came."""
+
+    changed: dict[str, int] = {}  # noqa: RUF012
+
+    def order(self, job: JobView) -> tuple[int, ...]:
+        return (self.changed.get(job.job, 0), *super().order(job))
+
+
+def test_a_policy_may_change_the_order_while_jobs_wait_and_while_they_run_early() -> None:
+    engine = Slow(1, 1)
+    engine.scheduler.policy = Turns()
+    Turns.changed.clear()
+    own, early, first, second = (engine.submit("a", 8, early=early) for early in (False, True, False, False))
+    assert (early.status, engine.scheduler.ahead(second, 5)[1]) == (Status.LENT, [early, first])
+    for entry, place in ((early, 2), (first, 3)):
+        Turns.changed[entry.name] = place
+        engine.scheduler.rekey(entry)
+    engine.dispatch()
+    assert engine.scheduler.ahead(first, 5)[1] == [second, early]
+    engine.gone(own)
+    assert second.status is Status.GUARANTEED
+    engine.gone(second)
+    assert (early.status, first.status) == (Status.GUARANTEED, Status.WAITING)
