@@ -49,7 +49,7 @@ class ResultsSource:
     """Implements :class:`~hived.server.sources.Source` over a folder of results, a view per scheme and policy.
 
     Raises :class:`~hived.errors.InputError` for whatever is wrong with the folder. Reading costs O(runs log runs),
-    about seven seconds per million rows of both tables; afterwards everything is in memory.
+    about four seconds per million rows of both tables; afterwards everything is in memory.
     """
 
     live = False

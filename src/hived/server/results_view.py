@@ -95,7 +95,7 @@ class RunView:
     def picture(self, at: float | None) -> Picture:
         """The moment ``at``, of those of the simulation the nearest; ``None``: its end.
 
-        O(log runs + jobs that run or wait at about then).
+        O(runs), without a loop in Python.
         """
         moment = self._moment(at)
         held, waiting = self._at(moment)
