@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hived.cluster.decisions import Placement, PodPlacement
-from hived.scheduling import Entry, Scheduler
-from hived.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +28,6 @@ def after(recent: Reversible[Event], seq: int) -> list[Event]:
             break
         found.append(event)
     return found[::-1]
-
-
-def early_text(scheduler: Scheduler, job: Entry) -> str:
-    """What is to become of a job that runs on a loan before its turn, in words."""
-    if job.line is None:
-        return f"it runs on a loan; {job.vc} is too small for it, so its turn never comes"
-    position, _ = scheduler.ahead(job, 0)
-    before = f"{counted(position, 'job')} of {job.vc} before it in line" if position else "it is next in line"
-    return f"it runs on a loan, before its turn in {job.vc}; {before}"
 
 
 def placement_data(placement: Placement) -> dict[str, object]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from itertools import islice
 
 from hived import __version__
 from hived.cluster.decisions import Placement
-from hived.cluster.explaining import MAX_NAMED, explained, in_lines
-from hived.cluster.reasons import BehindOthers, Reason
+from hived.cluster.explaining import MAX_NAMED
+from hived.cluster.reasons import Reason
 from hived.engines.event import Event
+from hived.engines.explaining import planned
 from hived.engines.local import telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly
@@ -21,7 +24,6 @@ from hived.engines.local.jobs import Job as EngineJob
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.tasks import Stand
 from hived.errors import RequestError
-from hived.scheduling import Entry
 from hived.spec import parse_spec
 
 from . import schema
@@ -59,24 +61,15 @@ class LocalService:
         """What a submission would come to now, with those who wait already before it."""
         spec = _spec(submission, "", _GRACE_S)
         answer = self._engine.plan(spec)
-        placement = getattr(answer.decision, "placement", None)
-        victims = list(getattr(answer.decision, "victims", ()))
-        position, ahead = 0, list[Entry]()
-        if answer.outcome != "never":
-            position, ahead = self._engine.machine.scheduler.before(spec.vc, spec.priority, MAX_NAMED)
-        if answer.outcome == "now" and not position:
-            text = in_lines(explained(replace(answer.decision, group="it"), pod=by_rank(spec.tasks)))
-            return schema.Plan(outcome="now", text=text, placement=_places(placement), victims=victims, reasons=[])
-        found: list[Reason] = [reason for reason in answer.reasons if not isinstance(reason, BehindOthers)]
-        if position:
-            found.append(BehindOthers(position, tuple(job.name for job in ahead)))
-        head = "it can never start:" if answer.outcome == "never" else "it would wait:"
+        machine = self._engine.machine
+        line = machine.scheduler.before(spec.vc, spec.priority, MAX_NAMED)
+        outcome, text, decision, why = planned(answer, line, "it", partial(in_words, machine), by_rank(spec.tasks))
         return schema.Plan(
-            outcome="never" if answer.outcome == "never" else "waits",
-            text=in_lines([head, *in_words(self._engine.machine, found)]),
-            placement=[],
-            victims=[],
-            reasons=[_reason(reason) for reason in found],
+            outcome=outcome,
+            text=text,
+            placement=_places(None if decision is None else decision.placement),
+            victims=list(getattr(decision, "victims", ())),
+            reasons=[_reason(reason) for reason in why],
         )
 
     def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> schema.Jobs:
@@ -161,9 +154,9 @@ class LocalService:
         if offset < 0 and start:
             beyond = _continued(data)  # it is the end of a character that began before
             start, data = start + beyond, data[beyond:]
-        whole = data if over and start + len(data) >= size else _whole_characters(data)
-        text = whole.decode("utf-8", errors="replace")
-        following = start + len(whole)
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        text = decoder.decode(data, final=over and start + len(data) >= size)
+        following = start + len(data) - len(decoder.getstate()[0])  # the beginning of a character that goes on
         return schema.LogPage(text=text, offset=start, next=following, end=over and following >= size)
 
     async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
@@ -303,16 +296,6 @@ def _places(placement: Placement | None) -> list[schema.TaskPlace]:
 def _reason(reason: Reason) -> dict[str, object]:
     plain: Mapping[str, object] = asdict(reason)
     return {"kind": reason.kind.value, "text": telling.reason_text(reason), **plain}
-
-
-def _whole_characters(data: bytes) -> bytes:
-    """Without the beginning of a UTF-8 character that is not all there yet."""
-    for back in range(1, min(_WIDEST, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 != 0x80:  # the first byte of a character, or a character of its own
-            need = 1 if byte < 0x80 else 2 if byte >> 5 == 6 else 3 if byte >> 4 == 14 else 4 if byte >> 3 == 30 else 1
-            return data[:-back] if need > back else data
-    return data
 
 
 def _continued(data: bytes) -> int:

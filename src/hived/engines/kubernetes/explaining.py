@@ -9,14 +9,14 @@ from typing import ClassVar
 from hived.cluster.explaining import MAX_NAMED, say
 from hived.cluster.reasons import (
     BadHardware,
-    BehindOthers,
     NotSuggested,
     PreemptedBy,
     Reason,
     ReasonKind,
     WaitingForPreemption,
 )
-from hived.engines.event import Event, early_text
+from hived.engines.event import Event
+from hived.engines.explaining import behind, but_the_line, early_text
 from hived.words import counted, duration, plural
 
 from . import keys
@@ -60,11 +60,9 @@ def reasons(mind: MindState, gang: Gang) -> tuple[WhyNot, ...]:
         conditions = [c for c in first.pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
         said = next((c.message for c in conditions if c.message), "")
         found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
-    position, ahead = mind.scheduler.ahead(gang.entry, MAX_NAMED)
-    known = [reason for reason in gang.reasons if not isinstance(reason, BehindOthers)]
-    behind = [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
     # who was never asked for has the line as its reason, who was keeps what the core said
-    found += [*known, *behind] if known else behind
+    found += but_the_line(gang.reasons)
+    found += behind(*mind.scheduler.ahead(gang.entry, MAX_NAMED))
     if gang.displaced_by is not None:
         group, vc, priority = gang.displaced_by
         found.append(PreemptedBy(group, vc, priority, gang.priority, True))

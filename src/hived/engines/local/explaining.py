@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hived.cluster.explaining import MAX_NAMED, in_lines, say
-from hived.cluster.reasons import BadHardware, BehindOthers, PreemptedBy, Reason, WaitingForPreemption
+from hived.cluster.reasons import BadHardware, PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.requests import OPPORTUNISTIC
-from hived.engines.event import early_text
+from hived.engines.explaining import behind, but_the_line, early_text
 from hived.words import counted, duration
 
 from .jobs import Job
@@ -25,11 +25,8 @@ def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
         return (WaitingForPreemption(machine.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    answered = machine.cluster.plan(job.entry.request).reasons
-    found: list[Reason] = [reason for reason in answered if not isinstance(reason, BehindOthers)]
-    position, ahead = machine.scheduler.ahead(job.entry, MAX_NAMED)
-    if position:
-        found.append(BehindOthers(position, tuple(other.name for other in ahead)))
+    found: list[Reason] = but_the_line(machine.cluster.plan(job.entry.request).reasons)
+    found += behind(*machine.scheduler.ahead(job.entry, MAX_NAMED))
     if job.preempted_by is not None:
         group, vc, priority = job.preempted_by
         # guaranteed jobs go for higher ones of their own VC alone: for anybody else it was one that ran on a loan
@@ -44,12 +41,10 @@ def shortly(machine: Machine, job: Job) -> list[str]:
         return [job.reason]
     if job.state is JobState.RESERVED:
         return [say(WaitingForPreemption(machine.cluster.group(job.name).victims))]
-    position, ahead = machine.scheduler.ahead(job.entry, 3)
-    if position:
-        return [say(BehindOthers(position, tuple(other.name for other in ahead)))]
+    if line := behind(*machine.scheduler.ahead(job.entry, 3)):
+        return [say(line[0])]
     answered = machine.cluster.plan(job.entry.request).reasons
-    found = [reason for reason in answered if not isinstance(reason, BehindOthers)]
-    return in_words(machine, found) or ["its turn is about to come"]
+    return in_words(machine, but_the_line(answered)) or ["its turn is about to come"]
 
 
 def in_words(machine: Machine, found: Sequence[Reason]) -> list[str]:

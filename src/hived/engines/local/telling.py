@@ -12,6 +12,26 @@ from hived.words import counted, duration, ranges
 
 from .jobs import Job
 
+#: kinds whose sentence is their data put in
+_SENTENCES = {
+    "unreserved": "{job} waits again: {why}",
+    "stopping": "{job} is told to stop: {why}",
+    "downgraded": "{job} runs on as opportunistic: {why}",
+    "restored": "{job} is guaranteed again: {why}",
+    "promoted": "{job} is guaranteed from now on: {why}",
+    "preempted": "{job} is back in line: {why}",
+    "queued": "{job} is back in line, to be tried again",
+    "succeeded": "{job} succeeded",
+    "failed": "{job} failed: {why}",
+    "cancelled": "{job} was {why}",
+    "device_bad": "device {device} of {node} is bad: {why}",
+    "device_healthy": "device {device} of {node} is healthy again",
+    "drained": "{what} is drained: no new jobs there",
+    "undrained": "{what} takes jobs again",
+    "engine_started": "the engine started (pid {pid}, {devices})",
+    "engine_stopped": "the engine stopped (pid {pid}); jobs run on",
+}
+
 
 def tell(event: Event, job: str = "") -> str:
     """One event in words; ``job`` is what the job it is about is called."""
@@ -23,57 +43,25 @@ def tell(event: Event, job: str = "") -> str:
         case "reserved":
             names = ", ".join(data["victims"])
             return f"{job} has {place_text(data['placement'])} reserved, and starts when {names} has made room"
-        case "unreserved":
-            return f"{job} waits again: {data['why']}"
         case "started":
             kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
             again = f" (start number {data['attempt']})" if data["attempt"] > 1 else ""
             return f"{job} runs on {place_text(data['placement'])}, {kind}{again}"
-        case "stopping":
-            return f"{job} is told to stop: {data['why']}"
         case "task_ended":
             return f"task {data['rank']} of {job} ended with {_code(data)}"
-        case "downgraded":
-            return f"{job} runs on as opportunistic: {data['why']}"
-        case "restored":
-            return f"{job} is guaranteed again: {data['why']}"
-        case "promoted":
-            return f"{job} is guaranteed from now on: {data['why']}"
         case "rebound":
             if not data["placement"]["levels"]:
                 return f"{job} runs on where it is: {data['why']}"
             return f"{job} stands in other cells of its VC: {data['why']}"
-        case "preempted":
-            return f"{job} is back in line: {data['why']}"
         case "retrying":
             return f"{job} failed ({data['why']}), and is tried again in {data['at'] - event.at:.0f} s"
-        case "queued":
-            return f"{job} is back in line, to be tried again"
-        case "succeeded":
-            return f"{job} succeeded"
-        case "failed":
-            return f"{job} failed: {data['why']}"
-        case "cancelled":
-            return f"{job} was {data['why']}"
-        case "device_bad":
-            return f"device {data['device']} of {data['node']} is bad: {data['why']}"
-        case "device_healthy":
-            return f"device {data['device']} of {data['node']} is healthy again"
-        case "drained":
-            return f"{data['what']} is drained: no new jobs there"
-        case "undrained":
-            return f"{data['what']} takes jobs again"
-        case "engine_started":
-            return f"the engine started (pid {data['pid']}, {data['devices']})"
-        case "engine_stopped":
-            return f"the engine stopped (pid {data['pid']}); jobs run on"
         case "recovered":
             return f"the engine took over {counted(data['active'], 'job')}, {data['running']} of them running"
         case "reconfigured":
             down = f", {counted(len(data['downgraded']), 'job')} as opportunistic" if data["downgraded"] else ""
             lost = f", {counted(len(data['lost']), 'job')} on devices that it lacks" if data["lost"] else ""
             return f"the cluster has a new spec; {counted(data['kept'], 'job')} went on as before{down}{lost}"
-    return event.kind
+    return _SENTENCES.get(event.kind, event.kind).format(**{"job": job, **data})
 
 
 def reason_text(reason: Reason) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from hived.cluster.decisions import Bind, Preempt
-from hived.cluster.explaining import explained, in_lines
-from hived.cluster.reasons import BehindOthers
+from hived.cluster.explaining import MAX_NAMED
+from hived.engines.explaining import planned
 from hived.engines.kubernetes import asking
 from hived.engines.kubernetes.asking import Ask
 from hived.engines.kubernetes.explaining import in_words
@@ -18,7 +18,6 @@ from hived.engines.kubernetes.mind import Mind
 from hived.engines.kubernetes.objects import Object, Owner, Pod
 from hived.engines.kubernetes.owners import is_gang, members_of
 from hived.errors import InputError
-from hived.scheduling import Entry
 
 from .schema import PlannedGroup, PodPlace
 
@@ -99,33 +98,16 @@ def _planned(mind: Mind, ask: Ask) -> PlannedGroup:
     if ask.group in mind.gangs:  # one of that name is there: the question is about another like it
         request = replace(request, group=f"{ask.group} (planned)")
     answer = mind.cluster.plan(request)
-    position, ahead = 0, list[Entry]()
-    if answer.outcome != "never":
-        position, ahead = mind.scheduler.before(ask.vc, ask.priority, 8)
-    gpus = sum(member.pods * member.leaf_cells for member in ask.members)
-    decision = answer.decision
-    if answer.outcome == "now" and not position and isinstance(decision, (Bind, Preempt)):
-        return PlannedGroup(
-            group=ask.group,
-            vc=ask.vc,
-            gpus=gpus,
-            outcome="now",
-            text=in_lines(explained(replace(decision, group=ask.group))),
-            placement=[PodPlace(node=pod.node, devices=list(pod.leaf_cells)) for pod in decision.placement.pods],
-            victims=list(decision.victims) if isinstance(decision, Preempt) else [],
-            reasons=[],
-        )
-    found = [reason for reason in answer.reasons if not isinstance(reason, BehindOthers)]
-    behind = [BehindOthers(position, tuple(gang.name for gang in ahead))] if position else []
-    never = answer.outcome == "never"
-    words = in_words(mind, [*found, *behind])
+    line = mind.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
+    outcome, text, decision, reasons = planned(answer, line, ask.group, partial(in_words, mind))
+    pods = decision.placement.pods if decision is not None else ()
     return PlannedGroup(
         group=ask.group,
         vc=ask.vc,
-        gpus=gpus,
-        outcome="never" if never else "waits",
-        text=in_lines(["it can never start:" if never else "it would wait:", *words]),
-        placement=[],
-        victims=[],
-        reasons=[{"kind": reason.kind.value, **asdict(reason)} for reason in [*found, *behind]],
+        gpus=sum(member.pods * member.leaf_cells for member in ask.members),
+        outcome=outcome,
+        text=text,
+        placement=[PodPlace(node=pod.node, devices=list(pod.leaf_cells)) for pod in pods],
+        victims=list(getattr(decision, "victims", ())),
+        reasons=[{"kind": reason.kind.value, **asdict(reason)} for reason in reasons],
     )

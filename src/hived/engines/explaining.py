@@ -1,0 +1,56 @@
+"""Why somebody waits, and what would become of a request, as both engines say it: reasons as data, lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+from hived.cluster.decisions import Bind, Preempt, Wait
+from hived.cluster.explaining import explained, in_lines
+from hived.cluster.looking import PlanAnswer
+from hived.cluster.reasons import BehindOthers, Reason
+from hived.scheduling import Entry, Scheduler
+from hived.words import counted
+
+R = TypeVar("R")
+
+
+def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
+    """The line as a reason: so many are ahead, these first."""
+    return [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
+
+
+def but_the_line(reasons: Iterable[R]) -> list[R]:
+    """Reasons without what the core has in mind of who asked before: an engine's own line says it better."""
+    return [reason for reason in reasons if not isinstance(reason, BehindOthers)]
+
+
+def early_text(scheduler: Scheduler, job: Entry) -> str:
+    """What is to become of a job that runs on a loan before its turn, in words."""
+    if job.line is None:
+        return f"it runs on a loan; {job.vc} is too small for it, so its turn never comes"
+    position, _ = scheduler.ahead(job, 0)
+    before = f"{counted(position, 'job')} of {job.vc} before it in line" if position else "it is next in line"
+    return f"it runs on a loan, before its turn in {job.vc}; {before}"
+
+
+def planned(
+    answer: PlanAnswer,
+    line: tuple[int, Sequence[Entry]],
+    name: str,
+    in_words: Callable[[Sequence[Reason]], list[str]],
+    pod: Callable[[int], str] = "pod {}: ".format,
+) -> tuple[Literal["now", "waits", "never"], str, Bind | Preempt | None, Sequence[Reason]]:
+    """What would become of a request now: in a word, as text, where it would start, and else why not.
+
+    By the core's answer and whoever is in ``line`` before it; ``name``, ``pod``: what it and its pods are called.
+    """
+    if answer.outcome == "now" and not line[0] and not isinstance(answer.decision, Wait):
+        decision = replace(answer.decision, group=name)
+        return "now", in_lines(explained(decision, pod=pod)), decision, ()
+    found = but_the_line(answer.reasons)
+    if answer.outcome == "never":
+        return "never", in_lines(["it can never start:", *in_words(found)]), None, found
+    found += behind(*line)
+    return "waits", in_lines(["it would wait:", *in_words(found)]), None, found
