@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -29,6 +30,13 @@ def test_the_package_by_itself_loads_nothing() -> None:
     code = "import sys, hived; print([name for name in sys.modules if name.startswith(('hived.', 'pydantic', 'yaml'))])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_the_compiled_form_has_what_decides_and_leaves_what_users_subclass() -> None:
+    modules = runpy.run_path(str(ROOT / "tools" / "compiled_wheel.py"))["modules"]
+    compiled = modules(ROOT / "src" / "hived")  # raises where it names a module that is gone
+    assert {"cells/buddy.py", "cluster/pool.py", "scheduling/scheduler.py"} <= set(compiled)
+    assert not {"cluster/cluster.py", "scheduling/policy.py", "cells/__init__.py"} & set(compiled)
 
 
 def test_the_readmes_first_command_installs_all_that_the_readme_shows() -> None:
