@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from hived.errors import ConflictError, ForbiddenError, InputError, NotFoundError, UnavailableError
+from hived.errors import ConflictError, ForbiddenError, NotFoundError, RequestError, UnavailableError
 from hived.server.app import new_app
 from hived.server.failures import Unexpected, declared
 from hived.server.guard import Guard
@@ -171,11 +171,11 @@ class FakeService:
         self._check()
         self.planned.append(request)
         groups = []
-        for number, thing in enumerate(request.objects, 1):
+        for number, thing in enumerate(request.objects):
             metadata = thing.get("metadata")
             name = metadata.get("name") if isinstance(metadata, dict) else None
             if name == "wrong":
-                raise InputError(f"object {number}, {thing['kind']} wrong: it asks for no GPUs")
+                raise RequestError(f"objects.{number}", f"{thing['kind']} wrong: it asks for no GPUs")
             if name in self.outcomes:
                 groups.append(self.outcomes[name])
         return PlanAnswer(groups=groups)

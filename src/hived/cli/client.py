@@ -25,6 +25,7 @@ from hived.errors import (
     InvariantError,
     NeverFitsError,
     NotFoundError,
+    RequestError,
     StorageError,
     UnavailableError,
 )
@@ -302,12 +303,14 @@ class Engine:
         code = _code(value)
         if not isinstance(told, dict) or not isinstance(message := told.get("message"), str):
             return UnavailableError(self._stranger(f"status {status} without a reason"))
-        field = told.get("field")
-        if isinstance(field, str) and field:
-            words = message.removeprefix(f"{field}: ")
-            message = f"{_OPTIONS.get(field.partition('.')[0], field)}: {words}"
         default: type[HivedError] = InputError if status < 500 else UnavailableError
         kind = _ERRORS.get(code, default)
+        field = told.get("field")
+        if isinstance(field, str) and field:
+            option = _OPTIONS.get(field.partition(".")[0], field)
+            if kind is InputError:
+                return RequestError(option, message)
+            message = f"{option}: {message}"
         return EngineGoneError(message) if status in _LATER else kind(message)
 
     def _wrong_kind(self) -> InputError | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from hived.errors import InputError
+from hived.errors import InputError, RequestError
 from hived.server.kubernetes.schema import PlanAnswer, PlannedGroup
 from hived.server.schema import Plan
 from hived.words import counted
@@ -24,7 +23,6 @@ from .wish import GpusOption, NodesOption, OpportunisticOption, PriorityOption, 
 
 _CODES = {"now": 0, "waits": 2, "never": 3}
 _MOST = 1_000  #: objects that are planned at once
-_OBJECT = re.compile(r"object ([0-9]{1,9}), ")  #: how the engine calls one of those that it was sent, from 1
 
 
 def plan(
@@ -108,7 +106,7 @@ def _plan_manifests(there: Engine, manifests: Sequence[Manifest], namespace: str
         )
     try:
         answer = there.post("/v1/plan", {"objects": [one.value for one in manifests], "namespace": namespace})
-    except InputError as error:
+    except RequestError as error:
         raise _placed(error, manifests) from None
     told = there.understood(PlanAnswer, answer)
     if form is not Form.TABLE:
@@ -139,10 +137,9 @@ def _outcome(outcome: str, victims: Sequence[str], placement: Sequence[Place]) -
     return f"now{first}" + (f", on {place}" if place else "")
 
 
-def _placed(error: InputError, manifests: Sequence[Manifest]) -> InputError:
+def _placed(error: RequestError, manifests: Sequence[Manifest]) -> InputError:
     """The same error, with the file and line of the object that it is about."""
-    found = _OBJECT.match(str(error))
-    number = int(found[1]) if found is not None else 0
-    if found is None or not 0 < number <= len(manifests):
+    field, _, number = error.field.partition(".")
+    if field != "objects" or not number.isdecimal() or int(number) >= len(manifests):
         return error
-    return type(error)(f"{manifests[number - 1].where}: {str(error)[found.end() :]}")
+    return InputError(f"{manifests[int(number)].where}: {error.message}")

@@ -13,12 +13,7 @@ from hived.spec import parse_spec, read_quotas, spec_from_quotas
 
 from .console import show_verbs
 
-spec_app = typer.Typer(invoke_without_command=True, help="Make cluster specs.")
-
-
-@spec_app.callback()
-def _group(context: typer.Context) -> None:
-    show_verbs(context)
+spec_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make cluster specs.")
 
 
 @spec_app.command("from-quotas")

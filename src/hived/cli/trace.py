@@ -15,12 +15,7 @@ from hived.words import counted
 from .console import output, show_verbs
 from .formats import json_text
 
-trace_app = typer.Typer(invoke_without_command=True, help="Make and describe traces.")
-
-
-@trace_app.callback()
-def _group(context: typer.Context) -> None:
-    show_verbs(context)
+trace_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make and describe traces.")
 
 
 @trace_app.command()

@@ -20,12 +20,7 @@ from .options import FormOption, SchedulerOption, TokenOption
 
 _MOST = 100  #: groups of each list that the engine tells
 
-vc_app = typer.Typer(invoke_without_command=True, help="Virtual clusters (tenants) on Kubernetes.")
-
-
-@vc_app.callback()
-def _group(context: typer.Context) -> None:
-    show_verbs(context)
+vc_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Virtual clusters (tenants) on Kubernetes.")
 
 
 @vc_app.command("ls")

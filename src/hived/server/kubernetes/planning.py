@@ -17,7 +17,7 @@ from hived.engines.kubernetes.explaining import in_words
 from hived.engines.kubernetes.mind import Mind
 from hived.engines.kubernetes.objects import Object, Owner, Pod
 from hived.engines.kubernetes.owners import is_gang, members_of
-from hived.errors import InputError
+from hived.errors import InputError, RequestError
 
 from .schema import PlannedGroup, PodPlace
 
@@ -32,28 +32,27 @@ _TEMPLATES = {
 
 
 def plan(mind: Mind, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
-    """Each group alone. Raises :class:`InputError` for objects that are wrong. The core's price per group."""
+    """Each group alone. Raises :class:`RequestError` for objects that are wrong. The core's price per group."""
     asks: dict[str, Ask] = {}
     lists = [
         thing["items"] for thing in objects if thing.get("kind") == "List" and isinstance(thing.get("items"), list)
     ]
     inside = [thing for items in lists for thing in items if isinstance(thing, dict)]
-    for number, thing in enumerate([*objects, *inside], 1):
-        kind = thing.get("kind")
-        where = f"object {number}, {kind or 'without a kind'}"
-        for pod in _pods(thing, namespace, where):
+    for number, thing in enumerate([*objects, *inside]):
+        field, kind = f"objects.{number}", str(thing.get("kind") or "without a kind")
+        for pod in _pods(thing, namespace, field):
             try:
                 if not asking.concerns(pod):
                     continue
-                members = members_of(thing, where) if asking.gang_owner(pod) is not None and is_gang(thing) else None
+                members = members_of(thing, kind) if asking.gang_owner(pod) is not None and is_gang(thing) else None
                 ask = mind.understood(pod, members)
             except InputError as error:
-                raise InputError(f"{where} {pod.metadata.name}: {error}") from None
+                raise RequestError(field, f"{kind} {pod.metadata.name}: {error}") from None
             asks.setdefault(ask.group, ask)
     return [_planned(mind, ask) for ask in asks.values()]
 
 
-def _pods(thing: Object, namespace: str, where: str) -> list[Pod]:
+def _pods(thing: Object, namespace: str, field: str) -> list[Pod]:
     """A pod of each kind that an object makes."""
     try:
         metadata = thing.get("metadata") or {}
@@ -78,7 +77,7 @@ def _pods(thing: Object, namespace: str, where: str) -> list[Pod]:
         return [_pod(template, home, name, owners) for template in templates]
     except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"{where}: it has not the form that Kubernetes wants: {what}") from None
+        raise RequestError(field, f"{thing.get('kind')}: it has not the form that Kubernetes wants: {what}") from None
 
 
 def _pod(template: Object, namespace: str, name: str, owners: Sequence[Owner]) -> Pod:
