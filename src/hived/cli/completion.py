@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 1.0
 _MOST = "100"
+_ON_KUBERNETES = ("groups", "show")  #: verbs with a virtual cluster to be completed
 
 
 def complete_job(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -38,13 +39,8 @@ def complete_job(context: typer.Context, incomplete: str) -> list[tuple[str, str
 
 
 def complete_vc(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Names of the virtual clusters."""
-    return _completed(context, incomplete, _vcs)
-
-
-def complete_vc_on_kubernetes(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The same for verbs that only Kubernetes has."""
-    return _completed(context, incomplete, _vcs, SCHEDULER_URL)
+    """Names of the virtual clusters; verbs that only Kubernetes has look for its engine where it is by default."""
+    return _completed(context, incomplete, _vcs, SCHEDULER_URL if context.info_name in _ON_KUBERNETES else None)
 
 
 def _vcs(engine: Engine) -> Iterator[tuple[str, str]]:

@@ -10,27 +10,17 @@ from hived.errors import InputError
 from hived.server.kubernetes.schema import GroupInfo, Groups, GroupStateName
 
 from .client import Engine
-from .completion import complete_vc_on_kubernetes
 from .console import note
 from .formats import Form, clean, print_answer, print_table
 from .kubernetes import group_columns, group_rows, scheduler
-from .options import FormOption, SchedulerOption, TokenOption
+from .options import FormOption, NumberOption, OfVcOption, SchedulerOption, TokenOption
 
 _STATES: tuple[str, ...] = get_args(GroupStateName)
 _PAGE = 1_000
 
 
 def groups(
-    vc: Annotated[
-        str | None,
-        typer.Option(
-            "--vc",
-            metavar="VC",
-            help="Of one virtual cluster.",
-            show_default="all",
-            autocompletion=complete_vc_on_kubernetes,
-        ),
-    ] = None,
+    vc: OfVcOption = None,
     state: Annotated[
         str | None,
         typer.Option(
@@ -42,7 +32,7 @@ def groups(
             autocompletion=lambda: list(_STATES),
         ),
     ] = None,
-    number: Annotated[int, typer.Option("-n", "--number", metavar="N", help="At most so many; 0: all.", min=0)] = 100,
+    number: NumberOption = 100,
     form: FormOption = Form.TABLE,
     engine: SchedulerOption = None,
     token_file: TokenOption = None,

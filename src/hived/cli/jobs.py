@@ -17,7 +17,6 @@ from hived.server.schema import Explanation, Job, Jobs
 from hived.words import counted
 
 from .client import Engine, connect, group_path, job_path
-from .completion import complete_vc
 from .console import messages, note
 from .formats import (
     ACTIVE,
@@ -39,7 +38,17 @@ from .formats import (
     runtime,
     where,
 )
-from .options import EngineOption, FormOption, JobOrGroupArgument, JobsArgument, StateOption, TokenOption, seconds
+from .options import (
+    EngineOption,
+    FormOption,
+    JobOrGroupArgument,
+    JobsArgument,
+    NumberOption,
+    OfVcOption,
+    StateOption,
+    TokenOption,
+    seconds,
+)
 from .retrying import Retrying
 from .screen import full_screen, has_screen
 from .wish import standing
@@ -62,12 +71,7 @@ JOB_COLUMNS = (
 
 def ps(
     every: Annotated[bool, typer.Option("--all", "-a", help="Ended jobs too.")] = False,
-    vc: Annotated[
-        str | None,
-        typer.Option(
-            "--vc", metavar="VC", help="Of one virtual cluster.", show_default="all", autocompletion=complete_vc
-        ),
-    ] = None,
+    vc: OfVcOption = None,
     status: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,7 +83,7 @@ def ps(
             autocompletion=lambda: [*ACTIVE, *ENDED],
         ),
     ] = None,
-    number: Annotated[int, typer.Option("-n", "--number", metavar="N", help="At most so many; 0: all.", min=0)] = 100,
+    number: NumberOption = 100,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="On the whole screen, every second; q leaves.")] = False,
     form: FormOption = Form.TABLE,
     engine: EngineOption = None,

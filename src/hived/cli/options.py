@@ -82,6 +82,11 @@ VcOption = Annotated[
         "--vc", metavar="VC", help="The virtual cluster (tenant).", show_default=False, autocompletion=complete_vc
     ),
 ]
+OfVcOption = Annotated[
+    str | None,
+    typer.Option("--vc", metavar="VC", help="Of one virtual cluster.", show_default="all", autocompletion=complete_vc),
+]
+NumberOption = Annotated[int, typer.Option("-n", "--number", metavar="N", help="At most so many; 0: all.", min=0)]
 NodeArgument = Annotated[
     str | None,
     typer.Argument(

@@ -12,7 +12,7 @@ from hived.server.pictures import Reserved
 from hived.words import counted
 
 from .client import group_path
-from .completion import complete_vc_on_kubernetes
+from .completion import complete_vc
 from .console import note, show_verbs
 from .formats import Form, clean, print_answer, print_table
 from .kubernetes import VC_COLUMNS, group_columns, group_rows, print_facts, scheduler, styled, vc_rows
@@ -54,7 +54,7 @@ def show_vc(
             metavar="NAME",
             help="Of a virtual cluster.",
             show_default=False,
-            autocompletion=complete_vc_on_kubernetes,
+            autocompletion=complete_vc,
         ),
     ],
     form: FormOption = Form.TABLE,
