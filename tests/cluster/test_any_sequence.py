@@ -38,9 +38,10 @@ class SharingMachine(RuleBasedStateMachine):
     #: whether victims may run on for a while, as opportunistic or until they are told to end
     slow: ClassVar[bool] = True
 
-    @initialize(spec=feasible_specs())
-    def build(self, spec: ClusterSpec) -> None:
-        self.spec = spec
+    @initialize(spec=feasible_specs(), guests=st.integers(0, 2))
+    def build(self, spec: ClusterSpec, guests: int) -> None:
+        vcs = tuple(replace(vc, guests=guests) for vc in spec.virtual_clusters)
+        self.spec = spec = replace(spec, virtual_clusters=vcs)
         self.cluster = Cluster(spec, self.sharing)
         self.fresh = self.cluster.snapshot()
         self.chains = {chain.name: chain for chain in spec.chains}
@@ -98,6 +99,7 @@ class SharingMachine(RuleBasedStateMachine):
                 lazy_preemption=self.slow and dice.random() < 0.4,
                 within=dice.choice(types) if mine and not pinned and priority >= 0 and dice.random() < 0.3 else None,
                 soft_affinity=dice.random() < 0.5,
+                guest=priority < 0 and dice.random() < 0.6,
             )
         )
 
@@ -133,7 +135,14 @@ class SharingMachine(RuleBasedStateMachine):
         assert not mine & self.bad
         assert placement.guaranteed == (not request.opportunistic)
         victims = decision.victims if isinstance(decision, Preempt) else ()
+        users = [g for g in self.groups() if mine & devices(g.placement) and not g.guest]
+        if request.guest and users and not victims:
+            assert all(group.guaranteed for group in users), "it would be their guest"
+            return
         for group in self.groups():
+            if group.guest:
+                assert group.name not in (*victims, *decision.overtaken, *decision.downgraded)
+                continue
             if mine & devices(group.placement):
                 assert group.name in (*victims, *decision.overtaken, *decision.downgraded)
             if group.name in victims and group.guaranteed:
@@ -265,7 +274,7 @@ class SharingMachine(RuleBasedStateMachine):
     @rule(dice=DICE, priority=st.sampled_from([0, 0, 1]))
     def promote(self, dice: Random, priority: int) -> None:
         group = dice.choice(self.loans())
-        request = replace(self.requests[group.name], priority=priority)
+        request = replace(self.requests[group.name], priority=priority, guest=False)
         others = {other.name: other for other in self.running if other.name != group.name}
         self.check_promotion(request, group)
         promoted = self.cluster.promote(request)
@@ -396,15 +405,17 @@ class SharingMachine(RuleBasedStateMachine):
     def loans_are_counted(self) -> None:
         if hasattr(self, "spec"):
             for vc in self.spec.virtual_clusters:
-                lent = [devices(g.placement) for g in self.groups() if g.vc == vc.name and not g.guaranteed]
+                lent = [
+                    devices(g.placement) for g in self.groups() if g.vc == vc.name and not g.guaranteed and not g.guest
+                ]
                 assert self.cluster.lent(vc.name) == sum(map(len, lent))
 
     def teardown(self) -> None:
         if hasattr(self, "spec"):
             for group in self.groups(GroupState.PREEMPTING):
                 self.cluster.cancel(group.name)
-            for group in self.running:
-                self.end(group.name)
+            while self.running:
+                self.end(self.running[0].name)
                 self.cluster.validate()
             for node, device in self.bad:
                 self.cluster.set_device_health(node, device, healthy=True)

@@ -5,7 +5,9 @@ The books know only what the contract says: what was asked, decided, committed a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +55,8 @@ class Run:
     downgraded: bool = False
     #: what it was started on: a new spec may leave out some of it
     whole: Pods = ()
+    #: it runs beside the owners of its devices
+    guest: bool = False
 
     def __post_init__(self) -> None:
         self.whole = self.whole or self.pods
@@ -132,14 +136,16 @@ class Driver:
         """Commit, and write it into the books."""
         assert not isinstance(decision, Wait)
         request = self._asked[decision.group]
-        self.cluster.commit(decision)
+        with self.evicting():
+            self.cluster.commit(decision)
         for name in decision.overtaken:
             del self.preempting[name]
         for name in decision.downgraded:
             self.running[name].downgraded = True
         if isinstance(decision, Bind):
             self.preempting.pop(decision.group, None)
-            self.running.setdefault(decision.group, Run(request, decision.placement.pods))
+            guest = self.cluster.group(decision.group).guest
+            self.running.setdefault(decision.group, Run(request, decision.placement.pods, guest=guest))
         else:
             self.preempting[decision.group] = Reservation(request, decision.placement.pods, set(decision.victims))
         self.check()
@@ -208,7 +214,8 @@ class Driver:
     def release(self, *names: str) -> None:
         """These groups end."""
         for name in names:
-            self.cluster.release(name)
+            with self.evicting():
+                self.cluster.release(name)
             self.jobs.pop(name, None)
             self._gone(name)
             self.check()
@@ -216,7 +223,8 @@ class Driver:
     def suspend(self, name: str) -> None:
         """A group that runs gives its devices up, and waits."""
         run, before = self.running[name], self.cluster.group(name)
-        self.cluster.suspend(name)
+        with self.evicting():
+            self.cluster.suspend(name)
         self._gone(name)
         now = self.cluster.group(name)
         assert (now.since, now.reasons[0]) == (before.since, Suspended(len(devices(run.pods))))
@@ -226,17 +234,22 @@ class Driver:
     def ask_to_move(self, name: str, excluded: Collection[str] = (), promotes: bool = False) -> Bind | Preempt | None:
         """Where a group that runs could be instead. Nothing may have changed by it."""
         run, was, before = self.running[name], self.cluster.group(name), self.cluster.snapshot()
-        request = replace(run.request, priority=max(0, run.request.priority)) if promotes else run.request
+        request = run.request
+        if promotes:
+            request = replace(request, priority=max(0, request.priority), guest=False)
+        self.now += 1.0
         decision = self.cluster.move(request, self.now, excluded)
         if decision is not None:
             assert decision.placement.guaranteed == (not request.opportunistic), "it is never worse"
             assert not {pod.node for pod in decision.placement.pods} & set(excluded)
-            wanted, here = devices(decision.placement.pods), devices(run.pods)
+            wanted = devices(decision.placement.pods)
             victims = decision.victims if isinstance(decision, Preempt) else ()
             assert not any(self.guaranteed(victim) for victim in victims), "nobody of its VC ends for it"
             assert not decision.downgraded
             users = self.user_of()
-            assert {users[device] for device in wanted - here if device in users} == set(victims)
+            others = {users[device] for device in wanted if device in users} - {name}
+            beside = request.guest and others != set(victims)  # an owner's own are not as good as idle ones to it
+            assert beside or others == set(victims)
             if decision.placement != was.placement:
                 assert not wanted & self.bad
                 for other, reservation in self.preempting.items():
@@ -248,20 +261,20 @@ class Driver:
 
     def move(self, name: str, decision: Bind | Preempt) -> None:
         """It gives up what it has, for what it was answered."""
-        if decision.placement == self.cluster.group(name).placement:
+        since = self.cluster.group(name).since
+        with self.evicting():
             self.cluster.commit(decision)
-            self.check()
-            return
-        self._asked[name] = self.asked_to_move[name]
-        run = self.running[name]
+        if self.cluster.group(name).since == since:
+            return  # it came too late, and the group is there already
         self._gone(name)
-        try:
-            self.commit(decision)
-        except RequestError:
-            self.running[name] = run
-            for other, reservation in self.preempting.items():
-                reservation.victims.update({name} & set(self.cluster.group(other).victims))
-            raise
+        for other in decision.overtaken:
+            del self.preempting[other]
+        request = self.asked_to_move[name]
+        if isinstance(decision, Preempt):
+            self.preempting[name] = Reservation(request, decision.placement.pods, set(decision.victims))
+        else:
+            self.running[name] = Run(request, decision.placement.pods, guest=self.cluster.group(name).guest)
+        self.check()
 
     def join(self, name: str, job: str) -> None:
         """One job more on an allocation."""
@@ -271,7 +284,8 @@ class Driver:
 
     def leave(self, name: str, job: str) -> None:
         """A job ends; with the last one its allocation does."""
-        self.cluster.leave(name, job)
+        with self.evicting():
+            self.cluster.leave(name, job)
         jobs = self.jobs.get(name, [name])
         jobs.remove(job)
         if not jobs:
@@ -283,6 +297,26 @@ class Driver:
         elif jobs == [name]:
             del self.jobs[name]
         self.check()
+
+    @contextmanager
+    def evicting(self) -> Iterator[None]:
+        """Within it something changes, and guests of those who own their devices no longer wait again."""
+        before = {name: self.cluster.group(name) for name in self.running}
+        yield
+        told = self.cluster.evicted()
+        known = set(self.cluster.groups())
+        lost: set[Device] = set()
+        for name, group in before.items():
+            after = self.cluster.group(name) if name in known else None
+            if group.guaranteed and (after is None or not after.guaranteed or after.since != group.since):
+                lost |= devices(group.placement.pods if group.placement else ())
+        guests = {name for name, run in self.running.items() if run.guest and devices(run.pods) & lost}
+        assert (set(told), len(told)) == (guests, len(guests))
+        for name in told:
+            reason = self.cluster.group(name).reasons[0]
+            assert isinstance(reason, Suspended)
+            assert reason.owner in before
+            del self.running[name]
 
     def _gone(self, name: str) -> None:
         del self.running[name]
@@ -342,7 +376,7 @@ class Driver:
         """Who runs on each device; nobody shares one."""
         users: dict[Device, str] = {}
         for name, run in self.running.items():
-            for device in devices(run.pods):
+            for device in devices(run.pods) if not run.guest else ():
                 assert users.setdefault(device, name) == name, f"{device}: {users[device]} and {name}"
         return users
 
@@ -370,6 +404,9 @@ class Driver:
             assert len(set(victims)) == len(victims)
         users = self.user_of()
         in_the_way = {users[device] for device in wanted if device in users}
+        if request.guest and not victims and in_the_way:
+            assert all(self.guaranteed(name) for name in in_the_way), "it would be their guest"
+            return
         assert in_the_way <= set(victims), f"{in_the_way} run there, the victims are {victims}"
         for victim in victims:
             self._check_victim(request, victim, in_the_way)
@@ -414,6 +451,7 @@ class Driver:
             assert row.cell_type == level.cell_type
         self.user_of()
         self._check_groups()
+        self._check_guests()
         self._check_reserved_devices()
         names = [*self.running, *self.preempting]
         held = [(name, self.cluster.group(name).placement) for name in names if self.guaranteed(name)]
@@ -425,6 +463,18 @@ class Driver:
             for name, placement in held
             if placement is not None and name not in victims
         )
+
+    def _check_guests(self) -> None:
+        """Each device of a guest is owned by a guaranteed group, whose VC takes so many in on one."""
+        takes = {vc.name: vc.guests for vc in self.cluster.spec.virtual_clusters}
+        users = self.user_of()
+        there = Counter(device for run in self.running.values() if run.guest for device in devices(run.pods))
+        for device, guests in there.items():
+            owner = users[device]
+            assert self.guaranteed(owner)
+            assert guests <= takes[self.running[owner].request.vc]
+        for name, run in self.running.items():
+            assert self.cluster.group(name).guest == run.guest
 
     def _check_groups(self) -> None:
         known = self.cluster.groups()

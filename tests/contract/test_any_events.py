@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import cycle
 from random import Random
 
 from hypothesis import given, settings
@@ -19,7 +20,18 @@ from ..strategies import feasible_specs
 from .driver import Driver, Run, devices
 from .test_safety_differential import tight_specs
 
-SPECS = st.one_of(tight_specs(), feasible_specs(max_gpus=16))
+
+def with_guests(spec: ClusterSpec, numbers: Sequence[int]) -> ClusterSpec:
+    """The same, and each VC takes so many guests in."""
+    vcs = [replace(vc, guests=number) for vc, number in zip(spec.virtual_clusters, cycle(numbers), strict=False)]
+    return replace(spec, virtual_clusters=tuple(vcs))
+
+
+SPECS = st.builds(
+    with_guests,
+    st.one_of(tight_specs(), feasible_specs(max_gpus=16)),
+    st.one_of(st.just([0]), st.lists(st.integers(0, 3), min_size=1, max_size=3)),
+)
 SEEDS = st.integers(0, 1_000_000)
 
 
@@ -107,6 +119,7 @@ class Walk:
             lazy_preemption=random.random() < 0.4,
             within=random.choice(chain.levels).cell_type if random.random() < 0.1 and has_some else None,
             soft_affinity=random.random() < 0.5,
+            guest=priority < 0 and random.random() < 0.5,
         )
 
     def new_request(self) -> Request:
@@ -267,13 +280,20 @@ class Walk:
             other = Driver(self.spec, fresh)
             other.bad = set(old.bad)
             other.jobs = {name: jobs for name, jobs in old.jobs.items() if name in old.running}
-            other.running = {name: Run(run.request, run.pods, run.downgraded) for name, run in old.running.items()}
+            other.running = {
+                name: Run(run.request, run.pods, run.downgraded, guest=run.guest) for name, run in old.running.items()
+            }
             other.check()
 
     def reconfigure(self) -> None:
         """A new spec; what no longer exists is reported."""
         driver, self.spec = self.driver, self.random.choice(self.others)
         report = driver.cluster.reconfigure(self.spec)
+        for name in report.cancelled:
+            driver.running.pop(name, None)
+        for name, run in driver.running.items():
+            assert run.guest or not driver.cluster.group(name).guest
+            run.guest = driver.cluster.group(name).guest
         driver.respecified(self.spec)
         for name, *_ in (*report.lost, *report.downgraded):
             driver.running[name].downgraded = True

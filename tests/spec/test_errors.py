@@ -76,7 +76,7 @@ def test_an_unknown_key_lists_what_is_allowed() -> None:
     text = error_of(vcs="a:\n  virtualCell: [] #!")
     assert text == (
         "virtualClusters.a.virtualCell: unknown key `virtualCell` (did you mean `virtualCells`?); "
-        "allowed here: virtualCells, pinnedCells, opportunisticWeight, opportunisticGraceSeconds"
+        "allowed here: virtualCells, pinnedCells, opportunisticWeight, opportunisticGraceSeconds, guests"
     )
 
 
@@ -405,6 +405,13 @@ def test_a_weight_is_a_number_above_0(weight: str) -> None:
 def test_the_cap_on_the_grace_of_loans_is_a_whole_number_of_seconds(written: str, message: str) -> None:
     text = error_of(vcs=f"a:\n  opportunisticGraceSeconds: {written} #!")
     assert text == f"virtualClusters.a.opportunisticGraceSeconds: {message}"
+
+
+@pytest.mark.parametrize(
+    ("written", "message"), [("-1", "must be at least 0, not -1"), ("65", "must be at most 64, not 65")]
+)
+def test_the_guests_that_a_vc_takes_in_are_a_small_number(written: str, message: str) -> None:
+    assert error_of(vcs=f"a:\n  guests: {written} #!") == f"virtualClusters.a.guests: {message}"
 
 
 def test_dots_in_type_names_are_refused_only_where_they_confuse() -> None:

@@ -100,6 +100,8 @@ def _virtual_tree(cluster: ClusterSpec) -> Tree:
         words = f"[bold]{escape(vc.name)}[/bold]: {counted(cluster.reserved(vc), 'GPU')}"
         if vc.opportunistic_weight is not None:
             words += f", opportunistic weight {vc.opportunistic_weight:.15g}"
+        if vc.guests:
+            words += f", up to {vc.guests:,} guests beside a guaranteed job on each GPU"
         if vc.opportunistic_grace_seconds != OPPORTUNISTIC_GRACE_SECONDS:
             words += f", loans have at most {vc.opportunistic_grace_seconds:,} s of grace"
         branch = tree.add(words)
@@ -139,6 +141,7 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
                 "gpus": cluster.reserved(vc),
                 **({} if vc.opportunistic_weight is None else {"opportunisticWeight": vc.opportunistic_weight}),
                 "opportunisticGraceSeconds": vc.opportunistic_grace_seconds,
+                "guests": vc.guests,
                 "cells": [
                     {"cell_type": _path(cluster.chain(c.chain), c.level), "level": c.level, "number": c.number}
                     for c in vc.cells

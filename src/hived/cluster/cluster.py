@@ -180,11 +180,11 @@ class Cluster:
     def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
         """Where a group that runs could be instead, as if its own leaf cells were free; None: nowhere.
 
-        A guaranteed one goes where its VC has room, an opportunistic one to idle leaf cells; nobody of its VC ends for
-        it. It stays where it is as far as that allows. With a guaranteed request an opportunistic group is *promoted*,
-        on its very leaf cells if its VC's can be bound there. ``excluded_nodes``: not there. A commit gives the old
-        leaf cells up: the group runs on the new ones at once or, where loans of others are its victims, waits for these
-        as any group that preempts. It costs what placing it costs.
+        A guaranteed one goes where its VC has room, an opportunistic one to idle leaf cells (or, as a guest, beside
+        others); nobody of its VC ends for it. It stays where it is as far as that allows. With a guaranteed request an
+        opportunistic group is *promoted*, on its very leaf cells if its VC's can be bound there. ``excluded_nodes``:
+        not there. A commit gives the old leaf cells up: the group runs on the new ones at once or, where loans of
+        others are its victims, waits for these as any group that preempts. It costs what placing it costs.
         """
         _check_seconds(now)
         state = self._settled()
@@ -312,7 +312,8 @@ class Cluster:
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
         """A decision about a group that has its placement: it starts now, or nothing is left to do."""
-        if group.placement is None or decision.placement.pods != group.placement.pods:
+        promotes = decision.placement.guaranteed and group.request.opportunistic
+        if group.placement is None or decision.placement.pods != group.placement.pods or promotes:
             raise RequestError("decision", f"{group.name!r} has another placement by now; schedule it again")
         if isinstance(decision, Bind) and group.state is GroupState.PREEMPTING:
             if group.victims:
@@ -434,6 +435,13 @@ class Cluster:
             self._state.keep()
         else:
             self._state.keep_group(group)
+
+    def evicted(self) -> tuple[str, ...]:
+        """The guests that wait again since this was last asked, as the owner of their leaf cells has them no longer."""
+        state = self._settled()
+        evicted = tuple(state.evicted)
+        state.evicted.clear()
+        return evicted
 
     # -- hardware -----------------------------------------------------------------------------------------------------
 

@@ -70,9 +70,11 @@ class Demands:
     def check_form(self, request: Any) -> None:
         """Raise :class:`RequestError` for a request that would be wrong in any cluster."""
         _check_name_and_priority(request)
-        for name in ("lazy_preemption", "soft_affinity", "whole_nodes"):
+        for name in ("lazy_preemption", "soft_affinity", "whole_nodes", "guest"):
             if type(getattr(request, name)) is not bool:
                 raise RequestError(name, f"true or false, not {getattr(request, name)!r}")
+        if request.guest and not request.opportunistic:
+            raise RequestError("guest", "a guest is opportunistic; ask with priority -1, or not as a guest")
         for name in ("vc", "leaf_cell_type", "pinned_cell_id", "within"):
             value = getattr(request, name)
             if not (isinstance(value, str) or (value is None and name != "vc")):
@@ -210,6 +212,8 @@ def _key(request: Any) -> tuple[object, ...] | None:
     if type(priority) is not int or not OPPORTUNISTIC <= priority <= HIGHEST or not isinstance(group, str) or not group:
         return None
     if not type(request.lazy_preemption) is type(request.soft_affinity) is type(request.whole_nodes) is bool:
+        return None
+    if request.guest is not False and (request.guest is not True or priority >= 0):
         return None
     for name in (request.vc, request.leaf_cell_type, request.pinned_cell_id, request.within):
         if name is not None and type(name) is not str:

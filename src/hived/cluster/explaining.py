@@ -92,6 +92,9 @@ def say(reason: Reason) -> str:
                 return f"it had GPUs reserved, and node {_name(reason.node)} turned bad under them; ask again"
             return "it had GPUs reserved, and the cluster was reconfigured since; ask again"
         case Suspended():
+            if reason.owner is not None:
+                own = f"{_name(reason.owner)} owns them no longer; schedule it again to go on"
+                return f"it was a guest on {_gpus(reason.leaf_cells)}, and {own}"
             return f"it is suspended, and has given its {_gpus(reason.leaf_cells)} up; schedule it again to go on"
     assert_never(reason)
 

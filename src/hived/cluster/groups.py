@@ -29,6 +29,7 @@ FIXED = (
     "soft_affinity",
     "lazy_preemption",
     "whole_nodes",
+    "guest",
 )
 
 
@@ -43,6 +44,7 @@ class Group:
         "displaced_by",
         "downgraded",
         "former_levels",
+        "guest",
         "lent_at",
         "level",
         "loan",
@@ -86,6 +88,8 @@ class Group:
         self.chain = -1
         #: its VC's pool that it stands in; None: opportunistic
         self.pool: Pool | None = None
+        #: whether it runs beside the owners of its leaves, as none of them
+        self.guest = False
         #: per pod: virtual host and mask; () for an opportunistic group
         self.spots: tuple[tuple[int, int], ...] = ()
         #: per pod: its physical leaf cells

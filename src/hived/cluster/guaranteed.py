@@ -214,7 +214,8 @@ def promoted(state: State, group: Group, loan: Group, demand: Demand, suggested:
     ``loan`` has its leaves no more then; ``False``: its VC has no room, and nothing has changed. O(levels + pods).
     """
     group.loan = loan
-    for pool in () if suggested is not None or loan.preempted_by else state.pools[demand.tenant]:
+    own = suggested is None and not (loan.preempted_by or loan.guest)  # its leaves are its own to keep
+    for pool in state.pools[demand.tenant] if own else ():
         spots = pool.in_place(loan.parts) if pool.pinned == group.request.pinned_cell_id else None
         if spots is not None:
             group.pool, group.spots, group.parts, group.level = pool, spots, loan.parts, loan.level

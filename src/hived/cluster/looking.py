@@ -34,6 +34,7 @@ class GroupStatus:
     reasons: tuple[Reason, ...]  #: while it waits: why
     since: float  #: when it asked (while it waits) or last got its placement, by the caller's clock: seconds
     jobs: tuple[str, ...]  #: on its allocation, in the order in which they came; the first is called like the group
+    guest: bool = False  #: whether it runs beside the owners of its leaf cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def status(state: State, name: str) -> GroupStatus:
         (WaitingForPreemption(victims),) if victims else (),
         group.since,
         jobs,
+        group.guest,
     )
 
 
@@ -106,6 +108,8 @@ def explain(
             lines.append(
                 "it asked to be guaranteed, and runs on as opportunistic: no cells of its VC stand under it now"
             )
+        if holds.guest:
+            lines.append("- it is a guest there, and waits again when one of its GPUs has no owner any more")
         if group in state.jobs:
             lines.append(f"jobs on its allocation: {', '.join(state.jobs[group])}")
         for by in holds.preempted_by:
@@ -196,6 +200,7 @@ def snapshot(state: State) -> tuple[object, ...]:
             group.request,
             group.state.value,
             group.guaranteed,
+            group.guest,
             group.placement,
             tuple(sorted(victim.name for victim in group.victims)),
         )

@@ -14,6 +14,7 @@ from hived.errors import InvariantError, ensure
 
 from .binding import Binding, Owners
 from .groups import Group
+from .guests import Guests
 from .parts import Part
 from .states import LEAF_EFFECTS, LeafEvent, LeafState
 from .undo import Undo
@@ -48,6 +49,7 @@ class Nodes:
         "doomed",
         "gpus",
         "groups",
+        "guests",
         "held",
         "hierarchy",
         "idle_gpus",
@@ -100,6 +102,8 @@ class Nodes:
         self.sick: set[int] = set()
         #: per node that has any: the groups there with their leaves, in the order in which they came
         self.held: dict[int, dict[Group, int]] = {}
+        #: who runs beside owners; None where no VC takes guests in
+        self.guests: Guests | None = None
         #: healthy leaves that nobody has or has reserved
         self.idle_gpus = self.gpus
         #: the reserved cells that are bound
@@ -305,6 +309,8 @@ class Nodes:
             if self._per_top > 1 and owned.bit_count() != self._counted[node]:
                 self._tops.add(node // self._per_top, owned.bit_count() - self._counted[node])
                 self._counted[node] = owned.bit_count()
+        if self.guests is not None:
+            self.guests.dirty |= self._dirty
         self._dirty.clear()
 
     def look_again(self, node: int) -> None:

@@ -12,15 +12,42 @@ from .fairness import shares
 from .groups import Group
 from .nodes import Nodes, farthest_from_guaranteed
 from .parts import Part
+from .pool import packed
 from .state import State
 from .suggested import Allowed, Suggested
 
 
 def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
     """Choose leaves for an opportunistic group; ``False`` when it has to wait. O(levels + pods) where GPUs are idle."""
-    return on_idle(state, group, demand, suggested) or any(
+    return quietly(state, group, demand, suggested) or any(
         _from_others(state, group, demand.tenant, choice, suggested) for choice in demand.choices
     )
+
+
+def quietly(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
+    """Choose idle leaves or, for one that would be a guest, such as owners share; ``False`` for neither."""
+    return on_idle(state, group, demand, suggested) or (
+        group.request.guest and _beside(state, group, demand, suggested)
+    )
+
+
+def _beside(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
+    """Choose leaves that owners share, those with the fewest guests. O(levels + pods) and nodes that changed."""
+    for step in range(demand.most_caps):
+        for choice in demand.choices:
+            nodes = state.chains[choice.chain]
+            if nodes.guests is None or step >= len(choice.caps):
+                continue
+            for space in nodes.guests.spaces():
+                for node in suggested.others(nodes) if suggested is not None else ():
+                    space.set(node, 0, 0)
+                    nodes.guests.dirty.add(node)
+                found = find(space, choice.needs, packed, choice.caps[step])
+                if found is not None:
+                    _chosen(state, group, choice, found, step)
+                    group.guest = True
+                    return True
+    return False
 
 
 def on_idle(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
@@ -47,15 +74,16 @@ def _idle(state: State, group: Group, choice: Choice, step: int, suggested: Sugg
             found = find(space_of(nodes, suggested), choice.needs, farthest_from_guaranteed, choice.caps[step])
     if found is None:
         return False
-    _chosen(group, choice, found)
-    if step:
-        group.relaxed = tuple([hierarchy.name(level) for level in choice.caps[:step]])
+    _chosen(state, group, choice, found, step)
     return True
 
 
-def _chosen(group: Group, choice: Choice, found: Found) -> None:
+def _chosen(state: State, group: Group, choice: Choice, found: Found, step: int) -> None:
     group.chain, group.level = choice.chain, found.level
     group.parts = tuple([Part(choice.chain, node, mask) for node, mask in found.pods])
+    if step:
+        hierarchy = state.chains[choice.chain].hierarchy
+        group.relaxed = tuple([hierarchy.name(level) for level in choice.caps[:step]])
 
 
 def space_of(nodes: Nodes, suggested: Suggested | None) -> Space:
@@ -102,7 +130,7 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
     allowed = None if suggested is None else suggested.of(choice.chain)
     opened: dict[int, int] = {}
     found: Found | None = None
-    relaxed: tuple[int, ...] = ()
+    taken = 0
     gain = 0
     while order and found is None:
         _, giver = heappop(order)
@@ -115,7 +143,7 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
             for step, cap in enumerate(choice.caps):
                 found = find(space, choice.needs, farthest_from_guaranteed, cap)
                 if found is not None:
-                    relaxed = choice.caps[:step]
+                    taken = step
                     break
         if lent[giver] > share[giver]:
             heappush(order, (-per_weight(lent[giver], state.weights[giver]), giver))
@@ -123,8 +151,7 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
         nodes.look_again(node)
     if found is None:
         return False
-    _chosen(group, choice, found)
-    group.relaxed = tuple([nodes.hierarchy.name(level) for level in relaxed])
+    _chosen(state, group, choice, found, taken)
     on = sorted(nodes.on(group.parts), key=lambda other: other.sequence)
     group.victims = {other: None for other in on if other.running}
     group.overtaken = [other for other in on if not other.running]

@@ -97,7 +97,7 @@ def relocated(
     again.near = group.parts
     if request.opportunistic:
         state.vacate(group)
-        found = opportunistic.on_idle(state, again, demand, suggested)
+        found = opportunistic.quietly(state, again, demand, suggested)
     elif group.guaranteed:
         state.vacate(group)
         found = guaranteed.on_free(state, again, demand, suggested)

@@ -165,10 +165,11 @@ class LostReservation:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """It ran, and was told to give its leaf cells up for now; it has not asked again."""
+    """It ran, and has given its leaf cells up for now; it has not asked again."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.SUSPENDED
     leaf_cells: int  #: those that it had
+    owner: str | None = None  #: the group of which it was a guest, and which has them no longer; None: it was told to
 
 
 Reason = (

@@ -24,21 +24,23 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     names = Names(new.chains)
     report = Report(new)
     running = [group for group in old.by_age() if group.running]
-    for group in sorted(running, key=lambda g: (not g.guaranteed, -g.request.priority, g.sequence)):
+    for group in sorted(running, key=lambda g: (not g.guaranteed, g.guest, -g.request.priority, g.sequence)):
         placement = group.origin or group.placement
         assert placement is not None
-        at = _apart(new, located(new, names, placement))
+        at = located(new, names, placement)
+        if not group.guest:
+            at = _apart(new, at)
         levels: list[tuple[int, ...]] = []
         if group.request.priority > OPPORTUNISTIC and at.parts and not at.gone:
             levels = _levels(old, new, group, at)
         record = Record(group.name, group.request, placement)
-        report.add(take_over(new, record, at, group.since, levels), at, group.guaranteed, levels)
+        report.add(record, take_over(new, record, at, group.since, levels, group.guest), at, group.guaranteed, levels)
     cancelled = [group for group in old.by_age() if not group.running]
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
     for group in cancelled:
         new.wait(group.request, (LostReservation(None, None),), group.since)
-    new.jobs, new.joined = old.jobs, old.joined
+    new.jobs, new.joined, new.evicted = old.jobs, old.joined, old.evicted
     _carry_health(old, new, names)
     return new, report.finished(group.name for group in cancelled)
 

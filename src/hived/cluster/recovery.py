@@ -17,6 +17,7 @@ from .decisions import Placement, PodPlacement
 from .groups import Group
 from .names import Names
 from .parts import Part
+from .reasons import Suspended
 from .requests import OPPORTUNISTIC, Request
 from .state import State
 from .states import GroupEvent, LeafEvent
@@ -38,7 +39,7 @@ class Reconfiguration:
     kept: tuple[str, ...]  #: run as they did
     downgraded: tuple[tuple[str, str], ...]  #: were guaranteed, run on as opportunistic: name and why
     lost: tuple[tuple[str, tuple[str, ...]], ...]  #: have pods on nodes or devices that are no more: name, and nodes
-    cancelled: tuple[str, ...]  #: had reserved, and wait again
+    cancelled: tuple[str, ...]  #: had reserved, or were guests of whom nobody takes in any more, and wait again
 
 
 class Located(NamedTuple):
@@ -51,8 +52,8 @@ class Located(NamedTuple):
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    """Records in the order in which they are taken: the higher priority first, then by name."""
-    return sorted(records, key=lambda record: (-record.request.priority, record.group))
+    """Records in the order in which they are taken: the higher priority first, guests last, then by name."""
+    return sorted(records, key=lambda record: (-record.request.priority, record.request.guest, record.group))
 
 
 def located(state: State, names: Names, placement: Placement) -> Located:
@@ -79,13 +80,22 @@ def reserved_levels(state: State, tenant: int, chain: int, wanted: Sequence[int]
     return [tuple(wanted), *same] if all(level in levels for level in wanted) else same
 
 
-def take_over(state: State, record: Record, at: Located, now: float, levels: Sequence[tuple[int, ...]]) -> Group:
+def take_over(
+    state: State, record: Record, at: Located, now: float, levels: Sequence[tuple[int, ...]], guest: bool = False
+) -> Group | None:
     """Put a running group where it runs: guaranteed at the first of ``levels`` that can be, else opportunistic.
 
     ``levels``: for each pod, at which level its VC may have reserved the cell that it stands in; none: opportunistic.
-    The caller has seen to it that nobody else has its leaves. O(tries * pods * levels).
+    The caller has seen to it that nobody else has its leaves. One that would be a guest is one where others own its
+    leaves, as it was before (``guest``); None, and it waits, where these take no more in. O(tries * pods * levels).
     """
     name, request = record.group, record.request
+    used = any(state.chains[chain].used[node] & mask for chain, node, mask in at.parts)
+    beside = request.guest and (used or guest)
+    guests = state.chains[at.chain].guests
+    if beside and (guests is None or at.gone or not guests.admit(at.parts)):
+        state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), now)
+        return None
     state.sequence += 1
     group = Group(request, state.tenant(request.vc), now)
     group.sequence = state.sequence
@@ -106,9 +116,14 @@ def take_over(state: State, record: Record, at: Located, now: float, levels: Seq
         if request.priority > OPPORTUNISTIC:
             group.priority = OPPORTUNISTIC
             state.displaced[group] = None
-        state.lend(group)
-    for nodes in state.chains_of(group):
-        nodes.claim(LeafEvent.ALLOCATE, group)
+        if not beside:
+            state.lend(group)
+    if beside and guests is not None:
+        group.guest = True
+        guests.add(group)
+    else:
+        for nodes in state.chains_of(group):
+            nodes.claim(LeafEvent.ALLOCATE, group)
     nodes = state.chains[at.chain]
     group.level = nodes.common_level(at.parts)
     group.within = nodes.chain.names[group.level] if group.level else None
@@ -135,7 +150,7 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
         levels: list[tuple[int, ...]] = []
         if recorded and not at.gone and request.priority > OPPORTUNISTIC:
             levels = reserved_levels(state, state.tenant(request.vc), at.chain, recorded)
-        report.add(take_over(state, record, at, 0.0, levels), at, bool(recorded), levels)
+        report.add(record, take_over(state, record, at, 0.0, levels), at, bool(recorded), levels)
     return report.finished(())
 
 
@@ -185,12 +200,12 @@ def _refuse_two_on_one(state: State, records: Sequence[Record], places: Sequence
     """No device is used twice, by these groups or by those that run already; and no group is given twice."""
     taken: dict[tuple[int, int], list[tuple[int, str]]] = {}
     seen: set[str] = set()
-    for (name, _, _, jobs), at in zip(records, places, strict=True):
+    for (name, request, _, jobs), at in zip(records, places, strict=True):
         of_record = {name, *jobs}
         if of_record & seen or (jobs and len({*jobs}) < len(jobs)) or of_record & (state.groups.keys() | state.joined):
             raise RequestError(f"records[{name!r}]", "this group, or a job on it, runs already, or is given twice")
         seen |= of_record
-        for chain, node, mask in at.parts:
+        for chain, node, mask in () if request.guest else at.parts:
             nodes = state.chains[chain]
             others = taken.setdefault((chain, node), [])
             by = next((other for held, other in others if held & mask), "")
@@ -209,9 +224,20 @@ class Report:
         self._kept: list[str] = []
         self._downgraded: list[tuple[str, str]] = []
         self._lost: list[tuple[str, tuple[str, ...]]] = []
+        self._cancelled: list[str] = []
 
-    def add(self, group: Group, at: Located, was_guaranteed: bool, levels: Sequence[tuple[int, ...]]) -> None:
-        """``group`` has been taken over; ``levels`` are those that were tried."""
+    def add(
+        self,
+        record: Record,
+        group: Group | None,
+        at: Located,
+        was_guaranteed: bool,
+        levels: Sequence[tuple[int, ...]],
+    ) -> None:
+        """``group`` has been taken over, None: it waits; ``levels`` are those that were tried."""
+        if group is None:
+            self._cancelled.append(record.group)
+            return
         if at.gone or not at.parts:  # without parts and gone nodes: it had lost all before
             self._lost.append((group.name, at.gone))
         if was_guaranteed and not group.guaranteed:
@@ -235,5 +261,5 @@ class Report:
             tuple(sorted(self._kept)),
             tuple(sorted(self._downgraded)),
             tuple(sorted(self._lost)),
-            tuple(sorted(cancelled)),
+            tuple(sorted([*cancelled, *self._cancelled])),
         )

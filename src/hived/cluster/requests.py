@@ -52,6 +52,8 @@ class Request:
     soft_affinity: bool = False  #: where ``within`` cannot be had: relax it level by level, rather than wait
     #: a pod of more leaf cells than a node has becomes as many pods of whole nodes as it takes: a job of a trace
     whole_nodes: bool = False
+    #: an opportunistic group that, where nothing is idle, runs beside guaranteed ones of VCs that take guests in
+    guest: bool = False
 
     def __post_init__(self) -> None:
         if type(self.members) is not tuple:

@@ -20,10 +20,11 @@ from .demands import Demand, Demands
 from .doomed import doom
 from .fairness import whole
 from .groups import Group, Waiting
+from .guests import Guests
 from .nodes import Nodes
 from .parts import Part
 from .pool import Pool, Spots, packed
-from .reasons import LostReservation, NeverFits, Reason
+from .reasons import LostReservation, NeverFits, Reason, Suspended
 from .requests import OPPORTUNISTIC, Request
 from .sharing import Sharing, lay_out
 from .state_check import check_state
@@ -58,6 +59,13 @@ class State:
                 for tenant, vc in enumerate(spec.virtual_clusters)
             ]
         )
+        #: per tenant: guests that its groups take in on a leaf
+        self.guests = [vc.guests for vc in spec.virtual_clusters]
+        if any(self.guests):
+            for nodes in self.chains:
+                nodes.guests = Guests(nodes, self.guests, self.undo)
+        #: guests that have lost their leaves, until somebody has asked for them
+        self.evicted: list[str] = []
         #: per tenant, by chain: leaf cells that its opportunistic groups have or have reserved
         self.lent: list[dict[int, int]] = [{} for _ in self.tenants]
         #: per tenant: its opportunistic groups, in the order in which they started
@@ -87,6 +95,7 @@ class State:
             self.pools.append([])
             self.sizes.append(0)
             self.weights.append(0)
+            self.guests.append(0)
             self.lent.append({})
             self.borrowers.append({})
         return self.tenants.index(name)
@@ -158,10 +167,13 @@ class State:
             nodes.claim(LeafEvent.RESERVE, group)
             group.state = next_group_state(group.state, GroupEvent.PREEMPT)
         else:
-            nodes.claim(LeafEvent.ALLOCATE, group)
+            if not group.guest:
+                nodes.claim(LeafEvent.ALLOCATE, group)
             group.state = _STARTED
         if pool is not None:
             pool.take(group)
+        elif group.guest:
+            self.guests_of(group.chain).add(group)
         else:
             self.lend(group)
         for other in group.overtaken:
@@ -202,12 +214,17 @@ class State:
         self.happens(group, GroupEvent.BIND)
         for _, node, mask in group.parts:
             self.chains[group.chain].apply(LeafEvent.BIND, node, mask)
+            self.chains[group.chain].look_again(node)  # it may have guests from now on
 
     def suspend(self, group: Group, why: tuple[Reason, ...]) -> None:
-        """A group that runs gives its leaf cells up, and waits in the place in line that it had."""
+        """A group that runs gives its leaf cells up, and waits in the place in line that it had. O(groups waiting)."""
         self.end(group, GroupEvent.SUSPEND)
-        self.waiting[group.name] = Waiting(group.request, why, group.sequence, group.since)
-        self.waiting = dict(sorted(self.waiting.items(), key=lambda item: item[1].sequence))
+        waiting = self.waiting
+        later = [name for name, other in waiting.items() if other.sequence > group.sequence]
+        waiting[group.name] = Waiting(group.request, why, group.sequence, group.since)
+        self.undo.note((waiting.pop, group.name))
+        for name in later:
+            waiting[name] = waiting.pop(name)
 
     def end(self, group: Group, event: GroupEvent = GroupEvent.END) -> None:
         """``group`` runs no longer, or is withdrawn; what it has goes to who has reserved it."""
@@ -225,6 +242,9 @@ class State:
 
     def vacate(self, group: Group) -> None:
         """A group that runs has its leaves no more. It is where it was in the list of groups."""
+        if group.guest:
+            self.guests_of(group.chain).remove(group)
+            return
         for chain in group.chains:
             self.chains[chain].unclaim(LeafEvent.RELEASE, group)
         if group.preempted_by:
@@ -232,6 +252,7 @@ class State:
         self._leave(group)
         if group.pool is not None:
             group.pool.unbind(group.spots)
+            self._evict(group)
 
     def _no_victim_any_more(self, group: Group) -> None:
         """Whoever waits for a victim that has ended need not wait for it."""
@@ -335,6 +356,23 @@ class State:
             del loans[other]
             loans[other] = None
 
+    # -- guests -------------------------------------------------------------------------------------------------------
+
+    def guests_of(self, chain: int) -> Guests:
+        """The guests of a chain, in a cluster that has some."""
+        guests = self.chains[chain].guests
+        assert guests is not None
+        return guests
+
+    def _evict(self, owner: Group) -> None:
+        """The guests beside a group that owns its leaves no longer wait again."""
+        guests = self.chains[owner.chain].guests
+        if guests is not None and guests.held:
+            for guest in guests.on(owner.parts):
+                self.suspend(guest, (Suspended(guest.gpus, owner.name),))
+                self.evicted.append(guest.name)
+                self.undo.note((self.evicted.pop,))
+
     # -- lazy preemption ----------------------------------------------------------------------------------------------
 
     def downgrade(self, group: Group, sake: Group | None) -> None:
@@ -354,6 +392,7 @@ class State:
         undo.note((self.displaced.pop, group))
         nodes.changed_kind(group)
         self.lend(group)
+        self._evict(group)
 
     def _no_longer_displaced(self, group: Group) -> None:
         if group in self.displaced:

@@ -31,7 +31,9 @@ def check_state(state: State) -> None:
     _check_groups(state, groups)
     for nodes in state.chains:
         nodes.tell_allocator()
-        nodes.validate(groups)
+        nodes.validate([group for group in groups if not group.guest])
+        if nodes.guests is not None:
+            nodes.guests.validate([group for group in groups if group.guest and group.chain == nodes.number])
         nodes.allocator.validate()
         allocated = [0] * (nodes.allocator.hierarchy.top + 1)
         for (level, cell), (binding, virtual) in nodes.owners.items():
@@ -56,13 +58,13 @@ def check_state(state: State) -> None:
     for quota, (running, reserved) in quotas.items():
         ensure(max(running, reserved) <= quota.limit, "a quota is not exceeded")
         ensure(quota.left == quota.limit - running - reserved, "what is left of a quota")
+    loans = [group for group in groups if not group.guaranteed and not group.guest]
     for chain in range(len(state.chains)):
         counted = [0] * len(state.tenants)
-        for group in groups:
-            if not group.guaranteed:
-                counted[group.tenant] += group.gpus_in(chain)
+        for group in loans:
+            counted[group.tenant] += group.gpus_in(chain)
         ensure(counted == [of_tenant.get(chain, 0) for of_tenant in state.lent], "leaf cells lent per tenant")
-    borrowers = [{g for g in groups if not g.guaranteed and g.tenant == t} for t in range(len(state.tenants))]
+    borrowers = [{group for group in loans if group.tenant == tenant} for tenant in range(len(state.tenants))]
     ensure(borrowers == [set(of_tenant) for of_tenant in state.borrowers], "opportunistic groups per tenant")
 
 

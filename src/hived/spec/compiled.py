@@ -96,6 +96,7 @@ class VirtualClusterSpec:
     pinned: tuple[PinnedCellSpec, ...] = ()
     opportunistic_weight: float | None = None  #: of its share of what is lent, above 0; None: the size of the VC
     opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: the most that its loans may ask for
+    guests: int = 0  #: opportunistic groups that may run beside a guaranteed one on each of its leaf cells
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ from .document import KeyPath, shown
 #: the most cells that one entry, one cell type or one cluster's nodes can stand for: ten times the largest in sight
 MAX_CELLS = 2_000_000
 
+#: the most guests that a virtual cluster may take in on a leaf cell
+MOST_GUESTS = 64
+
 #: keys of deployed specs that mean nothing here, by where they stand
 IGNORED_KEYS: dict[KeyPath, tuple[str, ...]] = {
     (): (
@@ -126,6 +129,7 @@ class VirtualCluster(_Form):
     pinned_cells: list[PinnedCell] | None = None
     opportunistic_weight: Weight = None
     opportunistic_grace_seconds: int | None = Field(default=None, ge=0)
+    guests: int | None = Field(default=None, ge=0, le=MOST_GUESTS)
 
 
 class Spec(_Form):
