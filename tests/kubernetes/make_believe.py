@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
+from hived.cluster.reasons import Misconfigured
 from hived.cluster.requests import Member
 from hived.engines.kubernetes import answering, keys
 from hived.engines.kubernetes.checking import validate
@@ -445,7 +446,7 @@ class World:
             assert gang.state is not GangState.RESERVED or mind.cluster.group(gang.name).victims
             assert gang.asked or not gang.complete, f"{gang} was told to wait, and is forgotten"
             asks = gang.entry
-            if gang.in_line and mind.scheduler.ahead(asks, 1)[0] == 0 and not gang.wrong:
+            if gang.in_line and mind.scheduler.ahead(asks, 1)[0] == 0 and not _is_wrong(gang):
                 nodes = [name for name in mind.nodes.healthy if name not in asks.excluded]
                 plan = mind.cluster.plan(asks.request, nodes if asks.excluded else None)
                 assert plan.outcome != "now", f"{gang} is first in line and fits: {plan}"
@@ -480,3 +481,8 @@ class World:
             says = PodPlacement(there.spec.node_name or "", tuple(sorted(d for _, d in devices_of(there))))
             assert place.node == says.node, f"{entry.key} is on {says}, and its gang at {place}"
             assert set(place.leaf_cells) <= set(says.leaf_cells)
+
+
+def _is_wrong(gang: Gang) -> bool:
+    """Whether its request is not right for this cluster."""
+    return any(isinstance(reason, Misconfigured) for reason in gang.reasons)

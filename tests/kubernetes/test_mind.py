@@ -262,7 +262,6 @@ def test_a_request_that_is_wrong_in_this_cluster_says_so_and_holds_nobody_back()
     wrong, right = pod("wrong", 4, created=1, leaf_cell_type="H100"), pod("right", 4, created=2)
     world.create(wrong, right)
     assert world.ask(wrong.metadata.uid) == "wait"
-    assert gang(world, "wrong").wrong
     assert reasons(world.mind, gang(world, "wrong"))[0].kind is ReasonKind.MISCONFIGURED
     assert world.ask(right.metadata.uid) == "node"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
-from hived.cluster.reasons import Misconfigured, WaitingForPreemption
+from hived.cluster.reasons import WaitingForPreemption
 from hived.errors import ConflictError, NotFoundError
 from hived.scheduling import (
     Downgrade,
@@ -77,9 +77,8 @@ class Decider(MindState):
                 why = f"its turn in {gang.vc} has come, on other GPUs"
                 self._has_to_go(gang, at, why, f"{why}; it starts there once its pods are gone from here")
             case Hold(reasons=reasons):
-                first = reasons[0]
-                gang.reasons, gang.wrong = reasons, first.message if isinstance(first, Misconfigured) else ""
-                if isinstance(first, WaitingForPreemption) and not gang.entry.may_preempt:
+                gang.reasons = reasons
+                if isinstance(reasons[0], WaitingForPreemption) and not gang.entry.may_preempt:
                     self.call(gang, at)  # nobody ends for nodes that it may not be able to use
 
     def _gang(self, number: int) -> Gang:

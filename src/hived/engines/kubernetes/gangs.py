@@ -155,8 +155,6 @@ class Gang:
         self.emptied: frozenset[str] = frozenset()
         #: why it waits, as the core said last
         self.reasons: tuple[Reason, ...] = ()
-        #: what is wrong with its request, in this cluster
-        self.wrong: str = ""
         #: while preempted: for whom, and when its pods are told to go
         self.preempted_by: Gang | None = None
         self.evict_at = 0.0

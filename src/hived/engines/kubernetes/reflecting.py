@@ -70,7 +70,6 @@ class Reflector(Generic[T]):
         self._sleep = sleep
         self._clock = clock
         self.synced = asyncio.Event()  #: the receiver has had a list
-        self.last_heard = float("-inf")  #: by the clock: a list, an event, or a bookmark
         self.problem: ApiError | None = None  #: why nothing is heard at the moment
         self._failures = 0  #: in a row
         self._known: dict[str, str] = {}  #: resourceVersion by uid
@@ -84,7 +83,7 @@ class Reflector(Generic[T]):
             except ApiError as error:
                 await self._stumble("list", error)
                 continue
-            self._heard()
+            self.problem = None
             self._list(items, version)
             self.synced.set()
             await self._follow(version)
@@ -98,7 +97,7 @@ class Reflector(Generic[T]):
                     async for kind, item in events:
                         heard = True
                         self._failures = 0
-                        self._heard()
+                        self.problem = None
                         version = item.metadata.resource_version or version
                         if kind != "BOOKMARK":
                             self._take(kind, item)
@@ -138,10 +137,6 @@ class Reflector(Generic[T]):
             return
         self._known[uid] = version
         self._changed("ADDED" if known is None else "MODIFIED", item)
-
-    def _heard(self) -> None:
-        self.last_heard = self._clock()
-        self.problem = None
 
     async def _stumble(self, reason: str, error: ApiError) -> None:
         self.problem = error

@@ -42,7 +42,6 @@ class Machine:
         self._seq = last_event
         #: every job that has not ended
         self.jobs: dict[int, Job] = {}
-        self.by_group: dict[str, Job] = {}
         self.health = Health(cluster)
         self.scheduler = Scheduler(cluster, policy, self._carry_out)
         self.usage: Usage[Job] = Usage()
@@ -59,7 +58,7 @@ class Machine:
     def submit(self, number: int, spec: JobSpec, at: float) -> Job:
         """A job has come."""
         job = Job(number, spec, at)
-        self.jobs[number] = self.by_group[job.name] = job
+        self.jobs[number] = job
         self._note("submitted", at, number, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
         self._touched[number] = job
         self.usage.add(job)
@@ -159,7 +158,7 @@ class Machine:
         ``names``: what nodes are called now, by what they were called before.
         """
         for job in jobs:
-            self.jobs[job.id] = self.by_group[job.name] = job
+            self.jobs[job.id] = job
             self.usage.add(job)
             if job.state.holds and job.placement is not None and any(pod.node in names for pod in job.placement.pods):
                 pods = tuple(pod._replace(node=names.get(pod.node, pod.node)) for pod in job.placement.pods)
@@ -310,7 +309,7 @@ class Machine:
         return list(self._pausing.values())
 
     def _end(self, job: Job) -> None:
-        del self.jobs[job.id], self.by_group[job.name]
+        del self.jobs[job.id]
 
     def _unreserve(self, job: Job, why: str, at: float) -> None:
         self._happens(job, JobEvent.UNRESERVED, at, {"why": f"it had GPUs reserved: {why}"})

@@ -157,9 +157,9 @@ class _OfEngine(Collector):
             "bindings",
             "Pods to be bound to nodes.",
             ("result",),
-            _results(counts.bindings, "conflict", "refused", "unknown"),
+            _by(counts.bindings),
         )
-        yield "spec_reloads", "New cluster specs.", ("result",), _results(counts.spec_reloads, "refused")
+        yield "spec_reloads", "New cluster specs.", ("result",), _by(counts.spec_reloads)
         restarts = counts.watch_restarts.items()
         yield "watch_restarts", "Watches that were begun again.", ("resource", "reason"), restarts
         errors = counts.api_errors.items()
@@ -169,7 +169,7 @@ class _OfEngine(Collector):
             "evictions",
             "Pods that were told to go: evicted (ok), deleted in spite of their budget, or neither for now.",
             ("result",),
-            _results(counts.evictions, "gone", "failed", "blocked", "deleted"),
+            _by(counts.evictions),
         )
 
     # -- who reads the cluster ------------------------------------------------------------------------------------
@@ -262,11 +262,6 @@ def _refused(mind: MindState) -> Iterable[Row]:
 def _by(counted: Counter[str]) -> Iterator[Row]:
     for word, number in counted.items():
         yield (word,), number
-
-
-def _results(counted: Counter[str], *others: str) -> Iterator[Row]:
-    """With the words that are to come: a rate needs a zero to begin from."""
-    yield from _by(Counter({"ok": 0, **dict.fromkeys(others, 0), **counted}))
 
 
 def _gauge(name: str, what: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
