@@ -36,12 +36,14 @@ def one_fact(engine: Driver, choose: random.Random) -> None:
             vc, size = choose.choice(VCS)
             tasks = choose.choice((1, 1, 1, 2))
             gpus = choose.randint(1, max(1, size // tasks))
+            priority = choose.choice((-1, -1, 0, 0, 0, 3, 7))
             engine.submit(
                 job(
                     vc,
                     gpus,
                     tasks=tasks,
-                    priority=choose.choice((-1, -1, 0, 0, 0, 3, 7)),
+                    priority=priority,
+                    early=priority >= 0 and choose.random() < 0.4,
                     retries=choose.choice((0, 2)),
                     lazy_preemption=choose.random() < 0.3,
                 )

@@ -1,55 +1,168 @@
-"""The engine's mind and the simulator decide alike: the same trace, both without a clock of the world.
+"""The engine and the simulator decide alike: the same trace, both without a clock of the world.
 
-``python -m benchmarks live`` measures the same with real processes.
+An engine's tasks here end to the millisecond, cost nothing to start, and are gone at the moment at which they are told
+to stop; a job that was stopped has the work left that it had. Then every stay of every job is the same: when it began
+and ended, where, guaranteed or on loan. ``python -m benchmarks live`` measures the same with real processes.
 """
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import pytest
-from benchmarks.live import as_submitted, simulated_delays, small
+from benchmarks.live import as_submitted, small
 
 from hived import Cluster
-from hived.simulator.traces import Trace, generate_table1
+from hived.cluster import Placement, Sharing
+from hived.engines.local.jobs import Job
+from hived.engines.local.machine import Machine
+from hived.engines.local.turns import StartTasks
+from hived.scheduling import Instruction, Kind, Move, Promote, Stop, YarnCS
+from hived.simulator import Options, run_experiment
+from hived.simulator.traces import Trace, TraceJob, generate_table1
 from hived.spec.compiled import ClusterSpec
 
-from .driver import Driver
+from ..strategies import NODE, cluster_of, nodes_of_8, vc
+from .driver import STOPPED, WELL
 
 
-def virtual_delays(spec: ClusterSpec, trace: Trace) -> list[float]:
-    """Queueing delays of an engine whose tasks end to the millisecond, and cost nothing to start."""
-    engine = Driver(spec, Cluster)
-    ends: list[tuple[int, int]] = []
-    submitted = []
-    durations: dict[int, int] = {}
-    for number, row in enumerate([*trace.jobs, None]):
+class Stay(NamedTuple):
+    """A job on some GPUs, from and to in milliseconds."""
+
+    job: int
+    start: int
+    end: int
+    kind: Kind
+    where: frozenset[tuple[str, int]]
+
+
+class Virtual(Machine):
+    """A machine whose tasks are gone as soon as they are told to stop; what it decided is counted."""
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        super().__init__(Cluster(spec), YarnCS(), lambda: 29_500)
+        self.decided: Counter[type] = Counter()
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        self.decided[type(instruction)] += 1
+        super()._carry_out(instruction)
+
+    def _stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
+        super()._stop(job, at, cause, why, by)
+        for rank in range(job.spec.tasks):
+            self.task_ended(job.id, job.attempt, rank, STOPPED, at)
+
+
+def live_stays(spec: ClusterSpec, jobs: Sequence[TraceJob], early: bool) -> tuple[list[Stay], Counter[type]]:
+    """What an engine makes of the jobs, and how often it decided what."""
+    machine = Virtual(spec)
+    left = {number: row.duration_ms for number, row in enumerate(jobs, 1)}
+    ends: list[tuple[int, int, int]] = []  # time, job, attempt
+    stays: list[Stay] = []
+    open_: dict[int, Stay] = {}
+
+    def close(number: int, now: int) -> None:
+        stay = open_.pop(number)
+        stays.append(stay._replace(end=now))
+        left[number] -= now - stay.start
+
+    def settle(now: int) -> None:
+        machine.dispatch(now / 1000)
+        turn = machine.turn()
+        for event in turn.events:
+            if event.kind in ("started", "promoted"):
+                plain = event.data["placement"]
+                kind = Kind.GUARANTEED if plain["levels"] else Kind.OPPORTUNISTIC
+                if event.kind == "promoted":
+                    close(event.job, now)
+                where = frozenset((node, device) for node, devices in plain["pods"] for device in devices)
+                open_[event.job] = Stay(event.job, now, now, kind, where)
+            elif event.kind in ("preempted", "succeeded"):
+                close(event.job, now)
+        for one in turn.instructions:
+            if isinstance(one, StartTasks) and one.job in machine.jobs and machine.jobs[one.job].attempt == one.attempt:
+                heappush(ends, (now + left[one.job], one.job, one.attempt))
+        machine.scheduler.validate()
+
+    for number, row in enumerate([*jobs, None], 1):
         while ends and (row is None or ends[0][0] <= row.submit_ms):
-            at, done = heappop(ends)
-            engine.now = at / 1000
-            engine.end(engine.jobs[done])
-            _schedule(engine, ends, durations)
+            now = ends[0][0]
+            while ends and ends[0][0] == now:  # all that end at one instant, before anybody starts
+                _, done, attempt = heappop(ends)
+                job = machine.jobs.get(done)
+                if job is not None and job.state.holds and job.attempt == attempt:
+                    for rank in range(job.spec.tasks):
+                        machine.task_ended(done, attempt, rank, WELL, now / 1000)
+            settle(now)
         if row is not None:
-            engine.now = row.submit_ms / 1000
-            durations[number + 1] = row.duration_ms
-            submitted.append(engine.submit(as_submitted(row)))
-            _schedule(engine, ends, durations)
-    return [
-        (job.ended_at or 0) - job.submitted_at - row.duration_ms / 1000
-        for job, row in zip(submitted, trace.jobs, strict=True)
-    ]
+            machine.submit(number, replace(as_submitted(row), early=early), row.submit_ms / 1000)
+            settle(row.submit_ms)
+    assert not open_
+    return stays, machine.decided
 
 
-def _schedule(engine: Driver, ends: list[tuple[int, int]], durations: dict[int, int]) -> None:
-    """Whoever has started will end."""
-    known = {number for _, number in ends}
-    for number in {key[0] for key in engine.alive} - known:
-        heappush(ends, (round(engine.now * 1000) + durations[number], number))
+def simulated_stays(spec: ClusterSpec, jobs: Sequence[TraceJob], early: bool) -> list[Stay]:
+    """What the simulator makes of them."""
+    options = Options(schemes=(Sharing.HIVED,), opportunistic=early)
+    (record,) = run_experiment(spec, Trace("jobs", tuple(jobs), True), options).records
+    return [Stay(run.job + 1, run.start, run.end, run.kind, devices(run.placement)) for run in record.runs]
 
 
+def devices(placement: Placement) -> frozenset[tuple[str, int]]:
+    """The devices of a placement, by node."""
+    return frozenset((pod.node, device) for pod in placement.pods for device in pod.leaf_cells)
+
+
+def told(stays: Sequence[Stay]) -> list[Stay]:
+    """Stays in order; what lasted no time is none, and GPUs lost and had again at one moment were never lost."""
+    found: list[Stay] = []
+    for stay in sorted(stay for stay in stays if stay.end > stay.start):
+        if found and found[-1]._replace(start=stay.start, end=stay.end) == stay and found[-1].end == stay.start:
+            found[-1] = found[-1]._replace(end=stay.end)
+        else:
+            found.append(stay)
+    return found
+
+
+def jobs_of(seed: int) -> tuple[ClusterSpec, list[TraceJob]]:
+    """A small cluster and a trace that crowds it, both by chance."""
+    choose = random.Random(seed)
+    shares = [choose.randint(1, 2) for _ in range(choose.randint(2, 4))]
+    chain = nodes_of_8(sum(shares) + choose.randint(0, 1))
+    spec = cluster_of(chain, *(vc(f"t{number}", (chain, NODE, cells)) for number, cells in enumerate(shares)))
+    jobs, at = [], 0
+    for number in range(120):
+        at += choose.choice((0, 0, 1, 5_000, 40_000, 90_000))
+        gpus = choose.choice((1, 1, 2, 3, 4, 8, 8, 16))
+        tenant = f"t{choose.randrange(len(shares))}"
+        jobs.append(TraceJob(f"j{number}", tenant, at, choose.choice((1, 60_000, 90_000, 400_000)), gpus, "pass"))
+    return spec, jobs
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["nothing lent", "lent"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_engine_and_the_simulator_agree_on_who_waits_how_long(seed: int) -> None:
+def test_the_engine_and_the_simulator_agree_on_a_trace(seed: int, early: bool) -> None:
     spec, trace = small(generate_table1(jobs=20_000, seed=seed + 1))
-    simulated, virtual = simulated_delays(spec, trace), virtual_delays(spec, trace)
-    assert sum(simulated) / len(simulated) > 1, "nobody waits: nothing is compared"
-    assert virtual == pytest.approx(simulated, abs=0.002)  # every single job; a millisecond is rounded away
+    simulated = simulated_stays(spec, trace.jobs, early)
+    assert any(stay.start > trace.jobs[stay.job - 1].submit_ms for stay in simulated), "nobody waits"
+    assert told(live_stays(spec, trace.jobs, early)[0]) == told(simulated)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_they_agree_on_who_borrows_who_is_promoted_or_moved_and_who_is_preempted(seed: int) -> None:
+    spec, jobs = jobs_of(seed)
+    live, decided = live_stays(spec, jobs, early=True)
+    assert told(live) == told(simulated_stays(spec, jobs, early=True))
+    assert decided[Promote] or decided[Stop] or decided[Move]
+
+
+def test_the_traces_by_chance_have_all_of_that_in_them() -> None:
+    decided: Counter[type] = Counter()
+    for seed in range(10):
+        decided += live_stays(*jobs_of(seed), early=True)[1]
+    assert min(decided[Promote], decided[Move], decided[Stop]) > 10

@@ -288,6 +288,8 @@ class World:
         taken = self.land(sent)
         if sent.mind is self.mind:
             self.answered(sent.binding.uid, taken)
+        elif not taken and sent.binding.uid in self.pods:
+            self.active.add(sent.binding.uid)  # kube-scheduler tries again what failed
 
     # -- what the mind wants --------------------------------------------------------------------------------------
 
@@ -381,6 +383,7 @@ class World:
             sent.behind = True
         self.news.clear()
         self.node_news.clear()
+        self.active |= self.unanswered & self.pods.keys()  # kube-scheduler tries again what failed
         self.unanswered.clear()
         self.todo.clear()
         self.mind = self.new_mind()

@@ -101,6 +101,8 @@ class Walk:
         labels = {"priority": priority}
         if dice.random() < 0.3:
             labels["lazy_preemption"] = "true"
+        if priority not in ("-1", "opportunistic") and dice.random() < 0.4:
+            labels["mode"] = "either"
         pinned = [pin.pinned_cell_id for pin in owner_vc.pinned]
         if pinned and priority not in ("-1", "opportunistic") and dice.random() < 0.5:
             labels["pinned_cell"] = dice.choice(pinned)

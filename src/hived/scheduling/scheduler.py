@@ -153,11 +153,13 @@ class Scheduler:
         One that may start early has its place in line while it is opportunistic.
         """
         self._leave(entry)
-        if guaranteed or entry.status is not Status.LEAVING:
-            entry.status = Status.GUARANTEED if guaranteed else Status.LENT
+        if guaranteed:
+            entry.status, entry.near = Status.GUARANTEED, None
+        elif entry.status not in (Status.MOVING, Status.LEAVING):
+            entry.status = Status.LENT
         entry.placement = self.cluster.group(entry.name).placement
         self._find_queues(entry)
-        if entry.status is Status.LENT and entry.early and entry.line is not None:
+        if entry.status in (Status.LENT, Status.MOVING) and entry.early and entry.line is not None:
             entry.line.add(entry)
             self._new[entry.number] = entry
 
@@ -202,6 +204,7 @@ class Scheduler:
         self._found.clear()
         self._known.clear()
         for entry in self.jobs.values():
+            entry.near = None  # under another spec that may be nowhere
             if entry.status is Status.WAITING:
                 self._leave(entry)
                 self._join(entry)

@@ -87,6 +87,7 @@ class Decider(MindState):
     def _place(self, gang: Gang, placement: Placement, at: float) -> None:
         """``gang`` has its GPUs: its pods get their places, and kube-scheduler hears of those that it gave up."""
         self.becomes(gang, GangEvent.PLACED, placement, at, {"adopted": False})
+        self.unheard.pop(gang.name, None)
         for entry in in_rank_order(gang.pods.values()):
             self.give_slot(entry, gang, at)
 

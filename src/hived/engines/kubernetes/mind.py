@@ -219,6 +219,7 @@ class Mind(Decider):
             gang.shared = ""
             self.stands(gang, why.get(gang.name, "the cluster has a new spec"), at)
         self.lost_reservations(self.scheduler.reconfigured(), "the cluster has a new spec", at)
+        self.others_are_spared(at)  # who was to move may be guaranteed where it is
         self._may_take_longer(at)
         self.nodes_applied(at)
         return report

@@ -249,6 +249,7 @@ class MindState:
             self._see_who_can_go(gang, at)
             self.flee(gang, at)
         else:
+            self.flee(gang, at)  # the last pod that ran may have had no place
             self.line_up_again(gang)
 
     # -- gangs change ---------------------------------------------------------------------------------------------

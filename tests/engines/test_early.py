@@ -1,0 +1,105 @@
+"""Jobs that start before their turn: on a loan, and promoted in place or moved when it comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from hived.engines.local.explaining import explain
+from hived.engines.local.model import JobState
+
+from .driver import Driver, job, stands
+
+
+@pytest.fixture
+def engine() -> Driver:
+    return Driver()
+
+
+def test_a_job_that_starts_early_is_guaranteed_where_it_is_when_its_turn_comes(engine: Driver) -> None:
+    own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
+    assert stands(early, JobState.RUNNING)
+    assert not early.guaranteed
+    assert "before its turn in vision; it is next in line" in explain(engine.machine, early, engine.now)
+    engine.end(own)
+    assert early.guaranteed
+    assert engine.kinds(early) == ["submitted", "started", "promoted"]
+    engine.check_record()
+
+
+def test_without_being_asked_a_job_does_not_start_early(engine: Driver) -> None:
+    engine.submit(job("vision", 4))
+    assert stands(engine.submit(job("vision", 4)), JobState.QUEUED)
+
+
+def test_a_job_that_started_early_moves_where_its_cells_cannot_be_had_in_place(engine: Driver) -> None:
+    stays, ends = engine.submit(job("vision", 2)), engine.submit(job("vision", 2))
+    early = engine.submit(job("vision", 2, early=True))
+    assert early.placement is not None
+    before = early.placement.pods
+    engine.end(ends)
+    assert stands(early, JobState.STOPPING)
+    assert early.reason == "its turn in vision has come, on other GPUs"
+    behind = engine.submit(job("vision", 2))
+    assert stands(behind, JobState.QUEUED), "the turn is not its own"
+    engine.gone(early)
+    assert stands(early, JobState.RUNNING)
+    assert early.guaranteed
+    assert early.placement is not None
+    assert early.placement.pods != before
+    assert (early.attempt, early.resumes) == (2, 1)
+    assert stands(stays, JobState.RUNNING)
+
+
+def test_a_job_on_a_loan_is_still_promoted_after_a_restart(engine: Driver) -> None:
+    own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
+    engine.restart()
+    own, early = engine.jobs[own.id], engine.jobs[early.id]
+    assert stands(early, JobState.RUNNING)
+    assert not early.guaranteed
+    engine.end(own)
+    assert early.guaranteed
+    assert engine.kinds(early)[-1] == "promoted"
+
+
+def test_a_job_that_was_moving_when_the_engine_was_killed_comes_to_its_own_cells(engine: Driver) -> None:
+    engine.submit(job("vision", 2))
+    ends, early = engine.submit(job("vision", 2)), engine.submit(job("vision", 2, early=True))
+    engine.end(ends)
+    assert stands(early, JobState.STOPPING)
+    engine.restart()
+    early = engine.jobs[early.id]
+    engine.gone(early)
+    assert stands(early, JobState.RUNNING)
+    assert early.guaranteed
+
+
+def test_a_preempted_job_that_started_early_is_back_at_its_place(engine: Driver) -> None:
+    own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
+    speech, research = engine.submit(job("speech", 2)), engine.submit(job("research", 2))
+    assert stands(early, JobState.STOPPING)
+    behind = engine.submit(job("vision", 1))
+    engine.gone(early)
+    assert stands(speech, JobState.RUNNING)
+    assert stands(research, JobState.RUNNING)
+    assert stands(early, JobState.QUEUED)
+    engine.end(own)
+    assert early.guaranteed
+    assert stands(behind, JobState.QUEUED)
+
+
+def test_a_cancelled_job_that_started_early_leaves_its_turn_to_the_next(engine: Driver) -> None:
+    own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
+    behind = engine.submit(job("vision", 4))
+    engine.do(lambda machine: machine.cancel(early, engine.now))
+    engine.end(own)
+    assert stands(behind, JobState.RUNNING)
+    assert not early.guaranteed
+
+
+def test_its_grace_is_that_of_a_loan_until_its_turn_has_come(engine: Driver) -> None:
+    own = engine.submit(job("vision", 4))
+    early = engine.submit(job("vision", 4, early=True, grace_s=600.0))
+    most = engine.machine.health.grace_of_loans("vision")
+    assert engine.machine.grace_s(early) == most < 600
+    engine.end(own)
+    assert engine.machine.grace_s(early) == 600
