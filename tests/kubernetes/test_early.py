@@ -1,0 +1,128 @@
+"""``hived.io/mode: either``: on a loan before its turn, then guaranteed where it is, or moved."""
+
+from __future__ import annotations
+
+import pytest
+
+from hived.engines.kubernetes import keys
+from hived.engines.kubernetes.asking import ask, check_grace
+from hived.engines.kubernetes.errors import AskError
+from hived.engines.kubernetes.explaining import explain
+from hived.engines.kubernetes.gangs import GangState
+from hived.engines.kubernetes.turns import Evict
+
+from .make_believe import World
+from .pods import flat_spec, pod
+from .test_mind import gang, run
+
+
+def written(world: World, name: str) -> bool:
+    """Whether the annotations of a pod say that it stands in cells of its VC."""
+    return "NODE" in (world.pods[f"uid-t-{name}"].annotation(keys.BIND_INFO) or "").partition("preassigned")[2]
+
+
+def test_it_starts_on_a_loan_and_its_annotations_follow_when_its_turn_has_come() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    own, early = pod("own", 4), pod("early", 4, mode="either")
+    run(world, own, early)
+    assert not gang(world, "early").guaranteed
+    assert not written(world, "early")
+    assert "it runs on a loan, before its turn in a; it is next in line" in explain(
+        world.mind, gang(world, "early"), world.now
+    )
+    world.delete(own.metadata.uid)
+    world.kubelet()
+    world.calm()
+    assert gang(world, "early").guaranteed
+    assert gang(world, "early").state is GangState.PLACED
+    assert written(world, "early")
+    world.restart()
+    assert gang(world, "early").guaranteed
+
+
+def test_after_a_restart_it_is_on_its_loan_and_still_has_its_turn() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    own, early = pod("own", 4), pod("early", 4, mode="either")
+    run(world, own, early)
+    world.restart()
+    assert not gang(world, "early").guaranteed
+    world.delete(own.metadata.uid)
+    world.kubelet()
+    world.calm()
+    assert gang(world, "early").guaranteed
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_where_its_cells_cannot_be_had_it_is_evicted_and_who_is_made_for_it_has_its_turn(in_time: bool) -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    of = {"mode": "either", "group": "early", "group_size": "1"}
+    half, ends, early = pod("half", 2), pod("ends", 2), pod("early-0", 2, more=of)
+    run(world, half, ends, early)
+    assert not gang(world, "early").guaranteed
+    world.delete(ends.metadata.uid)
+    world.kubelet()
+    world.calm()
+    moving = gang(world, "early")
+    assert moving.state is GangState.PREEMPTED
+    assert moving.preempted_by is None
+    assert "on other GPUs" in explain(world.mind, moving, world.now)[0] + str(moving.history[-1].data)
+    behind = pod("behind", 2)
+    world.create(behind)
+    world.ask(behind.metadata.uid)
+    assert gang(world, "behind").state is GangState.WAITING
+    world.mind.due(world.now)
+    world.settle()
+    assert [one.uid for one in world.todo if isinstance(one, Evict)] == [early.metadata.uid]
+    again = pod("early-1", 2, created=1, more=of)
+    if in_time:  # as a Job makes it, once the pod before it is to go
+        world.create(again)
+    world.carry_out_all()
+    world.kubelet()
+    world.calm()
+    if not in_time:
+        world.create(again)
+    world.ask(again.metadata.uid)
+    first, second = ("early", "behind") if in_time else ("behind", "early")
+    assert gang(world, first).guaranteed
+    assert not gang(world, second).guaranteed
+
+
+@pytest.mark.parametrize(
+    ("labels", "priority", "early"),
+    [
+        ({}, 0, False),
+        ({"mode": "guaranteed", "priority": "3"}, 3, False),
+        ({"mode": "opportunistic"}, -1, False),
+        ({"mode": "opportunistic", "priority": "-1"}, -1, False),
+        ({"mode": "either"}, 0, True),
+        ({"mode": "either", "priority": "7"}, 7, True),
+    ],
+)
+def test_the_label_says_how_a_pod_would_have_its_gpus(labels: dict[str, str], priority: int, early: bool) -> None:
+    asked = ask(pod("p", **labels))  # type: ignore[arg-type]
+    assert (asked.priority, asked.early) == (priority, early)
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        ({"mode": "both"}, "hived.io/mode: one of guaranteed, opportunistic, either, not 'both'"),
+        ({"mode": "either", "priority": "opportunistic"}, "give one of them"),
+        ({"mode": "opportunistic", "priority": "0"}, "give one of them"),
+        ({"mode": "guaranteed", "priority": "-1"}, "give one of them"),
+    ],
+)
+def test_a_mode_that_is_none_or_says_something_else_than_the_priority_is_refused(
+    labels: dict[str, str], why: str
+) -> None:
+    with pytest.raises(AskError, match="label") as error:
+        ask(pod("p", **labels))  # type: ignore[arg-type]
+    assert why in str(error.value)
+
+
+def test_it_has_no_more_time_to_end_than_a_loan_and_differs_from_who_waits_for_its_turn_alone() -> None:
+    early = ask(pod("p", mode="either"))
+    check_grace(pod("p"), early, 30)
+    with pytest.raises(AskError, match="a pod that may run on a loan"):
+        check_grace(pod("p"), early, 10)
+    assert early.disagrees(ask(pod("p"))) == "mode: 'either' here, 'guaranteed' there"
