@@ -13,7 +13,7 @@ from itertools import islice
 
 from hived import __version__
 from hived.cluster.decisions import Placement
-from hived.cluster.explaining import MAX_NAMED
+from hived.cluster.explaining import MAX_NAMED, say
 from hived.cluster.reasons import Reason
 from hived.engines.event import Event
 from hived.engines.explaining import planned
@@ -295,7 +295,7 @@ def _places(placement: Placement | None) -> list[schema.TaskPlace]:
 
 def _reason(reason: Reason) -> dict[str, object]:
     plain: Mapping[str, object] = asdict(reason)
-    return {"kind": reason.kind.value, "text": telling.reason_text(reason), **plain}
+    return {"kind": reason.kind.value, "text": say(reason), **plain}
 
 
 def _continued(data: bytes) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hived.cluster.explaining import say
-from hived.cluster.reasons import Reason
 from hived.engines.event import Event
 from hived.words import counted, duration, ranges
 
@@ -39,7 +37,7 @@ def tell(event: Event, job: str = "") -> str:
     match event.kind:
         case "submitted":
             by = f" by {data['user']}" if data.get("user") else ""
-            return f"{data['name']} was submitted{by}: {_gpus(data['gpus'])} of {data['vc']}"
+            return f"{data['name']} was submitted{by}: {counted(data['gpus'], 'GPU')} of {data['vc']}"
         case "reserved":
             names = ", ".join(data["victims"])
             return f"{job} has {place_text(data['placement'])} reserved, and starts when {names} has made room"
@@ -64,11 +62,6 @@ def tell(event: Event, job: str = "") -> str:
     return _SENTENCES.get(event.kind, event.kind).format(**{"job": job, **data})
 
 
-def reason_text(reason: Reason) -> str:
-    """Why a job waits, as a sentence."""
-    return say(reason)
-
-
 def place_text(placement: Mapping[str, Any]) -> str:
     """``node GPUs 0-3``, of a placement as plain data; a node's name once per task."""
     return "; ".join(
@@ -90,7 +83,3 @@ def _code(data: Mapping[str, Any]) -> str:
     if data.get("signal"):
         return f"signal {data['signal']}"
     return f"exit code {data['code']}"
-
-
-def _gpus(count: int) -> str:
-    return counted(count, "GPU")
