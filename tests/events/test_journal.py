@@ -10,9 +10,8 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 
-from hived.cluster.decisions import Bind, Placement, PodPlacement, Wait
+from hived.cluster.decisions import Bind, Placement, PodPlacement, Record, Wait
 from hived.cluster.reasons import BadHardware, VcExhausted
-from hived.cluster.recovery import Record
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
 from hived.events.codec import Opaque, from_line, to_line

@@ -10,9 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
+from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, Wait
 from hived.cluster.reasons import NothingIdle
-from hived.cluster.recovery import Record
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError, RequestError
 from hived.events.codec import from_line, to_line

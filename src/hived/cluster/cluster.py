@@ -18,7 +18,7 @@ from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from . import looking, recovery
-from .decisions import Bind, Decision, Placement, Preempt, Wait
+from .decisions import Bind, Decision, Placement, Preempt, Record, Wait
 from .explaining import in_lines
 from .groups import Group
 from .health import leaf_state, set_health
@@ -30,7 +30,7 @@ from .placing import admitted, moved, relocated
 from .pool import packed
 from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, Suspended
 from .reconfiguring import reconfigured
-from .recovery import Reconfiguration, Record
+from .recovery import Reconfiguration
 from .requests import EVERY_NODE, Asked, Request
 from .sharing import Sharing
 from .state import State

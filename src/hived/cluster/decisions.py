@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .reasons import Reason
-from .requests import Asked
+from .requests import Asked, Request
 
 
 class PodPlacement(NamedTuple):
@@ -76,6 +76,15 @@ class Wait:
 
     group: str
     reasons: tuple[Reason, ...]  #: all that stood in the way, the most decisive first; never empty
+
+
+class Record(NamedTuple):
+    """A group that runs."""
+
+    group: str  #: its name
+    request: Request
+    placement: Placement
+    jobs: tuple[str, ...] = ()  #: those on its allocation, where they are others than that of its name
 
 
 #: what ``Cluster.schedule`` answers

@@ -8,12 +8,11 @@ from typing import Literal
 
 from hived.errors import RequestError
 
-from .decisions import Bind, Decision, Placement, Wait
+from .decisions import Bind, Decision, Placement, Record, Wait
 from .explaining import explained, in_lines, say
 from .nodes import Nodes
 from .pool import Pool, reserved_in
 from .reasons import PreemptedBy, Reason, WaitingForPreemption
-from .recovery import Record
 from .sharing import Sharing
 from .state import State
 from .states import GroupState

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hived.spec.compiled import ClusterSpec
 
+from .decisions import Record
 from .groups import Group
 from .names import Names
 from .reasons import LostReservation
-from .recovery import Located, Reconfiguration, Record, Report, located, reserved_levels, take_over
+from .recovery import Located, Reconfiguration, Report, located, reserved_levels, take_over
 from .requests import OPPORTUNISTIC
 from .state import State
 

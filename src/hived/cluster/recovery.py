@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hived.errors import RequestError
 
-from .decisions import Placement, PodPlacement
+from .decisions import Placement, PodPlacement, Record
 from .groups import Group
 from .names import Names
 from .parts import Part
@@ -21,15 +21,6 @@ from .reasons import Suspended
 from .requests import OPPORTUNISTIC, Request
 from .state import State
 from .states import GroupEvent, LeafEvent
-
-
-class Record(NamedTuple):
-    """A group that runs."""
-
-    group: str  #: its name
-    request: Request
-    placement: Placement
-    jobs: tuple[str, ...] = ()  #: those on its allocation, where they are others than that of its name
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from pydantic.functional_serializers import PlainSerializer, WrapSerializer
 from pydantic_core import PydanticCustomError, PydanticSerializationUnexpectedValue
 from typing_extensions import TypedDict
 
-from hived.cluster.decisions import Decision, Placement, PodPlacement, Wait
+from hived.cluster.decisions import Decision, Placement, PodPlacement, Record, Wait
 from hived.cluster.reasons import Reason
-from hived.cluster.recovery import Record
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError
 from hived.spec import compiled

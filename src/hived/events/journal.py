@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, get_args
 
-from hived.cluster.decisions import Bind, Decision, Placement, Preempt
-from hived.cluster.recovery import Record
+from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Record
 from hived.cluster.requests import Request
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec

@@ -7,9 +7,9 @@ from typing import Any
 
 from hived.cells import Rank
 from hived.cluster.cluster import Cluster, as_records, compiled_spec
-from hived.cluster.decisions import Bind, Decision, Placement, Preempt
+from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Record
 from hived.cluster.pool import packed
-from hived.cluster.recovery import Reconfiguration, Record
+from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Request
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec

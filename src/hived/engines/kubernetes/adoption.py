@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hived.cluster.decisions import Placement
-from hived.cluster.recovery import Record
+from hived.cluster.decisions import Placement, Record
 from hived.errors import InvariantError, RequestError
 from hived.scheduling import loan_of
 from hived.spec.compiled import Device

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Placement, PodPlacement
-from hived.cluster.recovery import Reconfiguration, Record
+from hived.cluster.decisions import Placement, PodPlacement, Record
+from hived.cluster.recovery import Reconfiguration
 from hived.engines.event import Event, placement_data
 from hived.engines.usage import Usage
 from hived.errors import ConflictError
