@@ -25,12 +25,13 @@ COMPILED = ("cells", "cluster", "scheduling", "simulator/record.py", "simulator/
 PLAIN = {
     "cluster/cluster.py",  # the contract: users subclass it, and it checks what they give
     "cluster/checked.py",
-    # what others read, write and make: the event log goes by the annotations of its records
+    # what others read, write, make and build upon: the event log goes by the annotations of its records
     "cluster/decisions.py",
     "cluster/reasons.py",
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",
+    "scheduling/yarn_cs.py",
     # for people, and for tests: nothing would be gained
     "cluster/binding_check.py",
     "cluster/explaining.py",
