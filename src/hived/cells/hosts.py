@@ -140,13 +140,14 @@ class HostIndex:
         old = self._where[host]
         if old == bucket:
             return
-        if old >= 0:
-            hosts = self.buckets[old].hosts
-            hosts.remove(host)
-            if not hosts.summary:
-                self.occupied &= ~(1 << old)
+        if old < 0:
+            self.fill(bucket, range(host, host + 1))
+            return
+        hosts = self.buckets[old].hosts
+        hosts.move(host, self.buckets[bucket].hosts)
+        if not hosts.summary:
+            self.occupied ^= 1 << old
         self._where[host] = bucket
-        self.buckets[bucket].hosts.add(host)
         self.occupied |= 1 << bucket
 
     def fill(self, bucket: int, hosts: range) -> None:

@@ -61,6 +61,21 @@ class IndexSet:
         if not new:
             self.summary ^= 1 << word
 
+    def move(self, index: int, target: IndexSet) -> None:
+        """Take ``index`` out, and put it into another set of the same universe."""
+        word, bit = index >> self._shift, _BITS[index & self._mask]
+        words = self._words
+        left = words[word] ^ bit
+        if left & bit:
+            raise KeyError(index)
+        words[word] = left
+        if not left:
+            self.summary ^= 1 << word
+        words = target._words
+        if not words[word]:
+            target.summary |= 1 << word
+        words[word] |= bit
+
     def first(self) -> int:
         """The smallest member, -1 when empty."""
         summary = self.summary

@@ -17,6 +17,7 @@ be healthy are *doomed*: anchored to bad physical cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hived.cells import BuddyAllocator, IndexSet, Shape, leaves_of
@@ -28,6 +29,10 @@ from .undo import Undo
 if TYPE_CHECKING:
     from .pool import VirtualCells
 
+#: physical inner cell under each virtual inner cell of a host
+Inner = tuple[int, ...]
+#: ways of binding inside a host that are remembered
+REMEMBERED = 20_000
 #: per cell that somebody reserved and that is bound: its level and number, to the bindings and the virtual cell
 Owners = dict[tuple[int, int], tuple["Binding", int]]
 
@@ -102,9 +107,8 @@ class Binding:
                 self.loose[level].add(number)
         #: virtual cell that is pinned, -1 for none
         self.pinned = -1
-        #: per host: physical inner cell under each virtual inner cell, -1 while unbound; None while nothing is. A list
-        #: is never changed, but put in place of another.
-        self.inner: list[list[int] | None] = [None] * virtual.hosts
+        #: per host: physical inner cell under each virtual inner cell, -1 while unbound; None while nothing is
+        self.inner: list[Inner | None] = [None] * virtual.hosts
         self._children: list[list[int]] | None = None
         if pinned_to >= 0:
             self.pinned = next(v for v, cell in enumerate(virtual.cells) if cell.parent < 0)
@@ -236,7 +240,7 @@ class Binding:
                 self.doomed.discard(cell)
             self._note((self._doom, cell, not is_doomed))
 
-    def _set_inner(self, host: int, inner: list[int] | None) -> None:
+    def _set_inner(self, host: int, inner: Inner | None) -> None:
         """What is bound inside a host."""
         self._note((self._set_inner, host, self.inner[host]))
         self.inner[host] = inner
@@ -278,36 +282,12 @@ class Binding:
         offset = part * shape.leaves
         if mask == shape.full:
             return node, mask << offset
-        inner = self._copy_of_inner(host)
-        masks, children = shape.masks, shape.children
         others = crowd[node] >> offset & shape.full
         own = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
-        leaves = 0
-        for parent, child, siblings, whole in shape.steps(mask):
-            cell = inner[child]
-            if cell < 0:
-                taken = [inner[c] for c in siblings]
-                if others or own:
-                    cell = _choose(masks, children[inner[parent]], taken, others, own)
-                else:
-                    for cell in children[inner[parent]]:
-                        if cell not in taken:
-                            break
-                inner[child] = cell
-            if whole:
-                leaves |= masks[cell]
-        self._note((self._set_inner, host, self.inner[host]))
-        self.inner[host] = inner
+        before = self.inner[host]
+        self._note((self._set_inner, host, before))
+        self.inner[host], leaves = _bound_inside(shape, before, mask, others, own)
         return node, leaves << offset
-
-    def _copy_of_inner(self, host: int) -> list[int]:
-        """What is bound inside a bound host, to be changed and put in place of it."""
-        inner = self.inner[host]
-        if inner is not None:
-            return inner.copy()
-        inner = [-1] * len(self.virtual.shapes[host].masks)
-        inner[0] = 0  # the host's own cells are counted from where it stands
-        return inner
 
     def _bind_cell(self, cell: int, near: int, mask: int) -> None:
         level, parent = self.virtual.cells[cell]
@@ -367,7 +347,7 @@ class Binding:
         Nothing has changed then. Returned are the virtual leaves.
         """
         shape = self.virtual.shapes[host]
-        inner = self._copy_of_inner(host)
+        inner = _list_of(shape, self.inner[host])
         free = self.free[host]
         found = 0
 
@@ -379,7 +359,7 @@ class Binding:
             if cell < 0 or not shape.masks[cell] & free:
                 return 0
             found |= shape.masks[cell]
-        self._set_inner(host, inner)
+        self._set_inner(host, tuple(inner))
         return found
 
     # -- unbinding ----------------------------------------------------------------------------------------------------
@@ -398,12 +378,7 @@ class Binding:
                 self.anchor_leaves(host, 0)
             return
         if before is not None:
-            inner = before.copy()
-            keep = free & ~self.bad[host]
-            for cell, leaves in shape.touched(mask):
-                if leaves & keep == leaves:
-                    inner[cell] = -1
-            self._set_inner(host, inner)
+            self._set_inner(host, _unbound_inside(shape, before, mask, free & ~self.bad[host]))
 
     def _leave(self, cell: int) -> None:
         """Nothing is in use in ``cell`` any more: it is unbound, or stays anchored where it is bad."""
@@ -506,7 +481,7 @@ class Binding:
         bad = self.bad_leaves[node] >> part * shape.leaves & shape.full
         if not (bad or self.bad[host]):
             return
-        inner = self._copy_of_inner(host)
+        inner = _list_of(shape, self.inner[host])
         free = self.free[host]
         for cell in range(1, len(inner)):  # what was bound for hardware that is good again
             leaves = shape.masks[cell]
@@ -519,12 +494,47 @@ class Binding:
         found = 0
         for leaf in leaves_of(bad):
             found |= shape.masks[_leaf_on(shape, inner, leaf, least_shared)]
-        self._set_inner(host, inner)
+        self._set_inner(host, tuple(inner))
         self._set_bad(host, found)
 
     def validate(self) -> None:
         """Bound cells are exactly those in use or bad, each inside its parent's, no two on one. O(cells of the VC)."""
         check_bindings(self)
+
+
+def _list_of(shape: Shape, inner: Inner | None) -> list[int]:
+    """What is bound inside a bound host, to be changed."""
+    # the host's own cells are counted from where it stands
+    return [0, *[-1] * (len(shape.masks) - 1)] if inner is None else list(inner)
+
+
+# hosts of one shape are bound inside in a few ways over and over, so each way is worked out once
+@lru_cache(REMEMBERED)
+def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own: int) -> tuple[Inner, int]:
+    """``inner`` once the virtual leaves ``mask`` are bound too, and the physical leaves that they stand on.
+
+    ``others``: leaves to be avoided, ``own``: to be preferred. O(levels * fan-out), O(1) once seen.
+    """
+    bound = _list_of(shape, inner)
+    masks, children = shape.masks, shape.children
+    leaves = 0
+    for parent, child, siblings, whole in shape.steps(mask):
+        if bound[child] < 0:
+            taken = [bound[c] for c in siblings]
+            bound[child] = _choose(masks, children[bound[parent]], taken, others, own)
+        if whole:
+            leaves |= masks[bound[child]]
+    return tuple(bound), leaves
+
+
+@lru_cache(REMEMBERED)
+def _unbound_inside(shape: Shape, inner: Inner, mask: int, keep: int) -> Inner:
+    """``inner`` once the virtual leaves ``mask`` are bound no more, as far as they are among ``keep``."""
+    bound = list(inner)
+    for cell, leaves in shape.touched(mask):
+        if leaves & keep == leaves:
+            bound[cell] = -1
+    return tuple(bound)
 
 
 def _leaf_on(shape: Shape, inner: list[int], leaf: int, choose: Callable[[list[int]], int]) -> int:

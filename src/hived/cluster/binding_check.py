@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hived.errors import ensure
 
 if TYPE_CHECKING:
-    from .binding import Binding
+    from .binding import Binding, Inner
 
 
 def check_bindings(binding: Binding) -> None:
@@ -53,7 +53,7 @@ def check_bindings(binding: Binding) -> None:
             _check_inside(binding, host, inner)
 
 
-def _check_inside(binding: Binding, host: int, inner: list[int]) -> None:
+def _check_inside(binding: Binding, host: int, inner: Inner) -> None:
     virtual, shape = binding.virtual, binding.virtual.shapes[host]
     for cell, children in enumerate(shape.children):
         stands_on = [inner[c] for c in children if inner[c] >= 0]

@@ -231,7 +231,7 @@ class VirtualSide(Side):
         self._children = binding.children
         self._reserved = reserved
         self._bound = list(binding.bound)
-        self._inner = list(binding.inner)  # a host's own list is never changed
+        self._inner = list(binding.inner)
         self._at: dict[int, Sequence[int]] = {}
 
     def reserved_cell(self, cell: int) -> Spot:
