@@ -33,6 +33,11 @@ FIXED = (
 )
 
 
+def lowest_rank(priority: int) -> int:
+    """The rank of groups of a priority that lose no work when they give way; those that do come right after it."""
+    return 2 * priority
+
+
 class Group:
     """A group from the moment it is placed; one that is not kept is forgotten with its transaction.
 
@@ -142,7 +147,7 @@ class Group:
         One that waits for loans alone counts as if it ran, as it would in a VC without neighbours.
         """
         waits = not self.running and any(victim.guaranteed for victim in self.victims)
-        return 2 * self.priority + (not waits and not self.request.lazy_preemption)
+        return lowest_rank(self.priority) + (not waits and not self.request.lazy_preemption)
 
     @property
     def chains(self) -> tuple[int, ...]:

@@ -96,6 +96,7 @@ def _at(state: State, group: Group, demand: Demand, key: int, suggested: Suggest
 def _in(
     state: State, group: Group, choice: Choice, pool: Pool, key: int, step: int, suggested: Suggested | None
 ) -> bool:
+    """Choose leaves in one pool under one cap, and bind them; a host that cannot stand is left out of the next try."""
     cap = choice.caps[step]
     space = pool.space(key)
     elsewhere = suggested.hosts_elsewhere(pool) if suggested is not None else []

@@ -11,7 +11,7 @@ from itertools import islice
 from hived.cells import Rank, Space, count_fitting, find
 
 from .demands import Choice, Demand
-from .groups import Group
+from .groups import Group, lowest_rank
 from .guaranteed import place as place_guaranteed
 from .nodes import Nodes, farthest_from_guaranteed
 from .opportunistic import lent_of_type, share_of
@@ -165,7 +165,7 @@ def _exhausted(request: Request, pool: Pool, need: int, have: int) -> VcExhauste
     holders: list[Group] = []
     number = 0
     for rank in sorted(pool.at):
-        if rank >= 2 * request.priority:
+        if rank >= lowest_rank(request.priority):
             number += len(pool.at[rank])
             holders += islice(pool.at[rank], NAMED)
     oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)

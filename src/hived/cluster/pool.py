@@ -21,7 +21,7 @@ from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, f
 from hived.errors import ensure
 
 from .binding import Binding
-from .groups import Group
+from .groups import Group, lowest_rank
 from .nodes import Nodes
 from .parts import Part
 from .staying import Staying
@@ -194,7 +194,7 @@ class Pool:
 
     def below(self, priority: int) -> list[int]:
         """The ranks below ``priority`` that groups have here, ascending. O(ranks in use)."""
-        first = 2 * priority
+        first = lowest_rank(priority)
         if len(self.at) <= 1:  # the common case, without a sort
             return [key for key in self.at if key < first]
         return sorted(key for key in self.at if key < first)
@@ -264,8 +264,7 @@ class Pool:
 
     def take(self, group: Group) -> None:
         """``group`` takes its spots, whoever else is there. O(pods * views)."""
-        rank = group.current_rank() if group.victims else 2 * group.priority + (not group.request.lazy_preemption)
-        group.rank = rank
+        rank = group.rank = group.current_rank()
         of_rank = self.at.get(rank)
         if of_rank is None:
             self.at[rank] = {group: None}
@@ -381,7 +380,10 @@ class Pool:
         return tuple(parts)
 
     def in_place(self, parts: Sequence[Part]) -> Spots | None:
-        """What stands for these very leaves, where any that are free will do; None where they have to be bound."""
+        """The pool's leaves that are these physical ones; None here, since virtual leaves have to be bound first.
+
+        A quota names no place, so there a loan can be promoted wherever it runs.
+        """
         return None
 
     def unbind(self, spots: Spots) -> None:

@@ -39,7 +39,7 @@ class Reaction(Enum):
 
 
 class Order(Protocol):
-    """The queue of one tenant."""
+    """Whose turn it is in a tenant's queue: the part of a policy that a queue needs."""
 
     def order(self, job: JobView) -> tuple[int, ...]:
         """Sort key of a job: the smallest is next, and nobody passes it for guaranteed GPUs.
@@ -49,7 +49,7 @@ class Order(Protocol):
 
 
 class Policy(Order, Protocol):
-    """All three together."""
+    """A scheduling policy: whose turn it is, which host is taken, what a displaced job keeps."""
 
     @property
     def name(self) -> str:

@@ -138,7 +138,7 @@ class Decider(MindState):
         return Binding(uid, entry.key, node, entry.notes)
 
     def bound(self, uid: str, at: float) -> None:
-        """That was done."""
+        """Kubernetes has bound the pod to its node."""
         entry = self.pods.get(uid)
         if entry is not None and entry.gang is not None and not entry.bound:
             entry.bound, entry.binding, entry.waited = True, False, False

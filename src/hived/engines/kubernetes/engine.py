@@ -165,8 +165,9 @@ class Engine:
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> Mind:
         """All there is, is known: from now on it is decided."""
-        cluster = Cluster(self.spec) if self._event_log is None else RecordedCluster(self.spec, self._event_log)
-        mind = Mind(cluster, YarnCS(), self._evict_after, evict_patience=self._evict_patience)
+        policy, log = YarnCS(), self._event_log
+        cluster = Cluster(self.spec, rank=policy.rank) if log is None else RecordedCluster(self.spec, log, policy.rank)
+        mind = Mind(cluster, policy, self._evict_after, evict_patience=self._evict_patience)
         mind.start(nodes, pods, self.clock())
         self.settle(mind)
         _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))

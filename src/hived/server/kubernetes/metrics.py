@@ -91,7 +91,7 @@ class _OfEngine(Collector):
         self._unsafe = 0
 
     def collect(self) -> Iterator[Metric]:
-        """All of it."""
+        """Every metric, as of now. O(VCs * states + nodes + waiting groups)."""
         engine, mind = self._engine, self._engine.mind
         yield _gauge("build_info", "The version that runs.", ("version",), [((__version__,), 1)])
         yield _gauge("ready", "Whether this replica is in step with Kubernetes.", (), [((), engine.ready)])
