@@ -13,6 +13,7 @@ from hived.scheduling import (
     Kind,
     Move,
     Promote,
+    Reaction,
     Reserve,
     Scheduler,
     Start,
@@ -22,7 +23,7 @@ from hived.scheduling import (
     YarnCS,
 )
 
-from .test_scheduling import nodes
+from .test_scheduling import Watching, nodes
 
 
 class Slow:
@@ -207,10 +208,12 @@ def test_a_lazy_job_runs_on_as_a_loan_and_is_no_early_one() -> None:
     assert lazy.status is Status.LENT, "only the end of a reservation restores it"
 
 
-class Turns(YarnCS):
+class Turns(Watching):
     """An order that may change: by a number per job, then as they came."""
 
-    changed: dict[str, int] = {}  # noqa: RUF012
+    def __init__(self) -> None:
+        super().__init__(Reaction.SUSPEND)
+        self.changed: dict[str, int] = {}
 
     def order(self, job: JobView) -> tuple[int, ...]:
         return (self.changed.get(job.job, 0), *super().order(job))
@@ -218,12 +221,11 @@ class Turns(YarnCS):
 
 def test_a_policy_may_change_the_order_while_jobs_wait_and_while_they_run_early() -> None:
     engine = Slow(1, 1)
-    engine.scheduler.policy = Turns()
-    Turns.changed.clear()
+    engine.scheduler.policy = policy = Turns()
     own, early, first, second = (engine.submit("a", 8, early=early) for early in (False, True, False, False))
     assert (early.status, engine.scheduler.ahead(second, 5)[1]) == (Status.LENT, [early, first])
     for entry, place in ((early, 2), (first, 3)):
-        Turns.changed[entry.name] = place
+        policy.changed[entry.name] = place
         engine.scheduler.rekey(entry)
     engine.dispatch()
     assert engine.scheduler.ahead(first, 5)[1] == [second, early]
