@@ -116,14 +116,13 @@ class Scheduler:
             raise InvariantError(f"job {entry.number} ends, and does not run")
         self.cluster.release(entry.name)
         self._idle = True
-        was_first = entry.line is not None and entry.line.first is entry and not waits
-        if was is Status.GUARANTEED or self._explains or was_first:
+        first = None if entry.line is None else entry.line.first
+        if self._explains or (first is not None and (was is Status.GUARANTEED or (first is entry and not waits))):
             self._dirty[entry.vc] = None
         if self._between and was is Status.GUARANTEED:
             self._dirty.update(dict.fromkeys(self._between))
-        if (
-            waits and entry.early and entry.line is not None and was in (Status.LENT, Status.MOVING)
-        ):  # it has kept its place
+        kept = entry.early and entry.line is not None and was in (Status.LENT, Status.MOVING)
+        if waits and kept:  # its place in line
             entry.status = Status.WAITING
             self._queue(entry)
             return
@@ -218,14 +217,18 @@ class Scheduler:
         """Let start who can. ``now``: seconds by the engine's clock, as the core keeps them."""
         self._now = now
         while True:
-            version = self.cluster.version if self.reserved else -1
-            for entry in list(self.reserved.values()):
-                if entry.status is Status.RESERVED and self._stands_otherwise(entry):
-                    self._ask(entry)
+            version = -1
+            if self.reserved:
+                version = self.cluster.version
+                for entry in list(self.reserved.values()):
+                    if entry.status is Status.RESERVED and self._stands_otherwise(entry):
+                        self._ask(entry)
             while self._dirty or self._new:
                 self._take_turns()
             if self._idle:
-                self._lend()
+                self._idle = False
+                if self._fronts or self._explains:
+                    self._lend()
             settled = not self.reserved or version == self.cluster.version
             if settled and not (self._dirty or self._new or self._idle):
                 return
@@ -421,7 +424,6 @@ class Scheduler:
 
     def _lend(self) -> None:
         """Step 3, once GPUs may have fallen idle."""
-        self._idle = False
         if self._explains:
             for queues in self.queues.values():
                 for backlog in (queues.backlog, queues.outsized):
@@ -429,8 +431,6 @@ class Scheduler:
                         before = backlog.first
                         backlog.restore()
                         self._front_changed(before, backlog.first)
-        if not self._fronts:
-            return
         lacking: set[Hashable] = set()  # idle GPUs only become fewer here
         lent, weights = self.cluster.lent, self._weights
         while True:
