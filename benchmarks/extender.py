@@ -17,8 +17,8 @@ from typing import Any
 
 from hived import Cluster
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.mind import Mind
-from hived.engines.kubernetes.objects import Condition, Metadata, Node, NodeStatus
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.pods.objects import Condition, Metadata, Node, NodeStatus
 from hived.scheduling import YarnCS
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
@@ -109,11 +109,11 @@ async def _measure(case: str) -> list[Figure]:
     engine = Engine(_NoApi(), _NoSource(), identity="benchmark")  # type: ignore[arg-type]  # as much as is asked of them
     engine.spec = spec_from_dict(spec())
     began = time.perf_counter()
-    mind = Mind(Cluster.from_spec(engine.spec), YarnCS())
+    gang_scheduler = GangScheduler(Cluster.from_spec(engine.spec), YarnCS())
     ready = NodeStatus(conditions=[Condition(type="Ready", status="True")])
-    mind.start([Node(metadata=Metadata(name=name), status=ready) for name in names()], [], 0.0)
+    gang_scheduler.start([Node(metadata=Metadata(name=name), status=ready) for name in names()], [], 0.0)
     start_s = time.perf_counter() - began
-    engine.settle(mind)
+    engine.settle(gang_scheduler)
     metrics = _Kept(engine)
     server = Server()
     app = make_kubernetes_app(engine, kubernetes_view(engine, "benchmark"), metrics, token=TOKEN, hosts=())

@@ -93,7 +93,7 @@ async def live_delays(spec: ClusterSpec, jobs: Sequence[TraceJob], folder: Path)
         for job in jobs:
             await asyncio.sleep(max(0.0, start + job.submit_ms / 1000 - loop.time()))
             submitted.append(engine.submit(as_submitted(job)))
-        while engine.machine.jobs:
+        while engine.job_scheduler.jobs:
             await engine.changed(engine.last_event)
     finally:
         await engine.stop()

@@ -34,9 +34,9 @@ PLAIN = {
     "scheduling/yarn_cs.py",
     # for people, and for tests: nothing would be gained
     "cluster/binding_check.py",
-    "cluster/explaining.py",
+    "cluster/explain/sentences.py",
     "cluster/feasibility.py",
-    "cluster/looking.py",
+    "cluster/explain/queries.py",
     "cluster/recovery.py",
     "cluster/state_check.py",
 }
@@ -44,7 +44,7 @@ PLAIN = {
 
 def modules(package: Path) -> list[str]:
     """The modules of the package ``hived`` that are compiled, by their paths in it. O(files)."""
-    found = [path for name in COMPILED for path in (package / name).glob("*.py")]
+    found = [path for name in COMPILED for path in (package / name).rglob("*.py")]
     found += [package / name for name in COMPILED if name.endswith(".py")]
     names = {path.relative_to(package).as_posix() for path in found}
     if unknown := PLAIN - names:

@@ -11,11 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hived.cluster.explain.queries import GroupStatus, PlanAnswer
+
     from .cluster import reasons
     from .cluster.checked import CheckedCluster
     from .cluster.cluster import Cluster
     from .cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
-    from .cluster.looking import GroupStatus, PlanAnswer
     from .cluster.reasons import Reason, ReasonKind
     from .cluster.recovery import Reconfiguration
     from .cluster.requests import Member, Request
@@ -34,7 +35,7 @@ _WHERE = {
     "ConflictError": "errors",
     "Decision": "cluster.decisions",
     "GroupState": "cluster.states",
-    "GroupStatus": "cluster.looking",
+    "GroupStatus": "cluster.explain.queries",
     "HivedError": "errors",
     "InfeasibleError": "errors",
     "InputError": "errors",
@@ -42,7 +43,7 @@ _WHERE = {
     "LeafState": "cluster.states",
     "Member": "cluster.requests",
     "Placement": "cluster.decisions",
-    "PlanAnswer": "cluster.looking",
+    "PlanAnswer": "cluster.explain.queries",
     "PodPlacement": "cluster.decisions",
     "Preempt": "cluster.decisions",
     "Reason": "cluster.reasons",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hived.cells import Found, HostClass, Need, Rank, Space, count_fitting, find, level_of, shape_of
-from hived.cells.inside import Demand
+from hived.cells.host_fit import Demand
 from hived.cells.packing import Steps, pack
 
 from .spaces import (

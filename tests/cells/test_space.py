@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hived.cells import Need, Space, find, shape_of
 from hived.cells.capacity import Layout
-from hived.cells.inside import cells_at
+from hived.cells.host_fit import cells_at
 from hived.cells.space import CAPACITIES
 from hived.errors import InvariantError
 

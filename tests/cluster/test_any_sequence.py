@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hived import Bind, Preempt
 from hived.cluster import Cluster, Decision, Member, Placement, Request, Sharing, Wait
-from hived.cluster.looking import GroupStatus
+from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.states import GroupState
 from hived.spec.compiled import ClusterSpec
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
-from hived.cluster.explaining import MAX_NAMED, explained, in_lines, say
+from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines, say
 from hived.cluster.reasons import (
     BadHardware,
     BehindOthers,

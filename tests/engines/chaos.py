@@ -33,8 +33,8 @@ import httpx
 from hived import RecordedCluster, replay
 from hived.engines.event import Event
 from hived.engines.local.jobs import Job, spec_from
-from hived.engines.local.marks import MARK
 from hived.engines.local.model import JobState
+from hived.engines.local.process_tag import MARK
 
 VCS = (("a", 4), ("b", 2), ("c", 2))
 

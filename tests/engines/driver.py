@@ -11,11 +11,11 @@ from typing import Any
 from hived import CheckedCluster
 from hived.cluster.cluster import Cluster
 from hived.engines.event import Event
+from hived.engines.local.actions import StartTasks, StopTasks, WakeAt
 from hived.engines.local.devices import spec_for
+from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.jobs import Job, spec_data, spec_from
-from hived.engines.local.machine import Machine
 from hived.engines.local.model import JobSpec, JobState
-from hived.engines.local.turns import StartTasks, StopTasks, WakeAt
 from hived.engines.usage import Usage
 from hived.scheduling import Status, YarnCS
 from hived.spec.compiled import ClusterSpec
@@ -55,16 +55,16 @@ class Driver:
         self.started: Counter[tuple[int, int]] = Counter()  #: how often each attempt was to be started
         self.told: set[tuple[int, int]] = set()  #: attempts that were told to stop
         self.wakes: list[tuple[float, int]] = []
-        self.machine = self._machine()
+        self.job_scheduler = self._job_scheduler()
 
-    def _machine(self) -> Machine:
-        return Machine(self._cluster(self.spec), YarnCS(), lambda: 29_500, len(self.events))
+    def _job_scheduler(self) -> JobScheduler:
+        return JobScheduler(self._cluster(self.spec), YarnCS(), lambda: 29_500, len(self.events))
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
     def submit(self, spec: JobSpec) -> Job:
         """A job comes."""
-        found = self.machine.submit(len(self.jobs) + 1, spec, self.now)
+        found = self.job_scheduler.submit(len(self.jobs) + 1, spec, self.now)
         self.jobs[found.id] = found
         self.settle()
         return found
@@ -74,7 +74,7 @@ class Driver:
         for key in sorted(self.alive):
             if key[0] == job.id and rank in (None, key[2]):
                 self.alive.discard(key)
-                self.machine.task_ended(*key, ending, self.now)
+                self.job_scheduler.task_ended(*key, ending, self.now)
                 self.settle()
 
     def gone(self, job: Job) -> None:
@@ -82,9 +82,9 @@ class Driver:
         assert (job.id, job.attempt) in self.told, f"{job.name} was not told to stop"
         self.end(job, STOPPED)
 
-    def do(self, fact: Callable[[Machine], object]) -> None:
+    def do(self, fact: Callable[[JobScheduler], object]) -> None:
         """Any other fact."""
-        fact(self.machine)
+        fact(self.job_scheduler)
         self.settle()
 
     def wait(self, seconds: float) -> None:
@@ -92,7 +92,7 @@ class Driver:
         until = self.now + seconds
         while self.wakes and self.wakes[0][0] <= until:
             self.now, number = heappop(self.wakes)
-            self.machine.due(number, self.now)
+            self.job_scheduler.due(number, self.now)
             self.settle()
         self.now = until
 
@@ -106,18 +106,18 @@ class Driver:
             for found in self.jobs.values()
             if not found.state.ended
         ]
-        health = self.machine.health
-        self.machine = self._machine()
-        self.machine.health.set_drained(list(health.drained), True)
+        health = self.job_scheduler.health
+        self.job_scheduler = self._job_scheduler()
+        self.job_scheduler.health.set_drained(list(health.drained), True)
         for place, why in health.bad.items():
-            self.machine.health.set_bad(place, why)
-        self.machine.health.apply()
+            self.job_scheduler.health.set_bad(place, why)
+        self.job_scheduler.health.apply()
         self.wakes.clear()
         taken = [Job.restored(n, spec_from(json.loads(spec)), json.loads(status)) for n, spec, status in rows]
         self.jobs |= {found.id: found for found in taken}
-        self.machine.recover(taken, self.now)
+        self.job_scheduler.recover(taken, self.now)
         if spec is not None:
-            self.machine.reconfigure(spec, self.now)
+            self.job_scheduler.reconfigure(spec, self.now)
             self.spec = spec
         self.settle()
 
@@ -125,8 +125,8 @@ class Driver:
 
     def settle(self) -> None:
         """Let start who can, carry out the instructions, check everything."""
-        self.machine.dispatch(self.now)
-        turn = self.machine.turn()
+        self.job_scheduler.dispatch(self.now)
+        turn = self.job_scheduler.turn()
         self.events += turn.events
         for instruction in turn.instructions:
             found = self.jobs[instruction.job]
@@ -143,19 +143,19 @@ class Driver:
 
     def check(self) -> None:
         """What has to be true after every fact."""
-        machine = self.machine
-        machine.scheduler.validate()
+        job_scheduler = self.job_scheduler
+        job_scheduler.scheduler.validate()
         assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
         held: Counter[tuple[str, int]] = Counter()
-        known = set(machine.cluster.spec.devices())
+        known = set(job_scheduler.cluster.spec.devices())
         counted: Usage[Job] = Usage()
         for found in self.jobs.values():
-            assert (found.id in machine.jobs) is not found.state.ended
+            assert (found.id in job_scheduler.jobs) is not found.state.ended
             if not found.state.ended:
                 counted.add(found)
             waits = found.state is JobState.QUEUED
             assert (found.entry.status is Status.WAITING) is waits
-            assert (found.id in machine.scheduler.reserved) is (found.state is JobState.RESERVED)
+            assert (found.id in job_scheduler.scheduler.reserved) is (found.state is JobState.RESERVED)
             assert found.entry.holds is found.state.holds
             runs = {key for key in self.alive if key[0] == found.id}
             assert found.state.holds or not runs, f"{found.name} is {found.state} and runs"
@@ -166,19 +166,19 @@ class Driver:
                 own = {(pod.node, device) for pod in found.placement.pods for device in pod.leaf_cells}
                 assert len(own) == found.gpus, f"{found.name} has lost some of its devices"
                 held.update(own)
-                core = machine.cluster.group(found.name)
+                core = job_scheduler.cluster.group(found.name)
                 assert core.guaranteed is found.guaranteed
                 assert core.placement is not None
                 if own <= known:
                     assert core.placement == found.placement
                 else:
-                    beyond = {(pod.node, device) for pod in machine.beyond[found.id] for device in pod.leaf_cells}
+                    beyond = {(pod.node, device) for pod in job_scheduler.beyond[found.id] for device in pod.leaf_cells}
                     assert beyond == own - known
                     assert not found.guaranteed
-            assert found.id not in machine.beyond or found.state.holds
+            assert found.id not in job_scheduler.beyond or found.state.holds
         assert max(held.values(), default=1) == 1, "a device is held twice"
         for name in ("used", "lent", "waiting", "nodes", "displaced", "states"):
-            ours, theirs = getattr(counted, name), getattr(machine.usage, name)
+            ours, theirs = getattr(counted, name), getattr(job_scheduler.usage, name)
             assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}, name
 
     def check_record(self) -> None:

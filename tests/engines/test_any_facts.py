@@ -30,7 +30,7 @@ def one_fact(engine: Driver, choose: random.Random) -> None:
     jobs = [found for found in engine.jobs.values() if not found.state.ended]
     running = [found for found in jobs if found.state is JobState.RUNNING]
     stopping = [found for found in jobs if found.state is JobState.STOPPING]
-    devices = list(engine.machine.cluster.spec.devices())
+    devices = list(engine.job_scheduler.cluster.spec.devices())
     match choose.randrange(16):
         case 0 | 1 | 2 | 3:
             vc, size = choose.choice(VCS)
@@ -60,25 +60,25 @@ def one_fact(engine: Driver, choose: random.Random) -> None:
         case 11 if jobs:
             found = choose.choice(jobs)
             try:
-                engine.do(lambda machine: machine.cancel(found, engine.now))
+                engine.do(lambda job_scheduler: job_scheduler.cancel(found, engine.now))
             except ConflictError:
                 assert found.stopping_for == "cancelled"
         case 12:
             chosen = choose.sample(devices, choose.randint(1, len(devices)))
             undo, now = choose.random() < 0.6, choose.random() < 0.3
-            engine.do(lambda machine: machine.drain(chosen, undo, now, "some devices", engine.now))
+            engine.do(lambda job_scheduler: job_scheduler.drain(chosen, undo, now, "some devices", engine.now))
         case 13:
             chosen = choose.sample(devices, choose.randint(1, 2))
             why = choose.choice((None, None, "NVML: lost"))
-            engine.do(lambda machine: machine.set_health(chosen, why, engine.now))
+            engine.do(lambda job_scheduler: job_scheduler.set_health(chosen, why, engine.now))
         case 14:
             engine.restart(choose.choice((None, engine_spec(choose))))
         case 15:
             try:
-                engine.do(lambda machine: machine.reconfigure(engine_spec(choose), engine.now))
+                engine.do(lambda job_scheduler: job_scheduler.reconfigure(engine_spec(choose), engine.now))
             except InfeasibleError:
                 pytest.fail("these shares fit")
-            engine.spec = engine.machine.cluster.spec
+            engine.spec = engine.job_scheduler.cluster.spec
         case _:
             engine.wait(choose.uniform(0, 8))
 
@@ -95,26 +95,26 @@ def test_whatever_happens_the_books_are_right(seed: int) -> None:
     for _ in range(60):
         one_fact(engine, choose)
         for found in engine.jobs.values():
-            text = explain(engine.machine, found, engine.now)
+            text = explain(engine.job_scheduler, found, engine.now)
             assert found.name in text
             if found.state in (JobState.QUEUED, JobState.RESERVED, JobState.BACKOFF):
-                assert shortly(engine.machine, found), f"{found.name} waits, and nobody can say why"
+                assert shortly(engine.job_scheduler, found), f"{found.name} waits, and nobody can say why"
             if found.state is JobState.RESERVED:
-                assert reasons(engine.machine, found)
+                assert reasons(engine.job_scheduler, found)
     engine.check_record()
     # everything given back, whoever waited gets a turn: nothing hangs
-    engine.do(lambda machine: machine.reconfigure(spec_for("node", 8, "GPU", VCS), engine.now))
-    for place in engine.machine.cluster.spec.devices():
-        engine.do(lambda machine, place=place: machine.set_health([place], None, engine.now))  # type: ignore[misc]
-    everywhere = list(engine.machine.cluster.spec.devices())
-    engine.do(lambda machine: machine.drain(everywhere, True, False, "the machine", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.reconfigure(spec_for("node", 8, "GPU", VCS), engine.now))
+    for place in engine.job_scheduler.cluster.spec.devices():
+        engine.do(lambda job_scheduler, place=place: job_scheduler.set_health([place], None, engine.now))  # type: ignore[misc]
+    everywhere = list(engine.job_scheduler.cluster.spec.devices())
+    engine.do(lambda job_scheduler: job_scheduler.drain(everywhere, True, False, "the machine", engine.now))
     for _ in range(20 * len(engine.jobs) + 20):
         alive = [found for found in engine.jobs.values() if found.state.holds]
         for found in alive:
             engine.end(found)
         engine.wait(400)
     left = [found for found in engine.jobs.values() if not found.state.ended]
-    assert not left, [(found.name, found.state, explain(engine.machine, found, engine.now)) for found in left]
+    assert not left, [(found.name, found.state, explain(engine.job_scheduler, found, engine.now)) for found in left]
     engine.check_record()
 
 
@@ -122,8 +122,8 @@ def test_a_job_of_a_vc_that_is_no_more_waits_and_says_so() -> None:
     engine = Driver()
     engine.submit(job("speech", 2))
     late = engine.submit(job("speech", 2))
-    engine.do(lambda machine: machine.reconfigure(spec_for("node", 8, "GPU", (("vision", 8),)), engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.reconfigure(spec_for("node", 8, "GPU", (("vision", 8),)), engine.now))
     assert stands(late, JobState.QUEUED)
-    assert "speech" in explain(engine.machine, late, engine.now)
+    assert "speech" in explain(engine.job_scheduler, late, engine.now)
     with pytest.raises(RequestError):
-        engine.machine.cluster.schedule(late.entry.request)
+        engine.job_scheduler.cluster.schedule(late.entry.request)

@@ -25,14 +25,16 @@ def test_who_was_displaced_for_one_whose_hardware_breaks_has_its_cells_again() -
     engine, lazy, owner = displaced()
     assert owner.placement is not None
     placed = owner.placement.pods[0]
-    engine.do(lambda machine: machine.set_health([(placed.node, placed.leaf_cells[0])], "NVML: lost", engine.now))
+    engine.do(
+        lambda job_scheduler: job_scheduler.set_health([(placed.node, placed.leaf_cells[0])], "NVML: lost", engine.now)
+    )
     assert "restored" in engine.kinds(lazy)
     engine.check_record()
 
 
 def test_who_was_displaced_for_one_that_is_withdrawn_has_its_cells_again() -> None:
     engine, lazy, owner = displaced()
-    engine.do(lambda machine: machine.cancel(owner, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.cancel(owner, engine.now))
     assert lazy.guaranteed
     assert engine.kinds(lazy)[-1] == "restored"
 

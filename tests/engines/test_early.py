@@ -19,7 +19,7 @@ def test_a_job_that_starts_early_is_guaranteed_where_it_is_when_its_turn_comes(e
     own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
     assert stands(early, JobState.RUNNING)
     assert not early.guaranteed
-    assert "before its turn in vision; it is next in line" in explain(engine.machine, early, engine.now)
+    assert "before its turn in vision; it is next in line" in explain(engine.job_scheduler, early, engine.now)
     engine.end(own)
     assert early.guaranteed
     assert engine.kinds(early) == ["submitted", "started", "promoted"]
@@ -90,7 +90,7 @@ def test_a_preempted_job_that_started_early_is_back_at_its_place(engine: Driver)
 def test_a_cancelled_job_that_started_early_leaves_its_turn_to_the_next(engine: Driver) -> None:
     own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
     behind = engine.submit(job("vision", 4))
-    engine.do(lambda machine: machine.cancel(early, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.cancel(early, engine.now))
     engine.end(own)
     assert stands(behind, JobState.RUNNING)
     assert not early.guaranteed
@@ -99,7 +99,7 @@ def test_a_cancelled_job_that_started_early_leaves_its_turn_to_the_next(engine: 
 def test_its_grace_is_that_of_a_loan_until_its_turn_has_come(engine: Driver) -> None:
     own = engine.submit(job("vision", 4))
     early = engine.submit(job("vision", 4, early=True, grace_s=600.0))
-    most = engine.machine.health.grace_of_loans("vision")
-    assert engine.machine.grace_s(early) == most < 600
+    most = engine.job_scheduler.health.grace_of_loans("vision")
+    assert engine.job_scheduler.grace_s(early) == most < 600
     engine.end(own)
-    assert engine.machine.grace_s(early) == 600
+    assert engine.job_scheduler.grace_s(early) == 600

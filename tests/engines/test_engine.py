@@ -293,7 +293,7 @@ def test_who_was_being_stopped_when_the_engine_was_killed_is_stopped_by_the_next
     async def first(engine: Engine) -> Job:
         job = engine.submit(shell("vision", "trap '' TERM; echo here; while :; do sleep 0.02; done", grace_s=0.5))
         await printed(engine, job, "here")
-        engine.machine.cancel(job, engine.clock(), "ann")
+        engine.job_scheduler.cancel(job, engine.clock(), "ann")
         engine._keep()  # it is written, and not done
         return job
 
@@ -369,7 +369,7 @@ def test_drained_devices_stay_so(lives: Lives) -> None:
     async def second(engine: Engine) -> tuple[list[tuple[str, int]], Job]:
         job = engine.submit(shell("speech", "true", 2))
         await asyncio.sleep(0.05)
-        drained = list(engine.machine.health.drained)
+        drained = list(engine.job_scheduler.health.drained)
         assert engine.find("1").state is JobState.QUEUED
         engine.drain(None, None, True, False)
         return drained, (await ended(engine, job))[0]
@@ -436,7 +436,7 @@ def test_an_engine_that_starts_under_another_spec_takes_all_jobs_over(lives: Liv
 
     async def second(engine: Engine) -> list[Job]:
         for job in jobs:
-            assert job.id in engine.machine.jobs
+            assert job.id in engine.job_scheduler.jobs
             engine.cancel(str(job.id))
         return await ended(engine, *jobs)
 
@@ -462,7 +462,7 @@ def test_a_loan_cannot_ask_for_more_grace_than_its_vc_allows(lives: Lives) -> No
     async def story(engine: Engine) -> None:
         with pytest.raises(RequestError, match=r"grace_s: .*vision.* 30 s at most, not 3600 s; ask for less"):
             engine.submit(shell("vision", "true", priority=-1, grace_s=3600.0))
-        assert not engine.machine.jobs
+        assert not engine.job_scheduler.jobs
         engine.submit(shell("vision", "true", priority=-1, grace_s=30.0))
         engine.submit(shell("vision", "true", grace_s=3600.0))  # of its own cells, for its own VC to wait for
         engine.reconfigure(capped(3600, ("vision", 8)))
@@ -479,9 +479,9 @@ def test_a_loan_that_runs_when_the_cap_is_lowered_goes_within_the_new_one(lives:
         await printed(engine, loan, "here")
         owner = engine.submit(shell("vision", "true", 4))
         await state(engine, loan, JobState.STOPPING)
-        assert "3600 s" in explain(engine.machine, loan, 0.0)
+        assert "3600 s" in explain(engine.job_scheduler, loan, 0.0)
         engine.reconfigure(capped(0, *SHARES))
-        assert "has 0 s" in explain(engine.machine, loan, 0.0)
+        assert "has 0 s" in explain(engine.job_scheduler, loan, 0.0)
         await ended(engine, owner)
         engine.cancel(str(loan.id))
 
@@ -496,7 +496,7 @@ def test_a_job_that_a_spec_made_a_loan_goes_as_one(lives: Lives) -> None:
         for job in (lent, leaving):
             await printed(engine, job, "here")
         engine.cancel(str(leaving.id))
-        assert "3600 s" in explain(engine.machine, leaving, 0.0)  # nobody waits for it
+        assert "3600 s" in explain(engine.job_scheduler, leaving, 0.0)  # nobody waits for it
         engine.reconfigure(capped(0, ("vision", 2), ("speech", 6)))
         await ended(engine, engine.submit(shell("speech", "true", 2, tasks=3)))
         assert (await ended(engine, leaving))[0].state is JobState.CANCELLED
@@ -520,7 +520,7 @@ def test_the_decisions_of_every_life_replay_and_jobs_are_what_their_events_say(l
         engine.drain(None, 0, True, False)
         engine.reconfigure(other_spec(("vision", 2), ("speech", 6)))
         await ended(engine, engine.submit(shell("speech", "true", 2, tasks=3)))
-        while engine.machine.jobs:
+        while engine.job_scheduler.jobs:
             await asyncio.sleep(0.01)
 
     lives.live(first, killed=True)
@@ -566,7 +566,7 @@ def test_a_submission_that_cannot_be_kept_has_never_been(lives: Lives, monkeypat
             broken.setattr(engine.store, "keep", full)
             with pytest.raises(StorageError):
                 engine.submit(shell("vision", "true"))
-        assert not engine.machine.jobs
+        assert not engine.job_scheduler.jobs
         assert engine.last_event == last
         assert engine.failed is not None
         assert not engine.failed.done()
@@ -840,7 +840,7 @@ class Sick(Simulated):
 def test_devices_that_once_cannot_be_asked_are_asked_again(lives: Lives) -> None:
     # one error, and nobody looked at the devices any more
     async def story(engine: Engine) -> Event:
-        while not engine.machine.health.bad:
+        while not engine.job_scheduler.health.bad:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         return engine.recent[-1]

@@ -26,7 +26,7 @@ def engine() -> Driver:
 
 def everything(engine: Driver, undo: bool = False) -> None:
     places = [("node", device) for device in range(8)]
-    engine.do(lambda machine: machine.drain(places, undo, False, "the machine", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.drain(places, undo, False, "the machine", engine.now))
 
 
 def test_a_job_past_its_time_is_seen_to_be_stopped_before_its_grace_is_over(engine: Driver) -> None:
@@ -35,7 +35,7 @@ def test_a_job_past_its_time_is_seen_to_be_stopped_before_its_grace_is_over(engi
     assert stands(slow, JobState.RUNNING)  # its supervisor sees to it first
     engine.wait(0.2)
     assert stands(slow, JobState.STOPPING)
-    assert "it ran into its time limit of 60 s" in explain(engine.machine, slow, engine.now)
+    assert "it ran into its time limit of 60 s" in explain(engine.job_scheduler, slow, engine.now)
     engine.end(slow, STOPPED)
     assert stands(slow, JobState.FAILED)
     assert "time limit of 60 s" in slow.reason
@@ -62,7 +62,7 @@ def test_a_time_limit_outlives_a_restart(engine: Driver) -> None:
 def test_what_is_drained_is_not_called_broken(engine: Driver) -> None:
     everything(engine)
     late = engine.submit(job("vision", 1))
-    for text in (explain(engine.machine, late, engine.now), "; ".join(shortly(engine.machine, late))):
+    for text in (explain(engine.job_scheduler, late, engine.now), "; ".join(shortly(engine.job_scheduler, late))):
         assert "8 GPUs are drained by the machine's owner; hived drain --undo" in text
         assert "healthy" not in text
         assert "repaired" not in text
@@ -70,17 +70,17 @@ def test_what_is_drained_is_not_called_broken(engine: Driver) -> None:
 
 def test_what_is_broken_as_well_is_still_said(engine: Driver) -> None:
     everything(engine)
-    engine.do(lambda machine: machine.set_health([("node", 0)], "NVML: lost", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.set_health([("node", 0)], "NVML: lost", engine.now))
     late = engine.submit(job("vision", 1))
-    assert "healthy" in explain(engine.machine, late, engine.now)
+    assert "healthy" in explain(engine.job_scheduler, late, engine.now)
 
 
 def test_tasks_are_counted_as_their_ranks_are(engine: Driver) -> None:
     gang, single = engine.submit(job("vision", 1, tasks=2)), engine.submit(job("speech", 1))
-    text = explain(engine.machine, gang, engine.now)
+    text = explain(engine.job_scheduler, gang, engine.now)
     assert "- task 0: node" in text
     assert "- task 1: node" in text
-    assert "- on node, GPU" in explain(engine.machine, single, engine.now)
+    assert "- on node, GPU" in explain(engine.job_scheduler, single, engine.now)
 
 
 def test_a_job_that_ended_while_no_engine_ran_ended_when_it_did(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_one_tenants_queue_does_not_hide_anothers(tmp_path: Path) -> None:
         engine.submit(shell("vision", "true", 8, priority=-1, name="loan"))
         await asyncio.sleep(0.05)
         queue = local_view(engine, "here").picture("live").queue
-        for one in list(engine.machine.jobs.values()):
+        for one in list(engine.job_scheduler.jobs.values()):
             engine.cancel(str(one.id))
         return [f"{waiting.vc}{waiting.priority:+d}" for waiting in queue]
 

@@ -14,7 +14,7 @@ from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.explaining import explain
 from hived.engines.local.jobs import Job
-from hived.engines.local.laststart import LastStart, last_start
+from hived.engines.local.last_start import LastStart, last_start
 from hived.engines.local.model import JobState
 from hived.engines.local.store import Store
 from hived.errors import ConflictError, InputError
@@ -65,15 +65,15 @@ def look(lives: Lives, spec: ClusterSpec, more: int = 0) -> list[Job]:
             engine.submit(shell("vision", STAYS, more, priority=-1))
             engine._advance()
         held: dict[tuple[str, int], str] = {}
-        for job in engine.machine.jobs.values():
+        for job in engine.job_scheduler.jobs.values():
             if job.state.holds and job.placement is not None:
                 for pod in job.placement.pods:
                     for device in pod.leaf_cells:
                         other = held.setdefault((pod.node, device), job.name)
                         assert other == job.name, f"{pod.node}:{device} is given to {other} and to {job.name}"
-            assert job.name in explain(engine.machine, job, 0.0)
+            assert job.name in explain(engine.job_scheduler, job, 0.0)
         engine.cluster.validate()
-        return list(engine.machine.jobs.values())
+        return list(engine.job_scheduler.jobs.values())
 
     found: list[Job] = lives.live(story, killed=True)
     return found
@@ -122,7 +122,7 @@ def finish(lives: Lives) -> None:
     """A life in which all jobs end."""
 
     async def story(engine: Engine) -> None:
-        jobs = list(engine.machine.jobs.values())
+        jobs = list(engine.job_scheduler.jobs.values())
         for job in jobs:
             engine.cancel(str(job.id))
         await ended(engine, *jobs)
@@ -266,19 +266,19 @@ def test_what_a_job_holds_beyond_the_spec_is_told_and_nobody_is_blamed_for_it() 
         engine.submit(driver.job("vision", 4))
     _, last = engine.jobs.values()
     engine.restart(other_spec(("vision", 4), devices=4))
-    told = explain(engine.machine, engine.jobs[last.id], engine.now)
+    told = explain(engine.job_scheduler, engine.jobs[last.id], engine.now)
     for words in (
         "runs on 4 GPUs", "on node GPUs 4-7", "the spec of now lacks node GPUs 4-7", "it asked to be guaranteed",
         "nobody else is given them",
     ):  # fmt: skip
         assert words in told
     engine.restart(other_spec(("speech", 8)))
-    told = explain(engine.machine, engine.jobs[last.id], engine.now)
+    told = explain(engine.job_scheduler, engine.jobs[last.id], engine.now)
     assert "no cells of its VC stand under it now" in told
     assert "why: virtual cluster vision is no more" in told
     assert "others" not in told
     engine.submit(driver.job("speech", 8))
     engine.gone(engine.jobs[last.id])
-    told = explain(engine.machine, engine.jobs[last.id], engine.now)
+    told = explain(engine.job_scheduler, engine.jobs[last.id], engine.now)
     assert "it is opportunistic and had to go for train-3 of VC speech" in told
     engine.check_record()

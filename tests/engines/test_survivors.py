@@ -70,14 +70,14 @@ def test_who_is_behind_a_borrower_that_is_withdrawn_has_its_turn(engine: Driver)
     engine.submit(job("vision", 4))
     large, small = engine.submit(job("speech", 8, priority=-1)), engine.submit(job("speech", 1, priority=-1))
     assert stands(small, JobState.QUEUED)
-    engine.do(lambda machine: machine.cancel(large, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.cancel(large, engine.now))
     assert stands(small, JobState.RUNNING)
 
 
 def test_a_new_job_comes_after_those_of_its_own_priority(engine: Driver) -> None:
     engine.submit(job("vision", 4, priority=5))
     waiting = [engine.submit(job("vision", 4, priority=priority)) for priority in (5, 3, 3, 0)]
-    before, entries = engine.machine.scheduler.before, [found.entry for found in waiting]
+    before, entries = engine.job_scheduler.scheduler.before, [found.entry for found in waiting]
     assert before("vision", 9, 10) == (0, [])
     assert before("vision", 3, 10) == (3, entries[:3])
     assert before("vision", 0, 10) == (len(entries), entries)
@@ -89,8 +89,8 @@ def test_who_is_first_in_line_again_is_not_behind_who_has_asked_meanwhile(engine
     engine.submit(job("vision", 4))
     engine.gone(loan)
     assert stands(later, JobState.QUEUED)
-    assert not [why for why in reasons(engine.machine, loan) if isinstance(why, BehindOthers)]
-    assert [why for why in reasons(engine.machine, later) if isinstance(why, BehindOthers)] == [
+    assert not [why for why in reasons(engine.job_scheduler, loan) if isinstance(why, BehindOthers)]
+    assert [why for why in reasons(engine.job_scheduler, later) if isinstance(why, BehindOthers)] == [
         BehindOthers(1, (loan.name,))
     ]
 
@@ -110,7 +110,7 @@ def test_who_is_overtaken_waits_in_line_again(engine: Driver) -> None:
 
 def test_who_is_being_cancelled_and_has_to_make_room_is_cancelled(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
-    engine.do(lambda machine: machine.cancel(loan, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.cancel(loan, engine.now))
     owner = engine.submit(job("vision", 4))
     engine.gone(loan)
     assert stands(loan, JobState.CANCELLED)
@@ -121,7 +121,7 @@ def test_who_will_never_fit_any_more_holds_nobody_back(engine: Driver) -> None:
     first = engine.submit(job("vision", 4))
     large, small = engine.submit(job("vision", 4)), engine.submit(job("vision", 1))
     other = spec_for("node", 8, "GPU", (("vision", 2), ("speech", 6)))
-    engine.do(lambda machine: machine.reconfigure(other, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.reconfigure(other, engine.now))
     engine.end(first)
     assert stands(large, JobState.QUEUED)
     assert stands(small, JobState.RUNNING)
@@ -188,10 +188,10 @@ def test_of_a_gang_a_task_that_failed_by_itself_is_to_blame_before_one_that_was_
 def test_who_is_tried_again_was_not_preempted(engine: Driver) -> None:
     flaky = engine.submit(job("vision", 1, retries=1, backoff_s=1.0))
     engine.end(flaky, FAILED)
-    assert "(try 2 of 2)" in explain(engine.machine, flaky, engine.now)
+    assert "(try 2 of 2)" in explain(engine.job_scheduler, flaky, engine.now)
     engine.wait(1)
     assert stands(flaky, JobState.RUNNING)
-    assert "preempted" not in explain(engine.machine, flaky, engine.now)
+    assert "preempted" not in explain(engine.job_scheduler, flaky, engine.now)
 
 
 def test_one_task_that_was_told_by_somebody_ends_its_gang_even_if_it_left_with_0(engine: Driver) -> None:
@@ -203,12 +203,12 @@ def test_one_task_that_was_told_by_somebody_ends_its_gang_even_if_it_left_with_0
 def test_the_end_of_a_task_is_told_once_and_of_this_attempt(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=2, retries=1, backoff_s=1.0))
     engine.end(gang, FAILED, rank=0)
-    engine.do(lambda machine: machine.task_ended(gang.id, 1, 0, WELL, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.task_ended(gang.id, 1, 0, WELL, engine.now))
     assert gang.endings[0]["code"] == 1
     engine.gone(gang)
     engine.wait(1)
     assert gang.attempt == 2
-    engine.do(lambda machine: machine.task_ended(gang.id, 1, 0, FAILED, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.task_ended(gang.id, 1, 0, FAILED, engine.now))
     assert stands(gang, JobState.RUNNING)
     assert (gang.endings, gang.exit_code) == ({}, None)
 
@@ -234,7 +234,7 @@ def test_a_restart_under_another_spec_says_what_it_did_to_whom(engine: Driver) -
 
 def test_who_was_being_stopped_is_told_again_at_once_after_a_restart(engine: Driver) -> None:
     run = engine.submit(job("vision", 4))
-    engine.do(lambda machine: machine.cancel(run, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.cancel(run, engine.now))
     engine.told.clear()
     engine.restart()
     assert engine.told == {(run.id, 1)}
@@ -244,7 +244,7 @@ def test_why_a_job_was_preempted_is_said_once(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     owner = engine.submit(job("vision", 4))
     engine.gone(loan)
-    text = explain(engine.machine, loan, engine.now)
+    text = explain(engine.job_scheduler, loan, engine.now)
     assert text.count(owner.name) == 1, text
 
 
@@ -270,7 +270,7 @@ def test_who_preempted_a_job_is_known_after_a_restart(engine: Driver) -> None:
     engine.restart()
     loan = engine.jobs[loan.id]
     assert loan.preempted_by == (owner.name, "vision", 0)
-    assert owner.name in explain(engine.machine, loan, engine.now)
+    assert owner.name in explain(engine.job_scheduler, loan, engine.now)
 
 
 def test_a_job_is_where_it_is_since_it_came_there(engine: Driver) -> None:
@@ -288,7 +288,7 @@ def test_a_job_that_waits_says_for_how_long_since_it_last_ran(engine: Driver) ->
     engine.wait(100)
     engine.gone(loan)
     engine.wait(7)
-    assert explain(engine.machine, loan, engine.now).startswith(f"{loan.name} waits, for 7 s now")
+    assert explain(engine.job_scheduler, loan, engine.now).startswith(f"{loan.name} waits, for 7 s now")
 
 
 def test_a_task_is_told_of_resumes_retries_and_attempts_each_for_itself(engine: Driver) -> None:
@@ -371,8 +371,8 @@ def test_a_new_spec_is_told_of_every_device_that_is_bad_or_drained() -> None:
 
 def test_the_reason_that_a_device_is_bad_is_the_latest(engine: Driver) -> None:
     for why in ("NVML: XID 79", "NVML: lost"):
-        engine.do(lambda machine, why=why: machine.set_health([("node", 3)], why, engine.now))  # type: ignore[misc]
-    assert engine.machine.health.bad == {("node", 3): "NVML: lost"}
+        engine.do(lambda job_scheduler, why=why: job_scheduler.set_health([("node", 3)], why, engine.now))  # type: ignore[misc]
+    assert engine.job_scheduler.health.bad == {("node", 3): "NVML: lost"}
     found = [event.data["why"] for event in engine.events if event.kind == "device_bad"]
     assert found == ["NVML: XID 79", "NVML: lost"]
 
@@ -398,8 +398,8 @@ def test_pinned_gpus_are_reserved_too() -> None:
 
 def test_what_a_vc_reserved_is_what_the_new_spec_says(engine: Driver) -> None:
     other = spec_for("node", 8, "GPU", (("vision", 6), ("new", 2)))
-    engine.do(lambda machine: machine.reconfigure(other, engine.now))
-    health = engine.machine.health
+    engine.do(lambda job_scheduler: job_scheduler.reconfigure(other, engine.now))
+    health = engine.job_scheduler.health
     assert [health.reserved_gpus(vc) for vc in ("vision", "new", "speech")] == [6, 2, 0]
 
 
@@ -407,30 +407,30 @@ def test_only_who_is_on_drained_devices_is_sent_away(engine: Driver) -> None:
     here, there = engine.submit(job("speech", 2)), engine.submit(job("research", 2))
     assert here.placement is not None
     places = [(pod.node, device) for pod in here.placement.pods for device in pod.leaf_cells]
-    engine.do(lambda machine: machine.drain(places, False, True, "some devices", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.drain(places, False, True, "some devices", engine.now))
     assert stands(here, JobState.STOPPING)
     assert stands(there, JobState.RUNNING)
 
 
 def test_undoing_a_drain_sends_nobody_away(engine: Driver) -> None:
     run = engine.submit(job("vision", 4))
-    engine.do(lambda machine: machine.drain(EVERYWHERE, False, False, "the machine", engine.now))
-    engine.do(lambda machine: machine.drain(EVERYWHERE, True, True, "the machine", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.drain(EVERYWHERE, False, False, "the machine", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.drain(EVERYWHERE, True, True, "the machine", engine.now))
     assert stands(run, JobState.RUNNING)
 
 
 def test_devices_that_come_back_are_lent_again(engine: Driver) -> None:
-    engine.do(lambda machine: machine.drain(EVERYWHERE, False, False, "the machine", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.drain(EVERYWHERE, False, False, "the machine", engine.now))
     loan = engine.submit(job("research", 8, priority=-1))
     assert stands(loan, JobState.QUEUED)
-    engine.do(lambda machine: machine.drain(EVERYWHERE, True, False, "the machine", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.drain(EVERYWHERE, True, False, "the machine", engine.now))
     assert stands(loan, JobState.RUNNING)
 
 
 def test_a_device_that_is_only_bad_is_not_said_to_be_drained(engine: Driver) -> None:
-    engine.do(lambda machine: machine.set_health(EVERYWHERE, "NVML: lost", engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.set_health(EVERYWHERE, "NVML: lost", engine.now))
     waiting = engine.submit(job("vision", 1))
-    assert "drained" not in explain(engine.machine, waiting, engine.now)
+    assert "drained" not in explain(engine.job_scheduler, waiting, engine.now)
 
 
 def test_a_new_spec_lets_start_who_fits_now(engine: Driver) -> None:
@@ -438,11 +438,11 @@ def test_a_new_spec_lets_start_who_fits_now(engine: Driver) -> None:
     own, loan = engine.submit(job("speech", 2)), engine.submit(job("research", 8, priority=-1))
     assert stands(own, JobState.QUEUED)
     other = spec_for("node", 8, "GPU", (("speech", 4), ("research", 4)))
-    engine.do(lambda machine: machine.reconfigure(other, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.reconfigure(other, engine.now))
     assert stands(own, JobState.RUNNING)
     assert stands(loan, JobState.QUEUED)
     more = spec_for("node", 16, "GPU", SHARES)
-    engine.do(lambda machine: machine.reconfigure(more, engine.now))
+    engine.do(lambda job_scheduler: job_scheduler.reconfigure(more, engine.now))
     assert stands(loan, JobState.RUNNING)
 
 
@@ -553,7 +553,7 @@ class Broken(Simulated):
 
 def test_devices_are_looked_at_before_the_first_job_is_placed(lives: Lives) -> None:
     async def story(engine: Engine) -> Job:
-        assert len(engine.machine.health.bad) == 8
+        assert len(engine.job_scheduler.health.bad) == 8
         return engine.submit(shell("vision", "true"))
 
     assert lives.live(story, devices=Broken()).state is JobState.QUEUED
@@ -564,7 +564,7 @@ def test_what_has_just_happened_is_not_forgotten_over_a_submission(lives: Lives)
     async def story(engine: Engine) -> list[Job]:
         flaky = engine.submit(shell("vision", "[ $HIVED_RETRIES = 1 ] || exec sleep 600", retries=1, backoff_s=0.01))
         await state(engine, flaky, JobState.RUNNING)
-        engine.machine.task_ended(flaky.id, 1, 0, asdict(Ending(1)), engine.clock())
+        engine.job_scheduler.task_ended(flaky.id, 1, 0, asdict(Ending(1)), engine.clock())
         engine._soon()
         other = engine.submit(shell("speech", "true"))
         return await ended(engine, flaky, other)

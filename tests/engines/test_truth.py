@@ -19,9 +19,9 @@ from benchmarks.live import as_submitted, small
 
 from hived import Cluster
 from hived.cluster import Placement, Sharing
+from hived.engines.local.actions import StartTasks
+from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.jobs import Job
-from hived.engines.local.machine import Machine
-from hived.engines.local.turns import StartTasks
 from hived.scheduling import Instruction, Kind, Move, Promote, Stop, YarnCS
 from hived.simulator import Options, run_experiment
 from hived.simulator.traces import Trace, TraceJob, generate_table1
@@ -41,7 +41,7 @@ class Stay(NamedTuple):
     where: frozenset[tuple[str, int]]
 
 
-class Virtual(Machine):
+class Virtual(JobScheduler):
     """A machine whose tasks are gone as soon as they are told to stop; what it decided is counted."""
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -60,7 +60,7 @@ class Virtual(Machine):
 
 def live_stays(spec: ClusterSpec, jobs: Sequence[TraceJob], early: bool) -> tuple[list[Stay], Counter[type]]:
     """What an engine makes of the jobs, and how often it decided what."""
-    machine = Virtual(spec)
+    job_scheduler = Virtual(spec)
     left = {number: row.duration_ms for number, row in enumerate(jobs, 1)}
     ends: list[tuple[int, int, int]] = []  # time, job, attempt
     stays: list[Stay] = []
@@ -72,8 +72,8 @@ def live_stays(spec: ClusterSpec, jobs: Sequence[TraceJob], early: bool) -> tupl
         left[number] -= now - stay.start
 
     def settle(now: int) -> None:
-        machine.dispatch(now / 1000)
-        turn = machine.turn()
+        job_scheduler.dispatch(now / 1000)
+        turn = job_scheduler.turn()
         for event in turn.events:
             if event.kind in ("started", "promoted"):
                 plain = event.data["placement"]
@@ -85,25 +85,29 @@ def live_stays(spec: ClusterSpec, jobs: Sequence[TraceJob], early: bool) -> tupl
             elif event.kind in ("preempted", "succeeded"):
                 close(event.job, now)
         for one in turn.instructions:
-            if isinstance(one, StartTasks) and one.job in machine.jobs and machine.jobs[one.job].attempt == one.attempt:
+            if (
+                isinstance(one, StartTasks)
+                and one.job in job_scheduler.jobs
+                and job_scheduler.jobs[one.job].attempt == one.attempt
+            ):
                 heappush(ends, (now + left[one.job], one.job, one.attempt))
-        machine.scheduler.validate()
+        job_scheduler.scheduler.validate()
 
     for number, row in enumerate([*jobs, None], 1):
         while ends and (row is None or ends[0][0] <= row.submit_ms):
             now = ends[0][0]
             while ends and ends[0][0] == now:  # all that end at one instant, before anybody starts
                 _, done, attempt = heappop(ends)
-                job = machine.jobs.get(done)
+                job = job_scheduler.jobs.get(done)
                 if job is not None and job.state.holds and job.attempt == attempt:
                     for rank in range(job.spec.tasks):
-                        machine.task_ended(done, attempt, rank, WELL, now / 1000)
+                        job_scheduler.task_ended(done, attempt, rank, WELL, now / 1000)
             settle(now)
         if row is not None:
-            machine.submit(number, replace(as_submitted(row), early=early), row.submit_ms / 1000)
+            job_scheduler.submit(number, replace(as_submitted(row), early=early), row.submit_ms / 1000)
             settle(row.submit_ms)
     assert not open_
-    return stays, machine.decided
+    return stays, job_scheduler.decided
 
 
 def simulated_stays(spec: ClusterSpec, jobs: Sequence[TraceJob], early: bool) -> list[Stay]:

@@ -1,6 +1,6 @@
-"""Kubernetes as the mind sees it, without Kubernetes: an API server, a scheduler, kubelets, owners of pods, a network.
+"""Kubernetes as the engine sees it, without Kubernetes: an API server, a scheduler, kubelets, owners, a network.
 
-What is true is in ``World.pods`` and ``World.nodes``. The mind hears of it late, in any order of objects, with versions
+What is true is in ``World.pods`` and ``World.nodes``. The engine hears of it late, in any order, with versions
 left out; its bindings get lost, fail, land late; it dies at any moment, and another takes over. After every step the
 mind is re-derived (``validate``), and books that know bound pods' annotations alone are checked.
 """
@@ -20,12 +20,13 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.requests import Member
-from hived.engines.kubernetes import answering, keys
-from hived.engines.kubernetes.checking import validate
-from hived.engines.kubernetes.gangs import Gang, GangState, PodEntry
-from hived.engines.kubernetes.mind import Mind
-from hived.engines.kubernetes.objects import Condition, Node, Pod, PodSpec, PodStatus
-from hived.engines.kubernetes.turns import Annotate, Bind, Binding, Evict, Instruction, Tell, Wake
+from hived.engines.kubernetes.gangs import extender_answers as answering
+from hived.engines.kubernetes.gangs.actions import Annotate, Bind, Binding, Evict, Instruction, Tell, Wake
+from hived.engines.kubernetes.gangs.checking import validate
+from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.objects import Condition, Node, Pod, PodSpec, PodStatus
 from hived.errors import ConflictError, NotFoundError
 from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
@@ -40,8 +41,8 @@ class Sent:
     """A call of bind that is on its way."""
 
     binding: Binding
-    mind: Mind
-    behind: bool = False  #: of a mind that is not in charge any more
+    gang_scheduler: GangScheduler
+    behind: bool = False  #: of a gang scheduler that is not in charge any more
 
 
 class World:
@@ -58,13 +59,13 @@ class World:
         self.pods: dict[str, Pod] = {}
         #: what the owner of a pod says of its gang
         self.members: dict[str, Members] = {}
-        #: versions of a pod (None: it is gone) that the mind has not heard of
+        #: versions of a pod (None: it is gone) that the gang scheduler has not heard of
         self.news: dict[str, deque[Pod | None]] = {}
         self.node_news: dict[str, Node | None] = {}
         #: waiting pods that kube-scheduler would ask about; the others were told to wait
         self.active: set[str] = set()
         self.sent: list[Sent] = []
-        #: bindings of which the mind in charge has had no answer
+        #: bindings of which the gang scheduler in charge has had no answer
         self.unanswered: set[str] = set()
         self.todo: deque[Instruction] = deque()
         #: pods that somebody else has bound or changed: annotations of theirs prove nothing
@@ -81,11 +82,11 @@ class World:
         self.budgets: set[str] = set()
         #: how often the core was asked for a decision, per VC
         self.calls: Counter[str] = Counter()
-        self.mind = self.new_mind()
-        self.mind.start(self.nodes.values(), [], self.now)
+        self.gang_scheduler = self.new_mind()
+        self.gang_scheduler.start(self.nodes.values(), [], self.now)
         self.settle()
 
-    def new_mind(self) -> Mind:
+    def new_mind(self) -> GangScheduler:
         """One that knows nothing yet."""
         cluster = self._cluster(self.spec)
         schedule = cluster.schedule
@@ -95,12 +96,12 @@ class World:
             return schedule(request, *args, **kwargs)
 
         cluster.schedule = counted  # type: ignore[method-assign]  # a spy
-        return Mind(cluster, YarnCS())
+        return GangScheduler(cluster, YarnCS())
 
     # -- the API server -------------------------------------------------------------------------------------------
 
     def write(self, there: Pod) -> None:
-        """A pod is created or changed; the mind hears of it later."""
+        """A pod is created or changed; the gang scheduler hears of it later."""
         uid = there.metadata.uid
         self.pods[uid] = replace(there, metadata=replace(there.metadata, resource_version=str(next(self._numbers))))
         self.news.setdefault(uid, deque()).append(self.pods[uid])
@@ -143,18 +144,18 @@ class World:
         return True
 
     def touch(self, there: Pod) -> None:
-        """Something was done to this pod that the mind in charge has not decided."""
+        """Something was done to this pod that the gang scheduler in charge has not decided."""
         self.strange.add(there.metadata.uid)
-        entry = self.mind.pods.get(there.metadata.uid)
+        entry = self.gang_scheduler.pods.get(there.metadata.uid)
         if entry is not None and entry.gang is not None:
             self.touched.add(entry.gang.name)
         mine = devices_of(self.pods.get(there.metadata.uid, there))
-        for gang in self.mind.gangs.values():
+        for gang in self.gang_scheduler.gangs.values():
             places = {(p.node, d) for p in (gang.placement.pods if gang.placement else ()) for d in p.leaf_cells}
             if places & mine:
                 self.touched.add(gang.name)
 
-    # -- what reaches the mind ------------------------------------------------------------------------------------
+    # -- what reaches the gang scheduler ------------------------------------------------------------------------------
 
     def deliver(self, uid: str, newest: bool = True) -> None:
         """The next version of a pod, or its newest alone."""
@@ -163,13 +164,13 @@ class World:
         if newest or not versions:
             del self.news[uid]
         if version is None:
-            self.mind.pod_gone(uid, self.now)
+            self.gang_scheduler.pod_gone(uid, self.now)
         else:
-            self.mind.pod_changed(version, self.members.get(uid), self.now)
+            self.gang_scheduler.pod_changed(version, self.members.get(uid), self.now)
         self.settle()
 
     def deliver_all(self) -> None:
-        """The mind knows what is true."""
+        """The gang scheduler knows what is true."""
         for uid in list(self.news):
             self.deliver(uid)
         self.deliver_nodes()
@@ -179,9 +180,9 @@ class World:
         for name, there in list(self.node_news.items()):
             del self.node_news[name]
             if there is None:
-                self.mind.node_gone(name, self.now)
+                self.gang_scheduler.node_gone(name, self.now)
             else:
-                self.mind.node_changed(there, self.now)
+                self.gang_scheduler.node_changed(there, self.now)
             self.settle()
 
     def set_node(self, there: Node, deliver: bool = True) -> None:
@@ -210,10 +211,10 @@ class World:
         offered = self.usable if offered is None else offered
         self.active.discard(uid)
         try:
-            entry = self.mind.asked(there, self.members.get(uid), offered, self.now)
+            entry = self.gang_scheduler.asked(there, self.members.get(uid), offered, self.now)
         except NotFoundError:
             return "gone"
-        word, answer = answering.answer(self.mind, entry, offered, self.random.random() < 0.5)
+        word, answer = answering.answer(self.gang_scheduler, entry, offered, self.random.random() < 0.5)
         nodes = answer.NodeNames or []
         assert set(nodes) <= set(offered)
         assert len(nodes) <= 1
@@ -238,9 +239,9 @@ class World:
         if entry.uid in self.pods and self.random.random() < 0.5:
             there, usable = self.pods[entry.uid], self.usable
             some = self.random.sample(usable, self.random.randint(0, len(usable)))
-            entry = self.mind.asked_to_preempt(there, self.members.get(entry.uid), some, self.now)
+            entry = self.gang_scheduler.asked_to_preempt(there, self.members.get(entry.uid), some, self.now)
             self.settle()
-        found = answering.preemption(self.mind, entry).NodeNameToMetaVictims
+        found = answering.preemption(self.gang_scheduler, entry).NodeNameToMetaVictims
         if found and self.random.random() < 0.8:
             for victim in found[self.random.choice(sorted(found))].Pods or ():
                 self.delete(victim.UID)
@@ -248,15 +249,15 @@ class World:
     def bind(self, uid: str, where: str, outcome: str = "done") -> None:
         """kube-scheduler wants it bound; ``outcome`` of the call: done, failed, unheard (done or not), or late."""
         try:
-            binding = self.mind.binding(uid, where)
+            binding = self.gang_scheduler.binding(uid, where)
         except (NotFoundError, ConflictError):
             self.active.add(uid)
             return
-        gang = self.mind.pods[uid].gang
+        gang = self.gang_scheduler.pods[uid].gang
         assert gang is not None
         assert gang.state is GangState.PLACED, "a pod of a preempted gang is bound"
         self.settle()
-        sent = Sent(binding, self.mind)
+        sent = Sent(binding, self.gang_scheduler)
         if outcome == "late":
             self.sent.append(sent)
             return
@@ -267,11 +268,11 @@ class World:
             self.answered(uid, taken)
 
     def answered(self, uid: str, taken: bool) -> None:
-        """The mind learns what became of a Binding."""
+        """The gang scheduler learns what became of a Binding."""
         if taken:
-            self.mind.bound(uid, self.now)
+            self.gang_scheduler.bound(uid, self.now)
         else:
-            self.mind.bind_failed(uid, self.now)
+            self.gang_scheduler.bind_failed(uid, self.now)
             if uid in self.pods and not self.pods[uid].spec.node_name:
                 self.active.add(uid)
         self.settle()
@@ -286,20 +287,20 @@ class World:
         """A late Binding lands, or finds that it came too late."""
         self.sent.remove(sent)
         taken = self.land(sent)
-        if sent.mind is self.mind:
+        if sent.gang_scheduler is self.gang_scheduler:
             self.answered(sent.binding.uid, taken)
         elif not taken and sent.binding.uid in self.pods:
             self.active.add(sent.binding.uid)  # kube-scheduler tries again what failed
 
-    # -- what the mind wants --------------------------------------------------------------------------------------
+    # -- what the gang scheduler wants --------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Whoever can go goes; everything is checked."""
-        self.mind.dispatch(self.now)
-        settled = self.mind.seq
-        self.mind.dispatch(self.now)
-        assert self.mind.seq == settled, "whoever could go was not let go at once"
-        for instruction in self.mind.turn():
+        self.gang_scheduler.dispatch(self.now)
+        settled = self.gang_scheduler.seq
+        self.gang_scheduler.dispatch(self.now)
+        assert self.gang_scheduler.seq == settled, "whoever could go was not let go at once"
+        for instruction in self.gang_scheduler.turn():
             if isinstance(instruction, Tell):
                 self.told.append(instruction)
             else:
@@ -307,7 +308,7 @@ class World:
         self.check()
 
     def carry_out(self) -> None:
-        """The next thing that the mind wants done is done."""
+        """The next thing that the gang scheduler wants done is done."""
         match self.todo.popleft():
             case Wake(uid=uid):
                 if uid in self.pods and not self.pods[uid].spec.node_name:
@@ -317,7 +318,7 @@ class World:
                 self.evictions[uid] += 1
                 self.evicted.append(evict)
                 if uid in self.budgets and not at_once:
-                    self.mind.evict_failed(uid, self.now)
+                    self.gang_scheduler.evict_failed(uid, self.now)
                 else:
                     self.delete(uid)
             case Annotate(uid=uid, notes=notes):
@@ -326,7 +327,7 @@ class World:
                     merged = {**(there.metadata.annotations or {}), **dict(notes)}
                     self.write(replace(there, metadata=replace(there.metadata, annotations=merged)))
             case Bind(uid=uid):
-                entry = self.mind.pods.get(uid)
+                entry = self.gang_scheduler.pods.get(uid)
                 if entry is not None and entry.slot is not None and entry.gang is not None and entry.gang.placement:
                     self.bind(uid, entry.gang.placement.pods[entry.slot].node)
 
@@ -364,7 +365,7 @@ class World:
     def standing(self) -> dict[str, tuple[Any, ...]]:
         """Gangs with bound pods that nobody else has touched: where each is, and last, where its bound pods are."""
         found = {}
-        for name, gang in self.mind.gangs.items():
+        for name, gang in self.gang_scheduler.gangs.items():
             bound = any(self.pods[uid].spec.node_name for uid in gang.pods if uid in self.pods)
             honest = name not in self.touched and not self.strange & gang.pods.keys()
             if bound and honest and gang.holds and gang.placement is not None:
@@ -378,7 +379,7 @@ class World:
         if compare:
             self.calm()
         before = self.standing()
-        old = self.mind
+        old = self.gang_scheduler
         for sent in self.sent:
             sent.behind = True
         self.news.clear()
@@ -386,16 +387,16 @@ class World:
         self.active |= self.unanswered & self.pods.keys()  # kube-scheduler tries again what failed
         self.unanswered.clear()
         self.todo.clear()
-        self.mind = self.new_mind()
+        self.gang_scheduler = self.new_mind()
         listed = [(there, self.members.get(uid)) for uid, there in self.pods.items()]
         self.random.shuffle(listed)
-        self.mind.start(self.nodes.values(), listed, self.now)
+        self.gang_scheduler.start(self.nodes.values(), listed, self.now)
         self.settle()
-        assert self.mind.cluster.check_safety()
+        assert self.gang_scheduler.cluster.check_safety()
         if compare:
             after = self.standing()
             if self.strange:  # what those claim may be believed now, at the cost of others, who are told
-                robbed = {entry.key for entry in self.mind.refused.values() if entry.bound}
+                robbed = {entry.key for entry in self.gang_scheduler.refused.values() if entry.bound}
                 pods = {name: {e.key for e in gang.pods.values() if e.bound} for name, gang in old.gangs.items()}
                 before = {name: where[-1:] for name, where in before.items() if not pods[name] & robbed}
                 after = {name: where[-1:] for name, where in after.items() if name in before}
@@ -413,7 +414,7 @@ class World:
 
     def respecify(self, spec: ClusterSpec) -> None:
         """A new spec, under running pods."""
-        self.mind.reconfigure(spec, self.now)
+        self.gang_scheduler.reconfigure(spec, self.now)
         self.spec = spec
         self.settle()
 
@@ -432,26 +433,26 @@ class World:
                 else:
                     self.active.discard(uid)
             self.now += 3.0
-            self.mind.due(self.now)
+            self.gang_scheduler.due(self.now)
             self.settle()
-            if not busy and not self.todo and not self.mind.evicting and not self.mind.to_bind:
+            if not busy and not self.todo and not self.gang_scheduler.evicting and not self.gang_scheduler.to_bind:
                 break
         self.check_nobody_is_forgotten()
 
     def check_nobody_is_forgotten(self) -> None:
         """Nothing is under way, so who waits has a reason."""
-        mind = self.mind
-        for gang in mind.gangs.values():
+        gang_scheduler = self.gang_scheduler
+        for gang in gang_scheduler.gangs.values():
             if gang.state is GangState.PLACED:
                 for entry in gang.pods.values():
                     bound = entry.bound or entry.slot is None or self._cannot_go(gang, entry)
                     assert bound, f"{entry.key} has a place and stays unbound"
-            assert gang.state is not GangState.RESERVED or mind.cluster.group(gang.name).victims
+            assert gang.state is not GangState.RESERVED or gang_scheduler.cluster.group(gang.name).victims
             assert gang.asked or not gang.complete, f"{gang} was told to wait, and is forgotten"
             asks = gang.entry
-            if gang.in_line and mind.scheduler.ahead(asks, 1)[0] == 0 and not _is_wrong(gang):
-                nodes = [name for name in mind.nodes.healthy if name not in asks.excluded]
-                plan = mind.cluster.plan(asks.request, nodes if asks.excluded else None)
+            if gang.in_line and gang_scheduler.scheduler.ahead(asks, 1)[0] == 0 and not _is_wrong(gang):
+                nodes = [name for name in gang_scheduler.nodes.healthy if name not in asks.excluded]
+                plan = gang_scheduler.cluster.plan(asks.request, nodes if asks.excluded else None)
                 assert plan.outcome != "now", f"{gang} is first in line and fits: {plan}"
 
     def _cannot_go(self, gang: Gang, entry: PodEntry) -> bool:
@@ -464,16 +465,16 @@ class World:
 
     def check(self) -> None:
         """What has to be true at any moment."""
-        validate(self.mind)
+        validate(self.gang_scheduler)
         users: dict[Device, str] = {}
         for uid, there in self.pods.items():
             if not there.spec.node_name or there.ended:
                 continue
             for device in devices_of(there):
                 other = users.setdefault(device, uid)
-                excused = {uid, other} & (self.behind | self.mind.conflicts.keys())
+                excused = {uid, other} & (self.behind | self.gang_scheduler.conflicts.keys())
                 assert other == uid or excused, f"{device}: {there.key} and {self.pods[other].key}"
-        for uid, entry in self.mind.pods.items():
+        for uid, entry in self.gang_scheduler.pods.items():
             unsure = uid not in self.pods or uid in self.behind or uid in self.news
             if unsure or not entry.bound or entry.slot is None:
                 continue

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.objects import (
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.objects import (
     Condition,
     Container,
     Metadata,

@@ -11,19 +11,19 @@ import pytest
 from msgspec.structs import replace
 
 from hived.cluster.decisions import Placement, PodPlacement
-from hived.cluster.explaining import in_lines
+from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member
-from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.bindinfo import notes, shared, written
-from hived.engines.kubernetes.explaining import explain_pod
-from hived.engines.kubernetes.gangs import GangState
-from hived.engines.kubernetes.objects import Condition, Owner, Pod, PodStatus
-from hived.engines.kubernetes.turns import Annotate, Tell
+from hived.engines.kubernetes.gangs.actions import Annotate, Tell
+from hived.engines.kubernetes.gangs.explaining import explain_pod
+from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.bind_info import notes, shared, written
+from hived.engines.kubernetes.pods.objects import Condition, Owner, Pod, PodStatus
 from hived.errors import ConflictError
 
 from .make_believe import Sent, World
 from .pods import annotated, devices_of, flat_spec, labelled, on, pod
-from .test_mind import gang, gang_of, places, run
+from .test_gang_scheduler import gang, gang_of, places, run
 
 SPEC = flat_spec(("a", 2), ("b", 2))
 FOUR = (0, 1, 2, 3)
@@ -48,7 +48,7 @@ def started(*pods: Pod, world: World | None = None) -> World:
 
 def refusal(world: World, one: Pod) -> str:
     """Why a pod is no gang's."""
-    entry = world.mind.pods[one.metadata.uid]
+    entry = world.gang_scheduler.pods[one.metadata.uid]
     assert entry.gang is None
     assert entry.bound
     return str(entry.refused)
@@ -91,7 +91,7 @@ def test_what_hived_was_never_asked_about_holds_nothing_after_a_restart(reason: 
     waits = Condition(type="PodScheduled", status="False", reason=reason, message=message)
     one = replace(pod("w", 4), status=PodStatus(conditions=[waits]))
     world = started(one)
-    found = world.mind.pods[one.metadata.uid].gang
+    found = world.gang_scheduler.pods[one.metadata.uid].gang
     assert found is not None
     assert found.state.value == state
 
@@ -120,12 +120,12 @@ def test_the_earlier_of_two_on_one_device_has_it_and_the_other_is_told() -> None
     world = started(there(late, ("n0", FOUR)), there(early, ("n0", FOUR)))
     assert gang(world, "early").state is GangState.PLACED
     assert "group t/early has its GPUs on n0; delete one of the two" in refusal(world, late)
-    assert world.mind.conflicts.keys() == {late.metadata.uid}
+    assert world.gang_scheduler.conflicts.keys() == {late.metadata.uid}
     assert [told.reason for told in world.told] == ["HivedConflict"]
     world.delete(late.metadata.uid)
     world.kubelet()
     world.deliver_all()
-    assert not world.mind.conflicts
+    assert not world.gang_scheduler.conflicts
 
 
 def test_two_pods_of_a_gang_on_one_place_are_in_conflict() -> None:
@@ -147,7 +147,7 @@ def test_the_story_in_which_most_pods_have_their_places_is_believed() -> None:
     whole = (("n0", FOUR), ("n1", FOUR), ("n2", FOUR))
     less = (("n0", FOUR), ("n1", FOUR))
     world = started(there(one, *less), there(two, *whole, slot=1), there(three, *whole, slot=2))
-    assert not world.mind.refused
+    assert not world.gang_scheduler.refused
     assert len(gang(world, "g").slots) == 3
 
 
@@ -229,20 +229,20 @@ def test_pods_on_their_own_of_one_job_are_not_taken_for_a_gang_after_a_restart()
     unsized = [pod(f"other-{i}", 2, owner=replace(job, name="other")) for i in range(2)]
     run(world, *pods, *unsized)
     world.restart()
-    assert len(world.mind.gangs) == 4
+    assert len(world.gang_scheduler.gangs) == 4
 
 
 def test_a_gang_of_a_vc_that_is_no_more_runs_on() -> None:
     world = started(there(pod("one", 4, "gone"), ("n1", FOUR)))
     assert gang(world, "one").state is GangState.PLACED
     assert not gang(world, "one").guaranteed
-    assert len(world.mind.usage.at) == 4
+    assert len(world.gang_scheduler.usage.at) == 4
 
 
 def test_a_pod_on_a_node_that_the_spec_lacks_harms_nobody() -> None:
     world = started(there(pod("one", 4), ("elsewhere", FOUR)))
     assert gang(world, "one").placement is not None
-    assert world.mind.cluster.check_safety()
+    assert world.gang_scheduler.cluster.check_safety()
 
 
 def test_pods_of_a_gang_that_wait_find_it_again() -> None:
@@ -275,14 +275,14 @@ def test_a_reservation_gives_way_to_who_was_put_on_it() -> None:
     world = World(SPEC)
     run(world, *gang_of("loan", 4, 4, "b", priority="-1"))
     world.create(pod("mine", 4))
-    world.mind.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
     world.settle()
     reserved = gang(world, "mine").placement
     assert reserved is not None
     victim = next(e for e in gang(world, "loan").pods.values() if e.pod.spec.node_name == reserved.pods[0].node)
     assert victim.uid in world.pods
     world.pods.pop(victim.uid)  # its node died; and somebody else was quicker
-    world.mind.pod_gone(victim.uid, world.now)
+    world.gang_scheduler.pod_gone(victim.uid, world.now)
     stranger = pod("stranger", 4, "b")
     behind(world, there(stranger, (reserved.pods[0].node, FOUR), level=0))
     assert "group t/loan has its GPUs" in refusal(world, stranger)  # whose other pods are still there
@@ -310,7 +310,7 @@ def test_a_pod_put_on_devices_that_somebody_uses_is_in_conflict() -> None:
     stranger = there(pod("stranger", 4, "b"), (places(world, mine)[0] or "", FOUR))
     behind(world, stranger)
     assert "delete one of the two" in refusal(world, stranger)
-    assert world.mind.conflicts.keys() == {stranger.metadata.uid}
+    assert world.gang_scheduler.conflicts.keys() == {stranger.metadata.uid}
 
 
 def test_a_place_that_was_taken_by_a_stranger_is_not_bound_to_until_it_has_gone() -> None:
@@ -321,7 +321,7 @@ def test_a_place_that_was_taken_by_a_stranger_is_not_bound_to_until_it_has_gone(
     world.ask(one.metadata.uid)
     placement = gang(world, "g").placement
     assert placement is not None
-    slot = world.mind.pods[two.metadata.uid].slot
+    slot = world.gang_scheduler.pods[two.metadata.uid].slot
     assert slot is not None
     where = placement.pods[slot].node
     stranger = there(pod("stranger", 4, "b"), (where, FOUR))
@@ -329,10 +329,10 @@ def test_a_place_that_was_taken_by_a_stranger_is_not_bound_to_until_it_has_gone(
     assert "delete one of the two" in refusal(world, stranger)
     assert world.ask(two.metadata.uid) == "wait"
     assert "a pod of no group may be using them" in in_lines(
-        explain_pod(world.mind, world.mind.pods[two.metadata.uid], None)
+        explain_pod(world.gang_scheduler, world.gang_scheduler.pods[two.metadata.uid], None)
     )
     with pytest.raises(ConflictError):
-        world.mind.binding(two.metadata.uid, where)
+        world.gang_scheduler.binding(two.metadata.uid, where)
     world.delete(stranger.metadata.uid)
     world.kubelet()
     world.quiet()
@@ -347,10 +347,10 @@ def test_a_pod_of_a_gang_that_was_put_in_another_place_of_it_changes_places() ->
     placement = gang(world, "g").placement
     assert placement is not None
     group = [(place.node, place.leaf_cells) for place in placement.pods]
-    slot = world.mind.pods[two.metadata.uid].slot
+    slot = world.gang_scheduler.pods[two.metadata.uid].slot
     assert slot == 1
     behind(world, there(two, *group, slot=0))
-    assert world.mind.pods[two.metadata.uid].slot == 0
+    assert world.gang_scheduler.pods[two.metadata.uid].slot == 0
     world.quiet()
     assert places(world, one) == [group[1][0]]
 
@@ -386,7 +386,7 @@ def test_who_was_kept_outside_of_a_gang_does_not_take_its_name_while_it_is_taken
     assert gang(world, "g").ask.size == 2
     world.quiet()
     assert places(world, one) == ["n1"]
-    assert world.mind.pods[outside.metadata.uid].refused is not None
+    assert world.gang_scheduler.pods[outside.metadata.uid].refused is not None
 
 
 def test_a_pod_that_was_refused_and_bound_by_somebody_else_is_not_refused_any_more() -> None:
@@ -395,7 +395,7 @@ def test_a_pod_that_was_refused_and_bound_by_somebody_else_is_not_refused_any_mo
     world.create(one)
     assert world.ask(one.metadata.uid) == "refused"
     behind(world, there(labelled(one, group=None), ("n0", FOUR)))
-    assert not world.mind.refused
+    assert not world.gang_scheduler.refused
     assert gang(world, "one").state is GangState.PLACED
 
 
@@ -409,8 +409,8 @@ def test_a_pod_kept_outside_that_somebody_else_has_bound_does_not_wait_when_the_
     world.delete(inside.metadata.uid)
     world.kubelet()
     world.deliver_all()
-    assert world.mind.pods[outside.metadata.uid].bound
-    assert not world.mind.gangs or gang(world, "g").holds
+    assert world.gang_scheduler.pods[outside.metadata.uid].bound
+    assert not world.gang_scheduler.gangs or gang(world, "g").holds
     nobody_gets(world, "n3", *FOUR)
 
 
@@ -421,14 +421,16 @@ def test_a_binding_of_a_former_leader_that_lands_late_is_seen_as_what_it_is() ->
     world.ask(mine.metadata.uid, bind=False)
     placement = gang(world, "mine").placement
     assert placement is not None
-    late = Sent(world.mind.binding(mine.metadata.uid, placement.pods[0].node), world.mind, behind=True)
+    late = Sent(
+        world.gang_scheduler.binding(mine.metadata.uid, placement.pods[0].node), world.gang_scheduler, behind=True
+    )
     world.restart(compare=False)
     run(world, other)
     assert places(world, other) == [placement.pods[0].node], "this test shows nothing"
     world.sent.append(late)
     world.arrive(late)
     world.calm()
-    assert world.mind.conflicts.keys() == {mine.metadata.uid}
+    assert world.gang_scheduler.conflicts.keys() == {mine.metadata.uid}
 
 
 def test_what_a_tenant_writes_over_the_annotations_of_its_bound_pod_is_written_over_again() -> None:
@@ -438,12 +440,12 @@ def test_what_a_tenant_writes_over_the_annotations_of_its_bound_pod_is_written_o
     uid = one.metadata.uid
     world.quiet()
     right = world.pods[uid]
-    world.mind.pod_changed(annotated(right, ISOLATION="4,5", BIND_INFO=None), None, world.now)
-    told = world.mind.turn()
+    world.gang_scheduler.pod_changed(annotated(right, ISOLATION="4,5", BIND_INFO=None), None, world.now)
+    told = world.gang_scheduler.turn()
     assert [dict(one.notes) for one in told if isinstance(one, Annotate)] == [written(right)]
     assert [one.reason for one in told if isinstance(one, Tell)] == ["HivedRestored"]
-    world.mind.pod_changed(right, None, world.now)
-    assert world.mind.turn() == []
+    world.gang_scheduler.pod_changed(right, None, world.now)
+    assert world.gang_scheduler.turn() == []
 
 
 def test_a_bound_pod_that_lost_its_annotations_keeps_its_whole_node_after_a_restart() -> None:
@@ -474,5 +476,5 @@ def test_a_pod_without_gpus_that_claims_some_is_not_believed() -> None:
     liar = there(pod("liar", 4), ("n1", FOUR))
     liar = annotated(replace(liar, spec=replace(liar.spec, containers=None)), BIND_INFO="nonsense")
     world = started(liar)
-    assert not world.mind.nodes.bad_nodes
-    assert not world.mind.nodes.bad_devices
+    assert not world.gang_scheduler.nodes.bad_nodes
+    assert not world.gang_scheduler.nodes.bad_devices

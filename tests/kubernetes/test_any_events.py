@@ -1,5 +1,4 @@
-"""Anything may happen at any moment: the mind, its books and what is bound agree, a restart moves nobody, nobody is
-forgotten."""
+"""Anything may happen at any moment: what is decided, its sums and what is bound agree; a restart moves nobody."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hived.engines.kubernetes.explaining import tell
+from hived.engines.kubernetes.gangs.explaining import tell
 from hived.spec import load_spec
 from hived.spec.compiled import ClusterSpec
 
@@ -39,7 +38,9 @@ def go(walk: Walk, steps: int) -> None:
         walk.go(steps)
     except Exception as error:
         error.add_note("\n".join(walk.world.log[-30:]))
-        error.add_note("\n".join(f"{e.at} {e.kind} {e.job}: {tell(e)}" for e in list(walk.world.mind.recent)[-40:]))
+        error.add_note(
+            "\n".join(f"{e.at} {e.kind} {e.job}: {tell(e)}" for e in list(walk.world.gang_scheduler.recent)[-40:])
+        )
         raise
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hived.engines.kubernetes.api import ApiError, GoneError, KubeApi, connect
-from hived.engines.kubernetes.objects import Pod
-from hived.engines.kubernetes.paths import lease_path, pods_path, resource_of
+from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, connect
+from hived.engines.kubernetes.client.paths import lease_path, pods_path, resource_of
+from hived.engines.kubernetes.pods.objects import Pod
 from hived.errors import InputError
 
 #: what is answered to a request: its head is given

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hived.cluster.requests import Member
-from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.asking import Ask, ask, concerns, gang_owner
-from hived.engines.kubernetes.errors import AskError
-from hived.engines.kubernetes.objects import Container, Owner, PodSpec, Resources
-from hived.engines.kubernetes.reading import read_yaml
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.errors import PodRequestError
+from hived.engines.kubernetes.pods.objects import Container, Owner, PodSpec, Resources
+from hived.engines.kubernetes.pods.pod_request import PodRequest, ask, concerns, gang_owner
+from hived.engines.kubernetes.pods.untrusted_yaml import read_yaml
 
 from .pods import annotated, labelled, on, pod
 
@@ -46,7 +46,7 @@ def said(**fields: object) -> str:
 
 
 def test_everything_that_upstreams_annotation_can_say_is_understood() -> None:
-    assert ask(pod("p", said=FULL)) == Ask(
+    assert ask(pod("p", said=FULL)) == PodRequest(
         group="t/default/group-1",
         namespace="t",
         vc="research",
@@ -70,13 +70,15 @@ def test_a_name_is_of_the_namespace_that_uses_it_and_cannot_take_anothers() -> N
 
 def test_a_gang_whose_place_does_not_fit_on_its_pods_is_refused_at_once() -> None:
     text = said(affinityGroup={"name": "g", "members": [{"podNumber": 1000, "leafCellNumber": 16}]}, leafCellNumber=16)
-    with pytest.raises(AskError, match=r"1000 x 16 GPUs are does not fit on each of its pods .* bytes of 250,000"):
+    with pytest.raises(
+        PodRequestError, match=r"1000 x 16 GPUs are does not fit on each of its pods .* bytes of 250,000"
+    ):
         ask(pod("p", 16, said=text))
 
 
 def test_what_upstreams_annotation_leaves_out_is_as_upstream_has_it() -> None:
     found = ask(pod("p", said="virtualCluster: a\nleafCellNumber: 1\naffinityGroup: null"))
-    assert found == Ask("t/p", "t", "a", 0, (Member(1, 1),), 1, anywhere=True, title="t/p")
+    assert found == PodRequest("t/p", "t", "a", 0, (Member(1, 1),), 1, anywhere=True, title="t/p")
     assert not found.whole
 
 
@@ -132,7 +134,7 @@ WRONG_ANNOTATIONS = [
 
 @pytest.mark.parametrize(("text", "kind", "message"), WRONG_ANNOTATIONS)
 def test_a_wrong_annotation_is_refused_in_words(text: str, kind: str, message: str) -> None:
-    with pytest.raises(AskError, match=message) as caught:
+    with pytest.raises(PodRequestError, match=message) as caught:
         ask(pod("p", said=text))
     assert caught.value.kind == kind
     assert len(str(caught.value)) < 400
@@ -158,7 +160,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_text_made_to_take_a_reader_down_is_refused(text: str) -> None:
-    with pytest.raises(AskError):
+    with pytest.raises(PodRequestError):
         ask(pod("p", said=text))
 
 
@@ -187,7 +189,7 @@ def test_an_honest_alias_is_read() -> None:
 def test_any_text_is_an_ask_or_an_error_in_words(text: str) -> None:
     try:
         found = ask(pod("p", said=text))
-    except AskError:  # whose message is in words, as the tests above have it
+    except PodRequestError:  # whose message is in words, as the tests above have it
         pass
     else:
         assert found.request().members
@@ -198,7 +200,7 @@ def test_any_text_is_an_ask_or_an_error_in_words(text: str) -> None:
 
 
 def test_a_pod_with_a_vc_and_gpus_is_a_group_of_its_own() -> None:
-    assert ask(pod("p", 2, "a")) == Ask("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
+    assert ask(pod("p", 2, "a")) == PodRequest("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
 
 
 def test_all_that_labels_can_say() -> None:
@@ -216,7 +218,7 @@ def test_all_that_labels_can_say() -> None:
             lazy_preemption="true",
         )
     )
-    assert found == Ask("t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True)
+    assert found == PodRequest("t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True)
     assert ask(pod("p", priority="opportunistic")).priority == -1
 
 
@@ -283,29 +285,29 @@ WRONG_LABELS = [
 
 @pytest.mark.parametrize(("labels", "kind", "message"), WRONG_LABELS)
 def test_wrong_labels_are_refused_in_words(labels: dict[str, str], kind: str, message: str) -> None:
-    with pytest.raises(AskError, match=message) as caught:
+    with pytest.raises(PodRequestError, match=message) as caught:
         ask(pod("p", more=labels))
     assert caught.value.kind == kind
 
 
 def test_a_pod_that_names_no_vc_is_told_how_to() -> None:
-    with pytest.raises(AskError, match="names no virtual cluster; give it the label hived"):
+    with pytest.raises(PodRequestError, match="names no virtual cluster; give it the label hived"):
         ask(pod("p", vc=None))
 
 
 def test_a_pod_that_asks_for_no_gpus_is_told_how_to() -> None:
     bare = replace(pod("p"), spec=PodSpec(containers=[Container(name="main")]))
-    with pytest.raises(AskError, match="put a number under resources"):
+    with pytest.raises(PodRequestError, match="put a number under resources"):
         ask(bare)
 
 
 def test_a_pod_of_another_size_than_its_job_has_is_refused() -> None:
-    with pytest.raises(AskError, match="its 3 GPUs are not those of any pod of its group: 4 x 2"):
+    with pytest.raises(PodRequestError, match="its 3 GPUs are not those of any pod of its group: 4 x 2"):
         ask(pod("train-0", 3, owner=JOB), (Member(4, 2),))
 
 
 def test_a_job_of_too_many_pods_is_refused() -> None:
-    with pytest.raises(AskError, match="Job train: 1,001 pods are too many"):
+    with pytest.raises(PodRequestError, match="Job train: 1,001 pods are too many"):
         ask(pod("train-0", 1, owner=JOB), (Member(1001, 1),))
 
 
@@ -350,7 +352,7 @@ def test_an_annotation_cannot_ask_for_less_than_the_containers_will_use() -> Non
     said = "{virtualCluster: a, leafCellNumber: 1}"
     limits: dict[str, str | int | float] = {keys.ENABLE: 1, "nvidia.com/gpu": 8}
     one = replace(pod("p", said=said), spec=PodSpec(containers=[Container(resources=Resources(limits=limits))]))
-    with pytest.raises(AskError, match="leafCellNumber 1, and its containers ask for 8 GPUs"):
+    with pytest.raises(PodRequestError, match="leafCellNumber 1, and its containers ask for 8 GPUs"):
         ask(one)
 
 
@@ -358,7 +360,7 @@ def test_an_annotation_cannot_ask_for_less_than_the_containers_will_use() -> Non
 def test_no_whole_number_of_gpus_is_refused(value: str | float) -> None:
     limits: dict[str, str | int | float] = {"nvidia.com/gpu": value}
     one = replace(pod("p"), spec=PodSpec(containers=[Container(name="main", resources=Resources(limits=limits))]))
-    with pytest.raises(AskError, match=r"container main: nvidia\.com/gpu: a whole number of GPUs"):
+    with pytest.raises(PodRequestError, match=r"container main: nvidia\.com/gpu: a whole number of GPUs"):
         ask(one)
 
 
@@ -376,7 +378,7 @@ def test_any_labels_are_an_ask_or_an_error_in_words(
 ) -> None:
     try:
         found = ask(pod("p", more=labels, owner=JOB if owned else None), members)
-    except AskError:  # whose message is in words, as the tests above have it
+    except PodRequestError:  # whose message is in words, as the tests above have it
         pass
     else:
         assert found.size >= 1

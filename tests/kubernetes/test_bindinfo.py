@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
-from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.bindinfo import BindInfo, bind_info, notes, shared
-from hived.engines.kubernetes.errors import AskError
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info, notes, shared
+from hived.engines.kubernetes.pods.errors import PodRequestError
 
 from .pods import annotated, flat_spec, pod
 
@@ -127,7 +127,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
 def test_what_cannot_be_believed_is_refused_in_words(text: str, message: str) -> None:
-    with pytest.raises(AskError, match=message) as caught:
+    with pytest.raises(PodRequestError, match=message) as caught:
         read(text)
     assert caught.value.kind == "bind-info"
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_believed_is_refused_in_words(text: str, message: str) ->
 def test_any_text_is_a_place_or_an_error_in_words(text: str) -> None:
     try:
         info = read(text)
-    except AskError:  # whose message is in words, as the tests above have it
+    except PodRequestError:  # whose message is in words, as the tests above have it
         pass
     else:
         assert info is None or info.pod in info.pods

@@ -13,10 +13,10 @@ import yaml
 
 import hived
 from hived import Bind, Cluster
-from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.asking import GANG_OWNERS, Ask, ask, check_grace, concerns, gang_owner
-from hived.engines.kubernetes.objects import Pod
-from hived.engines.kubernetes.owners import members_of
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.objects import Pod
+from hived.engines.kubernetes.pods.owners import members_of
+from hived.engines.kubernetes.pods.pod_request import GANG_OWNERS, PodRequest, ask, check_grace, concerns, gang_owner
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 
 from .manifests import CHART, DEPLOY, EXAMPLES, MONITORING, PLAIN, Manifest, by_key, in_folder, pod_templates
@@ -308,7 +308,7 @@ JOBS = [found for found in in_folder(EXAMPLES) if pod_templates(found)]
 TEMPLATES = [template for found in JOBS for template in pod_templates(found)]
 
 
-def _asks(manifest: Manifest) -> list[Ask]:
+def _asks(manifest: Manifest) -> list[PodRequest]:
     """What the pods of an object ask for, one of every template; it is read as the object that makes them."""
     asks = []
     for template in pod_templates(manifest):

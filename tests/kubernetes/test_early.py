@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.asking import ask, check_grace
-from hived.engines.kubernetes.errors import AskError
-from hived.engines.kubernetes.explaining import explain
-from hived.engines.kubernetes.gangs import GangState
-from hived.engines.kubernetes.turns import Evict
+from hived.engines.kubernetes.gangs.actions import Evict
+from hived.engines.kubernetes.gangs.explaining import explain
+from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.errors import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import ask, check_grace
 
 from .make_believe import World
 from .pods import flat_spec, pod
-from .test_mind import gang, run
+from .test_gang_scheduler import gang, run
 
 
 def written(world: World, name: str) -> bool:
@@ -28,7 +28,7 @@ def test_it_starts_on_a_loan_and_its_annotations_follow_when_its_turn_has_come()
     assert not gang(world, "early").guaranteed
     assert not written(world, "early")
     assert "it runs on a loan, before its turn in a; it is next in line" in explain(
-        world.mind, gang(world, "early"), world.now
+        world.gang_scheduler, gang(world, "early"), world.now
     )
     world.delete(own.metadata.uid)
     world.kubelet()
@@ -65,12 +65,12 @@ def test_where_its_cells_cannot_be_had_it_is_evicted_and_who_is_made_for_it_has_
     moving = gang(world, "early")
     assert moving.state is GangState.PREEMPTED
     assert moving.preempted_by is None
-    assert "on other GPUs" in explain(world.mind, moving, world.now)[0] + str(moving.history[-1].data)
+    assert "on other GPUs" in explain(world.gang_scheduler, moving, world.now)[0] + str(moving.history[-1].data)
     behind = pod("behind", 2)
     world.create(behind)
     world.ask(behind.metadata.uid)
     assert gang(world, "behind").state is GangState.WAITING
-    world.mind.due(world.now)
+    world.gang_scheduler.due(world.now)
     world.settle()
     assert [one.uid for one in world.todo if isinstance(one, Evict)] == [early.metadata.uid]
     again = pod("early-1", 2, created=1, more=of)
@@ -115,7 +115,7 @@ def test_the_label_says_how_a_pod_would_have_its_gpus(labels: dict[str, str], pr
 def test_a_mode_that_is_none_or_says_something_else_than_the_priority_is_refused(
     labels: dict[str, str], why: str
 ) -> None:
-    with pytest.raises(AskError, match="label") as error:
+    with pytest.raises(PodRequestError, match="label") as error:
         ask(pod("p", **labels))  # type: ignore[arg-type]
     assert why in str(error.value)
 
@@ -123,6 +123,6 @@ def test_a_mode_that_is_none_or_says_something_else_than_the_priority_is_refused
 def test_it_has_no_more_time_to_end_than_a_loan_and_differs_from_who_waits_for_its_turn_alone() -> None:
     early = ask(pod("p", mode="either"))
     check_grace(pod("p"), early, 30)
-    with pytest.raises(AskError, match="a pod that may run on a loan"):
+    with pytest.raises(PodRequestError, match="a pod that may run on a loan"):
         check_grace(pod("p"), early, 10)
     assert early.disagrees(ask(pod("p"))) == "mode: 'either' here, 'guaranteed' there"

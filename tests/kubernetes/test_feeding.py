@@ -1,4 +1,4 @@
-"""What the mind hears of pods, by lists, by the watch, and by reading those that questions are about."""
+"""What the gang scheduler hears of pods, by lists, by the watch, and by reading those that questions are about."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from hived.engines.kubernetes.api import GoneError, KubeApi
-from hived.engines.kubernetes.counts import Counts
-from hived.engines.kubernetes.feeding import Feed, Sized
-from hived.engines.kubernetes.mind import Mind
-from hived.engines.kubernetes.objects import Node, Pod
-from hived.engines.kubernetes.owners import Owners
+from hived.engines.kubernetes.client.api import GoneError, KubeApi
+from hived.engines.kubernetes.counters import Counts
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.informers import Informers, Sized
+from hived.engines.kubernetes.pods.objects import Node, Pod
+from hived.engines.kubernetes.pods.owners import Owners
 
 from .make_believe import World
 from .pods import flat_spec, node, node_names, pod
@@ -61,30 +61,30 @@ def test_a_pod_that_was_read_while_all_were_listed_is_not_taken_for_gone() -> No
         def spawn(task: Coroutine[Any, Any, Any]) -> None:
             tasks.append(asyncio.get_running_loop().create_task(task))
 
-        def begin(_nodes: list[Node], _pods: list[Sized]) -> Mind:
-            return world.mind
+        def begin(_nodes: list[Node], _pods: list[Sized]) -> GangScheduler:
+            return world.gang_scheduler
 
-        feed = Feed(server, Owners(server), Counts(), lambda: world.now, spawn, begin, lambda: None)
+        feed = Informers(server, Owners(server), Counts(), lambda: world.now, spawn, begin, lambda: None)
         feed.start()
         old = of_version(pod("old", 4), 3)
         server.lists.put_nowait(([old], "5"))
         await feed.pods.synced.wait()
-        while feed._mind is None:
+        while feed._gang_scheduler is None:
             await asyncio.sleep(0)
-        world.mind.pod_changed(old, None, world.now)
+        world.gang_scheduler.pod_changed(old, None, world.now)
 
         server.breaks.set()  # it lists again, and while it does a pod comes that kube-scheduler asks about
         young = of_version(pod("young", 4), 12)
         server.there["young"] = young
-        assert await feed.confirm(world.mind, young) is not None
-        world.mind.asked(young, None, node_names(SPEC), world.now)
-        before = world.mind.gangs["t/young"].placement
+        assert await feed.confirm(world.gang_scheduler, young) is not None
+        world.gang_scheduler.asked(young, None, node_names(SPEC), world.now)
+        before = world.gang_scheduler.gangs["t/young"].placement
         assert before is not None
         server.lists.put_nowait(([], "10"))  # of the moment when it began: `old` was gone, `young` not yet there
-        while "uid-t-old" in world.mind.pods:
+        while "uid-t-old" in world.gang_scheduler.pods:
             await asyncio.sleep(0)
-        assert world.mind.gangs["t/young"].placement == before
-        assert "uid-t-young" in world.mind.pods
+        assert world.gang_scheduler.gangs["t/young"].placement == before
+        assert "uid-t-young" in world.gang_scheduler.pods
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hived.cluster.explaining import in_lines
-from hived.engines.kubernetes import foreign as foreign_
-from hived.engines.kubernetes.explaining import explain, explain_pod, shortly
-from hived.engines.kubernetes.gangs import GangState
-from hived.engines.kubernetes.objects import PodStatus
+from hived.cluster.explain.sentences import in_lines
+from hived.engines.kubernetes.gangs import foreign as foreign_
+from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, shortly
+from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.pods.objects import PodStatus
 
 from .make_believe import World
 from .pods import annotated, devices_of, flat_spec, foreign, labelled, node, node_names, on, pod
 from .test_adoption import FOUR, nobody_gets, there
-from .test_mind import gang, gang_of, places, run
+from .test_gang_scheduler import gang, gang_of, places, run
 
 SPEC = flat_spec(("a", 2), ("b", 2))
 
@@ -29,7 +29,7 @@ def bound(world: World, name: str, gpus: object, where: str, **notes: str) -> st
 
 def kept(world: World, uid: str) -> tuple[int, ...]:
     """The GPUs that are kept from jobs for the sake of a pod."""
-    return world.mind.foreign.pods[uid].kept
+    return world.gang_scheduler.foreign.pods[uid].kept
 
 
 def gone(world: World, uid: str) -> None:
@@ -58,7 +58,7 @@ def test_who_waits_for_them_is_told_which_pod_has_them_and_goes_once_it_is_gone(
     pods = gang_of("g", 2, 4)
     world.create(*pods)
     assert {world.ask(one.metadata.uid) for one in pods} == {"wait"}
-    why = "; ".join(shortly(world.mind, gang(world, "g")))
+    why = "; ".join(shortly(world.gang_scheduler, gang(world, "g")))
     assert "4 GPUs were not kept from jobs" in why
     assert "n1 (pod t/serve, which HiveD did not place, has 4 of its GPUs)" in why
     gone(world, uid)
@@ -108,15 +108,15 @@ def test_a_pod_that_has_ended_holds_nothing(phase: str) -> None:
     uid = bound(world, "serve", 4, "n1")
     world.write(replace(world.pods[uid], status=PodStatus(phase=phase)))
     world.deliver_all()
-    assert not world.mind.nodes.bad_devices
-    assert not world.mind.foreign.pods
+    assert not world.gang_scheduler.nodes.bad_devices
+    assert not world.gang_scheduler.foreign.pods
 
 
 @pytest.mark.parametrize("where", ["", "elsewhere"])
 def test_a_pod_that_is_not_bound_or_on_a_node_that_the_spec_lacks_holds_nothing(where: str) -> None:
     world = World(SPEC)
     bound(world, "serve", 4, where)
-    assert not world.mind.nodes.bad_devices
+    assert not world.gang_scheduler.nodes.bad_devices
     assert not world.told
 
 
@@ -162,7 +162,7 @@ def test_a_place_of_a_running_gang_whose_pod_is_not_there_yet_is_taken_by_a_fore
     assert kept(world, uid) == (2, 3)
     assert world.ask(two.metadata.uid) == "wait"
     assert "a pod of no group may be using them" in in_lines(
-        explain_pod(world.mind, world.mind.pods[two.metadata.uid], None)
+        explain_pod(world.gang_scheduler, world.gang_scheduler.pods[two.metadata.uid], None)
     )
     gone(world, uid)
     world.quiet()
@@ -176,15 +176,15 @@ def test_a_foreign_pod_with_more_gpus_than_are_free_is_a_conflict_and_has_what_i
     home = places(world, one)[0] or ""
     uid = bound(world, "serve", 4, home)
     assert events(world, uid) == [("HivedConflict", True)]
-    assert "asks for 4 GPUs" in world.mind.conflicts[uid]
-    assert "2 of them are in use by t/one" in world.mind.conflicts[uid]
+    assert "asks for 4 GPUs" in world.gang_scheduler.conflicts[uid]
+    assert "2 of them are in use by t/one" in world.gang_scheduler.conflicts[uid]
     assert len(kept(world, uid)) == 2
-    assert "t/serve" in in_lines(explain(world.mind, gang(world, "one"), None))
+    assert "t/serve" in in_lines(explain(world.gang_scheduler, gang(world, "one"), None))
     world.delete(one.metadata.uid)
     world.kubelet()
     world.deliver_all()
     assert kept(world, uid) == FOUR
-    assert not world.mind.conflicts
+    assert not world.gang_scheduler.conflicts
 
 
 def test_a_binding_on_its_way_counts_until_it_fails() -> None:
@@ -197,10 +197,10 @@ def test_a_binding_on_its_way_counts_until_it_fails() -> None:
     home = placement.pods[0].node
     world.bind(one.metadata.uid, home, "late")
     uid = bound(world, "serve", 4, home)
-    assert world.mind.conflicts.keys() == {uid}
+    assert world.gang_scheduler.conflicts.keys() == {uid}
     world.sent.clear()
     world.answered(one.metadata.uid, False)
-    assert not world.mind.conflicts
+    assert not world.gang_scheduler.conflicts
     world.quiet()
     assert places(world, one) not in ([None], [home])
 
@@ -227,7 +227,7 @@ def test_a_pod_of_no_vc_that_was_refused_and_then_bound_by_somebody_else_is_fore
     world.write(on(world.pods[one.metadata.uid], "n1"))
     world.deliver_all()
     assert len(kept(world, one.metadata.uid)) == 2
-    assert not world.mind.refused
+    assert not world.gang_scheduler.refused
 
 
 def test_a_foreign_pod_that_is_given_a_vc_is_foreign_no_more_and_still_kept_apart() -> None:
@@ -235,17 +235,17 @@ def test_a_foreign_pod_that_is_given_a_vc_is_foreign_no_more_and_still_kept_apar
     uid = bound(world, "serve", 4, "n1")
     world.write(labelled(world.pods[uid], vc="a"))
     world.deliver_all()
-    assert not world.mind.foreign.pods
+    assert not world.gang_scheduler.foreign.pods
     nobody_gets(world, "n1", *FOUR)
 
 
 def test_an_old_word_does_not_bring_it_back() -> None:
     world = World(SPEC)
     uid = bound(world, "serve", 4, "n1")
-    world.mind.pod_gone(uid, world.now)
-    world.mind.pod_changed(world.pods[uid], None, world.now)  # an old word
-    assert not world.mind.foreign.pods
-    assert not world.mind.nodes.bad_devices
+    world.gang_scheduler.pod_gone(uid, world.now)
+    world.gang_scheduler.pod_changed(world.pods[uid], None, world.now)  # an old word
+    assert not world.gang_scheduler.foreign.pods
+    assert not world.gang_scheduler.nodes.bad_devices
 
 
 def test_foreign_pods_cost_a_gang_elsewhere_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_foreign_pods_cost_a_gang_elsewhere_nothing(monkeypatch: pytest.MonkeyPa
     for number, name in enumerate(node_names(spec)[:19]):
         bound(world, f"serve-{number}", 4, name)
     seen: list[str] = []
-    monkeypatch.setattr(foreign_, "_share_out", lambda mind, node, at: seen.append(node))
+    monkeypatch.setattr(foreign_, "_share_out", lambda gang_scheduler, node, at: seen.append(node))
     run(world, pod("one", 4))
     assert not seen
 
@@ -281,7 +281,7 @@ def reserved_by(world: World, name: str) -> str:
 
 def going(world: World) -> list[str]:
     """Loans that have to go, by the nodes that they are on."""
-    gangs = [one for one in world.mind.gangs.values() if one.state is GangState.PREEMPTED]
+    gangs = [one for one in world.gang_scheduler.gangs.values() if one.state is GangState.PREEMPTED]
     return sorted(one.placement.pods[0].node for one in gangs if one.placement is not None)
 
 
@@ -290,7 +290,7 @@ def test_a_reservation_moves_as_soon_as_a_foreign_pod_takes_its_node_though_the_
     uid = bound(world, "serve", 4, home)
     assert reserved_by(world, "mine") != home
     assert going(world) == [reserved_by(world, "mine")]
-    assert world.mind.conflicts.keys() == {uid}
+    assert world.gang_scheduler.conflicts.keys() == {uid}
 
 
 def test_a_gang_does_not_wait_for_a_victim_whose_gpus_a_foreign_pod_has_to_share() -> None:
@@ -301,7 +301,7 @@ def test_a_gang_does_not_wait_for_a_victim_whose_gpus_a_foreign_pod_has_to_share
     world.create(pod("mine", 4))
     assert world.ask("uid-t-mine") == "preempting"
     assert going(world) == [reserved_by(world, "mine")] == ["n3"]
-    assert world.mind.conflicts.keys() == set(uids)
+    assert world.gang_scheduler.conflicts.keys() == set(uids)
 
 
 def test_a_gang_waits_without_a_reservation_where_foreign_pods_share_all_that_victims_would_free() -> None:
@@ -319,11 +319,11 @@ def test_a_reservation_stays_where_a_foreign_pod_can_share_with_a_loan_that_stay
     world, home = reserved(gpus=8, loans=8)
     uid = bound(world, "serve", 4, home)
     assert reserved_by(world, "mine") == home
-    loan = next(one for one in world.mind.evicting.values())
+    loan = next(one for one in world.gang_scheduler.evicting.values())
     world.remove(next(iter(loan.pods)))
     world.deliver_all()
     assert gang(world, "mine").state is GangState.PLACED
-    assert world.mind.conflicts.keys() == {uid}
+    assert world.gang_scheduler.conflicts.keys() == {uid}
     world.quiet()
     assert places(world, pod("mine", 4)) == [home]
 
@@ -331,15 +331,15 @@ def test_a_reservation_stays_where_a_foreign_pod_can_share_with_a_loan_that_stay
 def test_a_foreign_pod_has_what_is_free_before_what_it_has_to_share() -> None:
     world, home = reserved(gpus=8, loans=8)
     uid = bound(world, "serve", 4, home)
-    shared = world.mind.foreign.pods[uid].shared
-    loan = next(one for one in world.mind.gangs_on(home) if one.state is GangState.PLACED)
+    shared = world.gang_scheduler.foreign.pods[uid].shared
+    loan = next(one for one in world.gang_scheduler.gangs_on(home) if one.state is GangState.PLACED)
     assert len(shared) == 4
     assert not kept(world, uid)
     world.remove(next(iter(loan.pods)))
     world.deliver_all()
     assert kept(world, uid) == shared
-    assert not world.mind.foreign.pods[uid].shared
-    assert not world.mind.conflicts
+    assert not world.gang_scheduler.foreign.pods[uid].shared
+    assert not world.gang_scheduler.conflicts
 
 
 def test_a_reservation_moves_as_soon_as_its_node_turns_bad_though_the_victim_is_still_there() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hived import InvariantError
-from hived.engines.kubernetes.gangs import GANG_TABLE, GangEvent, GangState, next_gang_state
+from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState, next_gang_state
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "states.md"
 

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.engines.kubernetes.api import ApiError, KubeApi
-from hived.engines.kubernetes.leading import Leader
+from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.leader_election import LeaderElector
 
 from .virtual_time import Time
 
@@ -112,7 +112,7 @@ class Candidate:
             await time.sleep(seconds)
             await self.api.going.wait()
 
-        self.leader = Leader(
+        self.leader = LeaderElector(
             self.api, "hived", "hived", identity, self.told.append, clock=time.clock, sleep=sleep, now=time.date
         )
         self.task = asyncio.ensure_future(self.leader.run())

@@ -15,13 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hived import __version__
 from hived.cluster.reasons import ReasonKind
-from hived.engines.kubernetes.errors import AskError
-from hived.engines.kubernetes.gangs import GangState
+from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.pods.errors import PodRequestError
 from hived.errors import InvariantError
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics, metrics_routes
 
-from .minds import World
+from .scheduler_harness import World
 from .service import TOKEN
 from .test_view import Asked, looking_at, one_fact
 
@@ -93,7 +93,7 @@ def busy() -> World:
     world.node("a3", bad="1")
     world.node("b0", cordoned=True)
     pod = next(iter(world.known.pods.values()))
-    pod.refused = AskError("labels", "a label is wrong")
+    pod.refused = PodRequestError("labels", "a label is wrong")
     world.known.refused[pod.uid] = pod
     world.known.conflicts[pod.uid] = "somebody else has its GPUs"
     counts = world.counts
@@ -217,22 +217,22 @@ def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> N
     metrics = of(world)
     for _ in range(40):
         one_fact(world, choose)
-        told, mind = Told(metrics), world.known
-        gangs = mind.gangs.values()
-        spec = {vc.name for vc in mind.cluster.spec.virtual_clusters}
+        told, gang_scheduler = Told(metrics), world.known
+        gangs = gang_scheduler.gangs.values()
+        spec = {vc.name for vc in gang_scheduler.cluster.spec.virtual_clusters}
         known = spec | {gang.vc for gang in gangs if gang.holds and gang.placement is not None and gang.placement.pods}
         shown = {gang.name: gang.vc if gang.vc in known else "(unknown)" for gang in gangs}
         states_ = Counter((shown[gang.name], gang.state.value) for gang in gangs)
         assert told.by("hived_groups", "vc", "state") == states_
         waits = Counter((shown[gang.name],) for gang in gangs if not gang.holds)
         assert told.by("hived_waiting_groups", "vc") == waits
-        devices = {(name, device) for name, of in mind.nodes.devices.items() for device in of}
+        devices = {(name, device) for name, of in gang_scheduler.nodes.devices.items() for device in of}
         states: dict[tuple[str, int], str] = dict.fromkeys(devices, "free")
         for name, device in devices:
-            if name in mind.nodes.bad_nodes or (name, device) in mind.nodes.bad_devices:
+            if name in gang_scheduler.nodes.bad_nodes or (name, device) in gang_scheduler.nodes.bad_devices:
                 states[name, device] = "bad"
-        for stranger in mind.foreign.pods.values():
-            for device in stranger.kept if stranger.node in mind.nodes.healthy else ():
+        for stranger in gang_scheduler.foreign.pods.values():
+            for device in stranger.kept if stranger.node in gang_scheduler.nodes.healthy else ():
                 states[stranger.node, device] = "foreign"
         kinds: Counter[tuple[str, ...]] = Counter()
         for gang in sorted(gangs, key=lambda gang: gang.state is not GangState.RESERVED):
@@ -242,14 +242,21 @@ def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> N
                     states[pod.node, device] = "reserved" if gang.state is GangState.RESERVED else kind
                 if gang.holds:
                     kinds[gang.vc, "used" if gang.guaranteed else "borrowed"] += len(pod.leaf_cells)
-        assert told("hived_foreign_pods") == len(mind.foreign.pods.keys() & world.pods.keys()) - elsewhere(world)
+        assert told("hived_foreign_pods") == len(gang_scheduler.foreign.pods.keys() & world.pods.keys()) - elsewhere(
+            world
+        )
         assert told.by("hived_gpus", "state") == Counter((state,) for state in states.values())
         kinds.update(
-            {(vc.name, "reserved"): mind.nodes.reserved_gpus(vc.name) for vc in mind.cluster.spec.virtual_clusters}
+            {
+                (vc.name, "reserved"): gang_scheduler.nodes.reserved_gpus(vc.name)
+                for vc in gang_scheduler.cluster.spec.virtual_clusters
+            }
         )
-        kinds.update({(vc, "unavailable"): number for vc, number in mind.cluster.unavailable().items() if number})
+        kinds.update(
+            {(vc, "unavailable"): number for vc, number in gang_scheduler.cluster.unavailable().items() if number}
+        )
         assert told.by("hived_vc_gpus", "vc", "kind") == kinds
-        margins = {(row.chain, str(row.level)): row.margin for row in mind.cluster.check_safety()}
+        margins = {(row.chain, str(row.level)): row.margin for row in gang_scheduler.cluster.check_safety()}
         assert told.by("hived_safety_margin_cells", "chain", "level") == {k: v for k, v in margins.items() if v}
 
 

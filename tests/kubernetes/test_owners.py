@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from hived.cluster.requests import Member
-from hived.engines.kubernetes.api import ApiError, KubeApi
-from hived.engines.kubernetes.errors import AskError
-from hived.engines.kubernetes.objects import Owner, Pod
-from hived.engines.kubernetes.owners import Owners, members_of
+from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.pods.errors import PodRequestError
+from hived.engines.kubernetes.pods.objects import Owner, Pod
+from hived.engines.kubernetes.pods.owners import Owners, members_of
 
 from .pods import pod
 
@@ -72,11 +72,13 @@ def test_a_jobset_makes_the_pods_of_all_its_jobs_that_have_not_succeeded() -> No
 
 def test_jobs_that_are_made_one_after_another_are_no_gang_and_say_what_to_do() -> None:
     # the second is made once the first runs, which was placed once the second was there
-    with pytest.raises(AskError, match=r"one after another, so they are no gang; give the pods of each the labels"):
+    with pytest.raises(
+        PodRequestError, match=r"one after another, so they are no gang; give the pods of each the labels"
+    ):
         members_of(job_set(startupPolicy={"startupPolicyOrder": "InOrder"}), "JobSet t/set")
     thing = job_set()
     thing["spec"]["replicatedJobs"][1]["dependsOn"] = [{"name": "leader", "status": "Ready"}]
-    with pytest.raises(AskError, match="one after another"):
+    with pytest.raises(PodRequestError, match="one after another"):
         members_of(thing, "JobSet t/set")
     del thing["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["resources"]
     assert members_of(thing, "it") == (Member(6, 2),)
@@ -85,7 +87,7 @@ def test_jobs_that_are_made_one_after_another_are_no_gang_and_say_what_to_do() -
 
 @pytest.mark.parametrize("status", [{"succeeded": "x"}, {"succeeded": -1}, "x", ["x"]])
 def test_a_status_of_no_known_form_is_told(status: Any) -> None:
-    with pytest.raises(AskError, match="has a form that is not known"):
+    with pytest.raises(PodRequestError, match="has a form that is not known"):
         members_of(job(2, 2) | {"status": status}, "the Job")
 
 
@@ -154,7 +156,7 @@ def test_all_pods_of_a_job_that_cannot_be_read_are_told_by_one_read_and_the_next
     server = Server()
     owners = Owners(server)
     found = sizes(owners, pods_of("train", 5))
-    assert [type(one) for one in found] == [AskError] * 5
+    assert [type(one) for one in found] == [PodRequestError] * 5
     assert server.asked == ["train"]
     server.there["train"] = named(job(4, None), "train")
     assert sizes(owners, pods_of("train", 1)) == [(Member(4, 2),)]
@@ -180,5 +182,5 @@ def test_a_pod_that_names_its_owner_wrongly_spoils_nothing_for_the_others() -> N
     server = Server(named(job(2, None), "train"), named(job(3, None), "other"))
     right, wrong = pods_of("train", 2), pods_of("other", 1, uid="uid-train")
     refused, *found = sizes(Owners(server), wrong + right)
-    assert isinstance(refused, AskError)
+    assert isinstance(refused, PodRequestError)
     assert found == [(Member(2, 2),)] * 2

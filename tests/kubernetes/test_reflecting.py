@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.engines.kubernetes.api import ApiError, GoneError, KubeApi
-from hived.engines.kubernetes.objects import Metadata, Pod
-from hived.engines.kubernetes.reflecting import FIRST_PAUSE_S, LONGEST_PAUSE_S, Reflector
+from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi
+from hived.engines.kubernetes.client.reflector import FIRST_PAUSE_S, LONGEST_PAUSE_S, Reflector
+from hived.engines.kubernetes.pods.objects import Metadata, Pod
 
 from .virtual_time import Time
 

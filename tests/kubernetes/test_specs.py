@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hived.engines.kubernetes import specs
+from hived.engines.kubernetes import spec_source as specs
 from hived.errors import InputError
 
 

@@ -12,10 +12,10 @@ from fastapi import FastAPI
 
 from hived.cluster.cluster import Cluster
 from hived.engines.event import placement_data
-from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.explaining import reasons
-from hived.engines.kubernetes.gangs import Gang, GangState
-from hived.engines.kubernetes.mind import Mind
+from hived.engines.kubernetes.gangs.explaining import reasons
+from hived.engines.kubernetes.gangs.gang import Gang, GangState
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.pods import labels as keys
 from hived.errors import InvariantError, NotFoundError
 from hived.server import pictures
 from hived.server.dashboard import dashboard_routes
@@ -28,7 +28,7 @@ from hived.spec import spec_from_dict
 
 from ..server import looking
 from ..server.looking import applied, devices_of, in_order
-from .minds import NODES, SPEC, World, other_spec
+from .scheduler_harness import NODES, SPEC, World, other_spec
 
 
 def looking_at(world: World) -> DashboardView[Gang]:
@@ -43,13 +43,13 @@ def faulty(world: World, name: str, device: int) -> bool:
 
 
 def check_picture(world: World, picture: pictures.Picture, layout: pictures.Layout) -> None:
-    mind = world.known
-    devices = {(name, device) for name, of in mind.nodes.devices.items() for device in of}
-    shut = {(name, device) for name, device in devices if name in mind.nodes.bad_nodes}
-    shut |= set(mind.nodes.bad_devices)
+    gang_scheduler = world.known
+    devices = {(name, device) for name, of in gang_scheduler.nodes.devices.items() for device in of}
+    shut = {(name, device) for name, device in devices if name in gang_scheduler.nodes.bad_nodes}
+    shut |= set(gang_scheduler.nodes.bad_devices)
     broken = {(name, device) for name, device in devices if faulty(world, name, device)}
-    gangs = list(mind.gangs.values())
-    looking.check_picture(picture, layout, mind.cluster.spec, gangs, broken, shut - broken, beyond=False)
+    gangs = list(gang_scheduler.gangs.values())
+    looking.check_picture(picture, layout, gang_scheduler.cluster.spec, gangs, broken, shut - broken, beyond=False)
 
 
 def check_stays(gang: Gang, ended: bool) -> None:
@@ -118,7 +118,9 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
         update = source.update(VIEW, picture.seq)
         whole = source.picture(VIEW)
         # with a new mind or a new layout the browser asks for everything
-        anew = drawn is not world.mind or any(change.kind == "spec" and change.seq > seq for change in drawn.recent)
+        anew = drawn is not world.gang_scheduler or any(
+            change.kind == "spec" and change.seq > seq for change in drawn.recent
+        )
         assert (update is None) is anew
         picture = whole if update is None else applied(picture, update)
         drawn, seq = world.known, world.known.seq
@@ -425,8 +427,8 @@ class Asked(World):
     def cluster(self) -> Cluster:
         return self.known.cluster
 
-    def decides(self) -> Mind:
-        """The mind, as an engine that leads has it."""
+    def decides(self) -> GangScheduler:
+        """The gang scheduler, as an engine that leads has it."""
         return self.known
 
 

@@ -12,14 +12,10 @@ from msgspec.structs import replace as changed
 
 from hived import Cluster, RecordedCluster, replay
 from hived.cluster.requests import Member
-from hived.engines.kubernetes import keys
-from hived.engines.kubernetes.gangs import GangState
-from hived.engines.kubernetes.objects import (
-    Owner,
-    Pod,
-    PodStatus,
-)
-from hived.engines.kubernetes.turns import Binding
+from hived.engines.kubernetes.gangs.actions import Binding
+from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.objects import Owner, Pod, PodStatus
 from hived.spec.compiled import ClusterSpec
 
 from .make_believe import Sent, World
@@ -56,7 +52,7 @@ class Walk:
         self.world.restart()
         self.world.quiet()
         again = [replay(life, Cluster) for life in self.lives]
-        assert again[-1].snapshot() == self.world.mind.cluster.snapshot()
+        assert again[-1].snapshot() == self.world.gang_scheduler.cluster.snapshot()
 
     def event(self) -> Callable[[], None]:
         """What happens next."""
@@ -150,7 +146,7 @@ class Walk:
         if self.random.random() < 0.25:
             offered = self.random.sample(usable, self.random.randint(0, len(usable)))
         if self.world.ask(uid, offered, bind=False) == "node":
-            entry = self.world.mind.pods[uid]
+            entry = self.world.gang_scheduler.pods[uid]
             if entry.gang is None or entry.gang.placement is None or entry.slot is None:
                 self.world.active.add(uid)
                 return
@@ -180,7 +176,7 @@ class Walk:
 
     def time_passes(self) -> None:
         self.world.now += self.random.choice([1.0, 5.0, 30.0])
-        self.world.mind.due(self.world.now)
+        self.world.gang_scheduler.due(self.world.now)
         self.world.settle()
 
     def a_pod_ends(self) -> None:
@@ -200,8 +196,8 @@ class Walk:
             world.create(fresh, members=world.members.get(uid), deliver=False)
 
     def a_gang_ends(self) -> None:
-        gang = self.some(self.world.mind.gangs)
-        for uid in list(self.world.mind.gangs[gang].pods) if gang is not None else ():
+        gang = self.some(self.world.gang_scheduler.gangs)
+        for uid in list(self.world.gang_scheduler.gangs[gang].pods) if gang is not None else ():
             if uid in self.world.pods:
                 self._end(uid)
 
@@ -306,18 +302,18 @@ class Walk:
         self._behind(uid, Binding(uid, self.world.pods[uid].key, where, notes if self.random.random() < 0.8 else {}))
 
     def _behind(self, uid: str, binding: Binding) -> None:
-        if self.world.land(Sent(binding, self.world.mind, behind=True)):
+        if self.world.land(Sent(binding, self.world.gang_scheduler, behind=True)):
             self.world.touch(self.world.pods[uid])
 
     def split_brain(self) -> None:
-        """The mind loses its lease and does not know; what it had decided lands under another."""
+        """The gang scheduler loses its lease and does not know; what it had decided lands under another."""
         world = self.world
         late = [
             (entry.uid, gang.placement.pods[entry.slot].node)
-            for gang in world.mind.gangs.values()
+            for gang in world.gang_scheduler.gangs.values()
             for entry in gang.pods.values()
             if gang.state is GangState.PLACED and gang.placement and entry.slot is not None and not entry.holds
         ]
-        bindings = [Sent(world.mind.binding(*one), world.mind, behind=True) for one in late]
+        bindings = [Sent(world.gang_scheduler.binding(*one), world.gang_scheduler, behind=True) for one in late]
         world.restart(compare=False)
         world.sent += bindings

@@ -13,8 +13,8 @@ import pytest
 from hived.engines.event import Event
 from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
+from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.jobs import Job
-from hived.engines.local.machine import Machine
 from hived.engines.local.model import JobState
 from hived.errors import NotFoundError
 from hived.server import pictures
@@ -42,12 +42,12 @@ class Seen:
         self.store = self
 
     @property
-    def machine(self) -> Machine:
-        return self.driver.machine
+    def job_scheduler(self) -> JobScheduler:
+        return self.driver.job_scheduler
 
     @property
     def cluster(self):  # type: ignore[no-untyped-def]
-        return self.driver.machine.cluster
+        return self.driver.job_scheduler.cluster
 
     @property
     def recent(self) -> deque[Event]:
@@ -72,8 +72,8 @@ def looking_at(driver: Driver) -> DashboardView[Job]:
 
 
 def check_picture(driver: Driver, picture: pictures.Picture, layout: pictures.Layout) -> None:
-    health, jobs = driver.machine.health, [found for found in driver.jobs.values() if not found.state.ended]
-    spec = driver.machine.cluster.spec
+    health, jobs = driver.job_scheduler.health, [found for found in driver.jobs.values() if not found.state.ended]
+    spec = driver.job_scheduler.cluster.spec
     looking.check_picture(picture, layout, spec, jobs, set(health.bad), set(health.drained), beyond=True)
 
 
@@ -115,9 +115,9 @@ def test_who_is_downgraded_while_it_is_stopped_is_still_being_stopped() -> None:
     # its life said that it ran on as opportunistic
     driver = Driver()
     runs = driver.submit(job("vision", 4))
-    driver.do(lambda machine: machine.cancel(runs, driver.now))
+    driver.do(lambda job_scheduler: job_scheduler.cancel(runs, driver.now))
     other = spec_for("node", 8, "GPU", (("speech", 8),))
-    driver.do(lambda machine: machine.reconfigure(other, driver.now))
+    driver.do(lambda job_scheduler: job_scheduler.reconfigure(other, driver.now))
     assert runs.state is JobState.STOPPING
     assert not runs.guaranteed
     check_stays(driver)
@@ -206,7 +206,7 @@ def test_devices_of_several_nodes_kinds_and_numbers_are_where_they_are() -> None
     gang = driver.submit(job("rack", 4, tasks=2))
     half = driver.submit(job("half", 2))
     assert gang.state is half.state is JobState.RUNNING
-    driver.do(lambda machine: machine.set_health([("b0", 6), ("a1", 3)], "NVML: lost", driver.now))
+    driver.do(lambda job_scheduler: job_scheduler.set_health([("b0", 6), ("a1", 3)], "NVML: lost", driver.now))
     picture = source.picture(VIEW)
     check_picture(driver, picture, source.layout())
     shown = {holder.id: holder for holder in picture.holders}
@@ -313,7 +313,7 @@ def test_a_picture_is_made_anew_of_what_changed_alone_and_all_who_look_at_one_mo
     assert list(shown) == ["2", "3", "4"]
     assert all(shown[holder.id] is holder for holder in before.holders if holder.id != "1")
     assert driver.jobs[2].placement is not None
-    driver.do(lambda machine: machine.cancel(driver.jobs[2], driver.now))
+    driver.do(lambda job_scheduler: job_scheduler.cancel(driver.jobs[2], driver.now))
     assert next(holder for holder in source.picture(VIEW).holders if holder.id == "2").stopping
 
 

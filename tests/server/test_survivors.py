@@ -93,7 +93,7 @@ def test_after_a_new_spec_everything_is_drawn_anew() -> None:
     source = local_view(Seen(driver), "a machine")  # type: ignore[arg-type]
     before = source.picture(VIEW)
     more = spec_for("node", 16, "GPU", SHARES)
-    driver.do(lambda machine: machine.reconfigure(more, driver.now))
+    driver.do(lambda job_scheduler: job_scheduler.reconfigure(more, driver.now))
     assert source.update(VIEW, before.seq) is None
     assert source.picture(VIEW).totals.gpus == 16
 

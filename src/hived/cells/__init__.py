@@ -1,11 +1,11 @@
 """Cells: hierarchies, the buddy cell allocator, and what is free inside and among hosts. Pure."""
 
 from .buddy import BuddyAllocator
-from .gangs import Found, count_fitting, find
+from .fit import Found, count_fitting, find
 from .hierarchy import Hierarchy
+from .host_fit import Demand, Leaves, Need, apart, level_of, place
 from .hosts import HostClass, HostIndex, Rank, Ranking
 from .index_set import IndexSet
-from .inside import Demand, Leaves, Need, apart, level_of, place
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
 from .space import Space

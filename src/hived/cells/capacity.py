@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from hived.errors import ensure
 
+from .host_fit import Need, count_of
 from .index_set import IndexSet
-from .inside import Need, count_of
 from .shape import Shape
 
 #: of a host: -pods it holds, level of the closest pod, leaves it has

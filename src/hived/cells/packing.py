@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .inside import Demand, Room
+from .host_fit import Demand, Room
 
 #: steps of exact search in one call of find, some ten microseconds each; a gang found only by more is said not to fit
 STEPS = 20_000

@@ -19,8 +19,8 @@ from itertools import groupby
 from hived.errors import InvariantError, ensure
 
 from .capacity import Capacity, Layout
+from .host_fit import Leaves, Need, level_of, place
 from .hosts import HostClass, HostIndex, Rank, Ranking
-from .inside import Leaves, Need, level_of, place
 from .shape import Shape
 
 #: capacities kept, each for one need; past that the one asked for least recently goes

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hived.engines.kubernetes.keys import BAD_DEVICES
+from hived.engines.kubernetes.pods.labels import BAD_DEVICES
 from hived.errors import InputError
 from hived.server.kubernetes.schema import Drained
 from hived.server.schema import Device

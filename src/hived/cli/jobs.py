@@ -38,6 +38,7 @@ from .formats import (
     runtime,
     where,
 )
+from .gpu_options import standing
 from .options import (
     EngineOption,
     FormOption,
@@ -51,7 +52,6 @@ from .options import (
 )
 from .retrying import Retrying
 from .screen import full_screen, has_screen
-from .wish import standing
 
 _PAGE = 100
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0

@@ -17,9 +17,9 @@ from hived.server.schema import Job, LogPage
 from .client import Engine, EngineGoneError, connect, job_path
 from .console import note
 from .formats import ENDED, NOT_STARTED, WAITING, Form, clean, print_answer
+from .gpu_options import standing
 from .options import EngineOption, FormOption, JobArgument, StateOption, TokenOption
 from .retrying import Retrying
-from .wish import standing
 
 _PAGE = 1_048_576  #: bytes, the most that the engine gives at once: what a page costs hardly depends on its length
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0

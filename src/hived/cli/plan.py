@@ -17,9 +17,9 @@ from .client import Engine, connect
 from .completion import complete_vc
 from .console import note
 from .formats import Form, Place, clean, clean_lines, print_answer, where_in_words
+from .gpu_options import GpusOption, NodesOption, OpportunisticOption, PriorityOption, asked, wish
 from .manifests import Manifest, read_manifests
 from .options import EngineOption, FormOption, StateOption, TokenOption
-from .wish import GpusOption, NodesOption, OpportunisticOption, PriorityOption, asked, wish
 
 _CODES = {"now": 0, "waits": 2, "never": 3}
 _MOST = 1_000  #: objects that are planned at once

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hived.engines.kubernetes.api import KubeApi, connect
-from hived.engines.kubernetes.counts import Counts
+from hived.engines.kubernetes.client.api import KubeApi, connect
+from hived.engines.kubernetes.client.leader_election import LeaderElector
+from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.leading import Leader
-from hived.engines.kubernetes.specs import ConfigMapSpec, FileSpec, SpecSource
+from hived.engines.kubernetes.spec_source import ConfigMapSpec, FileSpec, SpecSource
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
 from hived.server.kubernetes.view import kubernetes_view
@@ -94,9 +94,9 @@ class Serving:
         def restarted(reason: str) -> None:
             counts.watch_restarts["configmaps", reason] += 1
 
-        def elect(changed: Callable[[bool], None]) -> Leader:
+        def elect(changed: Callable[[bool], None]) -> LeaderElector:
             assert lease is not None
-            return Leader(api, *lease, self.identity, changed)
+            return LeaderElector(api, *lease, self.identity, changed)
 
         source: SpecSource
         if self.config_map is not None:

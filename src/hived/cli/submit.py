@@ -17,9 +17,9 @@ from hived.server.schema import Job
 from .client import Engine, connect, job_path
 from .console import note
 from .formats import WAITING, Form, clean, exit_code, is_text, print_answer
+from .gpu_options import EarlyOption, GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
 from .logs import Output, follow_job
 from .options import EngineOption, FormOption, StateOption, TokenOption, VcOption, seconds
-from .wish import EarlyOption, GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
 
 #: what hived sets for each task; the submitter's own would mislead it
 _OURS = frozenset(

@@ -26,7 +26,7 @@ from hived.engines.event import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, displaced_by
-from hived.engines.local.laststart import Shares, last_start
+from hived.engines.local.last_start import Shares, last_start
 from hived.engines.local.store import Store
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, StorageError
@@ -303,7 +303,7 @@ class _Up:
             if not self._quiet:
                 helpers.append(loop.create_task(self._tell(engine)))
             if self._demo:
-                active = engine.machine.jobs.__len__
+                active = engine.job_scheduler.jobs.__len__
                 helpers.append(loop.create_task(demo.play(engine.submit, active, str(self._folder))))
             await until(told, engine.failed, helpers)
             if engine.failed.done():
@@ -406,18 +406,18 @@ class _Up:
 
     async def _end_jobs(self, engine: Engine) -> None:
         self._console.print("\nending the demo's jobs", style="dim")
-        for job in list(engine.machine.jobs.values()):
+        for job in list(engine.job_scheduler.jobs.values()):
             with contextlib.suppress(HivedError):
                 engine.cancel(str(job.id), "the end of the demo")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DEMO_END_S):
-                while engine.machine.jobs:
+                while engine.job_scheduler.jobs:
                     await engine.changed(engine.last_event)
 
     def _goodbye(self, engine: Engine) -> None:
-        running = sum(job.state.holds for job in engine.machine.jobs.values())
-        waiting = len(engine.machine.jobs) - running
-        if self._demo or not engine.machine.jobs:
+        running = sum(job.state.holds for job in engine.job_scheduler.jobs.values())
+        waiting = len(engine.job_scheduler.jobs) - running
+        if self._demo or not engine.job_scheduler.jobs:
             self._console.print("hived is down")
             return
         left = f"{counted(running, 'running job')} left to run, {counted(waiting, 'waiting job')} in place"
@@ -426,7 +426,7 @@ class _Up:
     def _fatal(self, error: HivedError, engine: Engine) -> HivedError:
         if not isinstance(error, StorageError):
             return error
-        running = sum(job.state.holds for job in engine.machine.jobs.values())
+        running = sum(job.state.holds for job in engine.job_scheduler.jobs.values())
         return StorageError(
             f"{error}\n  the engine ends, since nothing may happen without a record; {running} jobs run on,"
             " and hived up takes them over once it can write"

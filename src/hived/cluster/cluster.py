@@ -13,18 +13,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from hived.cells import LevelSafety, Rank, assert_safe
+from hived.cluster.explain.diagnose import can_lend, never, reasons
+from hived.cluster.explain.queries import GroupStatus, PlanAnswer
+from hived.cluster.explain.sentences import in_lines
 from hived.errors import InputError, RequestError
 from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from . import looking, recovery
+from . import recovery
 from .decisions import Bind, Decision, Placement, Preempt, Record, Wait
-from .explaining import in_lines
+from .explain import queries as looking
 from .groups import Group
 from .health import leaf_state, set_health
-from .looking import GroupStatus, PlanAnswer
 from .names import Names
-from .obstacles import can_lend, never, reasons
 from .parts import Part
 from .placing import admitted, moved, relocated
 from .pool import packed

@@ -5,12 +5,12 @@ A reservation that waits for slow victims must not keep its group from GPUs that
 
 from __future__ import annotations
 
+from hived.cluster.explain.diagnose import reasons
 from hived.errors import RequestError
 
 from . import guaranteed, opportunistic
 from .demands import Demand
 from .groups import Group
-from .obstacles import reasons
 from .parts import Part
 from .reasons import Reason
 from .requests import EVERY_NODE, Request

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from hived.cluster.decisions import Bind, Preempt, Wait
-from hived.cluster.explaining import explained, in_lines
-from hived.cluster.looking import PlanAnswer
+from hived.cluster.explain.queries import PlanAnswer
+from hived.cluster.explain.sentences import explained, in_lines
 from hived.cluster.reasons import BehindOthers, Reason
 from hived.scheduling import Entry, Scheduler
 from hived.words import counted

@@ -13,11 +13,11 @@ from itertools import islice
 
 from hived import __version__
 from hived.cluster.decisions import Placement
-from hived.cluster.explaining import MAX_NAMED, say
+from hived.cluster.explain.sentences import MAX_NAMED, say
 from hived.cluster.reasons import Reason
 from hived.engines.event import Event
 from hived.engines.explaining import planned
-from hived.engines.local import telling
+from hived.engines.local import event_text as telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly
 from hived.engines.local.jobs import Job as EngineJob
@@ -52,7 +52,7 @@ class LocalService:
         """Take a job in."""
         grace_s = _GRACE_S
         if submission.priority < 0 or submission.early:
-            grace_s = min(grace_s, self._engine.machine.health.grace_of_loans(submission.vc))
+            grace_s = min(grace_s, self._engine.job_scheduler.health.grace_of_loans(submission.vc))
         job = self._engine.submit(_spec(submission, user, grace_s))
         await asyncio.sleep(0)  # so that the answer says whether it has started
         return self.shown(job)
@@ -61,9 +61,11 @@ class LocalService:
         """What a submission would come to now, with those who wait already before it."""
         spec = _spec(submission, "", _GRACE_S)
         answer = self._engine.plan(spec)
-        machine = self._engine.machine
-        line = machine.scheduler.before(spec.vc, spec.priority, MAX_NAMED)
-        outcome, text, decision, why = planned(answer, line, "it", partial(in_words, machine), by_rank(spec.tasks))
+        job_scheduler = self._engine.job_scheduler
+        line = job_scheduler.scheduler.before(spec.vc, spec.priority, MAX_NAMED)
+        outcome, text, decision, why = planned(
+            answer, line, "it", partial(in_words, job_scheduler), by_rank(spec.tasks)
+        )
         return schema.Plan(
             outcome=outcome,
             text=text,
@@ -75,7 +77,7 @@ class LocalService:
     def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> schema.Jobs:
         """Jobs, the latest first."""
         found, total = self._engine.store.jobs(states, vc, limit, before)
-        here = self._engine.machine.jobs
+        here = self._engine.job_scheduler.jobs
         return schema.Jobs(jobs=[self.shown(here.get(job.id, job)) for job in found], total=total)
 
     def job(self, ref: str) -> schema.Job:
@@ -85,9 +87,9 @@ class LocalService:
     def explain(self, ref: str) -> schema.Explanation:
         """Why it waits, where it runs, how it ended."""
         job = self._engine.find(ref)
-        machine = self._engine.machine
-        why = [] if job.state.ended else [_reason(reason) for reason in reasons(machine, job)]
-        return schema.Explanation(job=job.id, text=explain(machine, job, self._engine.clock()), reasons=why)
+        job_scheduler = self._engine.job_scheduler
+        why = [] if job.state.ended else [_reason(reason) for reason in reasons(job_scheduler, job)]
+        return schema.Explanation(job=job.id, text=explain(job_scheduler, job, self._engine.clock()), reasons=why)
 
     async def cancel(self, ref: str) -> schema.Job:
         """Withdraw or stop it."""
@@ -99,7 +101,7 @@ class LocalService:
         kind = ("guaranteed" if job.guaranteed else "opportunistic") if job.state.holds else None
         reason = job.reason
         if job.state in (JobState.QUEUED, JobState.RESERVED, JobState.BACKOFF):
-            reason = "; ".join(shortly(self._engine.machine, job))
+            reason = "; ".join(shortly(self._engine.job_scheduler, job))
         return schema.Job(
             id=job.id,
             name=job.name,
@@ -183,7 +185,7 @@ class LocalService:
         return schema.JobEvent(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=text)
 
     def _name(self, number: int) -> str:
-        job = self._engine.machine.jobs.get(number)
+        job = self._engine.job_scheduler.jobs.get(number)
         if job is not None:
             return job.name
         if number not in self._names:
@@ -198,7 +200,7 @@ class LocalService:
         """The engine."""
         engine = self._engine
         spec = engine.cluster.spec
-        health = engine.machine.health
+        health = engine.job_scheduler.health
         return schema.About(
             version=__version__,
             started_at=engine.started_at,
@@ -237,17 +239,17 @@ class LocalService:
         return self._engine.store.decisions()
 
     def _shown_devices(self, chosen: Sequence[tuple[str, int]]) -> list[schema.Device]:
-        machine = self._engine.machine
-        health = machine.health
+        job_scheduler = self._engine.job_scheduler
+        health = job_scheduler.health
         return [
             schema.Device(
                 node=node,
                 device=device,
-                state=machine.cluster.leaf_state(node, device).value,
+                state=job_scheduler.cluster.leaf_state(node, device).value,
                 healthy=(node, device) not in health.bad,
                 drained=(node, device) in health.drained,
                 why_bad=health.bad.get((node, device), ""),
-                job=holder.id if (holder := machine.usage.at.get((node, device))) is not None else None,
+                job=holder.id if (holder := job_scheduler.usage.at.get((node, device))) is not None else None,
             )
             for node, device in chosen
         ]

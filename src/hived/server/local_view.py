@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hived.engines.event import Event
-from hived.engines.local import telling
+from hived.engines.local import event_text as telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.jobs import Job
@@ -45,16 +45,16 @@ class _Running:
         self.clock, self.started_at = engine.clock, engine.started_at
 
     def now(self) -> Now[Job]:
-        machine = self._engine.machine
+        job_scheduler = self._engine.job_scheduler
         return Now(
-            machine.cluster.spec,
+            job_scheduler.cluster.spec,
             self._engine.last_event,
-            machine.usage,
-            machine.cluster,
+            job_scheduler.usage,
+            job_scheduler.cluster,
             self._engine.recent,
-            jobs=machine.jobs,
-            reserved=machine.reserved(),
-            beyond=machine.beyond,
+            jobs=job_scheduler.jobs,
+            reserved=job_scheduler.reserved(),
+            beyond=job_scheduler.beyond,
         )
 
     async def changed(self, seq: int) -> None:
@@ -62,21 +62,23 @@ class _Running:
 
     def faulty(self) -> list[Device]:
         """Those that the spec or a job has."""
-        health, at = self._engine.machine.health, self._engine.machine.usage.at
+        health, at = self._engine.job_scheduler.health, self._engine.job_scheduler.usage.at
         return [place for place in health.bad if place in at or place[1] in health.devices.get(place[0], ())]
 
     def kept(self) -> list[Device]:
-        health, at = self._engine.machine.health, self._engine.machine.usage.at
+        health, at = self._engine.job_scheduler.health, self._engine.job_scheduler.usage.at
         drained = [place for place in health.drained if place not in health.bad]
         return [place for place in drained if place in at or place[1] in health.devices.get(place[0], ())]
 
     def waiting(self, most: int) -> Sequence[Job]:
-        machine = self._engine.machine
-        found = [*machine.reserved(), *machine.backing_off()]
-        return found + [machine.jobs[entry.number] for entry in machine.scheduler.in_turn(max(0, most - len(found)))]
+        job_scheduler = self._engine.job_scheduler
+        found = [*job_scheduler.reserved(), *job_scheduler.backing_off()]
+        return found + [
+            job_scheduler.jobs[entry.number] for entry in job_scheduler.scheduler.in_turn(max(0, most - len(found)))
+        ]
 
     def shortly(self, job: Job) -> list[str]:
-        return shortly(self._engine.machine, job)
+        return shortly(self._engine.job_scheduler, job)
 
     def story(self, ref: str) -> pictures.Story:
         found = self._engine.find(ref)
@@ -85,7 +87,7 @@ class _Running:
             **of(found),
             state=found.state.value,
             command=" ".join(found.spec.command),
-            explanation=explain(self._engine.machine, found, self._engine.clock()),
+            explanation=explain(self._engine.job_scheduler, found, self._engine.clock()),
             stays=stays.stays(events, AFTER),
             moments=[pictures.Moment(at=event.at, text=telling.tell(event, found.name)) for event in events],
         )

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hived.engines.kubernetes.api import ApiError, GoneError, KubeApi, connect
-from hived.engines.kubernetes.leading import Leader
-from hived.engines.kubernetes.objects import ConfigMap, Node, Object, Pod
-from hived.engines.kubernetes.paths import (
+from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, connect
+from hived.engines.kubernetes.client.leader_election import LeaderElector
+from hived.engines.kubernetes.client.paths import (
     binding_path,
     config_maps_path,
     events_path,
@@ -23,7 +22,8 @@ from hived.engines.kubernetes.paths import (
     pod_path,
     pods_path,
 )
-from hived.engines.kubernetes.reflecting import Reflector
+from hived.engines.kubernetes.client.reflector import Reflector
+from hived.engines.kubernetes.pods.objects import ConfigMap, Node, Object, Pod
 
 from ..cluster import Cluster
 from ..control_plane import ControlPlane
@@ -334,8 +334,10 @@ def test_two_replicas_have_one_leader_and_hand_over(control_plane: ControlPlane,
     async def story(api: KubeApi) -> None:
         told: list[tuple[str, bool]] = []
 
-        def candidate(name: str) -> Leader:
-            return Leader(api, cluster.namespace, "hived", name, lambda leads: told.append((name, leads)), retry_s=0.1)
+        def candidate(name: str) -> LeaderElector:
+            return LeaderElector(
+                api, cluster.namespace, "hived", name, lambda leads: told.append((name, leads)), retry_s=0.1
+            )
 
         first, second = candidate("first"), candidate("second")
         running = asyncio.create_task(first.run())
@@ -366,10 +368,12 @@ def test_a_replica_that_stood_still_does_not_lead_when_it_wakes(control_plane: C
             await awake.wait()
 
         told: list[bool] = []
-        first = Leader(
+        first = LeaderElector(
             api, cluster.namespace, "hived", "a", told.append, duration_s=2, deadline_s=1, retry_s=0.1, sleep=sleep
         )
-        second = Leader(api, cluster.namespace, "hived", "b", lambda _: None, duration_s=2, deadline_s=1, retry_s=0.1)
+        second = LeaderElector(
+            api, cluster.namespace, "hived", "b", lambda _: None, duration_s=2, deadline_s=1, retry_s=0.1
+        )
         tasks = [asyncio.create_task(first.run())]
         await until(lambda: first.is_leader)
         tasks.append(asyncio.create_task(second.run()))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hived.server.kubernetes.view import kubernetes_view
-from tests.kubernetes.minds import World
+from tests.kubernetes.scheduler_harness import World
 
 from .conftest import Show
 

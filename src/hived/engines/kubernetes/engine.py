@@ -1,6 +1,6 @@
-"""The engine on Kubernetes: the shell around the mind, which does all that is not deciding.
+"""The engine on Kubernetes: the shell around the gang scheduler, which does all that is not deciding.
 
-    watches of pods and nodes  ->  facts        ->  mind  ->  instructions  ->  the API server
+    watches of pods and nodes  ->  facts        ->  gang scheduler  ->  actions  ->  the API server
     kube-scheduler's questions ->  facts, answers
 
 One event loop. A replica that does not lead knows nothing and decides nothing; who comes to lead lists all there is
@@ -18,31 +18,31 @@ from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.engines.event import after
+from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.clock import patiently, steady_clock
+from hived.engines.kubernetes.client.leader_election import LeaderElector
+from hived.engines.kubernetes.client.leader_label import LeaderLabel
+from hived.engines.kubernetes.client.paths import node_path
+from hived.engines.kubernetes.gangs.actions import Bind
+from hived.engines.kubernetes.gangs.explaining import tell
+from hived.engines.kubernetes.gangs.extender_answers import Answer, answer, preemption, refusal
+from hived.engines.kubernetes.gangs.extender_answers import Victims as VictimsAnswer
+from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangScheduler
+from hived.engines.kubernetes.pods.errors import PodRequestError
+from hived.engines.kubernetes.pods.objects import Node, Pod
+from hived.engines.kubernetes.pods.owners import Owners
+from hived.engines.kubernetes.pods.pod_request import may_concern
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
 from hived.events.recorded import RecordedCluster
 from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 
-from .answering import Answer, answer, preemption, refusal
-from .answering import Victims as VictimsAnswer
-from .api import ApiError, KubeApi
-from .asking import may_concern
-from .binding import PodBinder
-from .counts import Counts
-from .errors import AskError
-from .explaining import tell
-from .feeding import Feed, Sized
-from .gangs import GangState
-from .leading import Leader
-from .mind import PATIENCE_S, Mind
-from .objects import Node, Pod
-from .owners import Owners
-from .paths import node_path
-from .patience import patiently, steady_clock
-from .roles import Roles
-from .specs import SpecSource, understood
-from .turns import Bind
-from .writing import Writer
+from .action_runner import ActionRunner
+from .binder import PodBinder
+from .counters import Counts
+from .informers import Informers, Sized
+from .spec_source import SpecSource, understood
 
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
@@ -64,7 +64,7 @@ class Engine:
         identity: str,
         evict_after: float = 0.0,
         evict_patience: float = PATIENCE_S,
-        elect: Callable[[Callable[[bool], None]], Leader] | None = None,
+        elect: Callable[[Callable[[bool], None]], LeaderElector] | None = None,
         own_pod: tuple[str, str] | None = None,
         counts: Counts | None = None,
         event_log: Callable[[str], None] | None = None,
@@ -72,12 +72,12 @@ class Engine:
         self._api = api
         self._source = source
         self._evict_after, self._evict_patience = evict_after, evict_patience
-        self._roles = Roles(api, own_pod)
+        self._roles = LeaderLabel(api, own_pod)
         self._event_log = event_log
         self.identity = identity
         self.counts = counts or Counts()
         #: None until it leads and knows all there is
-        self.mind: Mind | None = None
+        self.gang_scheduler: GangScheduler | None = None
         self.spec: ClusterSpec
         self.spec_source = source.name
         self.spec_loaded_at = 0.0
@@ -88,11 +88,11 @@ class Engine:
         self.failed: asyncio.Future[HivedError] | None = None
         self._leader = elect(self._leads) if elect is not None else None
         self._owners = Owners(api)
-        self._writer = Writer(api, self.counts, self._has_to_go, self._evict_failed, _COMPONENT)
+        self._writer = ActionRunner(api, self.counts, self._has_to_go, self._evict_failed, _COMPONENT)
         self._tasks: list[asyncio.Task[Any]] = []
         self._binder = PodBinder(api, self.counts, self.clock, self._spawn)
         #: once it leads
-        self._feed: Feed | None = None
+        self._feed: Informers | None = None
         self._unresolvable = False
         self._turn_is_due = False
         self._changed = asyncio.Event()
@@ -119,7 +119,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Answer nothing more, let what has begun end, hand leadership over."""
-        self.mind = None
+        self.gang_scheduler = None
         self._wake_watchers()
         await self._writer.stop(2.0)
         for task in self._tasks:
@@ -151,32 +151,34 @@ class Engine:
             _log.info("%s leads", self.identity)
             self._lead()
         else:
-            self.mind = None
+            self.gang_scheduler = None
             self._fail(UnavailableError("leadership was lost; another replica decides now"))
 
     def _lead(self) -> None:
-        self._feed = Feed(self._api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon)
+        self._feed = Informers(
+            self._api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon
+        )
         self._spawn(self._begin_to_listen(self._feed))
         self._spawn(self._ticking())
 
-    async def _begin_to_listen(self, feed: Feed) -> None:
+    async def _begin_to_listen(self, feed: Informers) -> None:
         await self._writer.recall()
         feed.start()
 
-    def _begin(self, nodes: list[Node], pods: list[Sized]) -> Mind:
+    def _begin(self, nodes: list[Node], pods: list[Sized]) -> GangScheduler:
         """All there is, is known: from now on it is decided."""
         policy, log = YarnCS(), self._event_log
         cluster = Cluster(self.spec, rank=policy.rank) if log is None else RecordedCluster(self.spec, log, policy.rank)
-        mind = Mind(cluster, policy, self._evict_after, evict_patience=self._evict_patience)
-        mind.start(nodes, pods, self.clock())
-        self.settle(mind)
-        _log.info("ready: %d groups, %d pods", len(mind.gangs), len(mind.pods))
+        gang_scheduler = GangScheduler(cluster, policy, self._evict_after, evict_patience=self._evict_patience)
+        gang_scheduler.start(nodes, pods, self.clock())
+        self.settle(gang_scheduler)
+        _log.info("ready: %d groups, %d pods", len(gang_scheduler.gangs), len(gang_scheduler.pods))
         self._spawn(self._roles.say("leader"))
-        return mind
+        return gang_scheduler
 
-    def settle(self, mind: Mind) -> None:
-        """From now on ``mind`` decides."""
-        self.mind = mind
+    def settle(self, gang_scheduler: GangScheduler) -> None:
+        """From now on ``gang_scheduler`` decides."""
+        self.gang_scheduler = gang_scheduler
         # what is here now is here for long: looking through it for garbage would hold up a question now and then
         gc.collect()
         gc.freeze()
@@ -203,7 +205,7 @@ class Engine:
         )
         return next((str(problem) for problem in problems if problem is not None), "")
 
-    async def _tell_of_lease(self, leader: Leader) -> None:
+    async def _tell_of_lease(self, leader: LeaderElector) -> None:
         """Say once why the lease cannot be had, and again when that changes."""
         told = ""
         while True:
@@ -218,15 +220,15 @@ class Engine:
         """Whether it can do its part: it leads and knows all there is, or stands by."""
         if self._leader is not None and not self._leader.is_leader:
             return self._leader.problem is None and bool(self._leader.holder)
-        return self.mind is not None
+        return self.gang_scheduler is not None
 
-    def decides(self) -> Mind:
-        """The mind. Raises :class:`UnavailableError` while it does not decide."""
+    def decides(self) -> GangScheduler:
+        """The gang scheduler. Raises :class:`UnavailableError` while it does not decide."""
         if not self.leader:
             raise UnavailableError(f"this replica stands by; {self.holder or 'nobody yet'} leads")
-        if self.mind is None:
+        if self.gang_scheduler is None:
             raise UnavailableError("pods and nodes are being listed; ask again in a moment")
-        return self.mind
+        return self.gang_scheduler
 
     @property
     def cluster(self) -> Cluster:
@@ -235,8 +237,8 @@ class Engine:
 
     async def changed(self, seq: int) -> None:
         """Return once there is a change after number ``seq``, or another mind."""
-        mind = self.mind
-        while self.mind is mind and (mind is None or mind.seq <= seq):
+        gang_scheduler = self.gang_scheduler
+        while self.gang_scheduler is gang_scheduler and (gang_scheduler is None or gang_scheduler.seq <= seq):
             await self._changed.wait()
 
     # -- facts ----------------------------------------------------------------------------------------------------
@@ -245,8 +247,8 @@ class Engine:
         """There is another spec: it is used, or refused."""
         try:
             spec = understood(text, self._source.name)
-            if self.mind is not None:
-                report = self.mind.reconfigure(spec, self.clock())
+            if self.gang_scheduler is not None:
+                report = self.gang_scheduler.reconfigure(spec, self.clock())
                 _log.info("a new spec: %d groups as before, %d not", len(report.kept), len(report.downgraded))
         except InputError as error:
             self._refuse_spec(error)
@@ -265,8 +267,8 @@ class Engine:
         tidied = time.monotonic()
         while True:
             await asyncio.sleep(_TICK_S)
-            if self.mind is not None:
-                self.mind.due(self.clock())
+            if self.gang_scheduler is not None:
+                self.gang_scheduler.due(self.clock())
                 self._turn()
             if time.monotonic() - tidied >= _TIDY_S:
                 tidied = time.monotonic()
@@ -281,15 +283,15 @@ class Engine:
         some = nodes == [pod.status.nominated_node_name]
         try:
             pod, members = await self._known(pod)
-            mind = self.decides()
-            entry = mind.asked(pod, members, nodes, self.clock(), some)
-        except AskError as error:
+            gang_scheduler = self.decides()
+            entry = gang_scheduler.asked(pod, members, nodes, self.clock(), some)
+        except PodRequestError as error:
             self.decides().unreadable(pod, error, self.clock())
             self._turn_soon()
             return "refused", refusal(str(error), nodes, self._unresolvable)
         except NotFoundError as error:
             return "gone", Answer(Error=str(error))
-        found = answer(mind, entry, nodes, self._unresolvable, some)
+        found = answer(gang_scheduler, entry, nodes, self._unresolvable, some)
         self._turn_soon()
         return found
 
@@ -297,24 +299,24 @@ class Engine:
         """Which pods have to go before ``pod`` can come; ``offered``: nodes that would do if some went."""
         try:
             pod, members = await self._known(pod)
-            mind = self.decides()
-            entry = mind.asked_to_preempt(pod, members, frozenset(offered), self.clock())
-        except (AskError, NotFoundError):
+            gang_scheduler = self.decides()
+            entry = gang_scheduler.asked_to_preempt(pod, members, frozenset(offered), self.clock())
+        except (PodRequestError, NotFoundError):
             return "refused", VictimsAnswer({})
-        found = preemption(mind, entry)
+        found = preemption(gang_scheduler, entry)
         self._turn_soon()
         return "victims" if found.NodeNameToMetaVictims else "none", found
 
     async def _known(self, pod: Pod) -> Sized:
         """``pod`` as the API server has it, and the gang that its owner makes.
 
-        Raises :class:`AskError`, :class:`NotFoundError`, :class:`UnavailableError`.
+        Raises :class:`PodRequestError`, :class:`NotFoundError`, :class:`UnavailableError`.
         """
-        mind = self.decides()
-        found = pod if self._feed is None else await self._feed.confirm(mind, pod)
+        gang_scheduler = self.decides()
+        found = pod if self._feed is None else await self._feed.confirm(gang_scheduler, pod)
         if found is None:
             raise NotFoundError(f"there is no pod {pod.key} with the uid {pod.metadata.uid} (any more)")
-        if found.metadata.uid not in mind.pods and not may_concern(found):
+        if found.metadata.uid not in gang_scheduler.pods and not may_concern(found):
             raise NotFoundError(f"pod {pod.key} asks for no GPUs, and is none of HiveD's")
         return found, await self._owners.members(found)
 
@@ -323,8 +325,8 @@ class Engine:
 
         Raises :class:`ConflictError`, :class:`NotFoundError`, or :class:`UnavailableError` where it is not known.
         """
-        mind = self.decides()
-        await self._binder.bind(mind, mind.binding(uid, node))
+        gang_scheduler = self.decides()
+        await self._binder.bind(gang_scheduler, gang_scheduler.binding(uid, node))
         self._turn_soon()
 
     async def cordon(self, node: str, unschedulable: bool) -> None:
@@ -346,26 +348,26 @@ class Engine:
 
     def _turn(self) -> None:
         self._turn_is_due = False
-        mind = self.mind
-        if mind is None:
+        gang_scheduler = self.gang_scheduler
+        if gang_scheduler is None:
             return
-        mind.dispatch(self.clock())
-        for instruction in mind.turn():
+        gang_scheduler.dispatch(self.clock())
+        for instruction in gang_scheduler.turn():
             if isinstance(instruction, Bind):
-                self._spawn(self._force(mind, instruction))
+                self._spawn(self._force(gang_scheduler, instruction))
             else:
                 self._writer.carry_out(instruction)
-        if mind.seq != self._logged:
-            self._check(mind)
-            for event in after(mind.recent, self._logged):
+        if gang_scheduler.seq != self._logged:
+            self._check(gang_scheduler)
+            for event in after(gang_scheduler.recent, self._logged):
                 _log.info("%s", tell(event), extra={"fields": {"kind": event.kind, "group": event.job or ""}})
-            self._logged = mind.seq
+            self._logged = gang_scheduler.seq
             self._wake_watchers()
 
-    def _check(self, mind: Mind) -> None:
+    def _check(self, gang_scheduler: GangScheduler) -> None:
         """Sharing safety holds, or the world hears of it. O(levels)."""
         try:
-            mind.cluster.check_safety()
+            gang_scheduler.cluster.check_safety()
         except InvariantError as error:
             self.counts.safety_violations += 1
             _log.critical("%s", error)
@@ -374,9 +376,9 @@ class Engine:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _force(self, mind: Mind, instruction: Bind) -> None:
+    async def _force(self, gang_scheduler: GangScheduler, instruction: Bind) -> None:
         """Bind a pod that goes where kube-scheduler would not have it."""
-        entry = mind.pods.get(instruction.uid)
+        entry = gang_scheduler.pods.get(instruction.uid)
         gang = entry.gang if entry is not None else None
         if entry is None or gang is None or gang.placement is None or entry.slot is None or entry.holds:
             return
@@ -386,9 +388,9 @@ class Engine:
             _log.warning("pod %s was not bound: %s", instruction.key, error)
 
     def _has_to_go(self, uid: str) -> bool:
-        entry = self.mind.pods.get(uid) if self.mind is not None else None
+        entry = self.gang_scheduler.pods.get(uid) if self.gang_scheduler is not None else None
         return entry is not None and entry.gang is not None and entry.gang.state is GangState.PREEMPTED
 
     def _evict_failed(self, uid: str) -> None:
-        if self.mind is not None:
-            self.mind.evict_failed(uid, self.clock())
+        if self.gang_scheduler is not None:
+            self.gang_scheduler.evict_failed(uid, self.clock())

@@ -1,6 +1,6 @@
 """The engine of one machine: jobs as processes here, decided by the core, with nothing lost when it is killed.
 
-Facts (a submission, a task that ended, a device that broke) go to the :class:`~.machine.Machine`; its events are kept
+Facts (a submission, a task that ended, a device that broke) go to the job scheduler; its events are kept
 by the :class:`~.store.Store`; only then are its instructions carried out. What was cut short by a kill is done again at
 the next start: a task is started only once (see :mod:`.supervisor`), and stopping one twice is the same as once.
 
@@ -23,8 +23,8 @@ from pathlib import Path
 
 from hived.cluster import check_feasible
 from hived.cluster.cluster import Cluster
-from hived.cluster.explaining import say
-from hived.cluster.looking import PlanAnswer
+from hived.cluster.explain.queries import PlanAnswer
+from hived.cluster.explain.sentences import say
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
@@ -43,18 +43,18 @@ from hived.scheduling import Policy, YarnCS
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
+from .actions import Instruction, StartTasks, StopTasks, WakeAt
 from .devices import Devices
-from .ending import MOST_BACKOFF_S
 from .environment import free_port, task_environment
+from .job_scheduler import JobScheduler
 from .jobs import Job
-from .laststart import LastStart, Shares, last_start, renamed, same, the_node
-from .machine import Machine
+from .last_start import LastStart, Shares, last_start, renamed, same, the_node
 from .model import JobSpec, JobState
+from .outcome import MOST_BACKOFF_S
 from .store import Store
 from .supervisor import world
+from .task_watcher import Key, Watching
 from .tasks import Ending, Task, Work
-from .turns import Instruction, StartTasks, StopTasks, WakeAt
-from .watching import Key, Watching
 
 #: how many of the latest events are kept at hand, for whoever follows
 RECENT = 10_000
@@ -97,7 +97,7 @@ class Engine:
         if not self._mark:
             self._mark = os.urandom(6).hex()
             self.store.keep((), (), values={"mark": self._mark})
-        self.machine = Machine(cluster, policy, free_port, self.store.last_event())
+        self.job_scheduler = JobScheduler(cluster, policy, free_port, self.store.last_event())
         self._next_job = self.store.next_job()
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -115,7 +115,7 @@ class Engine:
     @property
     def cluster(self) -> Cluster:
         """The core."""
-        return self.machine.cluster
+        return self.job_scheduler.cluster
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -125,16 +125,16 @@ class Engine:
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()
-        self.machine.note("engine_started", at, {"pid": os.getpid(), "devices": self.devices.what})
+        self.job_scheduler.note("engine_started", at, {"pid": os.getpid(), "devices": self.devices.what})
         names = self._before.names
         drained = json.loads(self.store.value("drained") or "[]")
-        self.machine.health.set_drained([(names.get(node, node), device) for node, device in drained], True)
-        self.machine.health.apply()
+        self.job_scheduler.health.set_drained([(names.get(node, node), device) for node, device in drained], True)
+        self.job_scheduler.health.apply()
         self._take_in(self.devices.health(self._now.spec))
         # as it was first, and then the new spec as if it came under running jobs: a restart is no other way
-        self.machine.recover(self.store.active(), at, names)
+        self.job_scheduler.recover(self.store.active(), at, names)
         if not same(self._before.spec, self._now.spec):
-            self.machine.reconfigure(self._now.spec, at)
+            self.job_scheduler.reconfigure(self._now.spec, at)
         self._remember(self._now)
         self._advance_or_raise()
         self._health = self._loop.create_task(self._look_after())
@@ -155,7 +155,7 @@ class Engine:
         self.devices.close()
         with contextlib.suppress(StorageError):
             self._refuse_if_failed()  # there would be a gap before this event
-            self.machine.note("engine_stopped", self.clock(), {"pid": os.getpid()})
+            self.job_scheduler.note("engine_stopped", self.clock(), {"pid": os.getpid()})
             self._keep()
         self.store.close()
 
@@ -172,7 +172,7 @@ class Engine:
         borrows = spec.opportunistic or spec.early
         if answer.outcome == "never" and not (spec.early and self.plan(replace(spec, priority=-1)).outcome != "never"):
             raise NeverFitsError("; ".join(map(say, answer.reasons)))
-        if borrows and spec.grace_s > (most := self.machine.health.grace_of_loans(spec.vc)):
+        if borrows and spec.grace_s > (most := self.job_scheduler.health.grace_of_loans(spec.vc)):
             raise RequestError(
                 "grace_s",
                 f"jobs of {spec.vc} on loan have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run it as "
@@ -181,13 +181,13 @@ class Engine:
         if self._planned:
             self._advance_or_raise()  # so that what is kept below is this submission alone
         with self._failing():
-            job = self.machine.submit(self._next_job, spec, self.clock())
+            job = self.job_scheduler.submit(self._next_job, spec, self.clock())
         self._refuse_if_failed()
-        turn = self.machine.turn()
+        turn = self.job_scheduler.turn()
         try:
             self.store.keep(turn.events, turn.jobs)
         except StorageError:
-            self.machine.unsubmit(job)
+            self.job_scheduler.unsubmit(job)
             raise
         self._next_job += 1
         self._publish(turn.events)
@@ -207,7 +207,7 @@ class Engine:
         """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""
         job = self.find(ref)
         with self._failing():
-            self.machine.cancel(job, self.clock(), who)
+            self.job_scheduler.cancel(job, self.clock(), who)
         self._advance_or_raise()
         return job
 
@@ -216,8 +216,8 @@ class Engine:
         chosen = self.chosen(node, device)
         where = node or ("the machine" if device is None else "every node")
         what = where if device is None else f"device {device} of {where}"
-        self.machine.drain(chosen, undo, now, what, self.clock())
-        self._values["drained"] = json.dumps([list(place) for place in self.machine.health.drained])
+        self.job_scheduler.drain(chosen, undo, now, what, self.clock())
+        self._values["drained"] = json.dumps([list(place) for place in self.job_scheduler.health.drained])
         self._advance_or_raise()
         return chosen
 
@@ -237,14 +237,14 @@ class Engine:
         """Go on under a new spec (work-preserving). Raises what the spec is refused for."""
         self.devices.check(spec)
         node, was = the_node(spec), the_node(self.cluster.spec)
-        running = any(job.state.holds for job in self.machine.jobs.values())
+        running = any(job.state.holds for job in self.job_scheduler.jobs.values())
         if running and node is not None and was is not None and node != was:
             raise InputError(
                 f"{spec.source}: calls the node {node}, and jobs run on it as {was}; "
                 "call it that, or stop hived up and start it with this spec"
             )
         with self._failing():
-            report = self.machine.reconfigure(spec, self.clock())
+            report = self.job_scheduler.reconfigure(spec, self.clock())
         self._remember(LastStart(spec, self.devices.simulated))
         self._advance_or_raise()
         return report
@@ -261,11 +261,11 @@ class Engine:
         stored = self.store.job(ref)
         if stored is None:
             raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
-        return self.machine.jobs.get(stored.id, stored)
+        return self.job_scheduler.jobs.get(stored.id, stored)
 
     def set_health(self, found: Sequence[tuple[str, int]], why: str | None) -> None:
         """Devices turned bad, or (None) healthy."""
-        self.machine.set_health(found, why, self.clock())
+        self.job_scheduler.set_health(found, why, self.clock())
         self._advance()
 
     # -- following ------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Engine:
         if self.failed is None or self.failed.done():
             return
         with self._failing():
-            self.machine.dispatch(self.clock())
+            self.job_scheduler.dispatch(self.clock())
             # if this fails, memory is ahead of the disk: whatever was done next would be done without a record
             for instruction in self._keep():
                 self._carry_out(instruction)
@@ -331,7 +331,7 @@ class Engine:
             raise self.failed.result()
 
     def _keep(self) -> tuple[Instruction, ...]:
-        turn = self.machine.turn()
+        turn = self.job_scheduler.turn()
         if turn.events or self._lines or self._values:
             self.store.keep(turn.events, turn.jobs, self._lines, self._values)
             self._lines.clear()
@@ -346,7 +346,7 @@ class Engine:
             self._news = asyncio.Event()
 
     def _carry_out(self, instruction: Instruction) -> None:
-        job = self.machine.jobs.get(instruction.job)
+        job = self.job_scheduler.jobs.get(instruction.job)
         if job is None:
             return
         match instruction:
@@ -368,7 +368,7 @@ class Engine:
 
     def _due(self, number: int, at: float) -> None:
         with self._failing():
-            self.machine.due(number, max(self.clock(), at))  # a clock may have been set back meanwhile
+            self.job_scheduler.due(number, max(self.clock(), at))  # a clock may have been set back meanwhile
         self._advance()
 
     # -- tasks ----------------------------------------------------------------------------------------------------
@@ -391,11 +391,11 @@ class Engine:
             now = self.clock()
             # of one that ended while no engine was there to see it, the time is known all the same
             at = now if ending.ended is None else min(now, max(ending.ended, ending.started or 0.0))
-            self.machine.task_ended(*key, asdict(ending), at)
+            self.job_scheduler.task_ended(*key, asdict(ending), at)
         self._soon()
 
     def _stop_task(self, job: Job, attempt: int, rank: int) -> None:
-        self._watching.stop((job.id, attempt, rank), self.task(job, rank, attempt), self.machine.grace_s(job))
+        self._watching.stop((job.id, attempt, rank), self.task(job, rank, attempt), self.job_scheduler.grace_s(job))
 
     def _task_mark(self, key: Key) -> str:
         """Names a task among all tasks of all engines."""
@@ -411,7 +411,7 @@ class Engine:
                 news = await asyncio.to_thread(self.devices.health, self.cluster.spec)
                 self._take_in(news)
                 self._advance_or_raise()
-                for job in [job for job in self.machine.jobs.values() if job.state.holds]:
+                for job in [job for job in self.job_scheduler.jobs.values() if job.state.holds]:
                     self._carry_out(StartTasks(job.id, job.attempt))  # who is not watched is looked at
                     if job.state is JobState.STOPPING:  # it may have frozen its supervisor
                         self._carry_out(StopTasks(job.id, job.attempt))
@@ -422,7 +422,7 @@ class Engine:
 
     def _take_in(self, news: Mapping[tuple[str, int], str | None]) -> None:
         for place, why in news.items():
-            self.machine.set_health([place], why, self.clock())
+            self.job_scheduler.set_health([place], why, self.clock())
 
 
 class _Before:
@@ -454,8 +454,8 @@ def displaced_by(spec: ClusterSpec, store: Store) -> list[tuple[Job, str]]:
     before = _Before(store, spec)
     if same(before.spec, spec):
         return []
-    machine = Machine(Cluster(before.spec), YarnCS(), int)
-    machine.recover(store.active(), 0.0, before.names)
-    guaranteed = [job for job in machine.jobs.values() if job.guaranteed]
-    machine.reconfigure(spec, 0.0)
+    job_scheduler = JobScheduler(Cluster(before.spec), YarnCS(), int)
+    job_scheduler.recover(store.active(), 0.0, before.names)
+    guaranteed = [job for job in job_scheduler.jobs.values() if job.guaranteed]
+    job_scheduler.reconfigure(spec, 0.0)
     return [(job, job.reason) for job in guaranteed if not job.guaranteed]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .jobs import Job
-from .marks import MARK
+from .process_tag import MARK
 
 #: of the engine's own environment: what a program needs to run at all
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH")

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hived.cluster.explaining import MAX_NAMED, in_lines, say
+from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
 from hived.cluster.reasons import BadHardware, PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.requests import OPPORTUNISTIC
 from hived.engines.explaining import behind, but_the_line, early_text
 from hived.words import counted, duration
 
+from .event_text import ended_text, place_text
+from .job_scheduler import JobScheduler
 from .jobs import Job
-from .machine import Machine
 from .model import JobState
-from .telling import ended_text, place_text
 
 
-def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
+def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
     """Why a job waits, the most decisive first; () for one that does not. By the code that will let it start.
 
     Costs one question to the core. What the core has in mind of who asked before is left out: the line says it better.
     """
     if job.state is JobState.RESERVED:
-        return (WaitingForPreemption(machine.cluster.group(job.name).victims),)
+        return (WaitingForPreemption(job_scheduler.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    found: list[Reason] = but_the_line(machine.cluster.plan(job.entry.request).reasons)
-    found += behind(*machine.scheduler.ahead(job.entry, MAX_NAMED))
+    found: list[Reason] = but_the_line(job_scheduler.cluster.plan(job.entry.request).reasons)
+    found += behind(*job_scheduler.scheduler.ahead(job.entry, MAX_NAMED))
     if job.preempted_by is not None:
         group, vc, priority = job.preempted_by
         # guaranteed jobs go for higher ones of their own VC alone: for anybody else it was one that ran on a loan
@@ -35,21 +35,21 @@ def reasons(machine: Machine, job: Job) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def shortly(machine: Machine, job: Job) -> list[str]:
+def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
     """The same in words, for lists: the core is asked for who is first in line, the others have the line as reason."""
     if job.state is JobState.BACKOFF:
         return [job.reason]
     if job.state is JobState.RESERVED:
-        return [say(WaitingForPreemption(machine.cluster.group(job.name).victims))]
-    if line := behind(*machine.scheduler.ahead(job.entry, 3)):
+        return [say(WaitingForPreemption(job_scheduler.cluster.group(job.name).victims))]
+    if line := behind(*job_scheduler.scheduler.ahead(job.entry, 3)):
         return [say(line[0])]
-    answered = machine.cluster.plan(job.entry.request).reasons
-    return in_words(machine, but_the_line(answered)) or ["its turn is about to come"]
+    answered = job_scheduler.cluster.plan(job.entry.request).reasons
+    return in_words(job_scheduler, but_the_line(answered)) or ["its turn is about to come"]
 
 
-def in_words(machine: Machine, found: Sequence[Reason]) -> list[str]:
+def in_words(job_scheduler: JobScheduler, found: Sequence[Reason]) -> list[str]:
     """Reasons as sentences. What is drained is called so, though to the core it is bad hardware like any other."""
-    drained, bad = machine.health.drained, machine.health.bad
+    drained, bad = job_scheduler.health.drained, job_scheduler.health.bad
     kept = [reason for reason in found if bad or not drained or not isinstance(reason, BadHardware)]
     lines = [say(reason) for reason in kept]
     if drained:
@@ -60,43 +60,43 @@ def in_words(machine: Machine, found: Sequence[Reason]) -> list[str]:
     return lines
 
 
-def explain(machine: Machine, job: Job, at: float) -> str:
+def explain(job_scheduler: JobScheduler, job: Job, at: float) -> str:
     """A job's situation at that time, as lines for people."""
     if job.state.ended:
         return ended_text(job)
     if job.state.holds:
-        return in_lines(_running(machine, job))
+        return in_lines(_running(job_scheduler, job))
     if job.state is JobState.BACKOFF:
         left = max(0.0, (job.retry_at or at) - at)
         tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
         return in_lines([f"{job.name} failed: {job.reason}", f"it is queued again in {duration(left)} ({tried})"])
-    lines = in_words(machine, reasons(machine, job)) or ["its turn is about to come"]
+    lines = in_words(job_scheduler, reasons(job_scheduler, job)) or ["its turn is about to come"]
     if job.reason and job.state is JobState.QUEUED and job.preempted_by is None:
         lines.append(job.reason)
     return in_lines([f"{job.name} waits, for {duration(at - job.since)} now:", *lines])
 
 
-def _running(machine: Machine, job: Job) -> list[str]:
-    if job.id in machine.beyond:
-        lines = _beyond(machine, job)
+def _running(job_scheduler: JobScheduler, job: Job) -> list[str]:
+    if job.id in job_scheduler.beyond:
+        lines = _beyond(job_scheduler, job)
     else:
-        lines = machine.cluster.explained(job.name, by_rank(job.spec.tasks))
+        lines = job_scheduler.cluster.explained(job.name, by_rank(job.spec.tasks))
         if job.state is JobState.RUNNING and not job.guaranteed and not job.spec.opportunistic and job.reason:
             lines.append(f"why: {job.reason}")
         elif job.state is JobState.RUNNING and not job.guaranteed and job.spec.early:
-            lines.append(early_text(machine.scheduler, job.entry))
+            lines.append(early_text(job_scheduler.scheduler, job.entry))
     if job.state is JobState.STOPPING:
-        lines.append(f"it is being stopped ({job.reason}); it has {machine.grace_s(job):g} s for that")
+        lines.append(f"it is being stopped ({job.reason}); it has {job_scheduler.grace_s(job):g} s for that")
     if job.resumes:
         times = "once" if job.resumes == 1 else f"{job.resumes} times"
         lines.append(f"it was preempted {times} before")
     return lines
 
 
-def _beyond(machine: Machine, job: Job) -> list[str]:
+def _beyond(job_scheduler: JobScheduler, job: Job) -> list[str]:
     """Where a job runs that holds devices which the core cannot attribute to it."""
     assert job.placement is not None
-    kept = place_text({"pods": machine.beyond[job.id]})
+    kept = place_text({"pods": job_scheduler.beyond[job.id]})
     own = "" if job.spec.opportunistic else "; it asked to be guaranteed, and is again once a spec has them for its VC"
     return [
         f"{job.name} runs on {counted(job.gpus, 'GPU')}:",

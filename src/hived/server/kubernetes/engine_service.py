@@ -9,12 +9,12 @@ from typing import Any
 
 from hived import __version__
 from hived.cluster.cluster import Cluster
-from hived.cluster.explaining import in_lines
+from hived.cluster.explain.sentences import in_lines
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.explaining import WhyNot, explain, explain_pod, reasons, shortly, tell
-from hived.engines.kubernetes.foreign import ForeignPod, foreign_pods, kept_for_others
-from hived.engines.kubernetes.gangs import Gang, GangState, PodEntry
-from hived.engines.kubernetes.mind import Mind
+from hived.engines.kubernetes.gangs.explaining import WhyNot, explain, explain_pod, reasons, shortly, tell
+from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
+from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.errors import ForbiddenError, NotFoundError
 from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 
@@ -38,7 +38,7 @@ class EngineService:
 
     def status(self) -> schema.Status:
         """The service and its cluster. O(nodes + gangs that have reserved)."""
-        engine, mind = self._engine, self._engine.mind
+        engine, gang_scheduler = self._engine, self._engine.gang_scheduler
         spec = engine.spec
         nodes = spec.node_names
         common: dict[str, Any] = {
@@ -54,99 +54,103 @@ class EngineService:
             "gpus": spec.gpus,
         }
         none = {state.value: 0 for state in GangState}
-        if mind is None:
+        if gang_scheduler is None:
             counts = schema.NodeCounts(total=len(nodes), healthy=0, bad=0, why=[], missing=[], unmanaged=0)
             numbers = ("guaranteed", "opportunistic", "reserved", "bad", "foreign", "doomed", "unavailable")
             nothing: dict[str, Any] = {"foreign_pods": [], "groups": none, "vcs": [], **dict.fromkeys(numbers, 0)}
             return schema.Status(**common, nodes=counts, safety_margin=None, **nothing)
-        missing = mind.nodes.missing
-        others = foreign_pods(mind)
+        missing = gang_scheduler.nodes.missing
+        others = foreign_pods(gang_scheduler)
         theirs = {(pod.node, one) for pod in others for one in pod.kept + pod.shared}
-        single = [place for place in mind.nodes.bad_devices if place not in theirs]
-        why = [f"{name}: {words}" for name, words in sorted(mind.nodes.bad_nodes.items())]
-        why += [f"{node} GPU {one}: {mind.nodes.bad_devices[node, one]}" for node, one in sorted(single)]
+        single = [place for place in gang_scheduler.nodes.bad_devices if place not in theirs]
+        why = [f"{name}: {words}" for name, words in sorted(gang_scheduler.nodes.bad_nodes.items())]
+        why += [f"{node} GPU {one}: {gang_scheduler.nodes.bad_devices[node, one]}" for node, one in sorted(single)]
         return schema.Status(
             **common,
             nodes=schema.NodeCounts(
                 total=len(nodes),
-                healthy=len(mind.nodes.healthy),
-                bad=len(mind.nodes.bad_nodes),
+                healthy=len(gang_scheduler.nodes.healthy),
+                bad=len(gang_scheduler.nodes.bad_nodes),
                 why=why[:20],
                 missing=missing[:20],
-                unmanaged=mind.nodes.unmanaged,
+                unmanaged=gang_scheduler.nodes.unmanaged,
             ),
-            guaranteed=sum(mind.usage.used.values()),
-            opportunistic=sum(mind.usage.lent.values()),
-            reserved=kept_idle(mind.cluster, mind.reserved.values()),
-            bad=bad_gpus(mind),
-            foreign=kept_for_others(mind),
+            guaranteed=sum(gang_scheduler.usage.used.values()),
+            opportunistic=sum(gang_scheduler.usage.lent.values()),
+            reserved=kept_idle(gang_scheduler.cluster, gang_scheduler.reserved.values()),
+            bad=bad_gpus(gang_scheduler),
+            foreign=kept_for_others(gang_scheduler),
             foreign_pods=[_foreign(pod) for pod in sorted(others, key=lambda pod: -pod.short)[:20]],
-            groups=none | mind.usage.per_state(),
-            vcs=[self._summary(mind, vc.name) for vc in spec.virtual_clusters],
-            doomed=len(mind.cluster.doomed()),
-            unavailable=mind.cluster.unavailable_to_all(),
-            safety_margin=safety_margin(mind.cluster),
+            groups=none | gang_scheduler.usage.per_state(),
+            vcs=[self._summary(gang_scheduler, vc.name) for vc in spec.virtual_clusters],
+            doomed=len(gang_scheduler.cluster.doomed()),
+            unavailable=gang_scheduler.cluster.unavailable_to_all(),
+            safety_margin=safety_margin(gang_scheduler.cluster),
         )
 
     def vc(self, name: str) -> schema.VcDetail:
         """One virtual cluster. O(gangs)."""
-        mind = self._engine.decides()
-        found = next((vc for vc in virtual_clusters(mind.cluster.spec) if vc.name == name), None)
+        gang_scheduler = self._engine.decides()
+        found = next((vc for vc in virtual_clusters(gang_scheduler.cluster.spec) if vc.name == name), None)
         if found is None:
-            names = ", ".join(vc.name for vc in mind.cluster.spec.virtual_clusters[:10])
+            names = ", ".join(vc.name for vc in gang_scheduler.cluster.spec.virtual_clusters[:10])
             raise NotFoundError(f"there is no virtual cluster {name!r}; there are {names}")
-        of = [gang for gang in mind.gangs.values() if gang.vc == name]
-        line = [gang for gang in waiting(mind, len(mind.gangs)) if gang.vc == name]
+        of = [gang for gang in gang_scheduler.gangs.values() if gang.vc == name]
+        line = [gang for gang in waiting(gang_scheduler, len(gang_scheduler.gangs)) if gang.vc == name]
         return schema.VcDetail(
-            summary=self._summary(mind, name),
+            summary=self._summary(gang_scheduler, name),
             cells=found.reserved,
-            doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in mind.cluster.doomed() if vc == name],
-            running=[self._info(mind, gang) for gang in of if gang.holds][:_SHOWN],
-            waiting=[self._info(mind, gang) for gang in line[:_SHOWN]],
+            doomed=[
+                f"{kind} of {chain}, on {node}"
+                for vc, chain, kind, node in gang_scheduler.cluster.doomed()
+                if vc == name
+            ],
+            running=[self._info(gang_scheduler, gang) for gang in of if gang.holds][:_SHOWN],
+            waiting=[self._info(gang_scheduler, gang) for gang in line[:_SHOWN]],
         )
 
     def groups(self, vc: str | None, state: str | None, limit: int, offset: int) -> schema.Groups:
         """Groups by name. O(gangs)."""
-        mind = self._engine.decides()
+        gang_scheduler = self._engine.decides()
         names = sorted(
             gang.name
-            for gang in mind.gangs.values()
+            for gang in gang_scheduler.gangs.values()
             if (vc is None or gang.vc == vc) and (state is None or gang.state.value == state)
         )
-        shown = [self._info(mind, mind.gangs[name]) for name in names[offset : offset + limit]]
+        shown = [self._info(gang_scheduler, gang_scheduler.gangs[name]) for name in names[offset : offset + limit]]
         return schema.Groups(groups=shown, total=len(names))
 
     def group(self, ref: str) -> schema.GroupInfo:
         """One group."""
-        mind = self._engine.decides()
-        gang = _gang(mind, ref)
+        gang_scheduler = self._engine.decides()
+        gang = _gang(gang_scheduler, ref)
         if gang is None:
-            entry = _pod(mind, ref)
+            entry = _pod(gang_scheduler, ref)
             gang = entry.gang if entry is not None else None
         if gang is None:
             raise _unknown(ref)
-        return self._info(mind, gang)
+        return self._info(gang_scheduler, gang)
 
     def explain(self, ref: str) -> schema.GroupExplanation:
         """Why it waits, where it is. A pod is looked for first where both have the name: it is the closer question."""
-        mind = self._engine.decides()
+        gang_scheduler = self._engine.decides()
         at = self._engine.clock()
-        entry = _pod(mind, ref)
-        gang = _gang(mind, ref)
+        entry = _pod(gang_scheduler, ref)
+        gang = _gang(gang_scheduler, ref)
         if entry is not None and (gang is None or entry.gang is gang):
             gang = entry.gang
-            found = [] if gang is None else [_data(reason) for reason in reasons(mind, gang)]
+            found = [] if gang is None else [_data(reason) for reason in reasons(gang_scheduler, gang)]
             if entry.refused is not None:
                 found = [{"kind": "misconfigured", "field": entry.refused.kind, "message": str(entry.refused)}]
             name = "" if gang is None else gang.name
             return schema.GroupExplanation(
-                group=name, pod=entry.key, text=in_lines(explain_pod(mind, entry, at)), reasons=found
+                group=name, pod=entry.key, text=in_lines(explain_pod(gang_scheduler, entry, at)), reasons=found
             )
-        if gang is None and (pod := _foreign_pod(mind, ref)) is not None:
-            lines = [f"{pod.key} is not HiveD's:", mind.conflicts.get(pod.uid, pod.situation)]
+        if gang is None and (pod := _foreign_pod(gang_scheduler, ref)) is not None:
+            lines = [f"{pod.key} is not HiveD's:", gang_scheduler.conflicts.get(pod.uid, pod.situation)]
             return schema.GroupExplanation(group="", pod=pod.key, text=in_lines(lines), reasons=[])
         if gang is None:
-            ended = mind.ended.get(ref) or mind.ended.get(f"default/{ref}")
+            ended = gang_scheduler.ended.get(ref) or gang_scheduler.ended.get(f"default/{ref}")
             if ended is None:
                 raise _unknown(ref)
             lines = [f"{ref} has ended:", *map(tell, ended.history[-5:])]
@@ -154,8 +158,8 @@ class EngineService:
         return schema.GroupExplanation(
             group=gang.name,
             pod="",
-            text=in_lines(explain(mind, gang, at)),
-            reasons=[_data(reason) for reason in reasons(mind, gang)],
+            text=in_lines(explain(gang_scheduler, gang, at)),
+            reasons=[_data(reason) for reason in reasons(gang_scheduler, gang)],
         )
 
     def plan(self, request: schema.PlanRequest) -> schema.PlanAnswer:
@@ -166,16 +170,16 @@ class EngineService:
         """Cordon a node, or take that back."""
         if not self._may_change:
             raise ForbiddenError("this service was started without --token-file, so it can only be looked at")
-        mind = self._engine.decides()
-        if request.node not in mind.nodes.devices:
+        gang_scheduler = self._engine.decides()
+        if request.node not in gang_scheduler.nodes.devices:
             raise NotFoundError(f"the spec has no node {request.node!r}; hived status shows what it has")
         await self._engine.cordon(request.node, not request.undo)
         there = {
             gang.name: None
-            for device in mind.nodes.devices[request.node]
-            if (gang := mind.usage.at.get((request.node, device))) is not None
+            for device in gang_scheduler.nodes.devices[request.node]
+            if (gang := gang_scheduler.usage.at.get((request.node, device))) is not None
         }
-        gpus = len(mind.nodes.devices[request.node])
+        gpus = len(gang_scheduler.nodes.devices[request.node])
         return schema.Drained(node=request.node, drained=not request.undo, gpus=gpus, groups=list(there))
 
     # -- inspection -----------------------------------------------------------------------------------------------
@@ -218,17 +222,17 @@ class EngineService:
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
-    def _summary(self, mind: Mind, name: str) -> schema.VcSummary:
+    def _summary(self, gang_scheduler: GangScheduler, name: str) -> schema.VcSummary:
         return schema.VcSummary(
             name=name,
-            reserved=mind.nodes.reserved_gpus(name),
-            used=mind.usage.used[name],
-            borrowed=mind.usage.lent[name],
-            waiting=mind.usage.waiting[name],
+            reserved=gang_scheduler.nodes.reserved_gpus(name),
+            used=gang_scheduler.usage.used[name],
+            borrowed=gang_scheduler.usage.lent[name],
+            waiting=gang_scheduler.usage.waiting[name],
         )
 
-    def _info(self, mind: Mind, gang: Gang) -> schema.GroupInfo:
-        victims = mind.cluster.group(gang.name).victims if gang.state is GangState.RESERVED else ()
+    def _info(self, gang_scheduler: GangScheduler, gang: Gang) -> schema.GroupInfo:
+        victims = gang_scheduler.cluster.group(gang.name).victims if gang.state is GangState.RESERVED else ()
         return schema.GroupInfo(
             name=gang.name,
             vc=gang.vc,
@@ -240,7 +244,7 @@ class EngineService:
             pods=[_pod_info(gang, entry) for entry in gang.pods.values()],
             since=gang.since,
             victims=list(victims),
-            why=shortly(mind, gang),
+            why=shortly(gang_scheduler, gang),
         )
 
 
@@ -263,21 +267,21 @@ def _pod_info(gang: Gang, entry: PodEntry) -> schema.GroupPod:
     )
 
 
-def _gang(mind: Mind, ref: str) -> Gang | None:
+def _gang(gang_scheduler: GangScheduler, ref: str) -> Gang | None:
     """A group by its name, or by that without the namespace ``default``."""
-    return mind.gangs.get(ref) or mind.gangs.get(f"default/{ref}")
+    return gang_scheduler.gangs.get(ref) or gang_scheduler.gangs.get(f"default/{ref}")
 
 
-def _pod(mind: Mind, ref: str) -> PodEntry | None:
+def _pod(gang_scheduler: GangScheduler, ref: str) -> PodEntry | None:
     """A pod by ``namespace/name``, or by its name in ``default``; the latest, where one is being replaced. O(pods)."""
     keys = (ref, f"default/{ref}") if "/" not in ref else (ref,)
-    found: Iterable[PodEntry] = (entry for entry in mind.pods.values() if entry.key in keys)
+    found: Iterable[PodEntry] = (entry for entry in gang_scheduler.pods.values() if entry.key in keys)
     return max(found, key=lambda entry: entry.pod.metadata.creation_timestamp or "", default=None)
 
 
-def _foreign_pod(mind: Mind, ref: str) -> ForeignPod | None:
+def _foreign_pod(gang_scheduler: GangScheduler, ref: str) -> ForeignPod | None:
     """A pod that HiveD does not decide about, by its name. O(foreign pods)."""
-    return next((pod for pod in mind.foreign.pods.values() if pod.key in (ref, f"default/{ref}")), None)
+    return next((pod for pod in gang_scheduler.foreign.pods.values() if pod.key in (ref, f"default/{ref}")), None)
 
 
 def _foreign(pod: ForeignPod) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from hived.engines.kubernetes.answering import (
+from hived.engines.kubernetes.engine import Engine
+from hived.engines.kubernetes.gangs.extender_answers import (
     Answer,
     BindAnswer,
     BindArgs,
@@ -18,7 +19,6 @@ from hived.engines.kubernetes.answering import (
     Victims,
     encoder,
 )
-from hived.engines.kubernetes.engine import Engine
 from hived.errors import ForbiddenError, HivedError
 from hived.server.failures import answer as failure
 

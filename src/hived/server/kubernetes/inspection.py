@@ -20,7 +20,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
 from hived import Cluster, LeafState
-from hived.cluster.looking import GroupStatus
+from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.states import GroupState
 from hived.errors import RequestError
 from hived.inspection import Cell, Inspection, virtual_leaves

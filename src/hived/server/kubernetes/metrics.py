@@ -1,4 +1,4 @@
-"""``/metrics``: what Prometheus is told. Read in the mind when it asks; only the extender's requests are kept here."""
+"""``/metrics``: what Prometheus is told. Read when it asks; only the extender's requests are kept here."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from hived import __version__
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.foreign import foreign_pods, kept_for_others
-from hived.engines.kubernetes.gangs import GangState
-from hived.engines.kubernetes.state import MindState
+from hived.engines.kubernetes.gangs.foreign import foreign_pods, kept_for_others
+from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import InvariantError
 from hived.server.mapping import Map, kept_idle
 
@@ -92,22 +92,22 @@ class _OfEngine(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, as of now. O(VCs * states + nodes + waiting groups)."""
-        engine, mind = self._engine, self._engine.mind
+        engine, gang_scheduler = self._engine, self._engine.gang_scheduler
         yield _gauge("build_info", "The version that runs.", ("version",), [((__version__,), 1)])
         yield _gauge("ready", "Whether this replica is in step with Kubernetes.", (), [((), engine.ready)])
         yield _gauge("leader", "Whether this replica decides.", (), [((), engine.leader)])
         for name, what, labels, read in self._of_cluster():
-            yield _gauge(name, what, labels, () if mind is None else read(mind))
+            yield _gauge(name, what, labels, () if gang_scheduler is None else read(gang_scheduler))
         yield _counter(
             "preemptions",
             "Affinity groups that had to go, by their VC and that of whom it was for.",
             ("vc", "by_vc"),
-            () if mind is None else mind.preempted.items(),
+            () if gang_scheduler is None else gang_scheduler.preempted.items(),
         )
         for name, what, labels, rows in self._of_counts():
             yield _counter(name, what, labels, rows)
 
-    def _of_cluster(self) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[MindState], Iterable[Row]]]]:
+    def _of_cluster(self) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[GangTable], Iterable[Row]]]]:
         """Gauges: name, help, labels, and who reads them."""
         yield (
             "safety_margin_cells",
@@ -140,12 +140,17 @@ class _OfEngine(Collector):
             _nodes,
         )
         yield "refused_pods", "Pods that cannot be scheduled as they are.", ("reason",), _refused
-        yield "conflicts", "Bound pods whose GPUs another group has.", (), lambda mind: [((), len(mind.conflicts))]
+        yield (
+            "conflicts",
+            "Bound pods whose GPUs another group has.",
+            (),
+            lambda gang_scheduler: [((), len(gang_scheduler.conflicts))],
+        )
         yield (
             "foreign_pods",
             "Pods with GPUs on nodes of the spec that HiveD did not place.",
             (),
-            lambda mind: [((), len(foreign_pods(mind)))],
+            lambda gang_scheduler: [((), len(foreign_pods(gang_scheduler)))],
         )
 
     def _of_counts(self) -> Iterator[tuple[str, str, tuple[str, ...], Iterable[Row]]]:
@@ -174,79 +179,79 @@ class _OfEngine(Collector):
 
     # -- who reads the cluster ------------------------------------------------------------------------------------
 
-    def _margins(self, mind: MindState) -> Iterable[Row]:
+    def _margins(self, gang_scheduler: GangTable) -> Iterable[Row]:
         try:
-            return [((row.chain, str(row.level)), row.margin) for row in mind.cluster.check_safety()]
+            return [((row.chain, str(row.level)), row.margin) for row in gang_scheduler.cluster.check_safety()]
         except InvariantError:  # the metrics have to be there then more than ever
             self._unsafe += 1
             return []
 
-    def _gpus(self, mind: MindState) -> Iterator[Row]:
+    def _gpus(self, gang_scheduler: GangTable) -> Iterator[Row]:
         """O(bad GPUs + reserved GPUs + foreign pods + VCs)."""
-        books = mind.usage
+        books = gang_scheduler.usage
         found = {
             "guaranteed": sum(books.used.values()),
             "opportunistic": sum(books.lent.values()),
-            "reserved": kept_idle(mind.cluster, mind.reserved.values()),
-            "foreign": kept_for_others(mind),
-            "bad": bad_gpus(mind),
+            "reserved": kept_idle(gang_scheduler.cluster, gang_scheduler.reserved.values()),
+            "foreign": kept_for_others(gang_scheduler),
+            "bad": bad_gpus(gang_scheduler),
         }
-        yield ("free",), self._mapped(mind).gpus - sum(found.values())
+        yield ("free",), self._mapped(gang_scheduler).gpus - sum(found.values())
         for state, number in found.items():
             yield (state,), number
 
-    def _vc_gpus(self, mind: MindState) -> Iterator[Row]:
-        unavailable = mind.cluster.unavailable()
-        for vc in self._vcs(mind):
-            yield (vc, "reserved"), mind.nodes.reserved_gpus(vc)
-            yield (vc, "used"), mind.usage.used[vc]
-            yield (vc, "borrowed"), mind.usage.lent[vc]
+    def _vc_gpus(self, gang_scheduler: GangTable) -> Iterator[Row]:
+        unavailable = gang_scheduler.cluster.unavailable()
+        for vc in self._vcs(gang_scheduler):
+            yield (vc, "reserved"), gang_scheduler.nodes.reserved_gpus(vc)
+            yield (vc, "used"), gang_scheduler.usage.used[vc]
+            yield (vc, "borrowed"), gang_scheduler.usage.lent[vc]
             yield (vc, "unavailable"), unavailable.get(vc, 0)
 
-    def _groups(self, mind: MindState) -> Iterator[Row]:
-        known = self._vcs(mind)
+    def _groups(self, gang_scheduler: GangTable) -> Iterator[Row]:
+        known = self._vcs(gang_scheduler)
         for vc in known:
             for state in GangState:
-                yield (vc, state.value), mind.usage.states[vc, state.value]
+                yield (vc, state.value), gang_scheduler.usage.states[vc, state.value]
         unknown = Counter[str]()
-        for (vc, name), number in mind.usage.states.items():
+        for (vc, name), number in gang_scheduler.usage.states.items():
             if vc not in known:
                 unknown[name] += number
         for name, number in sorted(unknown.items()):
             if number:
                 yield (UNKNOWN, name), number
 
-    def _waiting(self, mind: MindState) -> Iterator[Row]:
-        return _waiting(mind, self._vcs(mind))
+    def _waiting(self, gang_scheduler: GangTable) -> Iterator[Row]:
+        return _waiting(gang_scheduler, self._vcs(gang_scheduler))
 
-    def _vcs(self, mind: MindState) -> list[str]:
+    def _vcs(self, gang_scheduler: GangTable) -> list[str]:
         """Those of the spec, and some that are no more and still have GPUs; pods can name any number of others."""
-        books = mind.usage
+        books = gang_scheduler.usage
         others = sorted(vc for vc in {*books.used, *books.lent} if books.used[vc] or books.lent[vc])
-        return list(dict.fromkeys([*self._mapped(mind).reserved, *others[:_FORMER]]))
+        return list(dict.fromkeys([*self._mapped(gang_scheduler).reserved, *others[:_FORMER]]))
 
-    def _mapped(self, mind: MindState) -> Map:
-        if self._map is None or self._map.spec is not mind.cluster.spec:
-            self._map = Map(mind.cluster.spec)
+    def _mapped(self, gang_scheduler: GangTable) -> Map:
+        if self._map is None or self._map.spec is not gang_scheduler.cluster.spec:
+            self._map = Map(gang_scheduler.cluster.spec)
         return self._map
 
 
-def _waiting(mind: MindState, known: Container[str]) -> Iterator[Row]:
+def _waiting(gang_scheduler: GangTable, known: Container[str]) -> Iterator[Row]:
     """O(gangs) while one waits: a look at each is a tenth of what its place in line would cost."""
-    if any(mind.usage.waiting.values()):
+    if any(gang_scheduler.usage.waiting.values()):
         holds = GangState.PLACED, GangState.PREEMPTED
         found = Counter(
             (gang.vc if gang.vc in known else UNKNOWN, why(gang))
-            for gang in mind.gangs.values()
+            for gang in gang_scheduler.gangs.values()
             if gang.state not in holds
         )
         for (vc, kind), number in found.items():
             yield (vc, kind.value.replace(" ", "_")), number
 
 
-def _nodes(mind: MindState) -> Iterator[Row]:
+def _nodes(gang_scheduler: GangTable) -> Iterator[Row]:
     """O(nodes): the names in Kubernetes against those of the spec."""
-    nodes = mind.nodes
+    nodes = gang_scheduler.nodes
     missing, drained = set(nodes.missing), nodes.drained
     found = Counter({"healthy": len(nodes.devices) - len(nodes.bad_nodes), "bad": 0, "drained": 0, "missing": 0})
     for name in nodes.bad_nodes:
@@ -255,8 +260,8 @@ def _nodes(mind: MindState) -> Iterator[Row]:
     yield from _by(found)
 
 
-def _refused(mind: MindState) -> Iterable[Row]:
-    return _by(Counter(entry.refused.kind for entry in mind.refused.values() if entry.refused is not None))
+def _refused(gang_scheduler: GangTable) -> Iterable[Row]:
+    return _by(Counter(entry.refused.kind for entry in gang_scheduler.refused.values() if entry.refused is not None))
 
 
 def _by(counted: Counter[str]) -> Iterator[Row]:

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from hived.cluster.explaining import MAX_NAMED
+from hived.cluster.explain.sentences import MAX_NAMED
 from hived.engines.explaining import planned
-from hived.engines.kubernetes import asking
-from hived.engines.kubernetes.asking import Ask
-from hived.engines.kubernetes.explaining import in_words
-from hived.engines.kubernetes.mind import Mind
-from hived.engines.kubernetes.objects import Object, Owner, Pod
-from hived.engines.kubernetes.owners import is_gang, members_of
+from hived.engines.kubernetes.gangs.explaining import in_words
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
+from hived.engines.kubernetes.pods.owners import is_gang, members_of
+from hived.engines.kubernetes.pods.pod_request import PodRequest
 from hived.errors import InputError, RequestError
 
 from .schema import PlannedGroup, PodPlace
@@ -31,9 +31,9 @@ _TEMPLATES = {
 }
 
 
-def plan(mind: Mind, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
+def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
     """Each group alone. Raises :class:`RequestError` for objects that are wrong. The core's price per group."""
-    asks: dict[str, Ask] = {}
+    asks: dict[str, PodRequest] = {}
     lists = [
         thing["items"] for thing in objects if thing.get("kind") == "List" and isinstance(thing.get("items"), list)
     ]
@@ -45,11 +45,11 @@ def plan(mind: Mind, objects: Sequence[Object], namespace: str) -> list[PlannedG
                 if not asking.concerns(pod):
                     continue
                 members = members_of(thing, kind) if asking.gang_owner(pod) is not None and is_gang(thing) else None
-                ask = mind.understood(pod, members)
+                ask = gang_scheduler.understood(pod, members)
             except InputError as error:
                 raise RequestError(field, f"{kind} {pod.metadata.name}: {error}") from None
             asks.setdefault(ask.group, ask)
-    return [_planned(mind, ask) for ask in asks.values()]
+    return [_planned(gang_scheduler, ask) for ask in asks.values()]
 
 
 def _pods(thing: Object, namespace: str, field: str) -> list[Pod]:
@@ -91,14 +91,14 @@ def _pod(template: Object, namespace: str, name: str, owners: Sequence[Owner]) -
     return msgspec.convert({"metadata": metadata, "spec": template.get("spec") or {}}, Pod)
 
 
-def _planned(mind: Mind, ask: Ask) -> PlannedGroup:
+def _planned(gang_scheduler: GangScheduler, ask: PodRequest) -> PlannedGroup:
     """One group: the same question that will decide, and who is in line before it."""
     request = ask.request()
-    if ask.group in mind.gangs:  # one of that name is there: the question is about another like it
+    if ask.group in gang_scheduler.gangs:  # one of that name is there: the question is about another like it
         request = replace(request, group=f"{ask.group} (planned)")
-    answer = mind.cluster.plan(request)
-    line = mind.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
-    outcome, text, decision, reasons = planned(answer, line, ask.group, partial(in_words, mind))
+    answer = gang_scheduler.cluster.plan(request)
+    line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
+    outcome, text, decision, reasons = planned(answer, line, ask.group, partial(in_words, gang_scheduler))
     pods = decision.placement.pods if decision is not None else ()
     return PlannedGroup(
         group=ask.group,

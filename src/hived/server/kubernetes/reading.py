@@ -1,31 +1,31 @@
-"""What the dashboard, the status and the metrics read in the mind: who waits, for what, and what is bad."""
+"""What the dashboard, the status and the metrics read in the gang scheduler: who waits, for what, and what is bad."""
 
 from __future__ import annotations
 
 from hived.cluster.reasons import ReasonKind
-from hived.engines.kubernetes.foreign import kept_for_others
-from hived.engines.kubernetes.gangs import Gang, GangState
-from hived.engines.kubernetes.state import MindState
+from hived.engines.kubernetes.gangs.foreign import kept_for_others
+from hived.engines.kubernetes.gangs.gang import Gang, GangState
+from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.scheduling import Status
 
 
-def waiting(mind: MindState, most: int) -> list[Gang]:
+def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
     """Who holds no GPUs: with a reservation, then in turn, then those that are in no line. At most ``most``.
 
     O(most + gangs).
     """
-    found = [*mind.reserved.values()][:most]
-    found += [mind.gangs[entry.name] for entry in mind.scheduler.in_turn(max(0, most - len(found)))]
-    return found + _in_no_line(mind, most - len(found))
+    found = [*gang_scheduler.reserved.values()][:most]
+    found += [gang_scheduler.gangs[entry.name] for entry in gang_scheduler.scheduler.in_turn(max(0, most - len(found)))]
+    return found + _in_no_line(gang_scheduler, most - len(found))
 
 
-def _in_no_line(mind: MindState, most: int) -> list[Gang]:
+def _in_no_line(gang_scheduler: GangTable, most: int) -> list[Gang]:
     """Who waits for pods of its own that do not exist yet, or for kube-scheduler to ask. O(gangs)."""
-    waiting = sum(entry.status is Status.WAITING for entry in mind.scheduler.jobs.values())
-    left = min(most, sum(mind.usage.waiting.values()) - len(mind.reserved) - waiting)
+    waiting = sum(entry.status is Status.WAITING for entry in gang_scheduler.scheduler.jobs.values())
+    left = min(most, sum(gang_scheduler.usage.waiting.values()) - len(gang_scheduler.reserved) - waiting)
     found: list[Gang] = []
     if left > 0:
-        for gang in mind.gangs.values():
+        for gang in gang_scheduler.gangs.values():
             if gang.state is GangState.WAITING and not gang.in_line:
                 found.append(gang)
                 if len(found) == left:
@@ -33,11 +33,11 @@ def _in_no_line(mind: MindState, most: int) -> list[Gang]:
     return found
 
 
-def bad_gpus(mind: MindState) -> int:
+def bad_gpus(gang_scheduler: GangTable) -> int:
     """GPUs that nobody uses and that are kept from jobs, but not for foreign pods. O(bad GPUs + foreign pods)."""
-    nodes, held = mind.nodes, mind.usage.at
+    nodes, held = gang_scheduler.nodes, gang_scheduler.usage.at
     bad = sum((node, device) not in held for node in nodes.bad_nodes for device in nodes.devices[node])
-    return bad + sum(place not in held for place in nodes.bad_devices) - kept_for_others(mind)
+    return bad + sum(place not in held for place in nodes.bad_devices) - kept_for_others(gang_scheduler)
 
 
 def why(gang: Gang) -> ReasonKind:

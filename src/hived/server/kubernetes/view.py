@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hived.cluster.explaining import in_lines
+from hived.cluster.explain.sentences import in_lines
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.explaining import explain, shortly, tell
-from hived.engines.kubernetes.gangs import Gang
+from hived.engines.kubernetes.gangs.explaining import explain, shortly, tell
+from hived.engines.kubernetes.gangs.gang import Gang
 from hived.errors import NotFoundError
 from hived.server import pictures, stays
 from hived.server.live import DashboardView, Now, of
@@ -43,26 +43,26 @@ class _Running:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.clock, self.started_at = engine.clock, engine.started_at
-        self._mind = engine.mind
+        self._gang_scheduler = engine.gang_scheduler
         #: what is added to the number of an event: all numbers given out before ``_mind`` are below it
         self._first = 0
 
     def now(self) -> Now[Gang]:
-        if self._mind is not self._engine.mind:
-            self._first += 1 if self._mind is None else self._mind.seq + 1
-            self._mind = self._engine.mind
-        mind, first = self._mind, self._first
-        if mind is None:
+        if self._gang_scheduler is not self._engine.gang_scheduler:
+            self._first += 1 if self._gang_scheduler is None else self._gang_scheduler.seq + 1
+            self._gang_scheduler = self._engine.gang_scheduler
+        gang_scheduler, first = self._gang_scheduler, self._first
+        if gang_scheduler is None:
             return Now(self._engine.spec, first, first=first)
         return Now(
-            mind.cluster.spec,
-            first + mind.seq,
-            mind.usage,
-            mind.cluster,
-            mind.recent,
+            gang_scheduler.cluster.spec,
+            first + gang_scheduler.seq,
+            gang_scheduler.usage,
+            gang_scheduler.cluster,
+            gang_scheduler.recent,
             first,
-            mind.gangs,
-            mind.reserved.values(),
+            gang_scheduler.gangs,
+            gang_scheduler.reserved.values(),
         )
 
     async def changed(self, seq: int) -> None:
@@ -71,36 +71,36 @@ class _Running:
             await self._engine.changed(seq - first)
 
     def faulty(self) -> Collection[Device]:
-        return () if self._mind is None else self._mind.nodes.faulty
+        return () if self._gang_scheduler is None else self._gang_scheduler.nodes.faulty
 
     def kept(self) -> Collection[Device]:
-        return () if self._mind is None else self._mind.nodes.kept
+        return () if self._gang_scheduler is None else self._gang_scheduler.nodes.kept
 
     def waiting(self, most: int) -> Sequence[Gang]:
-        return () if self._mind is None else waiting(self._mind, most)
+        return () if self._gang_scheduler is None else waiting(self._gang_scheduler, most)
 
     def shortly(self, job: Gang) -> list[str]:
-        return [] if self._mind is None else shortly(self._mind, job)
+        return [] if self._gang_scheduler is None else shortly(self._gang_scheduler, job)
 
     def story(self, ref: str) -> pictures.Story:
         """From what is remembered of it."""
-        mind = self._mind
-        gang = None if mind is None else mind.gangs.get(ref) or mind.ended.get(ref)
-        if mind is None or gang is None:
+        gang_scheduler = self._gang_scheduler
+        gang = None if gang_scheduler is None else gang_scheduler.gangs.get(ref) or gang_scheduler.ended.get(ref)
+        if gang_scheduler is None or gang is None:
             raise NotFoundError(f"no group {ref!r} waits or runs, nor is one remembered that has ended")
-        ended = mind.gangs.get(ref) is not gang
+        ended = gang_scheduler.gangs.get(ref) is not gang
         return pictures.Story(
             **of(gang),
             state="ended" if ended else gang.state.value,
             command="",
-            explanation=tell(gang.history[-1]) if ended else in_lines(explain(mind, gang, self.clock())),
+            explanation=tell(gang.history[-1]) if ended else in_lines(explain(gang_scheduler, gang, self.clock())),
             stays=stays.stays(gang.history, AFTER),
             moments=[pictures.Moment(at=event.at, text=tell(event)) for event in gang.history],
         )
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """The latest, as far as they are remembered."""
-        ended = [] if self._mind is None else [*self._mind.ended.values()][::-1]
+        ended = [] if self._gang_scheduler is None else [*self._gang_scheduler.ended.values()][::-1]
         jobs = [
             pictures.Ended(**of(gang), state="ended", at=gang.history[-1].at, why=tell(gang.history[-1]))
             for gang in ended[offset : offset + limit]

@@ -1,0 +1,296 @@
+"""Where a gang of pods goes: all together in the lowest cell that holds them, or not at all.
+
+The levels are tried from below. On one host a gang is like one job with the sum of its leaves; above, the cell that can
+hold it and has the least to spare is taken, and as few hosts there as will do:
+
+    pods 2 x 4      rack 0: [....xxxx] [xxxx....] [xxxxxx..]     rack 1: [........] [........]
+    on one host     host 3: both                                                  (level of the host)
+    pods 3 x 4      rack 1, since rack 0 holds only two                           (level of the rack)
+
+Equal pods, the usual gang, are counted by :class:`.Capacity`; unequal ones are packed (:mod:`.packing`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hived.errors import InvariantError
+
+from .capacity import Capacity
+from .host_fit import Demand, Leaves, Need, Room, apart, cells_at, level_of
+from .hosts import HostClass, Rank
+from .packing import Steps, pack
+from .shape import Shape
+from .space import Space
+
+#: hosts of one class, and hosts in all, that are looked at for a gang on one host
+ALIKE, LOOKED_AT = 4, 16
+
+
+class Found(NamedTuple):
+    """Leaves for a gang."""
+
+    pods: tuple[tuple[int, int], ...]  #: host and mask of each pod, in the order of the needs; masks are disjoint
+    level: int  #: of the lowest cell that has them all; 0 where no cell does
+
+
+#: hosts ``start`` to before ``end`` of one cell; with them, whether it holds the gang without cost to anybody
+_Cell = tuple[int, int, bool]
+
+
+def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found | None:
+    """Leaves for all pods, close together; ``None`` when they do not fit (``cap``: in one cell of at most this level).
+
+    ``rank`` chooses the host where one host will do, for the sum of the leaves; its last number, how tight the host is,
+    gives way to how close together each pod stands there. Within the host the lowest cell is taken.
+    Above the hosts the lowest level, then cells that cost nobody anything, then the least to spare decide; ``rank``
+    orders hosts only where leaves have to be taken from somebody. It may refuse a host only for want of leaves.
+
+    One pod: O(classes). Equal pods: O(levels + pods) after changes are counted in, and where others lose leaves
+    O(hosts of the cell). Unequal pods: O(hosts of the cells tried) and at most ``STEPS`` steps of exact search.
+    """
+    if len(needs) == 1:
+        need = needs[0]
+        host = space.ranking(rank, need.level, need.gpus if need.level else 0, cap).best(need.gpus)
+        if host < 0:
+            return None
+        mask, level = space.spot(host, need, cap)
+        return Found(((host, mask),), level)
+    if not needs:
+        return Found((), 0)
+    demand = Demand(needs)
+    found = _on_one_host(space, tuple(needs), demand, rank, cap)
+    if found is not None or 0 < cap <= space.node_level:
+        return found
+    search = _equal if demand.needs[0] == demand.needs[-1] else _unequal
+    return search(space, demand, rank, cap)
+
+
+def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Rank, cap: int) -> Found | None:
+    """All pods on the best host: where each stands closest, among those that differ in the last of ``rank`` alone.
+
+    O(classes) for loose pods; whole cells may have to be looked for host by host.
+    """
+    if demand.gpus > space.widest:
+        return None
+    largest = demand.needs[0]
+    if largest.level:
+        if space.capacity(largest).most() < demand.needs.count(largest):
+            return None
+        hosts = space.ranking(rank, largest.level, largest.gpus, cap).in_order(demand.gpus)
+    else:
+        hosts = space.ranking(rank, cap=cap).in_order(demand.gpus, ALIKE)
+    best: tuple[tuple[int, ...], int, tuple[int, ...]] | None = None
+    found, looked_at = None, 0
+    for host in hosts:
+        first, last = _split(rank(space.index.class_of(host), demand.gpus))
+        if best is not None and first > best[0]:
+            break
+        masks = space.place(host, needs, cap)
+        if masks is None:
+            continue
+        shape = space.shapes[host]
+        worth = first, apart(shape, masks), last
+        if best is None or worth < best:
+            best = worth
+            found = Found(tuple([(host, mask) for mask in masks]), level_of(shape, sum(masks)))
+        looked_at += 1
+        empty = shape.profile(shape.full)
+        if looked_at == LOOKED_AT or worth[1] == sum([empty.level_for(need.gpus) for need in needs]):
+            break
+    return found
+
+
+def _split(value: tuple[int, ...] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What a rank says of a host that can be used: all but the last, which tells tight hosts from others; and that."""
+    return (value[:-1], value[-1:]) if value else ((), ())
+
+
+def _cells(space: Space, capacities: Sequence[tuple[bool, Capacity]], pods: int, cap: int) -> Iterator[_Cell]:
+    """The cells above the hosts that hold so many pods of the capacities' need, best first; then the whole space."""
+    for above, spans in enumerate(space.layout.spans):
+        if not cap or space.node_level + 1 + above <= cap:
+            for costless, capacity in capacities:
+                for group in capacity.groups(above, pods):
+                    yield *spans[group], costless
+    if not cap:
+        for costless, capacity in capacities:
+            if capacity.total >= pods:
+                yield 0, space.hosts, costless
+
+
+def _capacities(space: Space, need: Need) -> list[tuple[bool, Capacity]]:
+    """What holds the need without cost, then what holds it at all; one and the same where nothing costs anything."""
+    if space.costly:
+        return [(True, space.capacity(need, costless=True)), (False, space.capacity(need))]
+    return [(True, space.capacity(need))]
+
+
+def _equal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None:
+    """Equal pods on several hosts."""
+    need, pods = demand.needs[0], len(demand.needs)
+    capacities = _capacities(space, need)
+    for start, end, costless in _cells(space, capacities, pods, cap):
+        if costless:
+            shares = capacities[0][1].spread(start, end, pods)
+        else:
+            shares = _cheapest(space, capacities[1][1], range(start, end), pods, rank)
+        return _found(space, [(host, [need] * share) for host, share in shares], range(pods))
+    return None
+
+
+class _Order:
+    """What ``rank`` says of hosts, asked once per class; hosts that it refuses come last."""
+
+    __slots__ = ("_known", "_rank", "_space")
+
+    def __init__(self, space: Space, rank: Rank) -> None:
+        self._space = space
+        self._rank = rank
+        self._known: dict[tuple[HostClass, int], tuple[bool, tuple[int, ...]]] = {}
+
+    def of(self, host: int, gpus: int) -> tuple[bool, tuple[int, ...]]:
+        """A key to sort ``host`` by, for so many GPUs."""
+        key = self._space.index.class_of(host), gpus
+        known = self._known.get(key)
+        if known is None:
+            value = self._rank(*key)
+            known = self._known[key] = value is None, value or ()
+        return known
+
+
+def _cheapest(space: Space, capacity: Capacity, hosts: range, pods: int, rank: Rank) -> list[tuple[int, int]]:
+    """Hosts and the pods on each, such that the fewest leaves are taken from somebody. O(hosts).
+
+    A pod more on a host never costs less than the one before it, so taking the cheapest pod again and again is best.
+    Among equals, the host that holds most at that price, then the best by ``rank``.
+    """
+    need, offers, order = capacity.need, [], _Order(space, rank)
+    prices: dict[Leaves, list[tuple[int, int]]] = {}
+    for host in hosts:
+        if capacity.of_host(host):
+            leaves = space.leaves(host)
+            if leaves not in prices:
+                prices[leaves] = sorted(Counter(_prices(leaves, need)).items())
+            for price, number in prices[leaves]:
+                offers.append((price, -number, order.of(host, min(number, pods) * need.gpus), host))
+    offers.sort()
+    shares: dict[int, int] = {}
+    for _, number, _, host in offers:
+        share = min(-number, pods)
+        shares[host] = shares.get(host, 0) + share
+        pods -= share
+        if not pods:
+            break
+    return sorted(shares.items())
+
+
+def _prices(leaves: Leaves, need: Need) -> list[int]:
+    """What each further pod on a host takes from somebody, in leaves, ascending."""
+    shape, obtainable, costless, _ = leaves
+    if need.level:
+        cells = (cell for cell in cells_at(shape, need.level) if cell & obtainable == cell)
+        return sorted((cell & ~costless).bit_count() for cell in cells)
+    idle, number = costless.bit_count(), obtainable.bit_count() // need.gpus
+    return [min(need.gpus, max(0, (i + 1) * need.gpus - idle)) for i in range(number)]
+
+
+def _unequal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None:
+    """Pods that differ, on several hosts: in each cell that has enough leaves, packed until it works."""
+    steps = Steps()
+    largest = demand.needs[0]
+    number = demand.needs.count(largest)
+    of_largest = {cell[:2] for cell in _cells(space, [(False, space.capacity(largest))], number, cap)}
+    for start, end, costless in _cells(space, _capacities(space, Need(1)), demand.gpus, cap):
+        if (start, end) in of_largest:
+            hosts, rooms = _rooms(space, demand, range(start, end), costless, rank)
+            chosen = pack(rooms, demand, steps)
+            if chosen is not None:
+                shares: dict[int, list[int]] = {}
+                for at, position in enumerate(chosen):
+                    shares.setdefault(hosts[position], []).append(at)
+                placed = [(host, [demand.needs[at] for at in share]) for host, share in shares.items()]
+                order = [demand.order[at] for share in shares.values() for at in share]
+                return _found(space, placed, order)
+    return None
+
+
+def _rooms(space: Space, demand: Demand, hosts: range, idle: bool, rank: Rank) -> tuple[list[int], list[Room]]:
+    """The hosts that hold any of the pods, the best first, and their rooms (``idle``: on idle leaves alone)."""
+    masks = space.idle if idle else space.obtainable
+    usable = [host for host in hosts if masks[host].bit_count() >= demand.smallest[0]]
+    if space.costly and not idle:
+        order = _Order(space, rank)
+        usable.sort(key=lambda host: (order.of(host, demand.needs[0].gpus), host))
+    known: dict[tuple[Shape, int, int], Room] = {}
+    rooms = []
+    for host in usable:
+        shape, mask, costless = space.shapes[host], masks[host], space.idle[host]
+        room = known.get((shape, mask, costless))
+        if room is None:
+            room = known[shape, mask, costless] = demand.room(shape, mask, costless)
+        rooms.append(room)
+    return usable, rooms
+
+
+def _found(space: Space, shares: Sequence[tuple[int, Sequence[Need]]], order: Sequence[int]) -> Found:
+    """The leaves of pods that were given to hosts which hold them; ``order``: their places among the gang's needs."""
+    spots: list[tuple[int, int]] = []
+    for host, needs in shares:
+        masks = space.place(host, tuple(needs))
+        if masks is None:
+            raise InvariantError(f"host {host} was said to hold {needs}")
+        spots.extend((host, mask) for mask in masks)
+    pods = [(-1, 0)] * len(spots)
+    for place_of_pod, spot in zip(order, spots, strict=True):
+        pods[place_of_pod] = spot
+    return Found(tuple(pods), _common_level(space, [host for host, _ in shares], spots))
+
+
+def _common_level(space: Space, hosts: Sequence[int], spots: Sequence[tuple[int, int]]) -> int:
+    """The level of the lowest cell with all these leaves, 0 where there is none. O(pods * levels)."""
+    if len(hosts) == 1:
+        return level_of(space.shapes[hosts[0]], sum(mask for _, mask in spots))
+    for level, of_host in enumerate(space.groups, space.node_level + 1):
+        group = of_host[hosts[0]]
+        if group >= 0 and all(of_host[host] == group for host in hosts):
+            return level
+    return 0
+
+
+def count_fitting(space: Space, needs: Sequence[Need], rank: Rank) -> int:
+    """How many pods fit when placed one after another, each on the host that ranks best, the largest first.
+
+    For telling how far a gang is from fitting; levels do not matter. Equal pods: O(levels). Unequal ones: O(hosts), to
+    copy as many hosts of each kind as there are pods, and O(pods * classes) on that copy.
+    """
+    if not needs:
+        return 0
+    demand = Demand(needs)
+    if demand.needs[0] == demand.needs[-1]:
+        return min(len(needs), space.capacity(demand.needs[0]).total)
+    copy, fitting = _few_of_each_kind(space, len(needs)), 0
+    hopeless: Need | None = None
+    for need in demand.needs:
+        found = None if need == hopeless else find(copy, (need,), rank)
+        if found is None:
+            hopeless = need
+        else:
+            ((host, mask),) = found.pods
+            copy.set(host, copy.free[host] if copy.within_idle else copy.free[host] & ~mask, copy.idle[host] & ~mask)
+            fitting += 1
+    return fitting
+
+
+def _few_of_each_kind(space: Space, number: int) -> Space:
+    """A copy without cells above, with at most so many hosts of equal masks. O(hosts)."""
+    left: dict[tuple[Shape, int, int], int] = {}
+    kept = []
+    for kind in zip(space.shapes, space.free, space.idle, strict=True):
+        left[kind] = left.get(kind, number) - 1
+        if left[kind] >= 0:
+            kept.append(kind)
+    shapes, free, idle = zip(*kept, strict=True) if kept else ((), (), ())
+    return Space(shapes, [], space.node_level, free, idle, space.within_idle)

@@ -1,0 +1,250 @@
+"""What stood in the way of a group, collected when it has to wait.
+
+Cheap enough to be always on: counts that are kept anyway, and a few searches more. Lists of names are cut short.
+"""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from itertools import islice
+
+from hived.cells import Rank, Space, count_fitting, find
+from hived.cluster.demands import Choice, Demand
+from hived.cluster.groups import Group, lowest_rank
+from hived.cluster.guaranteed import place as place_guaranteed
+from hived.cluster.nodes import Nodes, farthest_from_guaranteed
+from hived.cluster.opportunistic import lent_of_type, share_of
+from hived.cluster.opportunistic import place as place_opportunistic
+from hived.cluster.pool import Pool, VirtualCells, packed, reserved_in
+from hived.cluster.reasons import (
+    BadHardware,
+    BehindOthers,
+    Fragmented,
+    NeverFits,
+    NothingIdle,
+    NotSuggested,
+    Reason,
+    ShareUsedUp,
+    VcExhausted,
+    WaitingForGang,
+)
+from hived.cluster.requests import Request
+from hived.cluster.sharing import Sharing
+from hived.cluster.state import State
+from hived.cluster.suggested import Suggested
+
+#: names given in a reason
+NAMED = 8
+
+
+def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
+    """Why the group could not start in an empty, healthy VC (or cluster); None when it could. O(1) once asked."""
+    key = demand, request.opportunistic, request.within
+    if key in state.fits_empty:
+        return state.fits_empty[key]
+    reason: NeverFits | None = None
+    if not any(_fits_empty(state, request, demand, choice) for choice in demand.choices):
+        hosts = have = 0
+        pools: list[Pool] = []
+        for choice in demand.choices:
+            if request.opportunistic:
+                hierarchy = state.chains[choice.chain].hierarchy
+                hosts = max(hosts, hierarchy.node_size)
+                have += hierarchy.nodes * hierarchy.node_size
+            else:
+                pools.append(state.pools[demand.tenant][choice.where])
+                hosts = max([hosts, *(shape.leaves for shape in set(pools[-1].virtual.shapes))])
+        have += reserved_in(pools)
+        if not demand.choices:  # more pods than the cluster has GPUs: where was never asked
+            hosts, have = _size(state, request, demand)
+        vc = "" if request.opportunistic else request.vc  # for opportunistic groups: the cluster
+        reason = NeverFits(vc, demand.gpus, have, demand.largest_pod, hosts, request.within)
+    if len(state.fits_empty) >= 1_000:
+        state.fits_empty.clear()
+    state.fits_empty[key] = reason
+    return reason
+
+
+def can_lend(state: State, demand: Demand) -> bool:
+    """Whether an opportunistic group would start on idle leaves now. O(classes of nodes), O(pods) for a gang."""
+    for choice in demand.choices:
+        space, needs = state.chains[choice.chain].idle_space(), choice.needs
+        if len(needs) == 1 and not needs[0].level and not choice.caps[-1]:
+            if space.ranking(farthest_from_guaranteed).any(needs[0].gpus):
+                return True
+        elif needs == (needs[0],) * len(needs) and not choice.caps[-1]:
+            if space.capacity(needs[0]).total >= len(needs):
+                return True
+        elif find(space, needs, farthest_from_guaranteed, choice.caps[-1]) is not None:
+            return True
+    return False
+
+
+def _size(state: State, request: Request, demand: Demand) -> tuple[int, int]:
+    """Leaf cells of the largest host, and of all that a request may look at. O(pools)."""
+    wanted = request.leaf_cell_type
+    if request.opportunistic and state.sharing is Sharing.PRIVATE:
+        return 0, 0  # nothing is lent
+    if request.opportunistic:
+        chains = [nodes.hierarchy for nodes in state.chains]
+        right = [chain for chain in chains if wanted in (None, chain.spec.leaf_type)]
+        return max((chain.node_size for chain in right), default=0), sum(c.nodes * c.node_size for c in right)
+    pools = [
+        pool
+        for pool in state.pools[demand.tenant]
+        if pool.pinned == request.pinned_cell_id and wanted in (None, pool.virtual.hierarchy.spec.leaf_type)
+    ]
+    largest = max((shape.leaves for pool in pools for shape in set(pool.virtual.shapes)), default=0)
+    return largest, reserved_in(pools)
+
+
+def _fits_empty(state: State, request: Request, demand: Demand, choice: Choice) -> bool:
+    if request.opportunistic:
+        hosts: Nodes | VirtualCells = state.chains[choice.chain]
+    else:
+        pool = state.pools[demand.tenant][choice.where]
+        hosts = pool.virtual
+        if sum(need.gpus for need in choice.needs) > pool.gpus:
+            return False
+    need, cap = choice.needs[0], choice.caps[-1]
+    if not need.level and not cap and choice.needs.count(need) == len(choice.needs):  # equal pods, anywhere
+        return sum([shape.leaves // need.gpus for shape in hosts.shapes]) >= len(choice.needs)
+    full = [shape.full for shape in hosts.shapes]
+    empty = Space(hosts.shapes, hosts.groups, hosts.hierarchy.node_level, full)
+    return find(empty, choice.needs, packed, cap) is not None
+
+
+def reasons(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> tuple[Reason, ...]:
+    """All that stands in the way of a group that could not be placed. O(1) searches, and the bad hosts of the VC."""
+    hopeless = never(state, request, demand)
+    if hopeless is not None:
+        return (hopeless,)
+    found: list[Reason] = []
+    if suggested is not None:
+        place = place_opportunistic if request.opportunistic else place_guaranteed
+        with state.undo.trial():
+            elsewhere = place(state, Group(request, demand.tenant, 0.0), demand)
+        if elsewhere:
+            return (NotSuggested(suggested.number, suggested.searched_all), *_behind(state, request))
+    if request.opportunistic:
+        found += _no_loan(state, request, demand)
+    else:
+        found += _no_room(state, request, demand)
+    found += _behind(state, request)
+    return tuple(found)
+
+
+def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
+    """Why the VC has no room at this priority."""
+    rooms = []
+    for choice in demand.choices:
+        pool = state.pools[demand.tenant][choice.where]
+        lower = pool.below(request.priority)
+        space = pool.space(lower[-1] if lower else -1)
+        rooms.append((choice, pool, space, pool.total(lower[-1] if lower else -1)))
+    bad = [reason for choice, pool, space, _ in rooms if (reason := _bad(state.rank, request, choice, pool, space))]
+    choice, pool, space, most = max(rooms, key=lambda room: room[3])
+    found: list[Reason] = []
+    need = sum(need.gpus for need in choice.needs)
+    if most < need:
+        exhausted = _exhausted(request, pool, need, most)
+        if exhausted.held_by or not bad:
+            found.append(exhausted)
+    else:
+        largest = max((bucket.host_class.free.free for bucket in space.index.buckets if bucket.hosts), default=0)
+        capped = not request.soft_affinity and find(space, choice.needs, state.rank) is not None
+        within = request.within if capped else None
+        found.append(Fragmented(request.vc, need, most, demand.largest_pod, largest, within))
+    found += _part_of_gang(choice, count_fitting(space, choice.needs, state.rank))
+    return found + bad[:1]
+
+
+def _exhausted(request: Request, pool: Pool, need: int, have: int) -> VcExhausted:
+    """What stands in the way in the pool that has most to give."""
+    holders: list[Group] = []
+    number = 0
+    for rank in sorted(pool.at):
+        if rank >= lowest_rank(request.priority):
+            number += len(pool.at[rank])
+            holders += islice(pool.at[rank], NAMED)
+    oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
+    held_by = tuple((group.name, group.gpus) for group in oldest)
+    return VcExhausted(request.vc, need, have, pool.gpus, held_by, number - len(held_by))
+
+
+def _part_of_gang(choice: Choice, fit: int) -> list[Reason]:
+    pods = len(choice.needs)
+    return [WaitingForGang(fit, pods)] if pods > 1 and 0 < fit < pods else []
+
+
+def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space) -> BadHardware | None:
+    """The bad leaves of a pool without which the group would fit. O(bad hosts)."""
+    binding = pool.binding
+    sick = sorted(binding.sick)
+    if not sick:
+        return None
+    before = [(space.free[host], space.idle[host]) for host in sick]
+    for host in sick:
+        taken = higher = 0
+        for group, mask in pool.held.get(host, {}).items():
+            taken |= mask
+            if group.priority >= request.priority:
+                higher |= mask
+        bad = binding.bad[host]
+        space.set(host, space.free[host] | bad & ~higher, space.idle[host] | bad & ~taken)
+    fits = find(space, choice.needs, rank, choice.caps[-1]) is not None
+    for host, (free, idle) in zip(sick, before, strict=True):
+        space.set(host, free, idle)
+    if not fits:
+        return None
+    nodes = sorted({binding.node_of(host) for host in sick})
+    names = tuple(pool.nodes.names[node] for node in nodes[:NAMED])
+    return BadHardware(sum(binding.bad[host].bit_count() for host in sick), names, len(nodes) - len(names))
+
+
+def _no_loan(state: State, request: Request, demand: Demand) -> list[Reason]:
+    """Why nothing can be lent to the group."""
+    choice = max(demand.choices, key=lambda c: state.chains[c.chain].idle_gpus)
+    nodes = state.chains[choice.chain]
+    need = sum(need.gpus for need in choice.needs)
+    _, idle = lent_of_type(state, choice.chain)
+    found: list[Reason] = [NothingIdle(need, idle)]
+    held, share = share_of(state, demand.tenant, choice.chain, need)
+    if held + need > share:
+        found.append(ShareUsedUp(request.vc, need, held, int(share)))
+    space = nodes.idle_space()
+    found += _part_of_gang(choice, count_fitting(space, choice.needs, farthest_from_guaranteed))
+    bad = _bad_nodes(nodes, choice)
+    return found + ([bad] if bad else [])
+
+
+def _bad_nodes(nodes: Nodes, choice: Choice) -> BadHardware | None:
+    """The bad leaves of a chain without which the group would fit. O(bad nodes)."""
+    sick = sorted(nodes.sick)
+    if not sick:
+        return None
+    space = nodes.idle_space()
+    leaves = 0
+    for node in sick:
+        healed = nodes.bad[node] & ~(nodes.owned[node] | nodes.lent[node])
+        leaves += healed.bit_count()
+        space.set(node, space.free[node] | healed, space.idle[node] | healed)
+    fits = find(space, choice.needs, farthest_from_guaranteed, choice.caps[-1]) is not None
+    for node in sick:
+        nodes.look_again(node)
+    if not fits:
+        return None
+    names = tuple(nodes.names[node] for node in sick[:NAMED])
+    return BadHardware(leaves, names, len(sick) - len(names))
+
+
+def _behind(state: State, request: Request) -> list[Reason]:
+    """Others of the VC that asked before and wait at no lower priority. O(groups waiting), at most 1,000 looked at."""
+    ahead = []
+    for waiting in islice(state.waiting.values(), 1000):
+        if waiting.request.group == request.group:
+            break
+        hopeless = bool(waiting.reasons) and isinstance(waiting.reasons[0], NeverFits)
+        if waiting.request.vc == request.vc and waiting.request.priority >= request.priority and not hopeless:
+            ahead.append(waiting.request.group)
+    return [BehindOthers(len(ahead), tuple(ahead[:NAMED]))] if ahead else []

@@ -1,0 +1,239 @@
+"""Reasons and decisions as text for people: one sentence per reason, with have against need and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
+
+from hived.cluster.decisions import Bind, Decision, Preempt, Wait
+from hived.cluster.reasons import (
+    BadHardware,
+    BehindOthers,
+    Fragmented,
+    LostReservation,
+    Misconfigured,
+    NeverFits,
+    NothingIdle,
+    NotSuggested,
+    PreemptedBy,
+    Reason,
+    ShareUsedUp,
+    Suspended,
+    VcExhausted,
+    WaitingForGang,
+    WaitingForPreemption,
+)
+from hived.words import ranges
+
+#: the most names that a sentence spells out
+MAX_NAMED = 8
+
+
+def explained(decision: Decision, *, runs: bool = False, pod: Callable[[int], str] = "pod {}: ".format) -> list[str]:
+    """A decision in lines: what it is, then one per reason, or per pod and per consequence for others.
+
+    ``runs``: whether what was decided is done; ``pod``: what stands before the place of each pod, counted from 1.
+    """
+    name = _name(decision.group)
+    if isinstance(decision, Wait):
+        return [f"{name} waits:", *map(say, decision.reasons)]
+    head = f"{name} {'runs' if runs else 'can start'} on {_gpus(decision.placement.gpus)}"
+    if isinstance(decision, Bind):
+        return [f"{head}:", *_outcome(decision, pod)]
+    gone = f"once {_count(len(decision.victims), 'group')} {_have(decision.victims)} ended"
+    return [f"{head}, {gone}:", f"to be ended: {_all(decision.victims)}", *_outcome(decision, pod)]
+
+
+def in_lines(lines: Iterable[str]) -> str:
+    """A line that says what it is about, and below it what there is to say."""
+    return "\n- ".join(lines)
+
+
+def say(reason: Reason) -> str:
+    """``reason`` as one sentence, without a full stop; it speaks of the waiting group as "it"."""
+    match reason:
+        case Misconfigured():
+            return f"its request is not right for this cluster: {_name(reason.field)}: {_name(reason.message)}"
+        case NeverFits():
+            return _never_fits(reason)
+        case VcExhausted():
+            return _exhausted(reason)
+        case Fragmented():
+            return _fragmented(reason)
+        case WaitingForPreemption():
+            return f"its GPUs are reserved; it starts once {_some(reason.victims)} {_have(reason.victims)} ended"
+        case WaitingForGang():
+            fit = f"{reason.fit} of its {_count(reason.pods, 'pod')} would fit now"
+            return f"{fit}, but a group starts with all its pods or none"
+        case BadHardware():
+            nodes = _some(reason.nodes, reason.more, "other node")
+            were = "were" if reason.leaf_cells != 1 else "was"
+            bad = f"{_gpus(reason.leaf_cells)} on {nodes} {were}"
+            return f"it would fit if {bad} healthy; it starts once enough is repaired"
+        case BehindOthers():
+            are = "are" if reason.position != 1 else "is"
+            groups = _some(reason.ahead, max(0, reason.position - len(reason.ahead)))
+            return f"{_count(reason.position, 'group')} of its VC {are} ahead of it in line: {groups}"
+        case ShareUsedUp():
+            held = f"VC {_name(reason.vc)} already holds {reason.held} as opportunistic"
+            share = f"{held}, where its fair share is {reason.share}"
+            return f"it needs {_gpus(reason.need)}, and {share}; it gets more only while GPUs are idle"
+        case NothingIdle():
+            return _nothing_idle(reason)
+        case NotSuggested():
+            return _not_suggested(reason)
+        case PreemptedBy():
+            return _preempted(reason)
+        case LostReservation():
+            if reason.group is not None:
+                return f"it had GPUs reserved, and {_name(reason.group)}, of a higher priority, took them; ask again"
+            if reason.node is not None:
+                return f"it had GPUs reserved, and node {_name(reason.node)} turned bad under them; ask again"
+            return "it had GPUs reserved, and the cluster was reconfigured since; ask again"
+        case Suspended():
+            if reason.owner is not None:
+                own = f"{_name(reason.owner)} owns them no longer; schedule it again to go on"
+                return f"it was a guest on {_gpus(reason.leaf_cells)}, and {own}"
+            return f"it is suspended, and has given its {_gpus(reason.leaf_cells)} up; schedule it again to go on"
+    assert_never(reason)
+
+
+def _preempted(reason: PreemptedBy) -> str:
+    by = f"{_name(reason.group)} of VC {_name(reason.vc)}"
+    had = "had" if reason.ended else "has"
+    own = "opportunistic" if reason.own_priority < 0 else f"of priority {reason.own_priority}"
+    if reason.priority < 0:
+        return f"it {had} to go for {by}: both are opportunistic, and its own VC was above its fair share"
+    return f"it is {own} and {had} to go for {by}, which is guaranteed with priority {reason.priority}"
+
+
+def _never_fits(reason: NeverFits) -> str:
+    where = _where(reason.vc)
+    if reason.need > reason.have:
+        has = f"it needs {_gpus(reason.need)}, and {where} has {reason.have} of that kind in all"
+        return f"{has}: it can never start; ask for fewer GPUs, or for a larger reservation"
+    if reason.largest_pod > reason.largest_host:
+        has = f"a pod of it needs {_gpus(reason.largest_pod)} together, and {where} has at most {reason.largest_host}"
+        return f"{has} together: it can never start; split the pod into smaller ones"
+    has = f"{where} has {_gpus(reason.have)} for the {reason.need} it needs"
+    if reason.within is not None:
+        cell = _name(reason.within)
+        return f"{has}, but never in one {cell}: it can never start; ask for a wider cell or for soft affinity"
+    return f"{has}, but its pods never fit side by side: it can never start; ask for smaller pods"
+
+
+def _exhausted(reason: VcExhausted) -> str:
+    has = f"VC {_name(reason.vc)} has {reason.have} of the {_gpus(reason.need)} it needs"
+    if not reason.held_by and not reason.more:
+        return f"{has}: the rest of its {reason.size} cannot be used now"
+    by = ", ".join(f"{_name(group)} ({held})" for group, held in reason.held_by)
+    if reason.more:
+        others = _count(reason.more, "more group")
+        taken = f"the rest of its {reason.size} are held by {f'{by}, {others}' if by else others}"
+    else:
+        held = sum(held for _, held in reason.held_by)
+        unusable = reason.size - reason.have - held
+        taken = f"{held} of its {reason.size} {'are' if held != 1 else 'is'} held by {by}"
+        taken += f", and {unusable} cannot be used now" if unusable > 0 else ""
+    if len(reason.held_by) + reason.more == 1:
+        return f"{has}: {taken}; it starts when that ends, or with a higher priority than its own"
+    return f"{has}: {taken}; it starts when enough of them end, or with a higher priority than theirs"
+
+
+def _fragmented(reason: Fragmented) -> str:
+    has = f"VC {_name(reason.vc)} has {_gpus(reason.have)} free for the {reason.need} it needs"
+    way_out = "it starts when others in the VC end, and sooner with"
+    if reason.largest_pod > reason.largest_free:
+        most = f"the most free on one node {'are' if reason.largest_free != 1 else 'is'} {reason.largest_free}"
+        together = f"not close enough together: a pod needs {reason.largest_pod}, and {most}"
+        return f"{has}, but {together}; {way_out} smaller pods"
+    if reason.within is not None:
+        return f"{has}, but not in one {_name(reason.within)}; {way_out} a wider cell or soft affinity"
+    return f"{has}, but not close enough together for all its pods; {way_out} smaller pods"
+
+
+def _nothing_idle(reason: NothingIdle) -> str:
+    are = "are" if reason.idle != 1 else "is"
+    if reason.idle >= reason.need:
+        has = f"{_gpus(reason.idle)} {are} idle, but not close enough together for the {reason.need} it needs"
+    else:
+        has = f"it needs {_count(reason.need, 'idle GPU')}, and {reason.idle or 'none'} {are} idle"
+    return f"{has}; it starts when others end"
+
+
+def _not_suggested(reason: NotSuggested) -> str:
+    way_out = "suggest more nodes, or none at all to allow every node"
+    if not reason.suggested:
+        return "it would fit, but no node of the cluster was suggested; suggest some"
+    nodes = f"the {_count(reason.suggested, 'suggested node')}"
+    if reason.searched_all:
+        return f"it would fit elsewhere, but not on {nodes}; {way_out}"
+    return f"it would fit elsewhere, and no place was found on {nodes}, though not every way was tried; {way_out}"
+
+
+def _outcome(decision: Bind | Preempt, pod: Callable[[int], str]) -> list[str]:
+    """The lines that both kinds of placing have: where, how close together, and what it costs others."""
+    placement = decision.placement
+    lines = [
+        f"{pod(number)}{_name(node)}, {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices, ', ')}"
+        for number, (node, devices) in enumerate(placement.pods, 1)
+    ]
+    if placement.guaranteed:
+        lines.append("guaranteed: it stands in cells that its VC reserved")
+    else:
+        lines.append("opportunistic: it is lent, and taken back when its owner needs it")
+    if decision.within is not None:
+        lines.append(f"all of it is in one {_name(decision.within)}")
+    else:
+        lines.append("no single cell holds all of it")
+    if decision.relaxed:
+        lines.append(f"soft affinity: it could not be had in one {_either(decision.relaxed)}")
+    if decision.downgraded:
+        run = "run" if len(decision.downgraded) != 1 else "runs"
+        lines.append(f"{_all(decision.downgraded)} {run} on as opportunistic for its sake")
+    if decision.overtaken:
+        ends = "lose their reservations and wait" if len(decision.overtaken) != 1 else "loses its reservation and waits"
+        lines.append(f"{_all(decision.overtaken)} {ends} again")
+    return lines
+
+
+def _where(vc: str) -> str:
+    return f"VC {_name(vc)}" if vc else "the cluster"
+
+
+def _gpus(number: int) -> str:
+    return _count(number, "GPU")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _name(text: str) -> str:
+    """``text`` fit for a line: what cannot be printed is escaped."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _all(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``; ``none`` for no names."""
+    if not names:
+        return "none"
+    *most, last = map(_name, names)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _some(names: Sequence[str], more: int = 0, noun: str = "other") -> str:
+    """The first ``MAX_NAMED`` names, and how many there are beside them: ``more`` and those left out here."""
+    more += len(names[MAX_NAMED:])
+    if not more:
+        return _all(names)
+    rest = _count(more, noun)
+    return f"{', '.join(map(_name, names[:MAX_NAMED]))} and {rest}" if names else rest
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or one ".join(map(_name, names))

@@ -1,0 +1,284 @@
+"""Actions of the gang scheduler carried out: a few at a time, tried again, and Events no faster than they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.paths import events_path, eviction_path, pod_path, pod_status_path
+from hived.engines.kubernetes.gangs.actions import Annotate, Evict, Tell, Wake
+from hived.engines.kubernetes.pods.objects import Event
+from hived.words import shortened
+
+from .counters import Counts
+from .pods import labels as keys
+
+_log = logging.getLogger("hived.kubernetes")
+_AT_ONCE = 16
+_TRIES = 5
+_PAUSE_S = 0.5  #: after the first failure; doubled
+_EVENTS_PER_S, _EVENTS_AT_ONCE = 50.0, 300.0
+#: what has come to nothing by itself
+_GONE = (404, 409, 422)
+_UNTOLD = 1_000  #: warnings that are kept
+_LONGEST = 1024  #: characters of an Event's message
+_RECALL_S = 5.0  #: for the Events that there are
+#: reasons of Events about what stands: as long as that is so, it is told once
+_STANDING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
+
+
+class _Status(msgspec.Struct):
+    """The answer to an eviction."""
+
+    status: str = ""
+    message: str = ""
+    code: int = 0
+
+
+def _options(evict: Evict) -> dict[str, object]:
+    """Of its deletion: this pod and none of the same name, and how long it has."""
+    grace = {} if evict.grace is None else {"gracePeriodSeconds": evict.grace}
+    return {"preconditions": {"uid": evict.uid}, **grace}
+
+
+def _gist(tell: Tell) -> str:
+    """What tells an Event from others for the same reason."""
+    return tell.gist or shortened(tell.message, _LONGEST)
+
+
+def _age(event: Event) -> int:
+    """A number that is larger for later ones."""
+    version = event.metadata.resource_version
+    return int(version) if version.isdecimal() else 0
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class ActionRunner:
+    """Writes pods and Events. Nothing here has to succeed: what matters is asked for again."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        counts: Counts,
+        has_to_go: Callable[[str], bool],
+        evict_failed: Callable[[str], None],
+        component: str,
+    ) -> None:
+        """``has_to_go``: whether a pod, by uid, is (still) to be deleted."""
+        self._api = api
+        self._counts = counts
+        self._has_to_go = has_to_go
+        self._evict_failed = evict_failed
+        #: the API version of evictions
+        self.policy = "policy/v1"
+        #: annotations that pods are to have, the latest, by uid
+        self._notes: dict[str, dict[str, str]] = {}
+        self._component = component
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: warnings of pods that could not be told, the latest of each uid: they are when the pod is deleted
+        self._untold: dict[str, Tell] = {}
+        #: what pods were told last before this process began, by uid and reason
+        self._told: dict[tuple[str, str], str] = {}
+        self._tokens, self._filled_at = _EVENTS_AT_ONCE, time.monotonic()
+
+    def carry_out(self, instruction: Evict | Wake | Annotate | Tell) -> None:
+        """See to it, in the background."""
+        match instruction:
+            case Evict():
+                self._start(self._evict(instruction))
+            case Wake():
+                self._start(self._wake(instruction))
+            case Annotate():
+                first = instruction.uid not in self._notes
+                self._notes[instruction.uid] = dict(instruction.notes)
+                if first:
+                    self._start(self._annotate(instruction.uid, instruction.key))
+            case Tell():
+                if self._told.pop((instruction.uid, instruction.reason), None) == _gist(instruction):
+                    return
+                if self._may_tell():
+                    self._start(self._tell(instruction))
+                else:
+                    self._not_told(instruction)
+
+    async def recall(self) -> None:
+        """Read what pods were told by a process before this: what is still so is not told again. O(Events of HiveD)."""
+        try:
+            async with asyncio.timeout(_RECALL_S):
+                of_ours = {"fieldSelector": f"source={self._component}"}
+                events, _ = await self._api.list(events_path(), Event, of_ours)
+        except (ApiError, TimeoutError) as error:
+            _log.warning(
+                "Events about what is as it was may be written again: %s", str(error) or "reading them takes long"
+            )
+            return
+        for event in sorted(events, key=_age):
+            if event.reason in _STANDING:
+                gist = (event.metadata.annotations or {}).get(keys.GIST, event.message)
+                self._told[event.involved_object.uid, event.reason] = gist
+
+    async def stop(self, within_s: float) -> None:
+        """What has begun may end, within that time."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("something could not be written, which is a bug of hived", exc_info=error)
+
+    async def _evict(self, evict: Evict) -> None:
+        """Once: what comes of it decides when it is tried again, and how."""
+        status = 404  # it was spared meanwhile, or is gone
+        async with self._gate:
+            if self._has_to_go(evict.uid):
+                try:
+                    await (self._delete(evict) if evict.delete else self._ask_to_go(evict))
+                except ApiError as error:
+                    status = error.status
+                    _log.info("pod %s has to go (%s), and stays for now: %s", evict.key, evict.why, error)
+                else:
+                    status = 200
+                    _log.info("pod %s %s: %s", evict.key, "deleted" if evict.delete else "evicted", evict.why)
+        done = "deleted" if evict.delete else "ok"
+        self._counts.evictions[{200: done, 404: "gone", 429: "blocked"}.get(status, "failed")] += 1
+        if status not in (200, 404):
+            self._evict_failed(evict.uid)
+        elif (untold := self._untold.pop(evict.uid, None)) is not None and status == 200:
+            await self._tell(untold)  # nobody's pod goes without a word
+
+    async def _ask_to_go(self, evict: Evict) -> None:
+        """Its disruption budget is honoured, and the API server notes that the pod was disrupted."""
+        namespace, _, name = evict.key.partition("/")
+        metadata = {"name": name, "namespace": namespace}
+        body = {"apiVersion": self.policy, "kind": "Eviction", "metadata": metadata, "deleteOptions": _options(evict)}
+        answer = msgspec.json.decode(await self._api.post(eviction_path(namespace, name), body), type=_Status)
+        if answer.status == "Failure":  # which comes as a success where a pod has several budgets
+            raise ApiError(answer.message, answer.code)
+
+    async def _delete(self, evict: Evict) -> None:
+        """As kube-scheduler does it: the pod's status says that it was disrupted, so that its Job need not fail."""
+        namespace, _, name = evict.key.partition("/")
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{self._component}: {evict.why}",
+            "lastTransitionTime": _now(),
+        }
+        body = {"metadata": {"uid": evict.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self._api.patch(pod_status_path(namespace, name), body, "strategic")
+        except ApiError as error:
+            if error.status != 403:  # an account without that right still has what it reserved
+                raise
+            _log.warning("pod %s: it cannot be noted that it is disrupted: %s", evict.key, error)
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", **_options(evict)}
+        await self._api.delete(pod_path(namespace, name), options)
+
+    async def _annotate(self, uid: str, key: str) -> None:
+        """One after the other, so that the latest is the last; tried until the pod is gone."""
+        pause = _PAUSE_S
+        while True:
+            notes = self._notes[uid]
+            status = await self._patch(uid, key, {"annotations": notes})
+            if self._notes[uid] is notes and status in (200, 400, 401, 403, *_GONE):
+                del self._notes[uid]
+                return
+            if status != 200:
+                await asyncio.sleep(pause)
+                pause = min(30.0, pause * 2)
+
+    async def _wake(self, wake: Wake) -> None:
+        await self._patch(wake.uid, wake.key, {"labels": {keys.TURN: str(time.time_ns() // 1_000_000)}})
+
+    async def _patch(self, uid: str, key: str, metadata: dict[str, object]) -> int:
+        namespace, _, name = key.partition("/")
+        body = {"metadata": {"uid": uid, **metadata}}  # of another uid: refused
+        return await self._tried(lambda: self._api.patch(pod_path(namespace, name), body), key)
+
+    async def _tell(self, tell: Tell) -> None:
+        namespace, _, name = tell.key.partition("/")
+        now = _now()
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "generateName": f"{name[:200]}.",
+                "namespace": namespace,
+                "annotations": {keys.GIST: tell.gist} if tell.gist else {},
+            },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": namespace,
+                "name": name,
+                "uid": tell.uid,
+            },
+            "reason": tell.reason,
+            "message": shortened(tell.message, _LONGEST),
+            "type": "Warning" if tell.warning else "Normal",
+            "source": {"component": self._component},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        async with self._gate:
+            try:
+                await self._api.post(events_path(namespace), body)
+            except ApiError as error:
+                self._not_told(tell)
+                _log.debug("no Event for pod %s: %s", tell.key, error)
+
+    def _not_told(self, tell: Tell) -> None:
+        self._counts.events_dropped += 1
+        if tell.warning:
+            self._untold[tell.uid] = tell
+            if len(self._untold) > _UNTOLD:
+                del self._untold[next(iter(self._untold))]
+
+    def _may_tell(self) -> bool:
+        now = time.monotonic()
+        self._tokens = min(_EVENTS_AT_ONCE, self._tokens + (now - self._filled_at) * _EVENTS_PER_S)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    async def _tried(self, request: Callable[[], Coroutine[Any, Any, bytes]], key: str) -> int:
+        """The HTTP status in the end: 200, or that of the last failure."""
+        for number in range(_TRIES):
+            try:
+                async with self._gate:
+                    await request()
+            except ApiError as error:
+                status = error.status
+                if status in _GONE:
+                    return status
+                # an API server that begins forbids everything for a second or two
+                if status in (400, 401) or number + 1 == _TRIES:
+                    _log.warning("pod %s: given up: %s", key, error)
+                    return status
+                await asyncio.sleep(_PAUSE_S * 2**number)
+            else:
+                return 200
+        return 200

@@ -1,0 +1,208 @@
+"""One leader among replicas, by a Lease: what client-go's leader election does, so that both understand each other.
+
+Who wants to lead writes its name into the lease, and again every 2 seconds. Others take it when it has not changed for
+the 15 seconds that its holder asked for, as they themselves measured: clocks of two machines are never compared. The
+holder stops 10 seconds after it *began* the last renewal that succeeded, so it has stopped before another can have
+begun. That two write at once is what resourceVersion is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from .api import ApiError, KubeApi
+from .paths import lease_path, leases_path
+
+DURATION_S = 15
+DEADLINE_S = 10.0
+RETRY_S = 2.0
+_NEVER = float("-inf")
+
+
+def elapsed() -> float:
+    """Seconds on this machine's own clock, with those that it slept, where there is such a clock."""
+    which = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if which is None else time.clock_gettime(which)
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+class LeaderElector:
+    """A candidate, and sometimes the leader. ``identity`` names this process to people."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        namespace: str,
+        name: str,
+        identity: str,
+        changed: Callable[[bool], None],
+        *,
+        duration_s: int = DURATION_S,
+        deadline_s: float = DEADLINE_S,
+        retry_s: float = RETRY_S,
+        clock: Callable[[], float] = elapsed,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], datetime] = _utc,
+    ) -> None:
+        """``changed`` hears each time that ``is_leader`` has become another, soon after it has.
+
+        ``clock`` measures, ``now`` only tells people when. ``deadline_s`` is less than ``duration_s``.
+        """
+        self.identity = identity
+        self.holder = ""  #: who leads, as last seen; empty: nobody
+        self.problem: ApiError | None = None  #: why the lease could not be read or written the last time
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._changed = changed
+        self._duration_s = duration_s
+        self._deadline_s = deadline_s
+        self._retry_s = retry_s
+        self._clock = clock
+        self._sleep = sleep
+        self._now = now
+        self._told = False
+        self._leads_until = _NEVER
+        #: what we last wrote, or may have written, as acquireTime. By this a lease is known to be ours: an answer may
+        #: have been lost, and another process may have the same identity
+        self._claim = ""
+        self._seen: dict[str, Any] = {}  #: the lease's spec
+        self._seen_at = _NEVER  #: when it became what it is
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether nobody else can be leader now. Ask it right before acting: it needs nobody to run to become false."""
+        return self._clock() < self._leads_until
+
+    async def run(self) -> None:
+        """Stand for election until cancelled; then hand over, unless the API server is away."""
+        try:
+            while True:
+                await self._turn()
+        finally:
+            await self._release()
+
+    async def _turn(self) -> None:
+        """One look at the lease, and the pause after it."""
+        # a leader has no use for an answer that comes too late
+        await self._at_most(self._leads_until - self._clock() if self._told else self._deadline_s, self._try())
+        self._tell()
+        if self._told:
+            await self._sleep(max(0.0, min(self._retry_s, self._leads_until - self._clock())))
+            self._tell()
+        else:
+            await self._sleep(self._retry_s)
+
+    async def _try(self) -> None:
+        """Take the lease, or renew it, if that can be. What cannot be is tried again in 2 seconds."""
+        began = self._clock()
+        try:
+            lease = await self._read()
+            ours = self._is_ours()
+            if not ours:
+                self._leads_until = _NEVER
+            if ours and lease:
+                await self._write(lease, began)
+            elif ours or self._is_free():
+                await self._take(lease, began)
+            self.problem = None
+        except ApiError as error:
+            self.problem = error
+        except msgspec.DecodeError as error:  # something else answers in the API server's place
+            self.problem = ApiError(f"lease {self._namespace}/{self._name}: {error}", 0, "Unreadable")
+
+    async def _read(self) -> dict[str, Any]:
+        """The lease, and what of it is new; empty: there is none."""
+        try:
+            data = await self._api.get(lease_path(self._namespace, self._name))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return {}  # whoever had it keeps it for as long as was promised
+        lease: dict[str, Any] = msgspec.json.decode(data)
+        self._see(lease.get("spec") or {})
+        return lease
+
+    def _see(self, spec: dict[str, Any]) -> None:
+        if spec != self._seen:
+            self._seen, self._seen_at = spec, self._clock()
+            self.holder = spec.get("holderIdentity") or ""
+
+    def _is_ours(self) -> bool:
+        return self.holder == self.identity and self._seen.get("acquireTime") == self._claim
+
+    def _is_free(self) -> bool:
+        """Nobody holds it, or its holder has not been heard of for as long as it asked for."""
+        promised = self._seen.get("leaseDurationSeconds") or self._duration_s
+        return not self.holder or self._clock() >= self._seen_at + promised
+
+    async def _take(self, lease: dict[str, Any], began: float) -> None:
+        self._claim = self._stamp()
+        transitions = int((lease.get("spec") or {}).get("leaseTransitions") or 0) + 1 if lease else 0
+        await self._write(lease, began, acquireTime=self._claim, leaseTransitions=transitions)
+
+    async def _write(self, lease: dict[str, Any], began: float, **more: Any) -> None:
+        """Write that we lead, over exactly the lease that was read; from then on we do."""
+        spec = {
+            **(lease.get("spec") or {}),
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": self._duration_s,
+            "renewTime": self._stamp(),
+            **more,
+        }
+        await self._put(lease, spec)
+        self._leads_until = began + self._deadline_s
+
+    async def _put(self, lease: dict[str, Any], spec: dict[str, Any]) -> None:
+        if lease:
+            written = await self._api.put(lease_path(self._namespace, self._name), {**lease, "spec": spec})
+        else:
+            metadata = {"namespace": self._namespace, "name": self._name}
+            body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+            written = await self._api.post(leases_path(self._namespace), body)
+        self._see(msgspec.json.decode(written).get("spec") or {})
+
+    async def _release(self) -> None:
+        """Lead no more, say so here first, and let another begin at once."""
+        self._leads_until = _NEVER
+        self._tell()
+        await self._at_most(self._deadline_s / 2, self._hand_over())
+
+    async def _hand_over(self) -> None:
+        with contextlib.suppress(ApiError, msgspec.DecodeError):
+            lease = await self._read()
+            if lease and self._is_ours():
+                stamp = self._stamp()
+                spec = {**self._seen, "holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._put(lease, {**spec, "acquireTime": stamp, "renewTime": stamp})
+
+    def _tell(self) -> None:
+        leads = self.is_leader
+        if leads is not self._told:
+            self._told = leads
+            self._changed(leads)
+
+    async def _at_most(self, seconds: float, attempt: Awaitable[None]) -> None:
+        """Wait for it for so long, by the sleep that was given, and then give it up."""
+        tasks = [asyncio.ensure_future(attempt), asyncio.ensure_future(self._sleep(max(0.0, seconds)))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                tasks[0].result()  # a bug of ours is not lost
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,163 @@
+"""A collection of the API server kept in step: listed, then watched, and listed again when the thread is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Generic, Protocol, TypeVar
+
+from hived.engines.kubernetes.pods.objects import Metadata
+
+from .api import ApiError, GoneError, KubeApi, Params
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 10.0
+#: a watch that ends sooner without a word was not worth its request
+_WORTH_S = 5.0
+#: uids of deleted objects that are remembered; none can be heard of again after so many others
+_GRAVES = 10_000
+
+
+class Kept(Protocol):
+    """An object that knows its metadata."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What every object has."""
+
+
+T = TypeVar("T", bound=Kept)
+
+
+class Reflector(Generic[T]):
+    """Tells the receiver of every object that there is. Callbacks are synchronous, and one after another.
+
+    To the receiver a uid is ADDED (or listed) once, MODIFIED towards newer versions only, and DELETED once; after that
+    it is not heard of again. What arrives twice or late is dropped.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        path: str,
+        of: type[T],
+        *,
+        replace: Callable[[list[T], str], None],
+        changed: Callable[[str, T], None],
+        restarted: Callable[[str], None],
+        dice: random.Random,
+        params: Params | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``replace``: hears of a whole list and of its version; what it does not have was gone then.
+        ``changed``: hears of one object.
+
+        ``restarted``: why a watch had to be begun anew before its time: ``expired`` (410: listed again), ``refused``
+        (listed again), ``disconnected`` (resumed), or ``list`` (a list failed).
+        """
+        self._api = api
+        self._path = path
+        self._of = of
+        self._replace = replace
+        self._changed = changed
+        self._restarted = restarted
+        self._dice = dice
+        self._params = params
+        self._sleep = sleep
+        self._clock = clock
+        self.synced = asyncio.Event()  #: the receiver has had a list
+        self.problem: ApiError | None = None  #: why nothing is heard at the moment
+        self._failures = 0  #: in a row
+        self._known: dict[str, str] = {}  #: resourceVersion by uid
+        self._graves: OrderedDict[str, None] = OrderedDict()
+
+    async def run(self) -> None:
+        """List and watch until cancelled. What a callback raises ends it: that is a bug."""
+        while True:
+            try:
+                items, version = await self._api.list(self._path, self._of, self._params)
+            except ApiError as error:
+                await self._stumble("list", error)
+                continue
+            self.problem = None
+            self._list(items, version)
+            self.synced.set()
+            await self._follow(version)
+
+    async def _follow(self, version: str) -> None:
+        """Watch for as long as the thread can be taken up where it was left."""
+        while True:
+            began, heard = self._clock(), False
+            try:
+                async with aclosing(self._api.watch(self._path, self._of, version, self._params)) as events:
+                    async for kind, item in events:
+                        heard = True
+                        self._failures = 0
+                        self.problem = None
+                        version = item.metadata.resource_version or version
+                        if kind != "BOOKMARK":
+                            self._take(kind, item)
+            except GoneError as error:
+                await self._stumble("expired", error)
+                return
+            except ApiError as error:
+                await self._stumble("disconnected" if error.status == 0 else "refused", error)
+                if error.status != 0:
+                    return
+            else:  # its time was over
+                if heard or self._clock() - began >= _WORTH_S:
+                    self._failures = 0
+                else:
+                    await self._pause()
+
+    def _list(self, items: list[T], version: str) -> None:
+        """A list is the truth at its moment, whatever was thought before."""
+        self._known = {item.metadata.uid: item.metadata.resource_version for item in items}
+        for uid in self._known:
+            self._graves.pop(uid, None)
+        self._replace(items, version)
+
+    def _take(self, kind: str, item: T) -> None:
+        """Tell of an event, unless it is old news. O(1)."""
+        uid, version = item.metadata.uid, item.metadata.resource_version
+        known = self._known.get(uid)
+        if kind == "DELETED":
+            self._graves[uid] = None
+            if len(self._graves) > _GRAVES:
+                self._graves.popitem(last=False)
+            if known is not None:
+                del self._known[uid]
+                self._changed("DELETED", item)
+            return
+        if uid in self._graves or (known is not None and not _newer(version, known)):
+            return
+        self._known[uid] = version
+        self._changed("ADDED" if known is None else "MODIFIED", item)
+
+    async def _stumble(self, reason: str, error: ApiError) -> None:
+        self.problem = error
+        self._restarted(reason)
+        await self._pause()
+
+    async def _pause(self) -> None:
+        """Longer each time, until something is heard again; not the same for all who lost one server at one moment."""
+        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 30))
+        self._failures += 1
+        await self._sleep(max(FIRST_PAUSE_S, longest * self._dice.uniform(0.5, 1.0)))
+
+
+def _newer(version: str, known: str) -> bool:
+    """Versions are numbers in practice, though not by contract: those that are not are taken as they come."""
+    if version.isdecimal() and known.isdecimal():
+        return int(version) > int(known)
+    return version != known
+
+
+def is_after(version: str, of_list: str) -> bool:
+    """Whether an object is surely younger than a list of that version."""
+    return version.isdecimal() and of_list.isdecimal() and int(version) > int(of_list)

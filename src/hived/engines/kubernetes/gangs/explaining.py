@@ -1,0 +1,213 @@
+"""Why a gang is where it is: reasons as data, and the sentences that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hived.cluster.explain.sentences import MAX_NAMED, say
+from hived.cluster.reasons import (
+    BadHardware,
+    NotSuggested,
+    PreemptedBy,
+    Reason,
+    ReasonKind,
+    WaitingForPreemption,
+)
+from hived.engines.event import Event
+from hived.engines.explaining import behind, but_the_line, early_text
+from hived.engines.kubernetes.pods import labels as keys
+from hived.words import counted, duration, plural
+
+from .gang import Gang, GangState, PodEntry
+from .gang_table import GangTable
+
+
+@dataclass(frozen=True, slots=True)
+class PodsMissing:
+    """A gang is placed once all of its pods exist and can be bound, and some do not, or cannot."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
+    there: int
+    pods: int
+    held_back: int  #: of those that exist
+
+
+@dataclass(frozen=True, slots=True)
+class NotAsked:
+    """kube-scheduler has not asked for it yet."""
+
+    kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
+    scheduler: str  #: that its pods name
+    said: str  #: what that says of one of them; "" for nothing
+
+
+WhyNot = Reason | PodsMissing | NotAsked
+
+
+def reasons(gang_scheduler: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
+    """Why a gang waits, the most decisive first; () for one that does not. O(log gangs)."""
+    if gang.state is GangState.RESERVED:
+        return (WaitingForPreemption(gang_scheduler.cluster.group(gang.name).victims),)
+    if gang.state is not GangState.WAITING:
+        return ()
+    found: list[WhyNot] = []
+    if not gang.complete:
+        found.append(PodsMissing(len(gang.pods), gang.ask.size, gang.held_back))
+    elif not gang.asked:
+        first = next(iter(gang.pods.values()))
+        conditions = [c for c in first.pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
+        said = next((c.message for c in conditions if c.message), "")
+        found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
+    # who was never asked for has the line as its reason, who was keeps what the core said
+    found += but_the_line(gang.reasons)
+    found += behind(*gang_scheduler.scheduler.ahead(gang.entry, MAX_NAMED))
+    if gang.displaced_by is not None:
+        group, vc, priority = gang.displaced_by
+        found.append(PreemptedBy(group, vc, priority, gang.priority, True))
+    return tuple(found)
+
+
+def shortly(gang_scheduler: GangTable, gang: Gang) -> list[str]:
+    """The same in words, for lists."""
+    if gang.state is GangState.PREEMPTED:
+        by = gang.preempted_by
+        return [f"it has to go for {by.name} of {by.vc}" if by is not None else "its turn has come, on other GPUs"]
+    return in_words(gang_scheduler, reasons(gang_scheduler, gang)) or (
+        ["its turn is about to come"] if gang.state is GangState.WAITING else []
+    )
+
+
+def in_words(gang_scheduler: GangTable, found: Sequence[WhyNot]) -> list[str]:
+    """Reasons as sentences, in the words of Kubernetes where they are about nodes."""
+    lines = []
+    for reason in found:
+        match reason:
+            case PodsMissing():
+                held = f", of which {reason.held_back} cannot be bound (a scheduling gate, or being deleted)"
+                them = held if reason.held_back else ""
+                lines.append(f"{reason.there} of its {reason.pods} pods exist{them}; it is placed once all do")
+            case NotAsked():
+                said = f": {' '.join(reason.said.split())}" if reason.said else ""
+                lines.append(f"its scheduler, {reason.scheduler}, has not asked for it{said or ' yet'}")
+            case NotSuggested():
+                lines.append(
+                    f"kube-scheduler takes {reason.suggested:,} of the cluster's nodes for it (taints, selectors, CPU, "
+                    "memory), and it does not fit on those alone"
+                )
+            case BadHardware():
+                nodes = ", ".join(f"{name} ({_why_bad(gang_scheduler, name)})" for name in reason.nodes[:MAX_NAMED])
+                more = f" and {reason.more:,} more nodes" if reason.more else ""
+                lines.append(f"it would fit if {reason.leaf_cells:,} GPUs were not kept from jobs, on {nodes}{more}")
+            case _:
+                lines.append(say(reason))
+    return lines
+
+
+def _why_bad(gang_scheduler: GangTable, node: str) -> str:
+    if (why := gang_scheduler.nodes.bad_nodes.get(node)) is not None:
+        return why
+    bad = gang_scheduler.nodes.bad_devices
+    found = [bad[node, device] for device in gang_scheduler.nodes.devices.get(node, ()) if (node, device) in bad]
+    return "; ".join(dict.fromkeys(found)) or "some of its GPUs"
+
+
+def explain(gang_scheduler: GangTable, gang: Gang, at: float | None) -> list[str]:
+    """A gang's situation, line by line; ``at``: now (None: nothing is said about how long)."""
+    if not gang.holds:
+        since = "" if at is None else f", for {duration(at - gang.since)} now"
+        return [
+            f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:",
+            *shortly(gang_scheduler, gang),
+        ]
+    lines = gang_scheduler.cluster.explained(gang.name)
+    waiting = [entry for entry in gang.pods.values() if not entry.bound]
+    if waiting:
+        lines.append(f"{len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
+    if len(gang.pods) < gang.ask.size:
+        lines.append(f"{gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
+    if gang.state is GangState.PLACED and gang.entry.early and not gang.guaranteed:
+        lines.append(early_text(gang_scheduler.scheduler, gang.entry))
+    lines += _sharing(gang_scheduler, gang)
+    if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
+        lines.append(_going(gang, at))
+    return lines
+
+
+def tell(event: Event) -> str:
+    """An event in words."""
+    data = event.data
+    match event.kind:
+        case "waiting":
+            return f"{counted(data['gpus'], 'GPU')} of {data['vc']}, for {counted(data['pods'], 'pod')}"
+        case "bound":
+            return f"{data['pod']} is on {data['node'] or 'its node'}"
+        case "reserved":
+            return f"waits for {', '.join(data['victims'])} to go"
+        case "placed":
+            kind = "guaranteed" if data["placement"]["levels"] else "opportunistic"
+            if data["adopted"]:
+                return f"{kind}; it runs already"
+            return f"{kind}, on {', '.join(dict.fromkeys(node for node, _ in data['placement']['pods']))}"
+        case "node":
+            more = data["all"] - len(data["nodes"])
+            return "; ".join(data["nodes"]) + (f"; and {more} more nodes have changed" if more else "")
+        case "spec":
+            return f"a new spec: {data['kept']} groups as before, {data['changed']} not"
+        case "recovered":
+            return f"{data['groups']} groups, {data['pods']} bound pods"
+    return str(data["why"])
+
+
+def _going(gang: Gang, at: float | None) -> str:
+    """How far a gang that has to go is with it."""
+    at = gang.evict_at if at is None else at
+    if gang.evict_from is None:
+        return f"its pods are told to go in {max(0.0, gang.evict_at - at):.1f} s"
+    stay = [entry for entry in gang.pods.values() if entry.bound and not entry.evicted and not entry.terminating]
+    if not stay:
+        return "its pods are being deleted"
+    return f"the eviction of {_some(stay)} was refused (a disruption budget, mostly), and is tried again"
+
+
+def _sharing(gang_scheduler: GangTable, gang: Gang) -> list[str]:
+    """Foreign pods that may be using GPUs of a gang. O(its pods)."""
+    nodes = dict.fromkeys(pod.node for pod in gang.placement.pods) if gang.placement is not None else ()
+    here = (pod for node in nodes for pod in gang_scheduler.foreign.on.get(node, {}).values() if pod.short)
+    return [f"{pod} of {pod.node} and may share some with it: {gang_scheduler.conflicts[pod.uid]}" for pod in here]
+
+
+def explain_pod(gang_scheduler: GangTable, entry: PodEntry, at: float | None) -> list[str]:
+    """A pod's situation, line by line."""
+    gang = entry.gang
+    if gang is None:
+        return [f"{entry.key} cannot be scheduled:", str(entry.refused or "it is not known what it asks for")]
+    lines = explain(gang_scheduler, gang, at)
+    if gang.placement is not None and entry.slot is not None:
+        place = gang.placement.pods[entry.slot]
+        gpus = ", ".join(map(str, place.leaf_cells))
+        state = "is" if entry.bound else "is to be"
+        lines.append(f"{entry.key} {state} on {place.node}, with {plural(len(place.leaf_cells), 'GPU')} {gpus}")
+    elif entry.bound:
+        lines.append(f"{entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)")
+    elif gang.state is GangState.PLACED:
+        why = f"other pods have all {gang.ask.size} places of its group ({_said_in(entry)})"
+        if None in gang.slots:
+            why = "the GPUs that its group has left are not as many, or a pod of no group may be using them"
+        lines.append(f"{entry.key} waits: {why}")
+    return lines
+
+
+def _said_in(entry: PodEntry) -> str:
+    """Where a pod says how many pods its group has."""
+    if entry.pod.annotation(keys.POD_SPEC) is not None:
+        return f"affinityGroup.members of annotation {keys.POD_SPEC}"
+    if entry.pod.label(keys.GROUP_SIZE) is not None:
+        return f"label {keys.GROUP_SIZE}"
+    return f"pods of {entry.ask.title or entry.ask.group}" if entry.ask is not None and entry.ask.owner else "one pod"
+
+
+def _some(entries: Sequence[PodEntry]) -> str:
+    names = ", ".join(entry.key for entry in entries[:MAX_NAMED])
+    return names + (f" and {len(entries) - MAX_NAMED} more" if len(entries) > MAX_NAMED else "")

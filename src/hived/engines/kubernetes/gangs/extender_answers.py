@@ -1,0 +1,209 @@
+"""What kube-scheduler is answered: one node, or why not, node by node; and which pods have to go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from zlib import crc32
+
+import msgspec
+
+from hived.cluster.reasons import ReasonKind
+from hived.engines.kubernetes.pods.objects import Pod
+from hived.words import shortened
+
+from .actions import Bind, Tell
+from .explaining import explain_pod, reasons, shortly
+from .gang import Gang, GangState, PodEntry
+from .gang_table import GangTable
+
+_LONGEST = 140  #: characters of a reason that is repeated for every node
+_LONGEST_EVENT = 1000
+_PLAIN = re.compile(r"[A-Za-z0-9.-]*")
+
+
+class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """kube-scheduler's question, with Go's names."""
+
+    Pod: Pod
+    NodeNames: list[str] | None = None
+    Nodes: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class ForAll(Mapping[str, str]):
+    """The same reason for all of many nodes, written as JSON without being spelled out before."""
+
+    def __init__(self, nodes: Sequence[str], why: str) -> None:
+        self._nodes, self._why = nodes, why
+
+    def __getitem__(self, node: str) -> str:
+        if node not in self._nodes:
+            raise KeyError(node)
+        return self._why
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def json(self) -> bytes:
+        """All of it. O(nodes)."""
+        if not self._nodes or not _PLAIN.fullmatch("".join(self._nodes)):  # no name of a node, or none at all
+            return msgspec.json.encode(dict.fromkeys(self._nodes, self._why))
+        reason = msgspec.json.encode(self._why).decode()
+        return ('{"' + f'":{reason},"'.join(self._nodes) + f'":{reason}}}').encode()
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to filter; ``Nodes`` instead of their names, where kube-scheduler has sent them whole."""
+
+    NodeNames: list[str] | None = None
+    Nodes: object = None
+    FailedNodes: Mapping[str, str] | None = None
+    FailedAndUnresolvableNodes: Mapping[str, str] | None = None
+    Error: str = ""
+
+
+def _as_json(value: object) -> msgspec.Raw:
+    if isinstance(value, ForAll):
+        return msgspec.Raw(value.json())
+    raise NotImplementedError(f"no answer has a {type(value).__name__}")
+
+
+#: writes all answers
+encoder = msgspec.json.Encoder(enc_hook=_as_json)
+
+
+class MetaPod(msgspec.Struct, frozen=True):
+    """A victim."""
+
+    UID: str
+
+
+class MetaVictims(msgspec.Struct, frozen=True):
+    """Victims on one node."""
+
+    Pods: list[MetaPod] | None = None
+    NumPDBViolations: int = 0
+
+
+class PreemptArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """kube-scheduler's question; the nodes are those where its own preemption would help."""
+
+    Pod: Pod
+    NodeNameToMetaVictims: dict[str, MetaVictims | None] | None = None
+
+
+class Victims(msgspec.Struct, frozen=True):
+    """The answer to preempt."""
+
+    NodeNameToMetaVictims: dict[str, MetaVictims]
+
+
+class BindArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """kube-scheduler's wish."""
+
+    PodName: str
+    PodNamespace: str
+    PodUID: str
+    Node: str
+
+
+class BindAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to bind."""
+
+    Error: str = ""
+
+
+def answer(
+    gang_scheduler: GangTable, entry: PodEntry, offered: Sequence[str], unresolvable: bool, some: bool = False
+) -> tuple[str, Answer]:
+    """What filter is answered about a pod that was asked for, and that in one word. O(nodes).
+
+    ``some``: kube-scheduler asks about other nodes next. ``unresolvable``: its own preemption is not to try the nodes
+    that are refused (from 1.22 on; before, it asks who has to go only about nodes that it may try).
+    """
+    gang = entry.gang
+    if gang is None:
+        entry.waited = True
+        return "refused", refusal(str(entry.refused), offered, unresolvable)
+    if gang.state is GangState.PLACED and gang.placement is not None and entry.slot is not None:
+        node = gang.placement.pods[entry.slot].node
+        if node in offered:
+            entry.waited, entry.told = False, ""
+            return "node", Answer(NodeNames=[node])
+        entry.waited = True
+        if some:
+            return "not offered", refusal(f"its place is on {node}", offered, False)
+        if gang.ask.anywhere and not entry.holds:
+            gang_scheduler.instruct(Bind(entry.uid, entry.key))
+            why = f"bound to {node} whatever kube-scheduler makes of it"
+            return "forced", refusal(why, offered, unresolvable)
+        text = f"its place is on {node}, which kube-scheduler does not take for it"
+        _tell(gang_scheduler, entry, "not offered", [text])
+        return "not offered", refusal(text, offered, unresolvable)
+    entry.waited = True
+    if gang.state is GangState.RESERVED:
+        why = shortly(gang_scheduler, gang)[0]
+        _tell(gang_scheduler, entry, _gist(gang_scheduler, gang), explain_pod(gang_scheduler, entry, None))
+        return "preempting", refusal(why, offered, unresolvable)
+    lines = explain_pod(gang_scheduler, entry, None)
+    why = next(iter(shortly(gang_scheduler, gang)), lines[-1])
+    _tell(gang_scheduler, entry, _gist(gang_scheduler, gang), lines)
+    return "wait", refusal(why, offered, unresolvable)
+
+
+def _gist(gang_scheduler: GangTable, gang: Gang) -> str:
+    """The decisive reason for a gang's waiting, in a word: its numbers, and who is before it, are no news.
+
+    Which GPUs are reserved for it is: others have to go for other ones.
+    """
+    if gang.state is GangState.RESERVED and gang.placement is not None:
+        return f"{ReasonKind.WAITING_FOR_PREEMPTION.value} {crc32(repr(gang.placement.pods).encode()):08x}"
+    kinds = [reason.kind for reason in reasons(gang_scheduler, gang)]
+    own = [kind for kind in kinds if kind is not ReasonKind.BEHIND_OTHERS]
+    return (own or kinds)[0].value if kinds else gang.state.value
+
+
+def tell_again(gang_scheduler: GangTable, gang: Gang) -> None:
+    """Its reservation has ended: pods of it that still wait, and were told for whom, are told why now. O(its pods)."""
+    if not gang.holds:
+        for entry in gang.pods.values():
+            if entry.told:
+                _tell(gang_scheduler, entry, _gist(gang_scheduler, gang), explain_pod(gang_scheduler, entry, None))
+
+
+def _tell(gang_scheduler: GangTable, entry: PodEntry, gist: str, lines: list[str]) -> None:
+    """An Event of a pod, where its ``gist`` is news."""
+    if entry.told != gist:
+        entry.told = gist
+        line = " ".join([*lines[:1], "; ".join(lines[1:])]).rstrip()
+        gang_scheduler.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT), gist=gist))
+
+
+def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
+    """The same reason for all nodes. ``unresolvable``: preempting would not help either."""
+    nodes = ForAll(offered, shortened(f"hived: {' '.join(why.split())}", _LONGEST))
+    if unresolvable:
+        return Answer(NodeNames=[], FailedAndUnresolvableNodes=nodes)
+    return Answer(NodeNames=[], FailedNodes=nodes)
+
+
+def victims(gang_scheduler: GangTable, entry: PodEntry) -> Iterable[tuple[str, list[PodEntry]]]:
+    """Per node: the pods that have to go before ``entry`` can come. O(pods of the victims)."""
+    gang = entry.gang
+    if gang is None or gang.state is not GangState.RESERVED:
+        return ()
+    nodes: dict[str, list[PodEntry]] = {}
+    for name in gang_scheduler.cluster.group(gang.name).victims:
+        for pod in gang_scheduler.gangs[name].pods.values():
+            if pod.bound and pod.pod.spec.node_name:
+                nodes.setdefault(pod.pod.spec.node_name, []).append(pod)
+    return nodes.items()
+
+
+def preemption(gang_scheduler: GangTable, entry: PodEntry) -> Victims:
+    """What preempt is answered: victims by node. kube-scheduler takes one node; the gang scheduler sees to the rest."""
+    found = {node: MetaVictims([MetaPod(pod.uid) for pod in pods]) for node, pods in victims(gang_scheduler, entry)}
+    return Victims(found)

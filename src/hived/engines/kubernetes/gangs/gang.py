@@ -1,0 +1,235 @@
+"""Gangs and their pods, as the gang scheduler knows them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cached_property
+
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.reasons import Reason
+from hived.cluster.requests import Member
+from hived.engines.event import Event
+from hived.engines.kubernetes.pods.errors import PodRequestError
+from hived.engines.kubernetes.pods.objects import Pod
+from hived.engines.kubernetes.pods.pod_request import PodRequest
+from hived.errors import ensure
+from hived.scheduling import Entry, JobView, Status
+
+_REMEMBERED = 200  #: events of one gang
+
+
+class GangState(StrEnum):
+    """Where a gang is in its life."""
+
+    WAITING = "waiting"  #: holds nothing
+    RESERVED = "reserved"  #: has a placement kept for it, and waits for others to go
+    PLACED = "placed"  #: its GPUs are its own; its pods are bound there, or will be
+    PREEMPTED = "preempted"  #: placed, and has to go: no more of its pods are bound
+
+
+class GangEvent(StrEnum):
+    """What moves a gang from state to state; the kinds of :class:`~hived.engines.event.Event` that have one."""
+
+    RESERVED = "reserved"  #: a placement is kept for it, and victims have to go
+    UNRESERVED = "unreserved"  #: it lost that, or gave it up
+    PLACED = "placed"  #: its GPUs are its own
+    PREEMPTED = "preempted"  #: it has to go for another
+    SPARED = "spared"  #: it need not go any more
+    RELEASED = "released"  #: none of its pods is on a node (any more), and it gave its GPUs back
+    DOWNGRADED = "downgraded"  #: it runs on as opportunistic
+    RESTORED = "restored"  #: it is guaranteed again
+    PROMOTED = "promoted"  #: its turn has come where it runs early: it is guaranteed from now on
+    REBOUND = "rebound"  #: it stands in other cells than it did: a new spec
+
+
+_W, _R, _P, _X = GangState.WAITING, GangState.RESERVED, GangState.PLACED, GangState.PREEMPTED
+
+#: state and event to the next state; what is not here is a bug. That its last pod is gone ends a gang in any state
+GANG_TABLE: dict[tuple[GangState, GangEvent], GangState] = {
+    (_W, GangEvent.RESERVED): _R,
+    (_W, GangEvent.PLACED): _P,
+    (_R, GangEvent.PLACED): _P,
+    (_R, GangEvent.UNRESERVED): _W,
+    (_P, GangEvent.PREEMPTED): _X,
+    (_X, GangEvent.SPARED): _P,
+    (_P, GangEvent.RELEASED): _W,
+    (_X, GangEvent.RELEASED): _W,
+    (_P, GangEvent.DOWNGRADED): _P,
+    (_P, GangEvent.RESTORED): _P,
+    (_P, GangEvent.PROMOTED): _P,
+    (_P, GangEvent.REBOUND): _P,
+    (_X, GangEvent.DOWNGRADED): _X,
+    (_X, GangEvent.RESTORED): _X,
+    (_X, GangEvent.REBOUND): _X,
+}
+
+
+def next_gang_state(state: GangState, event: GangEvent) -> GangState:
+    """The table's answer; :class:`~hived.errors.InvariantError` for what the table does not have."""
+    after = GANG_TABLE.get((state, event))
+    ensure(after is not None, f"a gang that is {state.value} cannot be {event.value}")
+    assert after is not None
+    return after
+
+
+class PodEntry:
+    """A pod that lives, and concerns HiveD."""
+
+    __slots__ = (
+        "ask", "binding", "bound", "evicted", "gang", "key", "members", "notes", "place", "pod", "refused", "slot",
+        "told", "uid", "waited",
+    )  # fmt: skip
+
+    def __init__(self, pod: Pod) -> None:
+        self.uid = pod.metadata.uid
+        #: ``namespace/name``
+        self.key = pod.key
+        self.pod = pod
+        #: what it asks for; None: that cannot be understood
+        self.ask: PodRequest | None = None
+        #: the gang that its owner makes of it, where that was read
+        self.members: tuple[Member, ...] | None = None
+        #: the gang that it belongs to; None: none, as ``refused`` says
+        self.gang: Gang | None = None
+        #: its place among those of the gang's placement; None: has none
+        self.slot: int | None = None
+        #: where it is while it ``holds``, as its annotations say, whatever a new spec has left of that
+        self.place: PodPlacement | None = None
+        #: the annotations about where it is that were written last; None: by another than us
+        self.notes: dict[str, str] | None = None
+        #: whether Kubernetes has it on its node
+        self.bound = False
+        #: whether a Binding is on its way, or may be
+        self.binding = False
+        #: why it cannot be scheduled as it is
+        self.refused: PodRequestError | None = None
+        #: whether kube-scheduler was told to wait with it, and so has to be told when it can go
+        self.waited = False
+        #: what its latest Event was about: a reason in a word, or what is wrong
+        self.told = ""
+        #: whether it was told to go
+        self.evicted = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is on its node, or may be."""
+        return self.bound or self.binding
+
+    @property
+    def terminating(self) -> bool:
+        """Whether it is being deleted."""
+        return self.pod.metadata.deletion_timestamp is not None
+
+
+class Gang:
+    """An affinity group: pods placed all or none."""
+
+    def __init__(self, number: int, ask: PodRequest, submitted_at: float, since: float) -> None:
+        self.id = number
+        self.name = ask.group
+        #: of its first pod; the others agree, but for their number of leaf cells
+        self.ask = ask
+        #: when its first pod was created, seconds since the epoch
+        self.submitted_at = submitted_at
+        #: since when it waits, with GPUs reserved for it or not, or has its GPUs
+        self.since = since
+        #: while it has them and none of it has been on a node: since when it waited
+        self.waited_since: float | None = None
+        self.state = GangState.WAITING
+        #: its living pods, by uid
+        self.pods: dict[str, PodEntry] = {}
+        #: whether kube-scheduler has asked for it
+        self.asked = False
+        #: how often it was reminded of it since
+        self.reminders = 0
+        #: where it is, or what is reserved for it
+        self.placement: Placement | None = None
+        #: devices of it when it was placed: a new spec may have left it fewer
+        self.widest = 0
+        #: per pod of the placement: uid of the pod that has it
+        self.slots: list[str | None] = []
+        #: healthy nodes that its last filter question left out
+        self.not_offered: frozenset[str] = frozenset()
+        #: nodes that its last preempt question offered, which pods of lower priority may have to leave first
+        self.emptied: frozenset[str] = frozenset()
+        #: why it waits, as the core said last
+        self.reasons: tuple[Reason, ...] = ()
+        #: while preempted: for whom, and when its pods are told to go
+        self.preempted_by: Gang | None = None
+        self.evict_at = 0.0
+        #: when they were told so first; None: they were not yet
+        self.evict_from: float | None = None
+        #: who preempted it last: group, VC, priority
+        self.displaced_by: tuple[str, str, int] | None = None
+        #: the part of the annotations that its pods share; "" where it has to be made
+        self.shared = ""
+        #: as the scheduler has it, with the nodes that kube-scheduler did not offer the last time. Nobody is preempted
+        #: for it before kube-scheduler has said, to this process, which nodes it takes
+        view = JobView(self.name, self.gpus, round(submitted_at * 1000), number)
+        self.entry = Entry(number, ask.request(), view, ask.early)
+        self.entry.may_preempt = ask.anywhere
+        #: what happened to it, latest last
+        self.history: list[Event] = []
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs of all its pods."""
+        return sum(member.pods * member.leaf_cells for member in self.ask.members)
+
+    @property
+    def in_line(self) -> bool:
+        """Whether it waits for its turn, or for idle GPUs."""
+        return self.entry.status is Status.WAITING
+
+    @property
+    def key(self) -> str:
+        """What addresses call it."""
+        return self.name
+
+    @property
+    def vc(self) -> str:
+        """Its virtual cluster."""
+        return self.ask.vc
+
+    @property
+    def priority(self) -> int:
+        """As asked for; -1: opportunistic."""
+        return self.ask.priority
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether its placement stands in cells of its VC."""
+        return self.placement is not None and self.placement.guaranteed
+
+    @property
+    def holds(self) -> bool:
+        """Whether GPUs are its own."""
+        return self.state in (GangState.PLACED, GangState.PREEMPTED)
+
+    @property
+    def on_nodes(self) -> bool:
+        """Whether a pod of it is on its node, or may be."""
+        return any(entry.holds for entry in self.pods.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether all pods that have to exist before it is placed do, and can be bound once it is.
+
+        O(1) where there are too few; else O(its pods).
+        """
+        least = self.ask.size if self.ask.whole else 1
+        return len(self.pods) >= least and len(self.pods) - self.held_back >= least
+
+    @property
+    def held_back(self) -> int:
+        """How many of its pods cannot be bound as they are. O(its pods)."""
+        return sum(entry.pod.held_back and not entry.holds for entry in self.pods.values())
+
+    def remember(self, event: Event) -> None:
+        """``event`` happened to it. Of too many, the latest stay that say where it is, and no pod that was bound."""
+        self.history.append(event)
+        if len(self.history) > _REMEMBERED:
+            self.history = [one for one in self.history if one.kind != "bound"][-_REMEMBERED // 2 :]
+
+    def __repr__(self) -> str:
+        return f"Gang({self.name!r}, {self.state.value})"

@@ -1,0 +1,452 @@
+"""All that the gang scheduler knows, and the steps that change it: each keeps gangs, sums and the core in step."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Placement
+from hived.cluster.requests import Member
+from hived.engines.event import Event, placement_data
+from hived.engines.kubernetes.pods import bind_info as bindinfo
+from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods.errors import PodRequestError
+from hived.engines.kubernetes.pods.objects import Pod
+from hived.engines.usage import Usage
+from hived.scheduling import Entry, Scheduler, Status
+
+from .actions import Annotate, Instruction, Tell, Wake
+from .foreign import ForeignPods
+from .gang import Gang, GangEvent, GangState, PodEntry, next_gang_state
+from .nodes import Nodes
+from .pod_order import created_at, standing_slots
+
+_RECENT = 20_000  #: events
+_ENDED = 1_000  #: gangs that are gone, for people who look
+
+
+class GangTable:
+    """The state of :class:`~.gang_scheduler.GangScheduler`."""
+
+    def __init__(self, cluster: Cluster, scheduler: Scheduler, evict_after: float, first_seq: int) -> None:
+        self.cluster = cluster
+        #: it knows who was asked for by kube-scheduler, and who has GPUs
+        self.scheduler = scheduler
+        self.evict_after = evict_after
+        self.gangs: dict[str, Gang] = {}
+        #: pods that live and concern HiveD, by uid
+        self.pods: dict[str, PodEntry] = {}
+        #: those that cannot be scheduled as they are, or run where nobody has put them
+        self.refused: dict[str, PodEntry] = {}
+        #: bound pods whose GPUs somebody else has, foreign ones among them, by uid: in words
+        self.conflicts: dict[str, str] = {}
+        #: pods that are refused for the sake of a group's name: which
+        self.outside: dict[str, str] = {}
+        #: gangs that have reserved, in the order in which they did
+        self.reserved: dict[str, Gang] = {}
+        #: gangs whose reservation has ended, or moved, and whose pods were not told so yet
+        self.unreserved: dict[str, Gang] = {}
+        #: gangs that have to go, while pods of them are on nodes
+        self.evicting: dict[str, Gang] = {}
+        #: gangs that would preempt before kube-scheduler has said which nodes it takes for them: since when
+        self.unheard: dict[str, float] = {}
+        #: gangs with pods that can be bound and are not: since when, or last reminded
+        self.to_bind: dict[str, float] = {}
+        #: gangs that are gone, the latest last
+        self.ended: OrderedDict[str, Gang] = OrderedDict()
+        #: how many gangs were preempted, by virtual cluster and that of whom it was for
+        self.preempted: Counter[tuple[str, str]] = Counter()
+        self.usage: Usage[Gang] = Usage()
+        self.nodes = Nodes(cluster)
+        #: bound pods with GPUs that HiveD does not decide about
+        self.foreign = ForeignPods()
+        #: number of the latest event
+        self.seq = first_seq
+        self.recent: deque[Event] = deque(maxlen=_RECENT)
+        self._number = 0
+        self._instructions: list[Instruction] = []
+
+    # -- what is told ---------------------------------------------------------------------------------------------
+
+    def note(self, kind: str, gang: str | None, at: float, data: dict[str, object]) -> Event:
+        """Something happened."""
+        self.seq += 1
+        event = Event(self.seq, at, kind, gang, data)
+        self.recent.append(event)
+        return event
+
+    def instruct(self, instruction: Instruction) -> None:
+        """Have something done."""
+        self._instructions.append(instruction)
+
+    def turn(self) -> list[Instruction]:
+        """What is to be done of what came since the last call."""
+        found, self._instructions = self._instructions, []
+        return found
+
+    # -- pods come and go -----------------------------------------------------------------------------------------
+
+    def join(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
+        """A pod that waits belongs to a gang from now on, if what it asks for can be understood."""
+        entry.members, entry.ask, entry.refused = members, None, None
+        self.refused.pop(entry.uid, None)
+        self.outside.pop(entry.uid, None)
+        try:
+            ask = self.understood(entry.pod, members)
+        except PodRequestError as error:
+            self.refuse(entry, error)
+            return
+        gang = self.gangs.get(ask.group)
+        if gang is not None and gang.holds and ask.owner and gang.ask.owner == ask.owner:
+            ask = replace(ask, members=gang.ask.members)  # its owner may make fewer by now, since some have succeeded
+        if gang is None:
+            gang = self.new_gang(ask, created_at(entry.pod), at)
+        elif gang.ask.owner != ask.owner:
+            why = f"pods of a former {ask.group} are still there; it waits for them to end"
+            self._keep_outside(entry, ask.group, PodRequestError("name-taken", why))
+            return
+        elif (difference := ask.disagrees(gang.ask)) is not None:
+            why = f"other pods of its group {ask.group} ask for something else: {difference}"
+            self._keep_outside(entry, ask.group, PodRequestError("disagrees", why))
+            return
+        entry.ask, entry.gang = ask, gang
+        gang.pods[entry.uid] = entry
+        gang.asked = gang.asked or entry.waited  # nobody may ask for one that was told to wait again
+        if gang.state is GangState.PLACED:
+            self.give_slot(entry, gang, at)
+        else:
+            self.line_up(gang)
+
+    def understood(self, pod: Pod, members: tuple[Member, ...] | None) -> asking.PodRequest:
+        """What a pod that waits asks for. Raises :class:`PodRequestError`, also for one that runs and is left alone."""
+        ask = asking.ask(pod, members)
+        asking.check_grace(pod, ask, self.nodes.grace_of_loans(ask.vc))
+        asking.check_labels(pod)
+        return ask
+
+    def new_gang(self, ask: asking.PodRequest, submitted_at: float, at: float) -> Gang:
+        """The first pod of a gang is there."""
+        self._number += 1
+        since = min(at, submitted_at or at)  # the service may be younger than its pods
+        gang = self.gangs[ask.group] = Gang(self._number, ask, submitted_at, since)
+        self.usage.add(gang)
+        gang.remember(self.note("waiting", gang.name, since, {"vc": ask.vc, "gpus": gang.gpus, "pods": ask.size}))
+        return gang
+
+    def refuse(self, entry: PodEntry, error: PodRequestError) -> None:
+        """A pod cannot be scheduled as it is."""
+        entry.refused = error
+        self.refused[entry.uid] = entry
+        if entry.told != str(error):
+            entry.told = str(error)
+            self.instruct(Tell(entry.uid, entry.key, "HivedRefused", str(error), True))
+
+    def _keep_outside(self, entry: PodEntry, group: str, error: PodRequestError) -> None:
+        """A pod cannot be of the group that it names, while that has others."""
+        self.refuse(entry, error)
+        self.outside[entry.uid] = group
+
+    def give_slot(self, entry: PodEntry, gang: Gang, at: float) -> None:
+        """The first place of the gang that nobody has and that is of the size ``entry`` asked for; or none."""
+        assert gang.placement is not None
+        assert entry.ask is not None
+        for slot, pod in enumerate(gang.placement.pods):
+            if (
+                gang.slots[slot] is None
+                and len(pod.leaf_cells) == entry.ask.leaf_cells
+                and not self.nodes.may_be_used(pod.node, pod.leaf_cells)
+            ):
+                gang.slots[slot], entry.slot = entry.uid, slot
+                self.can_go(entry, gang, at)
+                return
+
+    def give_slots(self, gang: Gang, at: float) -> None:
+        """Whoever of a gang that is placed has no place gets one, if there is one. O(pods * such pods)."""
+        if gang.state is GangState.PLACED and None in gang.slots:
+            for entry in gang.pods.values():
+                if entry.slot is None and not entry.holds:
+                    self.give_slot(entry, gang, at)
+
+    def yield_slots(self, node: str, at: float) -> None:
+        """Places on ``node`` that somebody unknown may be using are nobody's, unless their pods are there already."""
+        for gang in self.gangs_on(node):
+            for slot, place in enumerate(gang.placement.pods if gang.placement is not None else ()):
+                entry = gang.pods.get(gang.slots[slot] or "")
+                taken = place.node == node and self.nodes.may_be_used(node, place.leaf_cells)
+                if taken and entry is not None and not entry.holds:
+                    gang.slots[slot] = entry.slot = None
+                    entry.waited = True
+            self.give_slots(gang, at)  # another may be free
+            self._see_who_can_go(gang, at)
+
+    def fill_slots(self, node: str, at: float) -> None:
+        """Somebody unknown on ``node`` is gone."""
+        for gang in self.gangs_on(node):
+            self.give_slots(gang, at)
+
+    def gangs_on(self, node: str) -> list[Gang]:
+        """Who has devices of ``node``, each once. O(its devices)."""
+        found = (self.usage.at.get((node, device)) for device in self.nodes.devices.get(node, ()))
+        return list({gang.name: gang for gang in found if gang is not None}.values())
+
+    def used_on(self, node: str) -> set[int]:
+        """Devices of ``node`` that pods of gangs are on, or may be. O(its devices + pods of these gangs)."""
+        return {
+            device
+            for gang in self.gangs_on(node)
+            for place, uid in zip(gang.placement.pods if gang.placement is not None else (), gang.slots, strict=True)
+            if place.node == node and uid is not None and gang.pods[uid].holds
+            for device in place.leaf_cells
+        }
+
+    def can_go(self, entry: PodEntry, gang: Gang, at: float) -> None:
+        """It has a place; kube-scheduler hears of that, if it was told to wait."""
+        self.to_bind.setdefault(gang.name, at)
+        if entry.waited:
+            entry.waited = False
+            self.instruct(Wake(entry.uid, entry.key))
+
+    def _see_who_can_go(self, gang: Gang, at: float) -> None:
+        """Whether a pod of it has a place and is not there. O(its pods)."""
+        can = (entry.slot is not None and not entry.bound for entry in gang.pods.values())
+        if gang.state is GangState.PLACED and any(can):
+            self.to_bind.setdefault(gang.name, at)
+        else:
+            self.to_bind.pop(gang.name, None)
+
+    def is_on_its_node(self, entry: PodEntry, at: float) -> None:
+        """Kubernetes has bound a pod where it was to be."""
+        gang = entry.gang
+        assert gang is not None
+        gang.waited_since = None
+        gang.remember(self.note("bound", gang.name, at, {"pod": entry.key, "node": entry.pod.spec.node_name}))
+        self.foreign.moved(gang.placement)
+        self._see_who_can_go(gang, at)
+
+    def leave(self, entry: PodEntry, at: float) -> None:
+        """A pod does not belong to its gang any more."""
+        gang, slot = entry.gang, entry.slot
+        entry.gang = entry.slot = None
+        if gang is None:
+            return
+        del gang.pods[entry.uid]
+        if not gang.pods:
+            self.end(gang, at)
+            return
+        if slot is not None:
+            gang.slots[slot] = None
+            self.foreign.moved(gang.placement)
+        if gang.state is GangState.PREEMPTED and not gang.on_nodes:
+            self.unplace(gang, at, "its pods are gone")
+            self.line_up(gang)
+        elif gang.state is GangState.PLACED and slot is not None and gang.placement is not None:
+            size = len(gang.placement.pods[slot].leaf_cells)
+            for other in gang.pods.values():  # one that came before there was room
+                if other.slot is None and not other.holds and other.ask is not None and other.ask.leaf_cells == size:
+                    self.give_slot(other, gang, at)
+                    break
+            self._see_who_can_go(gang, at)
+            self.flee(gang, at)
+        else:
+            self.flee(gang, at)  # the last pod that ran may have had no place
+            self.line_up_again(gang)
+
+    # -- gangs change ---------------------------------------------------------------------------------------------
+
+    def becomes(
+        self, gang: Gang, event: GangEvent, placement: Placement | None, at: float, data: dict[str, object]
+    ) -> None:
+        """The one place where a gang changes, and what is counted with it."""
+        state = next_gang_state(gang.state, event)
+        self.usage.remove(gang)
+        held = gang.holds
+        self.foreign.moved(gang.placement)
+        gang.state = state
+        if event is GangEvent.PLACED:
+            gang.waited_since, gang.since = gang.since, at
+        elif event is GangEvent.RELEASED:  # who was nowhere has waited all the time
+            gang.since = at if gang.waited_since is None else gang.waited_since
+        elif event is GangEvent.UNRESERVED:
+            self.unreserved[gang.name] = gang
+        if placement != gang.placement:
+            gang.placement, gang.shared = placement, ""
+        self.foreign.moved(placement)
+        if not (held and gang.holds):
+            gang.slots = [None] * (len(placement.pods) if placement is not None and gang.holds else 0)
+            gang.widest = 0 if placement is None else placement.gpus
+            for entry in gang.pods.values():
+                entry.slot = None
+        for state_, index in ((GangState.RESERVED, self.reserved), (GangState.PREEMPTED, self.evicting)):
+            if gang.state is state_:
+                index[gang.name] = gang
+            else:
+                index.pop(gang.name, None)
+        if gang.state is not GangState.PREEMPTED:
+            gang.preempted_by = None
+        self._see_who_can_go(gang, at)
+        self.usage.add(gang)
+        if placement is not None:
+            data["placement"] = placement_data(placement)
+        gang.remember(self.note(event.value, gang.name, at, data))
+
+    def line_up(self, gang: Gang) -> None:
+        """It waits for its turn, once kube-scheduler has asked for it and all its pods are there."""
+        if gang.state is GangState.WAITING and gang.asked and not gang.in_line and gang.complete:
+            self.scheduler.wait(gang.entry)
+
+    def call(self, gang: Gang, at: float) -> None:
+        """kube-scheduler is to ask for a gang that it asked another process for: which nodes would it take?"""
+        if gang.name not in self.unheard:
+            self.unheard[gang.name] = at
+            for entry in gang.pods.values():
+                self.instruct(Wake(entry.uid, entry.key))
+
+    def forget_asking(self, gang: Gang) -> None:
+        """It leaves its line until kube-scheduler asks for it again."""
+        self.unheard.pop(gang.name, None)
+        gang.asked = False
+        if gang.in_line:
+            self.scheduler.withdraw(gang.entry)
+
+    def line_up_again(self, gang: Gang) -> None:
+        """Its pods, or what they may do, have changed."""
+        if gang.in_line and not gang.complete:
+            self.scheduler.withdraw(gang.entry)
+        self.line_up(gang)
+
+    def unplace(self, gang: Gang, at: float, why: str) -> None:
+        """No pod of it is on a node, and it gives its GPUs back. It does not line up by itself."""
+        self.scheduler.free(gang.entry)
+        self.becomes(gang, GangEvent.RELEASED, None, at, {"why": why})
+        for entry in gang.pods.values():
+            entry.waited = True  # kube-scheduler may have been told a node that is not its own any more
+
+    def unreserve(self, gang: Gang, why: str, at: float) -> None:
+        """The core has taken its reservation away; it waits again."""
+        self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": f"it had GPUs reserved: {why}"})
+        self.line_up(gang)
+        self.others_are_spared(at)
+
+    def withdraw(self, gang: Gang, at: float) -> None:
+        """It gives up its reservation, or its place in line."""
+        self.scheduler.withdraw(gang.entry)
+        if gang.state is GangState.RESERVED:
+            self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "it gave up what was reserved for it"})
+            self.others_are_spared(at)
+
+    def end(self, gang: Gang, at: float) -> None:
+        """The last pod of a gang is gone: what it held is free."""
+        if gang.holds:
+            self.scheduler.free(gang.entry)
+        else:
+            self.withdraw(gang, at)
+        self.usage.remove(gang)
+        self.foreign.moved(gang.placement)
+        del self.gangs[gang.name]
+        self.reserved.pop(gang.name, None)
+        self.unreserved.pop(gang.name, None)
+        self.evicting.pop(gang.name, None)
+        self.to_bind.pop(gang.name, None)
+        self.unheard.pop(gang.name, None)
+        gang.remember(self.note("ended", gang.name, at, {"why": "its last pod is gone"}))
+        self.ended[gang.name] = gang
+        self.ended.move_to_end(gang.name)
+        if len(self.ended) > _ENDED:
+            self.ended.popitem(last=False)
+        for uid in [uid for uid, name in self.outside.items() if name == gang.name]:
+            self.join(self.pods[uid], self.pods[uid].members, at)
+
+    def stands(self, gang: Gang, why: str, at: float, by: str | None = None) -> None:
+        """Take over how the core has it now, where that is news; its pods are told by their annotations.
+
+        ``by``: the gang that it made room for.
+        """
+        core = self.cluster.group(gang.name) if gang.holds else None
+        before = gang.placement
+        if core is None or core.placement is None or before is None or core.placement == before:
+            return
+        kept = GangEvent.REBOUND if gang.guaranteed else GangEvent.RESTORED
+        kind = kept if core.guaranteed else GangEvent.DOWNGRADED
+        if core.placement.pods != before.pods:
+            had = list(zip(before.pods, gang.slots, strict=True))
+            had += [(entry.place, entry.uid) for entry in gang.pods.values() if entry.holds and entry.place is not None]
+            gang.slots = standing_slots(had, core.placement)
+            places = {uid: slot for slot, uid in enumerate(gang.slots)}
+            for entry in gang.pods.values():
+                entry.slot = places.get(entry.uid)
+        self.becomes(gang, kind, core.placement, at, {"why": why, "by": by})
+        self.scheduler.became(gang.entry, gang.guaranteed)
+        if core.placement.gpus == gang.widest:  # else they would forget what a later spec may have again
+            self.annotate(gang)
+        if gang.state is not GangState.PLACED:
+            return
+        if not gang.on_nodes and core.placement.gpus < gang.widest:
+            self.unplace(gang, at, why)
+            self.line_up(gang)
+            return
+        self.give_slots(gang, at)
+
+    def annotate(self, gang: Gang) -> None:
+        """Pods that are on their nodes say where their gang stands now."""
+        assert gang.placement is not None
+        gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
+        for entry in gang.pods.values():
+            if entry.holds and entry.slot is not None:
+                notes = bindinfo.notes(gang.placement.pods[entry.slot], gang.shared)
+                entry.notes = notes
+                self.instruct(Annotate(entry.uid, entry.key, tuple(notes.items())))
+
+    def others_are_spared(self, at: float) -> None:
+        """A reservation has ended: who had to go for it alone stays, who made room may be guaranteed again."""
+        for gang in list(self.evicting.values()):
+            wanted_by = self.cluster.group(gang.name).preempted_by
+            if wanted_by:
+                if gang.preempted_by is None or gang.preempted_by.name not in wanted_by:
+                    gang.preempted_by = self.gangs[wanted_by[0]]
+                continue
+            if gang.entry.status is Status.MOVING:
+                continue  # it goes for its own sake
+            self.scheduler.touch(gang.vc)  # it may be promoted again
+            self.becomes(gang, GangEvent.SPARED, gang.placement, at, {"why": "nobody wants its GPUs any more"})
+            for entry in gang.pods.values():
+                entry.evicted = False  # if that was not done yet, it is not done any more
+                if entry.holds and not entry.terminating:
+                    self.instruct(
+                        Tell(entry.uid, entry.key, "HivedSpared", "nobody wants its GPUs any more; it runs on")
+                    )
+                if entry.slot is not None and not entry.holds:
+                    self.can_go(entry, gang, at)
+            self.give_slots(gang, at)
+        for gang in list(self.usage.displaced.values()):
+            if self.cluster.group(gang.name).guaranteed:
+                self.stands(gang, "its VC's cells are its own again", at)
+
+    def lost_reservations(self, lost: Iterable[Entry], why: str, at: float) -> None:
+        """The core has ended reservations by itself."""
+        for entry in lost:
+            self.unreserve(self.gangs[entry.name], why, at)
+
+    def nodes_applied(self, at: float) -> None:
+        """Tell the core what is new of nodes; what that changes may let others go."""
+        news = self.nodes.apply()
+        if news:
+            self.note("node", None, at, {"nodes": [self.nodes.situation(name) for name in news[:8]], "all": len(news)})
+            self.lost_reservations(self.scheduler.hardware_changed(), "hardware under it turned bad", at)
+            for gang in [gang for node in news for gang in self.gangs_on(node)]:
+                self.flee(gang, at)
+
+    def flee(self, gang: Gang, at: float) -> None:
+        """None of it runs, and it cannot run where it was to: it looks for another place."""
+        if gang.state is GangState.PLACED and not gang.on_nodes and self.on_bad_hardware(gang):
+            self.unplace(gang, at, "hardware under it is bad")
+            self.line_up(gang)
+
+    def on_bad_hardware(self, gang: Gang) -> bool:
+        """Whether it could not be placed where it is now. O(its GPUs)."""
+        nodes = self.nodes
+        return gang.placement is not None and any(
+            pod.node not in nodes.healthy or any((pod.node, device) in nodes.bad_devices for device in pod.leaf_cells)
+            for pod in gang.placement.pods
+        )

@@ -1,0 +1,266 @@
+"""What Kubernetes says: all there is first, then every change, each pod with the size of its gang."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from hived.cluster.requests import Member
+from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.paths import nodes_path, pod_path, pods_path
+from hived.engines.kubernetes.client.reflector import Reflector, is_after
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.pods.errors import PodRequestError
+from hived.engines.kubernetes.pods.objects import Node, Pod
+from hived.engines.kubernetes.pods.owners import Owners
+
+from .counters import Counts
+
+_log = logging.getLogger("hived.kubernetes")
+#: those that hold nothing are none of our business
+_LIVING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_QUIET_S = 10.0  #: between two lines of the log about one failure
+_PATIENCE_S = 0.2  #: with the watch
+_AGAIN_S = 5.0  #: between two looks at owners of gangs that lack pods
+
+#: a pod, and the gang that its owner makes of it
+Sized = tuple[Pod, tuple[Member, ...] | None]
+
+
+class Informers:
+    """Watches pods and nodes. ``begin`` is called once, with all there is; after that, what it returns is fed."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        owners: Owners,
+        counts: Counts,
+        clock: Callable[[], float],
+        spawn: Callable[[Coroutine[Any, Any, Any]], None],
+        begin: Callable[[list[Node], list[Sized]], GangScheduler],
+        fed: Callable[[], None],
+    ) -> None:
+        self._api, self._owners, self._counts, self._clock, self._spawn = api, owners, counts, clock, spawn
+        self._begin, self._fed = begin, fed
+        self._gang_scheduler: GangScheduler | None = None
+        self._starting = False
+        #: what was heard before there is a gang scheduler
+        self._pods: dict[str, Pod] | None = None
+        self._nodes: dict[str, Node] | None = None
+        #: pods whose owners are being read: the latest of each
+        self._resolving: dict[str, Pod] = {}
+        #: who wants to know that a pod is known, by its uid
+        self._awaited: dict[str, asyncio.Event] = {}
+        self.pods = self._reflector(api, pods_path(), Pod, self._pods_are, self._pod_changed, _LIVING)
+        self.nodes = self._reflector(api, nodes_path(), Node, self._nodes_are, self._node_changed)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._spawn(self.nodes.run())
+        self._spawn(self.pods.run())
+        self._spawn(self._look_again())
+
+    def _reflector(
+        self,
+        api: KubeApi,
+        path: str,
+        of: Any,
+        replace: Callable[[list[Any], str], None],
+        changed: Callable[[str, Any], None],
+        params: dict[str, str] | None = None,
+    ) -> Reflector[Any]:
+        name = path.rpartition("/")[2]
+
+        told = {"at": float("-inf")}
+
+        def restarted(reason: str) -> None:
+            self._counts.watch_restarts[name, reason] += 1
+            if reason == "list" and time.monotonic() - told["at"] < _QUIET_S:
+                return  # it is tried every few seconds
+            told["at"] = time.monotonic()
+            _log.warning("watching %s: %s: %s", name, reason, reflector.problem)
+
+        reflector: Reflector[Any] = Reflector(
+            api, path, of, replace=replace, changed=changed, restarted=restarted, dice=random.Random(), params=params
+        )
+        return reflector
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def _nodes_are(self, nodes: list[Node], _version: str) -> None:
+        if self._gang_scheduler is None:
+            self._nodes = {node.metadata.name: node for node in nodes}
+            self._start_soon()
+        else:
+            self._gang_scheduler.nodes_replaced(nodes, self._clock())
+            self._fed()
+
+    def _node_changed(self, kind: str, node: Node) -> None:
+        name = node.metadata.name
+        if self._gang_scheduler is None:
+            assert self._nodes is not None
+            if kind == "DELETED":
+                self._nodes.pop(name, None)
+            else:
+                self._nodes[name] = node
+        elif kind == "DELETED":
+            self._gang_scheduler.node_gone(name, self._clock())
+        else:
+            self._gang_scheduler.node_changed(node, self._clock())
+        self._fed()
+
+    # -- pods -----------------------------------------------------------------------------------------------------
+
+    def _pods_are(self, pods: list[Pod], version: str) -> None:
+        there = {pod.metadata.uid: pod for pod in pods}
+        if self._gang_scheduler is None:
+            self._pods = there
+            self._start_soon()
+            return
+        known = {uid: entry.pod for uid, entry in self._gang_scheduler.pods.items()} | self._resolving
+        for uid, pod in known.items():
+            # who was read meanwhile for a question, and is younger than the list, the watch will bring
+            if uid not in there and not is_after(pod.metadata.resource_version, version):
+                self._pod_gone(uid)
+        for uid, foreign in list(self._gang_scheduler.foreign.pods.items()):
+            if uid not in there and not is_after(foreign.version, version):
+                self._pod_gone(uid)
+        for pod in pods:
+            self._pod_is(self._gang_scheduler, pod)
+        self._fed()
+
+    def _pod_changed(self, kind: str, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if self._gang_scheduler is None:
+            assert self._pods is not None
+            if kind == "DELETED":
+                self._pods.pop(uid, None)
+            else:
+                self._pods[uid] = pod
+        elif kind == "DELETED":
+            self._pod_gone(uid)
+        else:
+            self._pod_is(self._gang_scheduler, pod)
+        self._fed()
+
+    def _pod_gone(self, uid: str) -> None:
+        self._resolving.pop(uid, None)
+        if self._gang_scheduler is not None:
+            self._gang_scheduler.pod_gone(uid, self._clock())
+
+    def _pod_is(self, gang_scheduler: GangScheduler, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        # bound pods say themselves how large their gang is
+        known, members = (True, None) if pod.spec.node_name else self._owners.known(pod)
+        if known:
+            self._resolving.pop(uid, None)
+            self._is_known(gang_scheduler, pod, members)
+            return
+        first = uid not in self._resolving
+        self._resolving[uid] = pod
+        if first:
+            self._spawn(self._resolve(gang_scheduler, pod))
+
+    async def _resolve(self, gang_scheduler: GangScheduler, pod: Pod) -> None:
+        """Read the pod's owner; then the gang scheduler may know it."""
+        try:
+            members = await self._owners.members(pod)
+        except PodRequestError as error:
+            latest = self._resolving.pop(pod.metadata.uid, None)
+            if latest is not None:
+                gang_scheduler.unreadable(latest, error, self._clock())
+                self._fed()
+            return
+        latest = self._resolving.pop(pod.metadata.uid, None)
+        if latest is not None:
+            self._is_known(gang_scheduler, latest, members)
+            self._fed()
+
+    def _is_known(self, gang_scheduler: GangScheduler, pod: Pod, members: tuple[Member, ...] | None) -> None:
+        gang_scheduler.pod_changed(pod, members, self._clock())
+        awaited = self._awaited.pop(pod.metadata.uid, None)
+        if awaited is not None:
+            awaited.set()
+
+    async def confirm(self, gang_scheduler: GangScheduler, pod: Pod) -> Pod | None:
+        """``pod`` as the API server has it; None: there is no such pod. Whoever asks may be late, or lie.
+
+        The watch brings it as a rule, a moment after kube-scheduler's; else it is read. :class:`PodRequestError` where
+        its owner cannot be read, and what the API server raises.
+        """
+        uid = pod.metadata.uid
+        if uid in gang_scheduler.pods:
+            return gang_scheduler.pods[uid].pod
+        awaited = self._awaited.setdefault(uid, asyncio.Event())
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await awaited.wait()
+        except TimeoutError:
+            if self._awaited.get(uid) is awaited:
+                del self._awaited[uid]
+        return gang_scheduler.pods[uid].pod if uid in gang_scheduler.pods else await self._read(gang_scheduler, pod)
+
+    async def _read(self, gang_scheduler: GangScheduler, pod: Pod) -> Pod | None:
+        """The same, of the API server alone."""
+        try:
+            answer = await self._api.get(pod_path(pod.metadata.namespace, pod.metadata.name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        found = msgspec.json.decode(answer, type=Pod)
+        if found.metadata.uid != pod.metadata.uid:
+            return None
+        if found.metadata.uid not in gang_scheduler.pods:
+            gang_scheduler.pod_changed(
+                found, None if found.spec.node_name else await self._owners.members(found), self._clock()
+            )
+        return found
+
+    async def _look_again(self) -> None:
+        """Owners of gangs that lack pods may make fewer by now, since some have succeeded. O(gangs) each time."""
+        while True:
+            await asyncio.sleep(_AGAIN_S)
+            gang_scheduler = self._gang_scheduler
+            for entry in [] if gang_scheduler is None else gang_scheduler.lacking():
+                assert gang_scheduler is not None
+                try:
+                    gang_scheduler.sized(entry.uid, await self._owners.members(entry.pod), self._clock())
+                except PodRequestError:
+                    continue  # it has been told when it came, and waits as it did
+            self._fed()
+
+    # -- the beginning --------------------------------------------------------------------------------------------
+
+    def _start_soon(self) -> None:
+        if self._nodes is not None and self._pods is not None and not self._starting:
+            self._starting = True
+            self._spawn(self._start())
+
+    async def _start(self) -> None:
+        """Read the owners of pods that wait, then begin; what changes meanwhile changes in what was heard."""
+        assert self._pods is not None
+        sizes: dict[str, tuple[Member, ...] | None] = {}
+
+        async def size(pod: Pod) -> None:
+            try:
+                sizes[pod.metadata.uid] = await self._owners.members(pod)
+            except PodRequestError as error:
+                _log.warning("pod %s: %s", pod.key, error)
+
+        await asyncio.gather(*(size(pod) for pod in self._pods.values() if not pod.spec.node_name))
+        assert self._nodes is not None
+        known = [pod for pod in self._pods.values() if pod.spec.node_name or pod.metadata.uid in sizes]
+        sized = [(pod, sizes.get(pod.metadata.uid)) for pod in known]
+        late = [pod for uid, pod in self._pods.items() if not pod.spec.node_name and uid not in sizes]
+        gang_scheduler = self._begin(list(self._nodes.values()), sized)
+        self._gang_scheduler, self._pods, self._nodes = gang_scheduler, None, None
+        for pod in late:
+            self._pod_is(gang_scheduler, pod)
+        self._fed()

@@ -1,0 +1,187 @@
+"""How many pods a Job, a JobSet or a PyTorchJob makes: the gang of those that do not say it themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from hived.cluster.requests import Member
+from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.paths import object_path
+
+from .errors import PodRequestError
+from .gpus import gpus_of
+from .objects import Container, Object, Owner, Pod
+from .pod_request import GANG_OWNERS, gang_owner
+
+_KEPT = 10_000
+_FRESH_S = 10.0
+_AT_ONCE = 16  #: reads
+_PLURALS = {"Job": "jobs", "JobSet": "jobsets", "PyTorchJob": "pytorchjobs"}
+_VERSION = re.compile(r"[a-z0-9.-]+/v[0-9]+((alpha|beta)[0-9]+)?")
+_JobOwner = ("jobset.x-k8s.io", "JobSet")
+
+
+#: a namespace, and an owner as a pod of it names it
+_Named = tuple[str, Owner]
+
+
+class Owners:
+    """Sizes of gangs by their owners: one read for all who ask at a time, and a new one after a while."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        #: and until when that is good enough
+        self._known: OrderedDict[_Named, tuple[tuple[Member, ...], float]] = OrderedDict()
+        #: what is being read
+        self._reads: dict[_Named, asyncio.Task[tuple[Member, ...]]] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    def known(self, pod: Pod) -> tuple[bool, tuple[Member, ...] | None]:
+        """Whether :meth:`members` would have to ask, and else what it would say."""
+        owner = gang_owner(pod)
+        if owner is None:
+            return True, None
+        found = self._fresh((pod.metadata.namespace, owner))
+        return found is not None, found
+
+    async def members(self, pod: Pod) -> tuple[Member, ...] | None:
+        """The gang of ``pod`` as its owner has it; None: it has no such owner. Raises :class:`PodRequestError`."""
+        owner = gang_owner(pod)
+        return None if owner is None else await self._members((pod.metadata.namespace, owner))
+
+    async def _members(self, named: _Named) -> tuple[Member, ...]:
+        found = self._fresh(named)
+        if found is not None:
+            return found
+        read = self._reads.get(named)
+        if read is None:
+            read = self._reads[named] = asyncio.get_running_loop().create_task(self._read(*named))
+            read.add_done_callback(lambda _: self._reads.pop(named))
+        return await asyncio.shield(read)  # a caller that gives up ends it for no other
+
+    def _fresh(self, named: _Named) -> tuple[Member, ...] | None:
+        members, until = self._known.get(named, (None, 0.0))
+        return members if time.monotonic() < until else None
+
+    async def _read(self, namespace: str, owner: Owner) -> tuple[Member, ...]:
+        what = f"{owner.kind} {namespace}/{owner.name}"
+        thing = await self._get(namespace, owner, what)
+        for above in (thing.get("metadata") or {}).get("ownerReferences") or ():
+            if (str(above.get("apiVersion")).partition("/")[0], above.get("kind")) == _JobOwner:
+                of = Owner(api_version=above["apiVersion"], kind=above["kind"], name=above["name"], uid=above["uid"])
+                found = await self._members((namespace, of))
+                break
+        else:
+            found = members_of(thing, what)
+        self._known[namespace, owner] = found, time.monotonic() + _FRESH_S
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return found
+
+    async def _get(self, namespace: str, owner: Owner, what: str) -> Object:
+        if not _VERSION.fullmatch(owner.api_version):
+            raise PodRequestError("owner", f"{what}, its owner, is of no API version: {owner.api_version[:60]!r}")
+        path = object_path(owner.api_version, namespace, _PLURALS[owner.kind], owner.name)
+        try:
+            async with self._gate:
+                found: Object = msgspec.json.decode(await self._api.get(path))
+        except ApiError as error:
+            way_out = "give its pods the labels hived.io/group and hived.io/group-size"
+            raise PodRequestError("owner", f"{what}, its owner, cannot be read ({error.reason}); {way_out}") from None
+        if (found.get("metadata") or {}).get("uid") != owner.uid:
+            raise PodRequestError("owner", f"{what} is another one by now than the one that owns it")
+        return found
+
+
+def members_of(thing: Object, what: str) -> tuple[Member, ...]:
+    """The pods with GPUs that an object makes at a time. Raises :class:`PodRequestError`."""
+    try:
+        return _members(thing, what)
+    except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+        raise PodRequestError("owner", f"{what} has a form that is not known: {error}") from None
+
+
+def is_gang(thing: Object) -> bool:
+    """Whether it is an object of which pods are made together."""
+    return (str(thing.get("apiVersion")).partition("/")[0], thing.get("kind")) in GANG_OWNERS
+
+
+def _members(thing: Object, what: str) -> tuple[Member, ...]:
+    spec, status = thing["spec"], thing.get("status") or {}
+    found: list[tuple[int, Object]] = []
+    if thing.get("kind") == "JobSet":
+        done = {job["name"]: _number(job.get("succeeded")) for job in status.get("replicatedJobsStatus") or ()}
+        for job in spec["replicatedJobs"]:
+            inner = job["template"]["spec"]
+            left = _left(_count(job.get("replicas")), done.get(job.get("name"), 0))
+            found.append((left * _at_once(inner, 0), inner["template"]))
+        _check_together(spec, [template_gpus(template) for pods, template in found if pods], what)
+    elif thing.get("kind") == "PyTorchJob":
+        # the master first, as rank 0
+        roles = sorted(spec["pytorchReplicaSpecs"].items(), key=lambda role: (role[0] != "Master", role[0]))
+        replicas: Object = status.get("replicaStatuses") or {}
+        for name, role in roles:
+            succeeded = _number((replicas.get(name) or {}).get("succeeded"))
+            found.append((_left(_count(role.get("replicas")), succeeded), role["template"]))
+    else:
+        found.append((_at_once(spec, _number(status.get("succeeded"))), spec["template"]))
+    members = []
+    for pods, template in found:
+        gpus = template_gpus(template)
+        if pods and gpus:
+            members.append(Member(pods, gpus))
+    if not members:
+        raise PodRequestError("owner", f"{what} makes no pods with GPUs at the moment")
+    return tuple(members)
+
+
+def template_gpus(template: Object) -> int | None:
+    """GPUs of one pod of a template."""
+    spec = template["spec"]
+    containers = msgspec.convert(spec.get("containers") or [], list[Container])
+    return gpus_of(containers, msgspec.convert(spec.get("initContainers") or [], list[Container]))
+
+
+def _check_together(spec: Object, gpus: list[int | None], what: str) -> None:
+    """A gang is placed once all of its pods exist: those that are made one after another cannot be one."""
+    policy = (spec.get("startupPolicy") or {}).get("startupPolicyOrder")
+    if len([number for number in gpus if number]) > 1 and (
+        policy == "InOrder" or any(job.get("dependsOn") for job in spec["replicatedJobs"])
+    ):
+        raise PodRequestError(
+            "owner",
+            f"{what} starts its jobs one after another, so they are no gang; give the pods of each the labels "
+            "hived.io/group and hived.io/group-size",
+        )
+
+
+def _at_once(spec: Object, succeeded: int) -> int:
+    """How many pods a Job runs at a time, now that so many have succeeded."""
+    parallelism = _count(spec.get("parallelism"))
+    completions = spec.get("completions")
+    return parallelism if completions is None else min(parallelism, _left(_count(completions), succeeded))
+
+
+def _left(number: int, done: int) -> int:
+    """Who still runs, of so many; a pod that asks is one of them."""
+    return max(min(number, 1), number - done)
+
+
+def _number(value: Any) -> int:
+    """How many, as a status has it."""
+    return 0 if value is None else _count(value)
+
+
+def _count(value: Any) -> int:
+    """A number of replicas; 1 where none is said."""
+    if value is None:
+        return 1
+    if type(value) is not int or value < 0:
+        raise ValueError(f"a number of pods, not {value!r}")
+    return value

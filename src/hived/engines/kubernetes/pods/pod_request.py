@@ -1,0 +1,418 @@
+"""What a pod asks for: from upstream's annotation or, for everyone else, labels, its GPU request and its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+
+from hived.cluster.requests import HIGHEST, OPPORTUNISTIC, Member, Request
+
+from . import labels as keys
+from .errors import PodRequestError
+from .gpus import limits, pod_gpus, positive
+from .objects import Owner, Pod
+from .untrusted_yaml import read_yaml
+from .untrusted_yaml import word as _word
+
+#: pods of a gang: where all of them are is written on each
+MOST_PODS = 1000
+#: what a placement takes at most as an annotation, and what an object may have
+_BYTES_A_POD, _BYTES_A_DEVICE, _MOST_BYTES = 200, 4, 250_000
+_LONGEST = 8_192  #: characters of the annotation
+_MOST_MEMBERS = 64  #: kinds of pods in a group
+#: kinds of owners whose size makes a gang, by the group of their API
+GANG_OWNERS = {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("kubeflow.org", "PyTorchJob")}
+#: annotation keys that had another name before
+_FORMER = {"gpuType": "leafCellType", "gpuNumber": "leafCellNumber"}
+_MODES = ("guaranteed", "opportunistic", "either")
+_YES = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What one pod asks for, and the group that it belongs to. Equal, but for ``leaf_cells``, among pods of a group."""
+
+    group: str  #: name of the group, unique in the cluster
+    namespace: str
+    vc: str
+    priority: int
+    members: tuple[Member, ...]
+    leaf_cells: int  #: of this pod
+    leaf_cell_type: str | None = None
+    pinned_cell_id: str | None = None
+    lazy_preemption: bool = False
+    within: str | None = None
+    owner: str = ""  #: uid of the object that makes these pods a gang
+    anywhere: bool = False  #: its cells decide alone, whatever nodes kube-scheduler would take
+    whole: bool = False  #: placed only once all of its pods exist
+    early: bool = False  #: it may start on a loan before its turn
+    title: str = ""  #: what its pods call the group, which need not be unique; "": as ``group``
+
+    @property
+    def size(self) -> int:
+        """Pods of the group."""
+        return sum(member.pods for member in self.members)
+
+    @property
+    def mode(self) -> str:
+        """How it would have its GPUs."""
+        return "either" if self.early else "opportunistic" if self.priority < 0 else "guaranteed"
+
+    def request(self) -> Request:
+        """What the group asks of the core."""
+        return Request(
+            self.group,
+            self.vc,
+            self.priority,
+            self.members,
+            self.leaf_cell_type,
+            self.pinned_cell_id,
+            self.lazy_preemption,
+            self.within,
+        )
+
+    def disagrees(self, other: PodRequest) -> str | None:
+        """In what two pods that name one group differ, in words; None: they are of one group."""
+        if self.namespace != other.namespace:
+            return f"namespace: {self.namespace} here, {other.namespace} there"
+        for name in ("vc", "priority", "leaf_cell_type", "pinned_cell_id", "lazy_preemption", "within", "mode"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                return f"{name.replace('_', ' ')}: {_word(mine)} here, {_word(theirs)} there"
+        if self.members != other.members:
+            return f"members: {_members(self.members)} here, {_members(other.members)} there"
+        return None
+
+
+def concerns(pod: Pod) -> bool:
+    """Whether HiveD decides about ``pod``: a container asks for devices or says so, it names a VC, or has a place.
+
+    Of those that ran, labels may be gone by now; what they use is not.
+    """
+    return (
+        pod.label(keys.VC) is not None
+        or pod.annotation(keys.POD_SPEC) is not None
+        or (bool(pod.spec.node_name) and pod.annotation(keys.BIND_INFO) is not None)
+        or any(positive(value) for _, value in limits(pod, (keys.ENABLE, keys.GPU)))
+    )
+
+
+def may_concern(pod: Pod) -> bool:
+    """Whether kube-scheduler may ask about ``pod``: it asks for devices of any kind."""
+    return concerns(pod) or any(positive(value) for _, value in limits(pod, keys.GPU_RESOURCES))
+
+
+def gang_owner(pod: Pod) -> Owner | None:
+    """The object whose size has to be known before :func:`ask` can say what ``pod`` asks for; None: none."""
+    if pod.annotation(keys.POD_SPEC) is not None or pod.label(keys.VC) is None:
+        return None
+    if pod.label(keys.GANG) == "false" or pod.label(keys.GROUP) is not None:
+        return None
+    for owner in pod.metadata.owner_references or ():
+        if owner.controller and (owner.api_version.partition("/")[0], owner.kind) in GANG_OWNERS:
+            return owner
+    return None
+
+
+def ask(pod: Pod, members: tuple[Member, ...] | None = None) -> PodRequest:
+    """What ``pod`` asks for. ``members``: the gang, as its owner has it. Raises :class:`PodRequestError`."""
+    text = pod.annotation(keys.POD_SPEC)
+    if text is not None:
+        return _from_annotation(pod, text)
+    vc = pod.label(keys.VC)
+    if vc is None:
+        what = f"label {keys.VC} or annotation {keys.POD_SPEC}"
+        unknown = _unknown_label(pod)
+        more = f" ({unknown})" if unknown else ""
+        raise PodRequestError("vc", f"it asks for GPUs and names no virtual cluster; give it the {what}{more}")
+    return _from_labels(pod, vc, members)
+
+
+def check_labels(pod: Pod) -> None:
+    """Raise :class:`PodRequestError` where a pod by labels has one of ours that is none: it would be without effect."""
+    if pod.annotation(keys.POD_SPEC) is None and (unknown := _unknown_label(pod)):
+        raise PodRequestError("labels", unknown)
+
+
+def _unknown_label(pod: Pod) -> str:
+    """What is wrong with a label of a pod that begins like ours, and what may be meant; "" where there is none."""
+    known = {*keys.LABELS, keys.TURN, keys.ROLE}
+    for label in sorted(pod.metadata.labels or ()):
+        if label.startswith(keys.PREFIX) and label not in known:
+            words = [one.removeprefix(keys.PREFIX) for one in keys.LABELS]
+            meant = get_close_matches(label.removeprefix(keys.PREFIX), words, 1)
+            way_out = f"is {keys.PREFIX}{meant[0]} meant?" if meant else f"there are {', '.join(keys.LABELS)}"
+            return f"label {_word(label)} is not known; {way_out}"
+    return ""
+
+
+def check_grace(pod: Pod, ask: PodRequest, most: int) -> None:
+    """Raise :class:`PodRequestError` where a pod on loan asks for more than ``most`` seconds to end."""
+    if ask.mode != "guaranteed" and pod.grace_s > most:
+        kind = "a pod that may run on a loan" if ask.early else "an opportunistic pod"
+        raise PodRequestError(
+            "grace",
+            f"terminationGracePeriodSeconds: {pod.grace_s:,}, and {kind} of {ask.vc} has at most "
+            f"{most:,} s to end (opportunisticGraceSeconds of its virtual cluster), as its GPUs are others'; "
+            "ask for no more",
+        )
+
+
+# -- upstream's annotation --------------------------------------------------------------------------------------------
+
+
+def _from_annotation(pod: Pod, text: str) -> PodRequest:
+    said = _parsed(text)
+    where = f"annotation {keys.POD_SPEC}"
+    cells = said.leaf_cells
+    single = said.group is None
+    members = (Member(1, cells),) if said.members is None else said.members
+    if all(member.leaf_cells != cells for member in members):
+        sizes = ", ".join(str(member.leaf_cells) for member in members)
+        raise PodRequestError(
+            "members", f"{where}: no member of the group has this pod's leafCellNumber {cells} ({sizes})"
+        )
+    if (asked := pod_gpus(pod) or 0) > cells:
+        raise PodRequestError("gpus", f"{where}: leafCellNumber {cells}, and its containers ask for {asked} GPUs")
+    # two namespaces may use one name, and neither can take the other's
+    home = f"{pod.metadata.namespace}/"
+    name = pod.key if single else str(said.group)
+    return PodRequest(
+        name if name.startswith(home) else home + name,
+        pod.metadata.namespace,
+        said.vc,
+        said.priority,
+        members,
+        cells,
+        said.leaf_cell_type,
+        said.pinned_cell_id,
+        said.lazy_preemption,
+        anywhere=said.anywhere,
+        title=name,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    vc: str
+    priority: int
+    leaf_cells: int
+    leaf_cell_type: str | None
+    pinned_cell_id: str | None
+    lazy_preemption: bool
+    anywhere: bool
+    group: str | None
+    members: tuple[Member, ...] | None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> _Said:
+    """The annotation; the pods of a gang all have the same."""
+    where = f"annotation {keys.POD_SPEC}"
+    if len(text) > _LONGEST:
+        raise PodRequestError("annotation", f"{where}: {len(text):,} characters; at most {_LONGEST:,}")
+    try:
+        value = read_yaml(text)
+    except ValueError as error:
+        raise PodRequestError("annotation", f"{where}: {error}") from None
+    if not isinstance(value, dict):
+        raise PodRequestError("annotation", f"{where}: expected keys such as virtualCluster, not {_word(value)}")
+    fields = _Fields(where, {_FORMER.get(key, key): value for key, value in value.items() if isinstance(key, str)})
+    if fields.values.get("version") not in (None, "v1"):
+        raise PodRequestError("annotation", f"{where}: version {_word(fields.values['version'])} is not known, v1 is")
+    group, members = None, None
+    affinity = fields.values.get("affinityGroup")
+    if affinity is not None:
+        inner = fields.inside("affinityGroup", affinity)
+        group = inner.text("name")
+        if not group:
+            raise PodRequestError("members", f"{inner.where}.name: a group needs a name")
+        members = inner.members()
+    vc = fields.text("virtualCluster")
+    if not vc:
+        raise PodRequestError("vc", f"{where}: virtualCluster: it names none")
+    return _Said(
+        vc,
+        fields.number("priority", 0, OPPORTUNISTIC, HIGHEST),
+        fields.number("leafCellNumber", None, 1, 1_048_576),
+        fields.text("leafCellType"),
+        fields.text("pinnedCellId"),
+        fields.flag("lazyPreemptionEnable", False),
+        fields.flag("ignoreK8sSuggestedNodes", True),
+        group,
+        members,
+    )
+
+
+class _Fields:
+    """Values of one mapping, each of the type that it has to have."""
+
+    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+        self.where = where
+        self.values = values
+
+    def inside(self, key: str, value: object) -> _Fields:
+        """A mapping in it."""
+        where = f"{self.where}: {key}"
+        if not isinstance(value, dict):
+            raise PodRequestError("annotation", f"{where}: expected keys, not {_word(value)}")
+        return _Fields(where, {_FORMER.get(k, k): v for k, v in value.items() if isinstance(k, str)})
+
+    def text(self, key: str) -> str | None:
+        """A word; None where there is none. A number is taken as the word that it looks like."""
+        value = self.values.get(key)
+        if value is None or value == "":
+            return None
+        if isinstance(value, bool) or not (isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)):
+            raise PodRequestError("annotation", f"{self.where}: {key}: a name, not {_word(value)}")
+        return str(value)
+
+    def number(self, key: str, default: int | None, least: int, most: int) -> int:
+        """A whole number within limits."""
+        value = self.values.get(key)
+        value = default if value is None else value
+        if type(value) is not int or not least <= value <= most:
+            raise PodRequestError(
+                "annotation", f"{self.where}: {key}: a number from {least} to {most:,}, not {_word(value)}"
+            )
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if type(value) is not bool:
+            raise PodRequestError("annotation", f"{self.where}: {key}: true or false, not {_word(value)}")
+        return value
+
+    def members(self) -> tuple[Member, ...]:
+        """The members of a group."""
+        value = self.values.get("members")
+        if not isinstance(value, list) or not value or len(value) > _MOST_MEMBERS:
+            raise PodRequestError(
+                "members", f"{self.where}.members: a list of podNumber and leafCellNumber, not {_word(value)}"
+            )
+        found = []
+        for position, one in enumerate(value):
+            inner = self.inside(f"members[{position}]", one)
+            pods = inner.number("podNumber", None, 1, MOST_PODS)
+            found.append(Member(pods, inner.number("leafCellNumber", None, 1, 1_048_576)))
+        return _checked(tuple(found), self.where)
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRequest:
+    cells = pod_gpus(pod)
+    if cells is None:
+        wanted = ", ".join(keys.GPU_RESOURCES)
+        raise PodRequestError(
+            "gpus", f"it asks for no GPUs; put a number under resources.limits of a container ({wanted})"
+        )
+    alone = pod.label(keys.GANG) == "false"
+    group, size = pod.label(keys.GROUP), pod.label(keys.GROUP_SIZE)
+    owner = gang_owner(pod)
+    name, uid = pod.key, ""
+    # one pod is no gang: so that its annotations, which do not say what made it one, mean the same after a restart
+    unsized = owner is None or members is None or sum(member.pods for member in members) == 1
+    if alone or (group is None and unsized and size is None):
+        members = (Member(1, cells),)
+    elif group is not None or size is not None:
+        if size is None:
+            raise PodRequestError(
+                "members", f"label {keys.GROUP} needs {keys.GROUP_SIZE} beside it: how many pods there are"
+            )
+        if group is None and owner is None:
+            raise PodRequestError(
+                "members", f"label {keys.GROUP_SIZE} needs {keys.GROUP} beside it: which pods go together"
+            )
+        members = (Member(_within(keys.GROUP_SIZE, size, 1, MOST_PODS), cells),)
+        job, uid = _job(pod, owner) if group is None and owner is not None else (str(group), "")
+        name = f"{pod.metadata.namespace}/{job}"
+    elif owner is not None and members is not None:
+        job, uid = _job(pod, owner)
+        name = f"{pod.metadata.namespace}/{job}"
+        members = _checked(members, f"{owner.kind} {owner.name}")
+    assert members is not None
+    if all(member.leaf_cells != cells for member in members):
+        raise PodRequestError("members", f"its {cells} GPUs are not those of any pod of its group: {_members(members)}")
+    priority, early = _priority(pod)
+    return PodRequest(
+        name,
+        pod.metadata.namespace,
+        vc,
+        priority,
+        members,
+        cells,
+        pod.label(keys.LEAF_CELL_TYPE),
+        pod.label(keys.PINNED_CELL),
+        _flag(pod, keys.LAZY_PREEMPTION),
+        pod.label(keys.WITHIN),
+        uid,
+        whole=True,
+        early=early,
+    )
+
+
+def _priority(pod: Pod) -> tuple[int, bool]:
+    """The priority of a pod, and whether it may start before its turn."""
+    said, mode = pod.label(keys.PRIORITY), pod.label(keys.MODE)
+    if mode not in (None, *_MODES):
+        raise PodRequestError("labels", f"label {keys.MODE}: one of {', '.join(_MODES)}, not {_word(mode)}")
+    default = "opportunistic" if mode == "opportunistic" else "0"
+    text = default if said is None else said or "0"
+    value = OPPORTUNISTIC if text == "opportunistic" else _within(keys.PRIORITY, text, OPPORTUNISTIC, HIGHEST)
+    if mode is not None and (value < 0) is not (mode == "opportunistic"):
+        raise PodRequestError(
+            "labels", f"label {keys.MODE} is {mode}, and label {keys.PRIORITY} {_word(text)}; give one of them"
+        )
+    return value, mode == "either"
+
+
+def _job(pod: Pod, owner: Owner) -> tuple[str, str]:
+    """Name and uid of what makes pods a gang: their owner, or the JobSet that owns all their owners."""
+    above = pod.label(keys.JOBSET)
+    return (owner.name, owner.uid) if above is None else (above, pod.label(keys.JOBSET_UID) or keys.JOBSET)
+
+
+def _within(key: str, text: str, least: int, most: int) -> int:
+    try:
+        value = int(text) if len(text) < 12 else most + 1
+    except ValueError:
+        value = most + 1
+    if not least <= value <= most:
+        raise PodRequestError("labels", f"label {key}: a number from {least} to {most:,}, not {_word(text)}")
+    return value
+
+
+def _flag(pod: Pod, key: str) -> bool:
+    text = pod.label(key)
+    if text is None:
+        return False
+    if text not in _YES:
+        raise PodRequestError("labels", f"label {key}: true or false, not {_word(text)}")
+    return _YES[text]
+
+
+def _checked(members: tuple[Member, ...], where: str) -> tuple[Member, ...]:
+    pods = sum(member.pods for member in members)
+    written = sum(member.pods * (_BYTES_A_POD + _BYTES_A_DEVICE * member.leaf_cells) for member in members)
+    if pods <= MOST_PODS and written > _MOST_BYTES:
+        raise PodRequestError(
+            "members",
+            f"{where}: where {_members(members)} GPUs are does not fit on each of its pods as an annotation (about "
+            f"{written:,} bytes of {_MOST_BYTES:,}); make it several groups",
+        )
+    if pods > MOST_PODS:
+        raise PodRequestError(
+            "members", f"{where}: {pods:,} pods are too many for one group, at most {MOST_PODS:,} go together"
+        )
+    return members
+
+
+def _members(members: tuple[Member, ...]) -> str:
+    return " + ".join(f"{member.pods} x {member.leaf_cells}" for member in members[:10])

@@ -1,0 +1,164 @@
+"""Where the cluster spec comes from, and what comes of a new one: a file that is looked at, or a ConfigMap."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from hived.cluster import check_feasible
+from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.paths import config_map_path, config_maps_path
+from hived.engines.kubernetes.client.reflector import Reflector
+from hived.engines.kubernetes.pods.objects import ConfigMap
+from hived.errors import InputError, SpecError
+from hived.spec import ClusterSpec, parse_spec
+
+_LOOK_S = 1.0
+_LOOKS = 5  #: after so many without a file, it is gone
+KEY = "spec.yaml"  #: in a ConfigMap; it may have another name where it is the only one
+
+
+class SpecSource(Protocol):
+    """A spec that may change."""
+
+    @property
+    def name(self) -> str:
+        """Where it is, for people."""
+
+    async def read(self) -> str:
+        """Its text. Raises :class:`InputError`."""
+
+    async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
+        """Hear of every new text, or why what is new is none, until cancelled."""
+
+
+def understood(text: str, source: str) -> ClusterSpec:
+    """A spec that can be. Raises :class:`~hived.errors.InputError` with line and way out."""
+    spec = parse_spec(text, source)
+    check_feasible(spec)
+    return spec
+
+
+class FileSpec:
+    """A file; a mounted ConfigMap too, whose files are links that change. Looked at once a second."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        self._last: bytes | None = None
+
+    async def read(self) -> str:
+        """The file."""
+        try:
+            self._last = self._path.read_bytes()
+        except OSError as error:
+            raise SpecError(f"{self.name}: cannot be read: {error.strerror or error}") from None
+        return _text(self._last, self.name)
+
+    async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
+        """Every content that is new. One that cannot be read may be being replaced; after a few looks it is refused."""
+        away = 0
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                now = self._path.read_bytes()
+            except OSError as error:
+                away += 1
+                if away == _LOOKS:
+                    self._last = None
+                    refused(InputError(f"{self.name}: cannot be read any more: {error.strerror or error}"))
+                continue
+            away = 0
+            if now != self._last:
+                self._last = now
+                try:
+                    text = _text(now, self.name)
+                except InputError as error:
+                    refused(error)
+                else:
+                    changed(text)
+
+
+class ConfigMapSpec:
+    """A ConfigMap of the cluster, watched."""
+
+    def __init__(self, api: KubeApi, namespace: str, name: str, restarted: Callable[[str], None]) -> None:
+        self.name = f"configmap/{namespace}/{name}"
+        self._api, self._namespace, self._map, self._restarted = api, namespace, name, restarted
+        self._last: str | None = None
+
+    async def read(self) -> str:
+        """The ConfigMap as it is."""
+        try:
+            answer = await self._api.get(config_map_path(self._namespace, self._map))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            raise InputError(f"{self.name}: there is none; {self._way_out}") from None
+        self._last = self._spec_of(msgspec.json.decode(answer, type=ConfigMap))
+        return self._last
+
+    async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
+        """Every content that is new."""
+
+        def heard(config: ConfigMap) -> None:
+            try:
+                text = self._spec_of(config)
+            except InputError as error:
+                self._last = None
+                refused(error)
+                return
+            if text != self._last:
+                self._last = text
+                changed(text)
+
+        def gone() -> None:
+            """A spec that is gone is not an empty one: the last stays in use, and a restart would find none."""
+            self._last = None
+            refused(InputError(f"{self.name}: it is not there any more; {self._way_out}"))
+
+        def listed(maps: list[ConfigMap], _version: str) -> None:
+            for config in maps:
+                heard(config)
+            if not maps:
+                gone()
+
+        def changed_(kind: str, config: ConfigMap) -> None:
+            if kind == "DELETED":
+                gone()
+            else:
+                heard(config)
+
+        reflector = Reflector(
+            self._api,
+            config_maps_path(self._namespace),
+            ConfigMap,
+            replace=listed,
+            changed=changed_,
+            restarted=self._restarted,
+            dice=random.Random(),
+            params={"fieldSelector": f"metadata.name={self._map}"},
+        )
+        await reflector.run()
+
+    @property
+    def _way_out(self) -> str:
+        return f"kubectl -n {self._namespace} create configmap {self._map} --from-file={KEY}"
+
+    def _spec_of(self, config: ConfigMap) -> str:
+        data = config.data or {}
+        if KEY not in data and len(data) != 1:
+            raise InputError(f"{self.name}: it has no key {KEY} (it has {', '.join(sorted(data)[:10]) or 'none'})")
+        return data[KEY] if KEY in data else next(iter(data.values()))
+
+
+def _text(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecError(f"{name}: not a UTF-8 text; save the spec as UTF-8") from None

@@ -1,0 +1,403 @@
+"""What decides about the jobs of one machine: facts in, events and instructions out. Pure, as the core that it drives.
+
+    submit(...) / cancel(...) / task_ended(...) / ...     something is a fact
+    dispatch(at)                                          whoever can start, does
+    turn()                                                the events to keep, and then what to do
+
+Whoever calls keeps the events before carrying an instruction out. Every instruction can be carried out again: so an
+engine that was killed in between does it again, and nothing happens twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Placement, PodPlacement, Record
+from hived.cluster.recovery import Reconfiguration
+from hived.engines.event import Event, placement_data
+from hived.engines.usage import Usage
+from hived.errors import ConflictError
+from hived.scheduling import Downgrade, Hold, Move, Policy, Promote, Reserve, Scheduler, Start, Stop, Unreserve
+from hived.scheduling import Instruction as Decided
+from hived.spec.compiled import ClusterSpec, Device
+
+from .actions import Instruction, StartTasks, StopTasks, Turn, WakeAt
+from .health import Health
+from .jobs import Job
+from .lifecycle import JobEvent
+from .model import JobSpec, JobState
+from .outcome import Outcome, outcome
+
+
+class JobScheduler:
+    """Jobs on a cluster. A fact costs what the core charges for who it lets start, and O(log jobs)."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, free_port: Callable[[], int], last_event: int = 0) -> None:
+        self.cluster = cluster
+        self._free_port = free_port
+        self._seq = last_event
+        #: every job that has not ended
+        self.jobs: dict[int, Job] = {}
+        self.health = Health(cluster)
+        self.scheduler = Scheduler(cluster, policy, self._carry_out)
+        self.usage: Usage[Job] = Usage()
+        #: what running jobs hold and the core cannot attribute to them, by job: devices that the spec lacks for now
+        self.beyond: dict[int, tuple[PodPlacement, ...]] = {}
+        self._pausing: dict[int, Job] = {}
+        self._events: list[Event] = []
+        self._touched: dict[int, Job] = {}
+        self._instructions: list[Instruction] = []
+        self._now = 0.0
+
+    # -- facts ----------------------------------------------------------------------------------------------------
+
+    def submit(self, number: int, spec: JobSpec, at: float) -> Job:
+        """A job has come."""
+        job = Job(number, spec, at)
+        self.jobs[number] = job
+        self._note("submitted", at, number, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
+        self._touched[number] = job
+        self.usage.add(job)
+        self.scheduler.wait(job.entry)
+        return job
+
+    def unsubmit(self, job: Job) -> None:
+        """The last call was :meth:`submit`, and it cannot be kept: as if it had never been."""
+        self.scheduler.withdraw(job.entry)
+        self.usage.remove(job)
+        self._end(job)
+        self._seq -= 1
+
+    def cancel(self, job: Job, at: float, who: str = "") -> None:
+        """Somebody wants it ended. Raises :class:`ConflictError` for one that has, or is being cancelled."""
+        if job.state.ended or (job.state is JobState.STOPPING and job.stopping_for == "cancelled"):
+            ended = job.state.value if job.state.ended else "being cancelled"
+            raise ConflictError(f"{job.name} is {ended} already")
+        if job.state.holds:
+            self._stop(job, at, "cancelled", f"cancelled by {who}" if who else "cancelled")
+            return
+        self.scheduler.withdraw(job.entry)
+        self._restored(at)
+        self._happens(job, JobEvent.CANCELLED, at, {"why": f"cancelled by {who}" if who else "cancelled"})
+        self._end(job)
+
+    def task_ended(self, number: int, attempt: int, rank: int, ending: dict[str, Any], at: float) -> None:
+        """A task is gone, as :class:`~.tasks.Ending` says in ``ending``. Known ones are ignored."""
+        job = self.jobs.get(number)
+        if job is None or not job.state.holds or attempt != job.attempt or rank in job.endings:
+            return
+        self._happens(job, JobEvent.TASK_ENDED, at, {"attempt": attempt, "rank": rank, **ending})
+        if len(job.endings) == job.spec.tasks:
+            self._all_gone(job, outcome(job), at)
+        elif job.state is JobState.RUNNING and (ending["code"] or ending["stopped"]):
+            self._stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
+
+    def due(self, number: int, at: float) -> None:
+        """It is when a job wanted to be looked at: the pause after a failure may be over, or its time."""
+        job = self.jobs.get(number)
+        if job is None:
+            return
+        if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
+            self._happens(job, JobEvent.QUEUED, at, {})
+            self.scheduler.wait(job.entry)
+        elif job.state is JobState.RUNNING and (limit := job.limit_at) is not None and at >= limit:
+            self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
+
+    def set_health(self, places: Collection[tuple[str, int]], why: str | None, at: float) -> None:
+        """Devices were found bad, for this reason, or (None) healthy."""
+        for node, device in places:
+            if self.health.set_bad((node, device), why):
+                kind = "device_healthy" if why is None else "device_bad"
+                self._note(kind, at, None, {"node": node, "device": device, "why": why or ""})
+        self._hardware_changed(at)
+
+    def drain(self, places: Collection[tuple[str, int]], undo: bool, now: bool, what: str, at: float) -> None:
+        """The machine's owner keeps jobs off devices, or lets them come again. ``now``: who is there goes too."""
+        if self.health.set_drained(places, not undo):
+            data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
+            self._note("undrained" if undo else "drained", at, None, data)
+        if now and not undo:
+            wanted = set(places)
+            for job in list(self.jobs.values()):
+                if (
+                    job.state is JobState.RUNNING
+                    and job.placement is not None
+                    and wanted & set(job.placement.devices())
+                ):
+                    self._stop(job, at, "drained", f"{what} is drained by the machine's owner")
+        self._hardware_changed(at)
+
+    def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
+        """A new spec, under running jobs. Raises what :meth:`Cluster.reconfigure` raises; nothing has changed then."""
+        report = self.cluster.reconfigure(spec)
+        self.health.again()
+        self.health.apply()
+        data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
+        self._note("reconfigured", at, None, {"kept": len(report.kept), **data})
+        vcs = {vc.name for vc in spec.virtual_clusters}
+        still = {
+            job.name: f"the cells that {job.vc} has now cannot stand where it runs"
+            if job.vc in vcs
+            else f"virtual cluster {job.vc} is no more"
+            for job in self.usage.displaced.values()
+        }
+        self._standing_changed(report, at, still)
+        for entry in self.scheduler.reconfigured():
+            self._unreserve(self.jobs[entry.number], "the cluster was reconfigured", at)
+        return report
+
+    def recover(
+        self, jobs: Iterable[Job], at: float, names: Mapping[str, str] = MappingProxyType({})
+    ) -> Reconfiguration:
+        """Take jobs in after a restart: who runs goes on, who waits has its place. The first call, if any.
+
+        ``names``: what nodes are called now, by what they were called before.
+        """
+        for job in jobs:
+            self.jobs[job.id] = job
+            self.usage.add(job)
+            if job.state.holds and job.placement is not None and any(pod.node in names for pod in job.placement.pods):
+                pods = tuple(pod._replace(node=names.get(pod.node, pod.node)) for pod in job.placement.pods)
+                placement = replace(job.placement, pods=pods)
+                why = f"its node is called {pods[0].node} now"
+                self._happens(job, JobEvent.REBOUND, at, {"why": why, "placement": placement_data(placement)})
+        records = self._records()
+        report = self.cluster.recover(records)
+        self._note("recovered", at, None, {"running": len(records), "active": len(self.jobs)})
+        self._standing_changed(report, at)
+        for job in self.jobs.values():
+            if job.state is JobState.RESERVED:
+                self._happens(job, JobEvent.UNRESERVED, at, {"why": "the engine was started again"})
+            if job.state.holds:
+                self.scheduler.runs(job.entry, self.cluster.group(job.name).guaranteed)
+            if job.state is JobState.QUEUED:
+                self.scheduler.wait(job.entry)
+            elif job.state is JobState.BACKOFF and job.retry_at is not None:
+                self._pausing[job.id] = job
+                self._instructions.append(WakeAt(job.id, job.retry_at))
+            elif job.state is JobState.RUNNING:
+                self._started(job)
+            elif job.state is JobState.STOPPING:
+                self._is_going(job)
+                self._instructions += [StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt)]
+        return report
+
+    def _records(self) -> list[Record]:
+        """Who runs where, for the core. Of two jobs on one device the one that has run for longer is given it."""
+        records: list[Record] = []
+        taken: set[Device] = set()
+        holding = [job for job in self.jobs.values() if job.state.holds]
+        for job in sorted(holding, key=lambda job: (job.started_at or 0.0, job.id)):
+            placement = job.placement
+            assert placement is not None
+            pods = _without(placement.pods, taken)
+            taken |= set(placement.devices())
+            cut = placement if pods == placement.pods else replace(placement, pods=pods, reserved_levels=())
+            request = job.entry.loan if job.spec.early and not cut.guaranteed else job.entry.request
+            records.append(Record(job.name, request, cut))
+        return records
+
+    def note(self, kind: str, at: float, data: dict[str, object]) -> None:
+        """Something that happened to the engine itself."""
+        self._note(kind, at, None, data)
+
+    # -- deciding -------------------------------------------------------------------------------------------------
+
+    def dispatch(self, at: float) -> None:
+        """Let start who can."""
+        self._now = at
+        self.scheduler.dispatch(at)
+
+    def turn(self) -> Turn:
+        """What has come of the facts since the last call."""
+        turn = Turn(tuple(self._events), tuple(self._touched.values()), tuple(self._instructions))
+        self._events.clear()
+        self._touched.clear()
+        self._instructions.clear()
+        return turn
+
+    def _carry_out(self, instruction: Decided) -> None:
+        """What the scheduler has decided happens."""
+        job, at = self.jobs[instruction.job], self._now
+        match instruction:
+            case Start(placement=placement):
+                self._reserved_elsewhere(job, placement, at)
+                data: dict[str, object] = {"placement": placement_data(placement)}
+                data |= {"attempt": job.attempt + 1, "port": self._free_port() if job.spec.tasks > 1 else 0}
+                self._happens(job, JobEvent.STARTED, at, data)
+                self._started(job)
+            case Reserve(placement=placement, victims=victims):
+                if self._reserved_elsewhere(job, placement, at):
+                    self._happens(job, JobEvent.UNRESERVED, at, {"why": "other GPUs are reserved for it by now"})
+                data = {"placement": placement_data(placement), "victims": list(victims)}
+                self._happens(job, JobEvent.RESERVED, at, data)
+            case Stop(by=number):
+                by = self.jobs[number]
+                if job.state is JobState.RUNNING:
+                    self._stop(job, at, "preempted", f"preempted by {by.name} of {by.vc}", by)
+                else:  # it goes already, and has less time for that from now on if it is a loan
+                    self._instructions.append(StopTasks(job.id, job.attempt))
+            case Unreserve(by=number):
+                who = f"{self.jobs[number].name}, of a higher priority, took it" if number is not None else "no nodes"
+                self._unreserve(job, who, at)
+            case Downgrade(by=number):
+                self._stands(job, f"made room for {self.jobs[number].name}", at)
+            case Promote():
+                core = self.cluster.group(job.name).placement
+                assert core is not None
+                why = f"its turn in {job.vc} has come"
+                self._happens(job, JobEvent.PROMOTED, at, {"why": why, "placement": placement_data(core)})
+            case Move():
+                self._stop(job, at, "moved", f"its turn in {job.vc} has come, on other GPUs")
+            case Hold():
+                pass  # why is asked when somebody wants to know
+
+    def _reserved_elsewhere(self, job: Job, placement: Placement, at: float) -> bool:
+        """Whether a job had reserved other GPUs than it is given now: who made room for it there may have them back."""
+        elsewhere = job.state is JobState.RESERVED and placement != job.placement
+        if elsewhere:
+            self._restored(at)
+        return elsewhere
+
+    # -- what becomes of jobs -------------------------------------------------------------------------------------
+
+    def _all_gone(self, job: Job, result: Outcome, at: float) -> None:
+        """The last task of an attempt has ended: its GPUs are free."""
+        self.scheduler.free(job.entry, waits=result.event is JobEvent.PREEMPTED)
+        if self.beyond.pop(job.id, None) is not None:
+            self._claim(at)
+        self._happens(job, result.event, at, result.data(at))
+        if result.event is JobEvent.RETRYING:
+            self._instructions.append(WakeAt(job.id, at + result.delay_s))
+        elif job.state.ended:
+            self._end(job)
+
+    def _started(self, job: Job) -> None:
+        self._instructions.append(StartTasks(job.id, job.attempt))
+        if job.limit_at is not None:
+            self._instructions.append(WakeAt(job.id, job.limit_at))
+
+    def _stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
+        data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt}
+        if by is not None:
+            data["by"] = [by.name, by.spec.vc, by.spec.priority]
+        self._happens(job, JobEvent.STOPPING, at, data)
+        self._is_going(job)
+        self._instructions.append(StopTasks(job.id, job.attempt))
+
+    def _is_going(self, job: Job) -> None:
+        """One that is not to come back at once has no turn any more."""
+        if job.stopping_for not in ("preempted", "moved"):
+            self.scheduler.leaving(job.entry)
+
+    def grace_s(self, job: Job) -> float:
+        """How long a job has between SIGTERM and SIGKILL: capped where it is on loan, or somebody waits for that."""
+        borrows = job.spec.opportunistic or job.spec.early
+        lent = not job.guaranteed and (borrows or bool(self.cluster.group(job.name).preempted_by))
+        return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if lent else job.spec.grace_s
+
+    def reserved(self) -> list[Job]:
+        """Jobs that wait with a reservation, in the order in which they got it."""
+        return [self.jobs[number] for number in self.scheduler.reserved]
+
+    def backing_off(self) -> list[Job]:
+        """Jobs between two tries."""
+        return list(self._pausing.values())
+
+    def _end(self, job: Job) -> None:
+        del self.jobs[job.id]
+
+    def _unreserve(self, job: Job, why: str, at: float) -> None:
+        self._happens(job, JobEvent.UNRESERVED, at, {"why": f"it had GPUs reserved: {why}"})
+        self.scheduler.wait(job.entry)
+        self._restored(at)
+
+    def _hardware_changed(self, at: float) -> None:
+        if self.health.apply():
+            for entry in self.scheduler.hardware_changed():
+                self._unreserve(self.jobs[entry.number], "hardware under them turned bad", at)
+
+    def _standing_changed(
+        self, report: Reconfiguration, at: float, still: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """The core has put all running groups where they are once more: under other cells, perhaps, or none.
+
+        ``still``: why those were not made guaranteed that had lost it before.
+        """
+        lost = {name: f"the spec lacks devices of it on {', '.join(nodes)}" for name, nodes in report.lost}
+        why = {**still, **dict(report.downgraded), **lost}
+        self.beyond.clear()
+        for job in self.jobs.values():
+            if job.state.holds:
+                news = "the cluster has a new spec"
+                self._stands(job, news if self.cluster.group(job.name).guaranteed else why.get(job.name, news), at)
+                if job.name in self.usage.displaced and job.state is JobState.RUNNING:
+                    assert job.placement is not None
+                    if (reason := why.get(job.name, job.reason)) != job.reason:
+                        same = placement_data(job.placement)
+                        self._happens(job, JobEvent.REBOUND, at, {"why": reason, "placement": same})
+                core = self.cluster.group(job.name).placement
+                assert job.placement is not None
+                left = _without(job.placement.pods, set() if core is None else set(core.devices()))
+                if left:
+                    self.beyond[job.id] = left
+        self._claim(at)
+
+    def _claim(self, at: float) -> None:
+        """What jobs hold beyond the core's knowledge is given to nobody."""
+        held = [pod for pods in self.beyond.values() for pod in pods]
+        self.health.set_claimed((pod.node, device) for pod in held for device in pod.leaf_cells)
+        self._hardware_changed(at)
+
+    def _stands(self, job: Job, why: str, at: float) -> None:
+        """Take over how the core has it now, where that is news. Its devices are its own whatever the spec has."""
+        core = self.cluster.group(job.name)
+        if core.placement is None or job.placement is None or not job.state.holds:
+            return
+        now = core.placement
+        if now.pods != job.placement.pods:
+            now = replace(job.placement, reserved_levels=())
+        if now == job.placement:
+            return
+        kind = JobEvent.REBOUND
+        if now.guaranteed is not job.guaranteed:
+            kind = JobEvent.RESTORED if now.guaranteed else JobEvent.DOWNGRADED
+        self._happens(job, kind, at, {"why": why, "placement": placement_data(now)})
+        if job.entry.holds:
+            self.scheduler.became(job.entry, now.guaranteed)
+            if job.state is JobState.STOPPING:
+                self._is_going(job)
+
+    def _restored(self, at: float) -> None:
+        """Who was downgraded for a job that is withdrawn, or has lost its reservation, may be guaranteed again."""
+        for job in list(self.usage.displaced.values()):
+            if self.cluster.group(job.name).guaranteed:
+                self._stands(job, "its VC's cells are its own again", at)
+
+    def _happens(self, job: Job, kind: JobEvent, at: float, data: dict[str, object]) -> None:
+        """The one place where a job changes, and what is counted over jobs with it."""
+        self.usage.remove(job)
+        job.apply(self._note(kind.value, at, job.id, data))
+        if not job.state.ended:
+            self.usage.add(job)
+        if job.state is JobState.BACKOFF:
+            self._pausing[job.id] = job
+        else:
+            self._pausing.pop(job.id, None)
+        self._touched[job.id] = job
+
+    def _note(self, kind: str, at: float, job: int | None, data: dict[str, object]) -> Event:
+        self._seq += 1
+        event = Event(self._seq, at, kind, job, data)
+        self._events.append(event)
+        return event
+
+
+def _without(pods: Iterable[PodPlacement], taken: Collection[Device]) -> tuple[PodPlacement, ...]:
+    """The pods as far as their devices are not among ``taken``."""
+    left = [PodPlacement(node, tuple(d for d in devices if (node, d) not in taken)) for node, devices in pods]
+    return tuple(pod for pod in left if pod.leaf_cells)

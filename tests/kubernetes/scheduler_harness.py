@@ -1,0 +1,255 @@
+"""A mind without Kubernetes: pods and nodes are what a test says, and an engine is as much as others read of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+from hived import CheckedCluster
+from hived.engines.kubernetes.counters import Counts
+from hived.engines.kubernetes.gangs.gang import Gang
+from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods.objects import (
+    Condition,
+    Container,
+    Metadata,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    Pod,
+    PodSpec,
+    Resources,
+)
+from hived.scheduling import YarnCS
+from hived.spec import spec_from_dict
+from hived.spec.compiled import ClusterSpec
+
+from .pods import foreign
+
+#: two racks of two nodes of four, one node with devices of other numbers, and a VC for each kind of cell
+SPEC: dict[str, Any] = {
+    "physicalCluster": {
+        "cellTypes": {
+            "NODE": {"childCellType": "V100", "childCellNumber": 4, "isNodeLevel": True},
+            "RACK": {"childCellType": "NODE", "childCellNumber": 2},
+            "HALF": {"childCellType": "K80", "childCellNumber": 2},
+            "OLD": {"childCellType": "HALF", "childCellNumber": 2, "isNodeLevel": True},
+        },
+        "physicalCells": [
+            {"cellType": "RACK", "cellAddress": "r0", "cellChildren": [{"cellAddress": "a0"}, {"cellAddress": "a1"}]},
+            {"cellType": "RACK", "cellAddress": "r1", "cellChildren": [{"cellAddress": "a2"}, {"cellAddress": "a3"}]},
+            {"cellType": "OLD", "cellAddress": "b0", "cellChildren": [
+                {"cellAddress": "0", "cellChildren": [{"cellAddress": "6"}, {"cellAddress": "7"}]},
+                {"cellAddress": "1", "cellChildren": [{"cellAddress": "2"}, {"cellAddress": "3"}]},
+            ]},
+        ],
+    },
+    "virtualClusters": {
+        "vision": {"virtualCells": [{"cellType": "RACK", "cellNumber": 1}]},
+        "speech": {"virtualCells": [{"cellType": "RACK.NODE", "cellNumber": 1}]},
+        "research": {"virtualCells": [{"cellType": "OLD.HALF", "cellNumber": 1}]},
+    },
+}  # fmt: skip
+NODES = ("a0", "a1", "a2", "a3", "b0")
+
+
+def other_spec() -> ClusterSpec:
+    """The same nodes in other hands, without ``b0``."""
+    types = {key: SPEC["physicalCluster"]["cellTypes"][key] for key in ("NODE", "RACK")}
+    cells = SPEC["physicalCluster"]["physicalCells"][:2]
+    shares = {
+        "vision": {"virtualCells": [{"cellType": "RACK.NODE", "cellNumber": 1}]},
+        "speech": {"virtualCells": [{"cellType": "RACK.NODE", "cellNumber": 2}]},
+    }
+    return spec_from_dict({"physicalCluster": {"cellTypes": types, "physicalCells": cells}, "virtualClusters": shares})
+
+
+def node(name: str, ready: bool = True, cordoned: bool = False, bad: str = "") -> Node:
+    """A node as Kubernetes has it; ``bad``: what its annotation says of its devices."""
+    return Node(
+        metadata=Metadata(name=name, uid=f"node-{name}", annotations={keys.BAD_DEVICES: bad} if bad else None),
+        spec=NodeSpec(unschedulable=cordoned or None),
+        status=NodeStatus(conditions=[Condition(type="Ready", status="True" if ready else "False")]),
+    )
+
+
+class World:
+    """Facts in by its methods. It is the engine, too, as far as the dashboard and the metrics look at one."""
+
+    started_at = 0.0
+    ready = True
+    leader = True
+
+    def __init__(self, spec: ClusterSpec | None = None) -> None:
+        self.spec = spec or spec_from_dict(SPEC)
+        self.now = 1000.0
+        self.counts = Counts()
+        self.pods: dict[str, Pod] = {}  #: that live, by uid
+        self.nodes = {name: node(name) for name in NODES}
+        self._numbers = itertools.count(1)
+        self._news = asyncio.Event()
+        self.gang_scheduler: GangScheduler | None = self._new()
+
+    def _new(self) -> GangScheduler:
+        gang_scheduler = GangScheduler(CheckedCluster(self.spec), YarnCS())
+        gang_scheduler.start(self.nodes.values(), [(pod, None) for pod in self.pods.values()], self.now)
+        return gang_scheduler
+
+    # -- what is read of an engine --------------------------------------------------------------------------------
+
+    def clock(self) -> float:
+        """Seconds since the epoch."""
+        return self.now
+
+    async def changed(self, seq: int) -> None:
+        """Return once the gang scheduler has more to tell, or is another."""
+        gang_scheduler = self.gang_scheduler
+        while self.gang_scheduler is gang_scheduler and (gang_scheduler is None or gang_scheduler.seq <= seq):
+            await self._news.wait()
+
+    # -- facts ----------------------------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> GangScheduler:
+        """The gang scheduler, of a world that has one."""
+        assert self.gang_scheduler is not None
+        return self.gang_scheduler
+
+    def come(self, vc: str, gpus: int, pods: int = 1, priority: int = 0, lazy: bool = False, late: int = 0) -> Gang:
+        """A gang's pods are made, but for ``late`` of them; kube-scheduler asks for them."""
+        gang = self.made(vc, gpus, pods, priority, lazy, late)
+        self.ask(gang)
+        return gang
+
+    def made(self, vc: str, gpus: int, pods: int = 1, priority: int = 0, lazy: bool = False, late: int = 0) -> Gang:
+        """A gang's pods are made, but for ``late`` of them."""
+        name = f"job{next(self._numbers)}"
+        labels = {
+            keys.VC: vc,
+            keys.PRIORITY: str(priority) if priority >= 0 else "opportunistic",
+            keys.GROUP: name,
+            keys.GROUP_SIZE: str(pods),
+            keys.LAZY_PREEMPTION: str(lazy).lower(),
+        }
+        for rank in range(pods - late):
+            self._make(name, rank, labels, gpus)
+        self.settle()
+        return self.known.gangs[f"team/{name}"]
+
+    def complete(self, gang: Gang) -> None:
+        """The pods that were late are made."""
+        first = next(iter(gang.pods.values())).pod
+        name, _, _ = first.metadata.name.rpartition("-")
+        ranks = {int(entry.pod.metadata.name.rpartition("-")[2]) for entry in gang.pods.values()}
+        for rank in sorted(set(range(gang.ask.size)) - ranks):
+            self._make(name, rank, first.metadata.labels or {}, gang.ask.leaf_cells)
+        self.ask(gang)
+
+    def _make(self, name: str, rank: int, labels: dict[str, str], gpus: int) -> None:
+        pod = Pod(
+            metadata=Metadata(
+                name=f"{name}-{rank}",
+                namespace="team",
+                uid=f"{name}-{rank}-{next(self._numbers)}",
+                labels=labels,
+                creation_timestamp=datetime.fromtimestamp(self.now, UTC).isoformat(),
+            ),
+            spec=PodSpec(containers=[Container(name="main", resources=Resources(limits={keys.GPU: gpus}))]),
+        )
+        self.pods[pod.metadata.uid] = pod
+        self.known.pod_changed(pod, None, self.now)
+
+    def ask(self, gang: Gang) -> None:
+        """kube-scheduler asks for each pod of it, and takes every node."""
+        for entry in list(gang.pods.values()):
+            if not entry.holds:
+                self.known.asked(entry.pod, None, list(self.nodes), self.now)
+        self.settle()
+
+    def bind(self, gang: Gang, most: int = 1000) -> None:
+        """The first of its pods that can be are bound."""
+        ready = [entry for entry in gang.pods.values() if entry.slot is not None and not entry.holds]
+        for entry in ready[:most]:
+            assert gang.placement is not None
+            assert entry.slot is not None
+            written = self.known.binding(entry.uid, gang.placement.pods[entry.slot].node)
+            pod = entry.pod
+            metadata = Metadata(
+                name=pod.metadata.name,
+                namespace=pod.metadata.namespace,
+                uid=entry.uid,
+                labels=pod.metadata.labels,
+                annotations=written.notes,
+                creation_timestamp=pod.metadata.creation_timestamp,
+            )
+            spec = PodSpec(containers=pod.spec.containers, node_name=written.node)
+            self.pods[entry.uid] = Pod(metadata=metadata, spec=spec)
+            self.known.bound(entry.uid, self.now)
+            self.known.pod_changed(self.pods[entry.uid], None, self.now)
+        self.settle()
+
+    def runs(self, vc: str, gpus: int, pods: int = 1, priority: int = 0, lazy: bool = False) -> Gang:
+        """A gang came, and was bound."""
+        gang = self.come(vc, gpus, pods, priority, lazy)
+        self.bind(gang)
+        return gang
+
+    def foreign(self, gpus: int, where: str) -> str:
+        """Another scheduler binds a pod; its uid."""
+        there = foreign(f"serve{next(self._numbers)}", gpus, where)
+        self.pods[there.metadata.uid] = there
+        self.known.pod_changed(there, None, self.now)
+        self.settle()
+        return there.metadata.uid
+
+    def foreign_ends(self, uid: str) -> None:
+        """That pod is gone."""
+        del self.pods[uid]
+        self.known.pod_gone(uid, self.now)
+        self.settle()
+
+    def end(self, gang: Gang, most: int = 1000) -> None:
+        """Its pods, or the first of them, are gone."""
+        for uid in list(gang.pods)[:most]:
+            del self.pods[uid]
+            self.known.pod_gone(uid, self.now)
+            self.settle()
+
+    def node(self, name: str, ready: bool = True, cordoned: bool = False, bad: str = "") -> None:
+        """A node is there, like this."""
+        self.nodes[name] = node(name, ready, cordoned, bad)
+        self.known.node_changed(self.nodes[name], self.now)
+        self.settle()
+
+    def without_node(self, name: str) -> None:
+        """A node is not there any more."""
+        self.nodes.pop(name, None)
+        self.known.node_gone(name, self.now)
+        self.settle()
+
+    def reconfigure(self, spec: ClusterSpec) -> None:
+        """A new spec."""
+        self.spec = spec
+        self.known.reconfigure(spec, self.now)
+        self.settle()
+
+    def stand_by(self) -> None:
+        """This replica does not decide any more."""
+        self.gang_scheduler, self.leader = None, False
+        self.settle()
+
+    def lead(self) -> None:
+        """It decides, with a gang scheduler of its own."""
+        self.gang_scheduler, self.leader = self._new(), True
+        self.settle()
+
+    def settle(self) -> None:
+        """Let go who can; whoever waits for news has it."""
+        if self.gang_scheduler is not None:
+            self.gang_scheduler.dispatch(self.now)
+            self.gang_scheduler.turn()
+        self._news.set()
+        self._news = asyncio.Event()
