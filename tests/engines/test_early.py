@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hived.engines.local.explaining import explain
+from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.model import JobState
 
 from .driver import Driver, job, stands
@@ -103,3 +103,15 @@ def test_its_grace_is_that_of_a_loan_until_its_turn_has_come(engine: Driver) -> 
     assert engine.job_scheduler.grace_s(early) == most < 600
     engine.end(own)
     assert engine.job_scheduler.grace_s(early) == 600
+
+
+def test_a_job_too_large_for_its_vc_waits_for_a_loan_and_says_so(engine: Driver) -> None:
+    other = engine.submit(job("speech", 2))
+    large = engine.submit(job("vision", 8, early=True))
+    assert stands(large, JobState.QUEUED)
+    for text in (explain(engine.job_scheduler, large, engine.now), "\n".join(shortly(engine.job_scheduler, large))):
+        assert "never" not in text
+        assert "it needs 8 idle GPUs, and 6 are idle" in text
+    engine.end(other)
+    assert stands(large, JobState.RUNNING)
+    assert "its turn never comes" in explain(engine.job_scheduler, large, engine.now)

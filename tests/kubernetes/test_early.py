@@ -52,6 +52,26 @@ def test_after_a_restart_it_is_on_its_loan_and_still_has_its_turn() -> None:
     assert gang(world, "early").guaranteed
 
 
+def test_a_gang_too_large_for_its_vc_waits_for_a_loan_and_says_so() -> None:
+    world = World(flat_spec(("a", 1), ("b", 1)))
+    other = pod("other", 2, vc="b")
+    pods = [pod(f"large-{rank}", 4, group="large", group_size="2", mode="either") for rank in range(2)]
+    run(world, other)
+    world.create(*pods)
+    for one in pods:
+        world.ask(one.metadata.uid)
+    world.calm()
+    assert gang(world, "large").state is GangState.WAITING
+    text = "\n".join(explain(world.gang_scheduler, gang(world, "large"), world.now))
+    assert "never" not in text
+    assert "idle" in text
+    world.delete(other.metadata.uid)
+    world.kubelet()
+    world.calm()
+    assert gang(world, "large").state is GangState.PLACED
+    assert not gang(world, "large").guaranteed
+
+
 @pytest.mark.parametrize("in_time", [True, False])
 def test_where_its_cells_cannot_be_had_it_is_evicted_and_who_is_made_for_it_has_its_turn(in_time: bool) -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))

@@ -85,6 +85,11 @@ class Entry:
         return self._loan
 
     @property
+    def awaited(self) -> Request:
+        """What it waits for: its turn or, where its VC is too small for that, idle GPUs."""
+        return self.loan if self.line is None and self.backlog is not None else self.request
+
+    @property
     def holds(self) -> bool:
         """Whether GPUs are its own."""
         return self.status in _HOLDS

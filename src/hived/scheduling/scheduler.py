@@ -480,6 +480,8 @@ class Scheduler:
             return False
         if reasons is None:
             reasons = self._known[key] = self.cluster.plan(entry.loan, excluded_nodes=entry.excluded).reasons
+        if entry.line is None:  # it waits for nothing else
+            self._carry_out(Hold(entry.number, reasons))
         return None if reasons and isinstance(reasons[0], _HOLDS_NOBODY_BACK) else False
 
     # -- the queues ---------------------------------------------------------------------------------------------------

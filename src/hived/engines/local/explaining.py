@@ -25,7 +25,7 @@ def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
         return (WaitingForPreemption(job_scheduler.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    found: list[Reason] = but_the_line(job_scheduler.cluster.plan(job.entry.request).reasons)
+    found: list[Reason] = but_the_line(job_scheduler.cluster.plan(job.entry.awaited).reasons)
     found += behind(*job_scheduler.scheduler.ahead(job.entry, MAX_NAMED))
     if job.preempted_by is not None:
         group, vc, priority = job.preempted_by
@@ -43,7 +43,7 @@ def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
         return [say(WaitingForPreemption(job_scheduler.cluster.group(job.name).victims))]
     if line := behind(*job_scheduler.scheduler.ahead(job.entry, 3)):
         return [say(line[0])]
-    answered = job_scheduler.cluster.plan(job.entry.request).reasons
+    answered = job_scheduler.cluster.plan(job.entry.awaited).reasons
     return in_words(job_scheduler, but_the_line(answered)) or ["its turn is about to come"]
 
 
