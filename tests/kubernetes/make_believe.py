@@ -22,7 +22,6 @@ from hived.cluster.reasons import Misconfigured
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.actions import Annotate, Bind, Binding, Evict, Instruction, Tell, Wake
-from hived.engines.kubernetes.gangs.checking import validate
 from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import labels as keys
@@ -31,6 +30,7 @@ from hived.errors import ConflictError, NotFoundError
 from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 
+from .checking import validate
 from .pods import Device, devices_of, labelled, node, node_names, on, pod, terminating
 
 Members = tuple[Member, ...] | None

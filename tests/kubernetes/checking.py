@@ -1,16 +1,15 @@
-"""All that the gang scheduler keeps, re-derived: for tests after every event, and for a service that is doubted."""
+"""All that the gang scheduler keeps, re-derived after every event of a test."""
 
 from __future__ import annotations
 
 from hived.cluster.states import GroupState
+from hived.engines.kubernetes.gangs.foreign import ForeignPod
+from hived.engines.kubernetes.gangs.gang import Gang, GangState
+from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.engines.usage import Usage
 from hived.errors import RequestError, ensure
 from hived.scheduling import Status
 from hived.spec.compiled import Device
-
-from .foreign import ForeignPod
-from .gang import Gang, GangState
-from .gang_table import GangTable
 
 #: how the core has a gang; None: it may not know it
 _IN_CORE = {
