@@ -146,6 +146,8 @@ class Driver:
             self.preempting.pop(decision.group, None)
             guest = self.cluster.group(decision.group).guest
             self.running.setdefault(decision.group, Run(request, decision.placement.pods, guest=guest))
+        elif (known := self.preempting.get(decision.group)) and known.pods == decision.placement.pods:
+            assert known.victims <= set(decision.victims), "it was carried out before, for other victims"
         else:
             self.preempting[decision.group] = Reservation(request, decision.placement.pods, set(decision.victims))
         self.check()

@@ -31,6 +31,23 @@ def test_a_plan_to_overtake_is_out_of_date_once_the_other_has_started() -> None:
     assert again.victims == ("middle",)
 
 
+def test_a_reservation_made_for_other_victims_is_not_taken_for_an_old_answer_carried_out() -> None:
+    driver = Driver(flat({"a": 1}))
+    driver.bind(wants("first", "a", 4))
+    high = wants("high", "a", 4, priority=1)
+    old = driver.ask(high)
+    assert isinstance(old, Preempt)
+    driver.release("first")
+    driver.bind(wants("second", "a", 4))
+    made = driver.preempt(high)
+    assert (made.placement, made.victims) == (old.placement, ("second",))
+    with pytest.raises(RequestError, match=r"waits for others by now \(second\)"):
+        driver.cluster.commit(old)
+    driver.commit(made)  # which was carried out already
+    driver.step(high)
+    assert set(driver.running) == {"high"}
+
+
 def test_a_group_downgraded_for_one_that_is_overtaken_is_guaranteed_again() -> None:
     driver = Driver(flat({"a": 3, "b": 1}))
     driver.bind(wants("lazy", "a", 4, lazy_preemption=True))

@@ -316,6 +316,11 @@ class Cluster:
         promotes = decision.placement.guaranteed and group.request.opportunistic
         if group.placement is None or decision.placement.pods != group.placement.pods or promotes:
             raise RequestError("decision", f"{group.name!r} has another placement by now; schedule it again")
+        others = [v.name for v in group.victims if isinstance(decision, Preempt) and v.name not in decision.victims]
+        if others:
+            raise RequestError(
+                "decision", f"{group.name!r} waits for others by now ({', '.join(others)}); schedule it again"
+            )
         if isinstance(decision, Bind) and group.state is GroupState.PREEMPTING:
             if group.victims:
                 left = ", ".join(sorted(victim.name for victim in group.victims))
