@@ -238,14 +238,16 @@ class Walk:
 
     def ask_and_give_up(self) -> None:
         request = self.request()
-        before = self.driver.cluster.snapshot()
+        before, running = self.driver.cluster.snapshot(), set(self.driver.running)
         decision = self.driver.ask(request)
         if isinstance(decision, Preempt):
             self.driver.commit(decision)
             self.driver.cancel(request.group)
         elif isinstance(decision, Wait):
             self.driver.cancel(request.group)
-        if isinstance(decision, Wait | Bind) or not decision.overtaken:
+        # whose reservation was overtaken, or whose host was downgraded for a moment, has to ask again
+        kept = isinstance(decision, Wait | Bind) or not decision.overtaken
+        if kept and running <= self.driver.running.keys():
             assert self.driver.cluster.snapshot() == before, "giving up has not given everything back"
 
     def a_node_turns(self) -> None:
