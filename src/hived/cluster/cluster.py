@@ -215,15 +215,13 @@ class Cluster:
         group = state.groups.get(request.group)
         if request.opportunistic or group is None or group.guaranteed:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
-        moved = relocated(state, group, request, state.demands.of(request), None, group.since)
+        moved = relocated(state, group, request, state.demands.of(request), None, group.since, in_place=True)
         if moved is None:
             return None
-        in_place = moved.parts == group.parts
-        if in_place:
+        stays = moved.parts == group.parts
+        if stays:
             self._keep(moved)
-        else:
-            state.undo.rollback()
-        return in_place
+        return stays
 
     def can_lend(self, request: Request) -> bool:
         """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods)."""

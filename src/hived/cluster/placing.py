@@ -86,11 +86,18 @@ def moved(
 
 
 def relocated(
-    state: State, group: Group, request: Request, demand: Demand, suggested: Suggested | None, now: float
+    state: State,
+    group: Group,
+    request: Request,
+    demand: Demand,
+    suggested: Suggested | None,
+    now: float,
+    in_place: bool = False,
 ) -> Group | None:
     """A group that runs, as it is admitted in the open transaction as if its own leaves were free; None: nowhere.
 
-    ``request``: its own or, to promote a loan, a guaranteed one. Nobody of its VC ends for it.
+    ``request``: its own or, to promote a loan, a guaranteed one. Nobody of its VC ends for it. ``in_place``: one that
+    would come to other leaves is not admitted, and nothing is open then.
     """
     state.see_bad()
     again = Group(request, demand.tenant, now)
@@ -106,7 +113,10 @@ def relocated(
     if not found:
         state.undo.rollback()
         return None
-    state.replace(group, again)
+    if in_place and again.parts != group.parts:
+        state.undo.rollback()
+    else:
+        state.replace(group, again)
     return again
 
 
