@@ -86,7 +86,7 @@ class Side:
 
     def partner(self, spot: Spot) -> Spot | None:
         """The physical cell that this one stands on, or the reserved cell that stands on it. O(levels)."""
-        raise NotImplementedError
+        raise NotImplementedError  # each of the two sides has its own
 
     def borrower(self, spot: Spot) -> str | None:
         """Whose opportunistic group has this leaf cell."""
@@ -94,7 +94,7 @@ class Side:
 
     def children(self, spot: Spot) -> list[Spot]:
         """The cells right below one that is no leaf. O(fan-out)."""
-        raise NotImplementedError
+        raise NotImplementedError  # each of the two sides has its own
 
     def cell(self, spot: Spot, vc: str | None, other: Cell | None = None) -> Cell:
         """What is shown. O(claims on its hosts)."""

@@ -36,8 +36,8 @@ def kubernetes_view(engine: Engine, label: str) -> DashboardView[Gang]:
 class _Running:
     """Implements :class:`~hived.server.live.RunningEngine`.
 
-    A replica that does not decide has no mind, and shows an empty cluster. Whoever comes to decide has a new one; what
-    happens in it is numbered on here, so that no update leads from the picture of one mind to that of another.
+    A replica that does not decide has no gang scheduler, and shows an empty cluster. One that comes to decide has a new
+    scheduler; what happens in it is numbered on here, so that no update leads from the picture of one to another.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -68,6 +68,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def _as_json(value: object) -> msgspec.Raw:
     if isinstance(value, ForAll):
         return msgspec.Raw(value.json())
+    # what msgspec wants of a hook for a type that it does not know either
     raise NotImplementedError(f"no answer has a {type(value).__name__}")
 
 
