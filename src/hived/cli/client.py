@@ -70,7 +70,7 @@ _KIND_WORDS: dict[EngineKind, str] = {
 }
 _HEALTH = "/healthz"
 _UP = "start one with: hived up"
-_NOTHING: Mapping[EngineKind, str] = MappingProxyType({})
+NOTHING: Mapping[EngineKind, str] = MappingProxyType({})
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -86,7 +86,7 @@ def connect(
     timeout_s: float = _TIMEOUT_S,
     *,
     default: str | None = None,
-    instead: Mapping[EngineKind, str] = _NOTHING,
+    instead: Mapping[EngineKind, str] = NOTHING,
     start: str = _UP,
 ) -> Iterator[Engine]:
     """The engine at ``url``, or of the folder ``state``, or of the environment, or ``default``, or of this user.
@@ -142,7 +142,7 @@ class Engine:
     def __init__(self, url: str, token: str | None, socket_path: Path | None, timeout_s: float) -> None:
         self.address = str(socket_path) if socket_path is not None else url  #: in messages
         self.local = socket_path is not None  #: whether it sees the same files and variables as we do
-        self.instead: Mapping[EngineKind, str] = _NOTHING  #: see :func:`connect`
+        self.instead: Mapping[EngineKind, str] = NOTHING  #: see :func:`connect`
         self.start = _UP  #: likewise
         self._kind: EngineKind | None = "local" if self.local else None
         self._socket = socket_path

@@ -12,15 +12,18 @@ from hived.server.kubernetes.schema import Drained
 from hived.server.schema import Device
 from hived.words import counted, ranges
 
-from .client import Engine, connect
-from .formats import Cell, Column, Form, clean, print_answer, print_table
-from .options import EngineOption, FormOption, NodeArgument, StateOption, TokenOption
+from .asking import Asking, asks_engine
+from .client import Engine
+from .formats import Cell, clean, columns, print_table
+from .options import NodeArgument
 
-_COLUMNS = (Column("NODE"), Column("GPUS"), Column("STATE"), Column("JOBS"))
+_COLUMNS = columns("NODE GPUS STATE JOBS")
 _NAMED = 10  #: jobs or groups in a sentence
 
 
+@asks_engine
 def drain(
+    ask: Asking,
     node: NodeArgument = None,
     device: Annotated[
         int | None, typer.Option("--device", "-d", metavar="N", help="Number of a device.", min=0, show_default="all")
@@ -29,10 +32,6 @@ def drain(
         bool, typer.Option("--now", help="Whoever runs there is preempted and queued again; else it may end.")
     ] = False,
     undo: Annotated[bool, typer.Option("--undo", help="Let jobs come again.")] = False,
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
 ) -> None:
     """Keep new jobs off a device, a node, or all of the machine; jobs that run there may end.
 
@@ -44,14 +43,14 @@ def drain(
       hived drain --undo
       hived drain gpu-17 --engine http://127.0.0.1:9096
     """
-    with connect(engine, state, token_file) as there:
+    with ask.connect() as there:
         if there.kind == "kubernetes":
-            _drain_kubernetes(there, node, device, now, undo, form)
+            _drain_kubernetes(ask, there, node, device, now, undo)
         else:
-            _drain_machine(there, node, device, now, undo, form)
+            _drain_machine(ask, there, node, device, now, undo)
 
 
-def _drain_kubernetes(there: Engine, node: str | None, device: int | None, now: bool, undo: bool, form: Form) -> None:
+def _drain_kubernetes(ask: Asking, there: Engine, node: str | None, device: int | None, now: bool, undo: bool) -> None:
     if node is None:
         raise there.wrong("there say which node: hived drain NODE")
     if device is not None:
@@ -63,8 +62,7 @@ def _drain_kubernetes(there: Engine, node: str | None, device: int | None, now: 
         raise InputError(f"--now: on Kubernetes who runs there runs on; to send pods away: kubectl drain {node}")
     answer = there.post("/v1/drain", {"node": node, "undo": undo})
     told = there.understood(Drained, answer)
-    if form is not Form.TABLE:
-        print_answer(answer, form)
+    if ask.printed(answer):
         return
     what = f"{clean(told.node)} ({counted(told.gpus, 'GPU')})"
     if told.drained:
@@ -73,11 +71,10 @@ def _drain_kubernetes(there: Engine, node: str | None, device: int | None, now: 
         typer.echo(f"{what}: pods may come again")
 
 
-def _drain_machine(there: Engine, node: str | None, device: int | None, now: bool, undo: bool, form: Form) -> None:
+def _drain_machine(ask: Asking, there: Engine, node: str | None, device: int | None, now: bool, undo: bool) -> None:
     answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
     devices = there.each(Device, answer)
-    if form is not Form.TABLE:
-        print_answer(answer, form)
+    if ask.printed(answer):
         return
     what = counted(len(devices), "GPU")
     if undo:

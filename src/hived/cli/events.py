@@ -14,17 +14,19 @@ from rich.text import Text
 from hived.errors import InputError, StorageError
 from hived.server.schema import Events, Job, JobEvent
 
-from .client import Engine, EngineGoneError, connect, job_path
+from .asking import Asking, asks_engine
+from .client import Engine, EngineGoneError, job_path
 from .completion import complete_job
 from .console import note, output, patience
-from .formats import Form, clean, clock, print_answer, timestamp
-from .options import EngineOption, FormOption, StateOption, TokenOption
+from .formats import clean, clock, timestamp
 from .retrying import Retrying
 
 _PAGE = 100
 
 
+@asks_engine
 def events(
+    ask: Asking,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens.")] = False,
     job: Annotated[
         str | None,
@@ -41,10 +43,6 @@ def events(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --export.")] = False,
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
 ) -> None:
     """Show what happened, in words; with --follow what happens, through restarts of the engine.
 
@@ -56,7 +54,7 @@ def events(
       hived events -f -o json | jq .text
       hived events --export decisions.jsonl
     """  # fmt: skip
-    with connect(engine, state, token_file, instead={"kubernetes": "kubectl get events"}) as there:
+    with ask.connect({"kubernetes": "kubectl get events"}) as there:
         if export is not None:
             if follow or job is not None:
                 raise InputError("--export is of all that happened until now; leave --follow and --job away")
@@ -64,13 +62,12 @@ def events(
             return
         ref = None if job is None else str(there.understood(Job, there.get(job_path(job))).id)
         first = _latest(there, ref, number)
-        if form is not Form.TABLE and not follow:
-            print_answer(first.model_dump(), form)
+        if not follow and ask.printed(first.model_dump()):
             return
         for event in first.events:
-            _show(event, form)
+            _show(ask, event)
         if follow:
-            _follow(there, ref, first.last, form)
+            _follow(ask, there, ref, first.last)
         elif not first.events and number:
             note("nothing happened yet")
 
@@ -98,9 +95,8 @@ def _events(there: Engine, ref: str | None, after: int, limit: int) -> Events:
     return there.understood(Events, there.get("/v1/events", after=after, limit=limit, job=ref))
 
 
-def _show(event: JobEvent, form: Form) -> None:
-    if form is not Form.TABLE:
-        print_answer(event.model_dump(), form, one_of_many=True)
+def _show(ask: Asking, event: JobEvent) -> None:
+    if ask.printed(event.model_dump(), one_of_many=True):
         return
     job = "-" if event.job is None else str(event.job)
     kind, text = clean(event.kind), clean(event.text)
@@ -113,7 +109,7 @@ def _show(event: JobEvent, form: Form) -> None:
         sys.stdout.flush()
 
 
-def _follow(there: Engine, ref: str | None, after: int, form: Form) -> None:
+def _follow(ask: Asking, there: Engine, ref: str | None, after: int) -> None:
     retry = Retrying()
     while True:
         try:
@@ -123,7 +119,7 @@ def _follow(there: Engine, ref: str | None, after: int, form: Form) -> None:
                     continue
                 told = there.understood(JobEvent, value)
                 if told.seq > after:
-                    _show(told, form)
+                    _show(ask, told)
                     after = told.seq
         except EngineGoneError as error:
             retry.failed(error)

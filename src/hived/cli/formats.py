@@ -236,6 +236,11 @@ class Column:
     cut: bool = False
 
 
+def columns(names: str, *, right: str = "", cut: str = "") -> tuple[Column, ...]:
+    """Columns by their names, with blanks in between; which of them stand to the right, and which may be cut."""
+    return tuple(Column(name, name in right.split(), name in cut.split()) for name in names.split())
+
+
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
     """On a terminal with colours and as wide as it is; in a pipe plain, whole, and aligned."""
     from .console import output  # which needs the text above

@@ -16,7 +16,8 @@ from hived.server.kubernetes.schema import GroupExplanation
 from hived.server.schema import Explanation, Job, Jobs
 from hived.words import counted
 
-from .client import Engine, connect, group_path, job_path
+from .asking import Asking, asks_engine
+from .client import Engine, group_path, job_path
 from .console import messages, note
 from .formats import (
     ACTIVE,
@@ -24,14 +25,13 @@ from .formats import (
     STATE_STYLES,
     WAITING,
     Cell,
-    Column,
     Form,
     age,
     clean,
     clean_lines,
     clock,
+    columns,
     exit_code,
-    print_answer,
     print_table,
     priority,
     rich_table,
@@ -39,37 +39,19 @@ from .formats import (
     where,
 )
 from .gpu_options import standing
-from .options import (
-    EngineOption,
-    FormOption,
-    JobOrGroupArgument,
-    JobsArgument,
-    NumberOption,
-    OfVcOption,
-    StateOption,
-    TokenOption,
-    seconds,
-)
+from .options import JobOrGroupArgument, JobsArgument, NumberOption, OfVcOption, seconds
 from .retrying import Retrying
 from .screen import full_screen, has_screen
 
 _PAGE = 100
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0
 _OUT_OF_TIME = 124  #: as timeout(1) has it
-JOB_COLUMNS = (
-    Column("ID", right=True),
-    Column("NAME"),
-    Column("VC"),
-    Column("GPUS", right=True),
-    Column("PRIO", right=True),
-    Column("STATE"),
-    Column("AGE", right=True),
-    Column("RUN", right=True),
-    Column("WHERE/WHY", cut=True),
-)
+JOB_COLUMNS = columns("ID NAME VC GPUS PRIO STATE AGE RUN WHERE/WHY", right="ID GPUS PRIO AGE RUN", cut="WHERE/WHY")
 
 
+@asks_engine
 def ps(
+    ask: Asking,
     every: Annotated[bool, typer.Option("--all", "-a", help="Ended jobs too.")] = False,
     vc: OfVcOption = None,
     status: Annotated[
@@ -85,10 +67,6 @@ def ps(
     ] = None,
     number: NumberOption = 100,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="On the whole screen, every second; q leaves.")] = False,
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
 ) -> None:
     """List the jobs that run and wait: where they are, or why they are not there yet.
 
@@ -100,15 +78,14 @@ def ps(
       hived ps --vc vision --status queued
       hived ps -o json | jq '.jobs[].name'
     """
-    states = _states(status or [], every, state)
-    with connect(engine, state, token_file, instead={"kubernetes": "hived groups"}) as there:
-        if watch and form is Form.TABLE and has_screen():
+    states = _states(status or [], every, ask.state)
+    with ask.connect({"kubernetes": "hived groups"}) as there:
+        if watch and ask.form is Form.TABLE and has_screen():
             retry = Retrying()
             full_screen(lambda _width, height: _picture(retry(lambda: _listed(there, states, vc, number)), height))
             return
         answer = _listed(there, states, vc, number)
-        if form is not Form.TABLE:
-            print_answer(answer.model_dump(), form)
+        if ask.printed(answer.model_dump()):
             return
     if not answer.jobs:
         note(
@@ -206,13 +183,8 @@ def _picture(answer: Jobs, height: int) -> RenderableType:
     return Group(title, rich_table(JOB_COLUMNS, job_rows(answer.jobs[:room])))
 
 
-def explain(
-    job: JobOrGroupArgument,
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
-) -> None:
+@asks_engine
+def explain(ask: Asking, job: JobOrGroupArgument) -> None:
     """Say why a job waits and what would help, where it runs, or how it ended; the same of a group on Kubernetes.
 
     \bExamples:
@@ -220,7 +192,7 @@ def explain(
       hived explain 12 -o json
       hived explain team-a/worker-0 --engine http://127.0.0.1:9096
     """
-    with connect(engine, state, token_file) as there:
+    with ask.connect() as there:
         told: Explanation | GroupExplanation
         if there.kind == "kubernetes":
             answer = there.get(group_path("explain", job))
@@ -228,19 +200,12 @@ def explain(
         else:
             answer = there.get(job_path(job, "/explain"))
             told = there.understood(Explanation, answer)
-    if form is not Form.TABLE:
-        print_answer(answer, form)
-    else:
+    if not ask.printed(answer):
         typer.echo(clean_lines(told.text.rstrip("\n")))
 
 
-def cancel(
-    jobs: JobsArgument,
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
-) -> None:
+@asks_engine
+def cancel(ask: Asking, jobs: JobsArgument) -> None:
     """Withdraw jobs that wait, and stop those that run: SIGTERM, after their grace SIGKILL.
 
     One that cannot be cancelled does not keep the others from it; the exit code is then of the first such.
@@ -251,7 +216,7 @@ def cancel(
       hived cancel $(hived submit -q --vc vision -- sleep 60)
     """
     failed: HivedError | None = None
-    with connect(engine, state, token_file, instead={"kubernetes": "kubectl delete"}) as there:
+    with ask.connect({"kubernetes": "kubectl delete"}) as there:
         for ref in jobs:
             try:
                 answer = there.post(job_path(ref, "/cancel"))
@@ -261,9 +226,7 @@ def cancel(
                 messages().print(f"hived: {clean(str(error))}", markup=False)
                 failed = failed or error
                 continue
-            if form is not Form.TABLE:
-                print_answer(answer, form, one_of_many=True)
-            else:
+            if not ask.printed(answer, one_of_many=True):
                 job = there.understood(Job, answer)
                 words = "is cancelled" if job.state == "cancelled" else "is being stopped"
                 typer.echo(f"{clean(job.name)} {words}")
@@ -271,16 +234,14 @@ def cancel(
         raise typer.Exit(failed.exit_code)
 
 
+@asks_engine
 def wait(
+    ask: Asking,
     jobs: JobsArgument,
     timeout: Annotated[
         float | None,
         typer.Option(metavar="DURATION", help="Longest wait, 90s or 2h.", parser=seconds, show_default="none"),
     ] = None,
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
 ) -> None:
     """Wait until jobs have ended. Ctrl-C leaves them alone.
 
@@ -292,7 +253,7 @@ def wait(
     """
     until = None if timeout is None else time.monotonic() + timeout
     retry = Retrying()
-    with connect(engine, state, token_file, instead={"kubernetes": "kubectl wait"}) as there:
+    with ask.connect({"kubernetes": "kubectl wait"}) as there:
         open_jobs = {ref: there.understood(Job, there.get(job_path(ref))) for ref in jobs}
         ids = {ref: str(job.id) for ref, job in open_jobs.items()}  # a name could mean a later job in a while
         ended: dict[str, Job] = {}
@@ -300,9 +261,7 @@ def wait(
         while True:
             for ref in [ref for ref, job in open_jobs.items() if job.state in ENDED]:
                 ended[ref] = open_jobs.pop(ref)
-                if form is not Form.TABLE:
-                    print_answer(ended[ref].model_dump(), form, one_of_many=True)
-                else:
+                if not ask.printed(ended[ref].model_dump(), one_of_many=True):
                     typer.echo(standing(ended[ref]))
             if not open_jobs:
                 break

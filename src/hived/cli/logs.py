@@ -14,11 +14,12 @@ import typer
 from hived.errors import NotFoundError
 from hived.server.schema import Job, LogPage
 
-from .client import Engine, EngineGoneError, connect, job_path
+from .asking import Asking, asks_engine
+from .client import Engine, EngineGoneError, job_path
 from .console import note
-from .formats import ENDED, NOT_STARTED, WAITING, Form, clean, print_answer
+from .formats import ENDED, NOT_STARTED, WAITING, clean
 from .gpu_options import standing
-from .options import EngineOption, FormOption, JobArgument, StateOption, TokenOption
+from .options import JobArgument
 from .retrying import Retrying
 
 _PAGE = 1_048_576  #: bytes, the most that the engine gives at once: what a page costs hardly depends on its length
@@ -33,7 +34,9 @@ _CLEARED = re.compile(
 )
 
 
+@asks_engine
 def logs(
+    ask: Asking,
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     rank: Annotated[int, typer.Option(metavar="R", help="Which task of a gang.", min=0)] = 0,
@@ -43,10 +46,6 @@ def logs(
     tail: Annotated[
         int | None, typer.Option("--tail", "-n", metavar="N", help="Only the last N lines.", min=0, show_default="all")
     ] = None,
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
 ) -> None:
     """Show what a job prints, standard output and standard error together.
 
@@ -59,9 +58,9 @@ def logs(
       hived logs --tail 20 --rank 3 12
       hived logs --attempt 1 12 > first.log
     """
-    with connect(engine, state, token_file, instead={"kubernetes": "kubectl logs POD"}) as there:
+    with ask.connect({"kubernetes": "kubectl logs POD"}) as there:
         one = there.understood(Job, there.get(job_path(job)))
-        out = Output(form)
+        out = Output(ask)
         if rank >= one.tasks:
             raise NotFoundError(f"--rank {rank}: {one.name} has {one.tasks} task(s), ranks 0 to {one.tasks - 1}")
         if attempt is not None and attempt > one.attempt:
@@ -91,8 +90,8 @@ def _explain_silence(job: Job) -> None:
 class Output:
     """Where output of jobs goes: as it is into a pipe; to a terminal without what could command it, colours aside."""
 
-    def __init__(self, form: Form) -> None:
-        self._form = form
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
         self._terminal = sys.stdout.isatty()
         self._rest = ""
         self.empty = True  #: whether there was none
@@ -100,10 +99,8 @@ class Output:
     def page(self, page: LogPage) -> None:
         """One stretch more."""
         self.empty = self.empty and not page.text
-        if self._form is not Form.TABLE:
-            print_answer(page.model_dump(), self._form, one_of_many=True)
-            return
-        self.text(page.text)
+        if not self._ask.printed(page.model_dump(), one_of_many=True):
+            self.text(page.text)
 
     def text(self, text: str) -> None:
         """Text of a job."""

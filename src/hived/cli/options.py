@@ -1,4 +1,4 @@
-"""Options that verbs share: where the engine is, what to print, which job, and what the shell may complete."""
+"""Options that verbs share: which job, which virtual cluster; and what the shell may complete."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .addresses import SCHEDULER_URL
 from .completion import complete_job, complete_node, complete_vc
-from .formats import Form, read_duration
-
-_PANEL = "Where the engine is"
+from .formats import read_duration
 
 
 def seconds(text: str) -> float:
@@ -23,7 +20,7 @@ def seconds(text: str) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
-def state_folder(given: Path | None = None) -> Path:
+def state_folder(given: Path | None) -> Path:
     """Where an engine keeps what it has to keep, and its socket."""
     if given is not None:
         return given
@@ -34,48 +31,6 @@ def state_folder(given: Path | None = None) -> Path:
     return Path("~/.local/state/hived").expanduser()
 
 
-StateOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--state",
-        metavar="DIR",
-        readable=False,  # who is let in to the socket need not be able to list the folder
-        help="The engine's folder; or set HIVED_STATE. Its socket is the engine's address.",
-        show_default="~/.local/state/hived",
-        rich_help_panel=_PANEL,
-    ),
-]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        metavar="URL",
-        help="An engine that listens elsewhere, http://host:port; or set HIVED_ENGINE.",
-        show_default=False,
-        rich_help_panel=_PANEL,
-    ),
-]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="Holds the token for --engine; or set HIVED_TOKEN.",
-        show_default=False,
-        rich_help_panel=_PANEL,
-    ),
-]
-SchedulerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        metavar="URL",
-        help="Where hived serve kubernetes listens; or set HIVED_ENGINE.",
-        show_default=SCHEDULER_URL,
-        rich_help_panel=_PANEL,
-    ),
-]
-FormOption = Annotated[Form, typer.Option("-o", "--output", help="For people, or for programs as the engine says it.")]
 VcOption = Annotated[
     str,
     typer.Option(

@@ -13,19 +13,21 @@ from hived.server.schema import Plan
 from hived.words import counted
 
 from .addresses import SCHEDULER_URL
-from .client import Engine, connect
+from .asking import Asking, asks_engine
+from .client import Engine
 from .completion import complete_vc
 from .console import note
-from .formats import Form, Place, clean, clean_lines, print_answer, where_in_words
+from .formats import Place, clean, clean_lines, where_in_words
 from .gpu_options import GpusOption, NodesOption, OpportunisticOption, PriorityOption, asked, wish
 from .manifests import Manifest, read_manifests
-from .options import EngineOption, FormOption, StateOption, TokenOption
 
 _CODES = {"now": 0, "waits": 2, "never": 3}
 _MOST = 1_000  #: objects that are planned at once
 
 
+@asks_engine
 def plan(
+    ask: Asking,
     vc: Annotated[
         str | None,
         typer.Option(
@@ -53,10 +55,6 @@ def plan(
     namespace: Annotated[
         str, typer.Option("--namespace", metavar="NS", help="With -f: of manifests that name none.")
     ] = "default",
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
 ) -> None:
     """Say what would become of a job now, without submitting it; on Kubernetes, of manifests.
 
@@ -72,31 +70,29 @@ def plan(
         if vc is not None or (gpus, nodes, priority, opportunistic) != (1, 1, 0, False):
             raise InputError("-f and --vc, --gpus, ...: the manifests say all of that; give one or the other")
         manifests = read_manifests(files)
-        with connect(engine, state, token_file) as there:
-            code = _plan_manifests(there, manifests, namespace, form)
+        with ask.connect() as there:
+            code = _plan_manifests(ask, there, manifests, namespace)
     else:
         if vc is None:
             raise InputError("--vc is missing: whose job would it be? On Kubernetes give manifests, -f job.yaml")
-        with connect(engine, state, token_file) as there:
+        with ask.connect() as there:
             if there.kind == "kubernetes":
                 raise there.wrong("there give manifests: hived plan -f job.yaml")
-            code = _plan_job(there, vc, asked(gpus, nodes), wish(vc, gpus, nodes, priority, opportunistic), form)
+            code = _plan_job(ask, there, vc, asked(gpus, nodes), wish(vc, gpus, nodes, priority, opportunistic))
     raise typer.Exit(code)
 
 
-def _plan_job(there: Engine, vc: str, what: str, wanted: dict[str, object], form: Form) -> int:
+def _plan_job(ask: Asking, there: Engine, vc: str, what: str, wanted: dict[str, object]) -> int:
     answer = there.post("/v1/plan", wanted | {"command": ["true"]})
     told = there.understood(Plan, answer)
-    if form is not Form.TABLE:
-        print_answer(answer, form)
-    else:
+    if not ask.printed(answer):
         typer.echo(f"{what} of {clean(vc)}: {_outcome(told.outcome, told.victims, told.placement)}")
         if told.text:
             typer.echo(clean_lines(told.text.rstrip("\n")))
     return _CODES[told.outcome]
 
 
-def _plan_manifests(there: Engine, manifests: Sequence[Manifest], namespace: str, form: Form) -> int:
+def _plan_manifests(ask: Asking, there: Engine, manifests: Sequence[Manifest], namespace: str) -> int:
     if len(manifests) > _MOST:
         raise InputError(f"-f: {len(manifests):,} objects, and at most {_MOST:,} are planned at once; give fewer")
     if there.kind == "local":
@@ -109,9 +105,7 @@ def _plan_manifests(there: Engine, manifests: Sequence[Manifest], namespace: str
     except RequestError as error:
         raise _placed(error, manifests) from None
     told = there.understood(PlanAnswer, answer)
-    if form is not Form.TABLE:
-        print_answer(answer, form)
-    else:
+    if not ask.printed(answer):
         for group in told.groups:
             _print(group)
         if not told.groups:

@@ -14,12 +14,13 @@ import typer
 from hived.errors import InputError
 from hived.server.schema import Job
 
-from .client import Engine, connect, job_path
+from .asking import Asking, asks_engine
+from .client import Engine, job_path
 from .console import note
-from .formats import WAITING, Form, clean, exit_code, is_text, print_answer
+from .formats import WAITING, clean, exit_code, is_text
 from .gpu_options import EarlyOption, GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
 from .logs import Output, follow_job
-from .options import EngineOption, FormOption, StateOption, TokenOption, VcOption, seconds
+from .options import VcOption, seconds
 
 #: what hived sets for each task; the submitter's own would mislead it
 _OURS = frozenset(
@@ -34,7 +35,9 @@ _LONGEST_VALUE = 131_071  #: bytes that the system takes for one variable
 _A_MOMENT_S = 2.0  #: in which a job that can run does
 
 
+@asks_engine
 def submit(
+    ask: Asking,
     vc: VcOption,
     command: Annotated[
         list[str], typer.Argument(metavar="COMMAND", help="Program and arguments, after --.", show_default=False)
@@ -84,10 +87,6 @@ def submit(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the id alone; with --follow: its output alone.")
     ] = False,
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
 ) -> None:
     """Run a command on GPUs of a virtual cluster, now or as soon as it fits.
 
@@ -117,23 +116,23 @@ def submit(
         submission["time_limit_s"] = time_limit
     if grace is not None:
         submission["grace_s"] = grace
-    with connect(engine, state, token_file, instead={"kubernetes": "kubectl apply -f FILE"}) as there:
+    with ask.connect({"kubernetes": "kubectl apply -f FILE"}) as there:
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
         submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
         answer = there.post("/v1/jobs", submission)
         job = there.understood(Job, answer)
         if follow:
-            _follow(there, job, answer, form, quiet)
-        elif form is not Form.TABLE:
-            print_answer(answer, form)
-        elif quiet:
+            raise typer.Exit(_follow(ask, there, job, answer, quiet))
+        if ask.printed(answer):
+            return
+        if quiet:
             typer.echo(job.id)
-        else:
-            job = _settled(there, job)
-            typer.echo(standing(job))
-            if job.state in WAITING:
-                note(f"all that stands in its way: hived explain {clean(job.name)}")
+            return
+        job = _settled(there, job)
+        typer.echo(standing(job))
+        if job.state in WAITING:
+            note(f"all that stands in its way: hived explain {clean(job.name)}")
 
 
 def _folder(given: Path | None) -> str:
@@ -202,23 +201,23 @@ def _stdin_has_a_source() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-def _follow(there: Engine, job: Job, answer: object, form: Form, quiet: bool) -> None:
+def _follow(ask: Asking, there: Engine, job: Job, answer: object, quiet: bool) -> int:
+    """Print its output until it has ended; its exit code."""
+
     def say(text: str) -> None:
         if not quiet:
             note(text)
 
-    if form is not Form.TABLE:
-        print_answer(answer, form, one_of_many=True)
+    ask.printed(answer, one_of_many=True)
     if _stdin_has_a_source():
         say("the job does not get this standard input, its own is empty; let it read a file, or: sh -c '... < FILE'")
     try:
         job = _settled(there, job)
         say(standing(job))
-        job = follow_job(there, job, Output(form), say=say, said=job.reason)
+        job = follow_job(there, job, Output(ask), say=say, said=job.reason)
     except KeyboardInterrupt:
         note(f"\n{clean(job.name)} goes on; to stop it: hived cancel {clean(job.name)}")
         raise
-    if form is not Form.TABLE:
-        print_answer(job.model_dump(), form, one_of_many=True)
+    ask.printed(job.model_dump(), one_of_many=True)
     say(standing(job))
-    raise typer.Exit(exit_code(job))
+    return exit_code(job)

@@ -12,10 +12,10 @@ from rich.text import Text
 from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, Waiting, updated
 from hived.words import counted, ranges
 
-from .client import Engine, EngineGoneError, connect
+from .asking import Asking, asks_engine
+from .client import Engine, EngineGoneError
 from .console import output
-from .formats import Cell, Column, Form, age, clean, clock, duration, print_answer, priority, rich_table
-from .options import EngineOption, FormOption, StateOption, TokenOption
+from .formats import Cell, Form, age, clean, clock, columns, duration, priority, rich_table
 from .screen import full_screen, has_screen
 
 #: told apart by the colour-blind too (Okabe and Ito)
@@ -24,22 +24,12 @@ _USED, _BORROWED, _KEPT, _IDLE, _BAD, _DRAINED = "█", "▒", "░", "·", "×"
 _BAR, _NARROW, _NARROW_BAR = 24, 90, 10
 _LEAST_ROWS = 3
 _AGAIN_S = 1.0  #: before the next try to reach an engine that does not answer
-_RUNNING = (
-    Column("ID", right=True), Column("RUNNING"), Column("VC"), Column("GPUS", right=True), Column("PRIO", right=True),
-    Column("RUN", right=True), Column("WHERE", cut=True),
-)  # fmt: skip
-_WAITING = (
-    Column("ID", right=True), Column("WAITING"), Column("VC"), Column("GPUS", right=True), Column("PRIO", right=True),
-    Column("AGE", right=True), Column("WHY", cut=True),
-)  # fmt: skip
+_RUNNING = columns("ID RUNNING VC GPUS PRIO RUN WHERE", right="ID GPUS PRIO RUN", cut="WHERE")
+_WAITING = columns("ID WAITING VC GPUS PRIO AGE WHY", right="ID GPUS PRIO AGE", cut="WHY")
 
 
-def top(
-    form: FormOption = Form.TABLE,
-    engine: EngineOption = None,
-    state: StateOption = None,
-    token_file: TokenOption = None,
-) -> None:
+@asks_engine
+def top(ask: Asking) -> None:
     """Show the cluster live: virtual clusters, devices, jobs. q or Ctrl-C leaves.
 
     Into a pipe it is printed once.
@@ -49,9 +39,9 @@ def top(
       hived top | cat
       hived top -o json | jq .totals
     """
-    with connect(engine, state, token_file) as there:
-        if form is not Form.TABLE:
-            print_answer(there.get("/v1/dashboard/picture"), form)
+    with ask.connect() as there:
+        if ask.form is not Form.TABLE:
+            ask.printed(there.get("/v1/dashboard/picture"))
             return
         if has_screen():
             with _Live(there) as live:

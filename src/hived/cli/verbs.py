@@ -55,9 +55,9 @@ VERBS = (
     Verb(_JOBS, "wait", "Wait until jobs have ended", "jobs"),
     Verb(_JOBS, "cancel", "Withdraw or stop jobs", "jobs"),
     Verb(_KUBERNETES, "serve", "Decide for a Kubernetes cluster", "serve", "serve_app"),
-    Verb(_KUBERNETES, "status", "Who decides, the spec, nodes, GPUs, virtual clusters", "status"),
-    Verb(_KUBERNETES, "vc", "Virtual clusters: their cells, who runs and waits in them", "vc", "vc_app"),
-    Verb(_KUBERNETES, "groups", "Affinity groups: where they are, or why they wait", "groups"),
+    Verb(_KUBERNETES, "status", "Who decides, the spec, nodes, GPUs, virtual clusters", "kubernetes"),
+    Verb(_KUBERNETES, "vc", "Virtual clusters: their cells, who runs and waits in them", "kubernetes", "vc_app"),
+    Verb(_KUBERNETES, "groups", "Affinity groups: where they are, or why they wait", "kubernetes"),
     # -- a verb that works on files goes here
     Verb(_STUDY, "simulate", "A trace under the sharing schemes: tables and figures", "simulate"),
     Verb(_STUDY, "view", "The dashboard over the results of a simulation", "view"),
