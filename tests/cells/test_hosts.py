@@ -1,4 +1,4 @@
-"""A HostIndex finds the best host without looking at them all, and finds the one that looking at all would."""
+"""A Space finds the best host without looking at them all, and finds the one that looking at all would."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.cells import HostClass, HostIndex, Rank, shape_of
+from hived.cells import HostClass, Rank, Space, shape_of
 from hived.errors import InvariantError
 
 SHAPE = shape_of((2, 2))
@@ -28,9 +28,20 @@ def anyone(host: HostClass, gpus: int) -> tuple[int, ...] | None:
 RANKS: list[Rank] = [tightest, far_from_guaranteed, anyone]
 
 
-def class_of(guaranteed: int, opportunistic: int) -> HostClass:
+def space_of(n: int) -> Space:
+    """So many hosts, all idle."""
+    return Space([SHAPE] * n, [], SHAPE.depth, [SHAPE.full] * n)
+
+
+def masks(guaranteed: int, opportunistic: int) -> tuple[int, int]:
+    """Free and idle leaves of a host with these in use."""
     free = SHAPE.full & ~guaranteed
-    return HostClass(SHAPE.profile(free), SHAPE.profile(free & ~opportunistic))
+    return free, free & ~opportunistic
+
+
+def class_of(guaranteed: int, opportunistic: int) -> HostClass:
+    free, idle = masks(guaranteed, opportunistic)
+    return HostClass(SHAPE.profile(free), SHAPE.profile(idle))
 
 
 @given(
@@ -42,67 +53,67 @@ def class_of(guaranteed: int, opportunistic: int) -> HostClass:
     )
 )
 def test_the_best_host_is_what_looking_at_every_host_gives(case: tuple[int, list[tuple[int, int, int]]]) -> None:
-    n, moves = case
-    index = HostIndex(n)
+    n, changes = case
+    space = space_of(n)
     classes = [class_of(0, 0) for _ in range(n)]
-    index.fill(index.bucket_of(classes[0]), range(n))
-    for host, guaranteed, opportunistic in [(0, 0, 0), *moves]:
+    for host, guaranteed, opportunistic in [(0, 0, 0), *changes]:
         classes[host] = class_of(guaranteed, opportunistic & ~guaranteed)
-        index.move(host, index.bucket_of(classes[host]))
-        index.validate()
-        assert [index.class_of(h) for h in range(n)] == classes
-        assert index.occupied.bit_count() == len(set(classes))
+        space.set(host, *masks(guaranteed, opportunistic))
+        space.validate()
+        assert [space.class_of(h) for h in range(n)] == classes
+        assert space.occupied.bit_count() == len(set(classes))
         for rank in RANKS:
             for gpus in range(1, 6):
                 ranked = sorted(
                     (value, c.free, c.idle, number)
                     for number, c in enumerate(classes)
-                    if (value := rank(c, gpus)) is not None
+                    if c.free.free >= gpus and (value := rank(c, gpus)) is not None
                 )
                 expected = [number for *_, number in ranked]
-                assert index.by(rank).best(gpus) == (expected[0] if expected else -1)
-                assert index.by(rank).any(gpus) == bool(expected)
-                assert list(index.by(rank).in_order(gpus)) == expected
+                best = space.best_hosts(rank, gpus)
+                assert (-1 if best is None else best.first()) == (expected[0] if expected else -1)
+                assert list(space.in_order(rank, gpus)) == expected
 
 
 def test_the_order_does_not_depend_on_which_class_was_seen_first() -> None:
     """Two classes of one rank: the answer is the same whoever came first."""
-    one, other = class_of(0b0001, 0), class_of(0b0001, 0b0010)
+    one, other = masks(0b0001, 0), masks(0b0001, 0b0010)
     answers = []
-    for first, second in ((one, other), (other, one)):
-        index = HostIndex(2)
-        index.bucket_of(first)
-        index.bucket_of(second)
-        index.move(0, index.bucket_of(one))
-        index.move(1, index.bucket_of(other))
-        answers.append(list(index.by(anyone).in_order(1)))
+    for seen in ((one, other), (other, one)):
+        space = space_of(2)
+        for mask in seen:
+            space.set(0, *mask)
+        space.set(0, *one)
+        space.set(1, *other)
+        answers.append(list(space.in_order(anyone, 1)))
     assert answers[0] == answers[1]
 
 
-def test_a_class_has_one_bucket() -> None:
-    index = HostIndex(3)
-    assert index.bucket_of(class_of(1, 2)) == index.bucket_of(class_of(1, 2))
-    assert index.bucket_of(class_of(1, 2)) == index.bucket_of(class_of(2, 1)), "the same profile: the same class"
-    assert index.bucket_of(class_of(1, 2)) != index.bucket_of(class_of(1, 4))
+def test_masks_of_one_profile_are_one_class() -> None:
+    space = space_of(3)
+    for host, in_use in enumerate(((1, 2), (2, 1), (1, 4))):
+        space.set(host, *masks(*in_use))
+    assert space.class_of(0) == space.class_of(1) != space.class_of(2)
+    assert space.occupied.bit_count() == 2
 
 
 def test_a_class_first_seen_after_a_question_is_found_by_the_next() -> None:
-    index = HostIndex(2)
-    index.fill(index.bucket_of(class_of(0b1111, 0)), range(2))
-    assert index.by(tightest).best(1) == -1
-    index.move(1, index.bucket_of(class_of(0b0111, 0)))
-    assert index.by(tightest).best(1) == 1
-    index.move(1, index.bucket_of(class_of(0b1111, 0)))
-    assert index.by(tightest).best(1) == -1
+    space = space_of(2)
+    for host in (0, 1):
+        space.set(host, *masks(0b1111, 0))
+    assert space.best_hosts(tightest, 1) is None
+    space.set(1, *masks(0b0111, 0))
+    assert list(space.best_hosts(tightest, 1) or ()) == [1]
+    space.set(1, *masks(0b1111, 0))
+    assert space.best_hosts(tightest, 1) is None
 
 
 def test_guaranteed_leaves_are_those_that_are_not_free() -> None:
     assert class_of(0b0110, 0b0001).guaranteed == 2
 
 
-def test_an_index_that_disagrees_with_itself_is_found_out() -> None:
-    index = HostIndex(2)
-    index.fill(index.bucket_of(class_of(0, 0)), range(2))
-    index.occupied = 0
+def test_a_space_that_disagrees_with_itself_is_found_out() -> None:
+    space = space_of(2)
+    space.occupied = 0
     with pytest.raises(InvariantError):
-        index.validate()
+        space.validate()

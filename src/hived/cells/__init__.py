@@ -4,11 +4,10 @@ from .buddy import BuddyAllocator
 from .fit import Found, count_fitting, find
 from .hierarchy import Hierarchy
 from .host_fit import Demand, Leaves, Need, apart, level_of, place
-from .hosts import HostClass, HostIndex, Rank, Ranking
 from .index_set import IndexSet
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
-from .space import Space
+from .space import HostClass, Rank, Space
 
 __all__ = [
     "BuddyAllocator",
@@ -16,14 +15,12 @@ __all__ = [
     "Found",
     "Hierarchy",
     "HostClass",
-    "HostIndex",
     "IndexSet",
     "Leaves",
     "LevelSafety",
     "Need",
     "Profile",
     "Rank",
-    "Ranking",
     "Shape",
     "Space",
     "apart",

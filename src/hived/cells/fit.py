@@ -20,10 +20,9 @@ from hived.errors import InvariantError
 
 from .capacity import Capacity
 from .host_fit import Demand, Leaves, Need, Room, apart, cells_at, level_of
-from .hosts import HostClass, Rank
 from .packing import Steps, pack
 from .shape import Shape
-from .space import Space
+from .space import HostClass, Rank, Space
 
 #: hosts of one class, and hosts in all, that are looked at for a gang on one host
 ALIKE, LOOKED_AT = 4, 16
@@ -52,10 +51,11 @@ def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found
     O(hosts of the cell). Unequal pods: O(hosts of the cells tried) and at most ``STEPS`` steps of exact search.
     """
     if len(needs) == 1:
-        need = needs[0]
-        host = space.ranking(rank, need.level, need.gpus if need.level else 0, cap).best(need.gpus)
-        if host < 0:
+        (need,) = needs
+        hosts = space.best_hosts(rank, need.gpus, need.level, need.gpus, cap)
+        if hosts is None:
             return None
+        host = hosts.first()
         mask, level = space.spot(host, need, cap)
         return Found(((host, mask),), level)
     if not needs:
@@ -79,13 +79,13 @@ def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Ra
     if largest.level:
         if space.capacity(largest).most() < demand.needs.count(largest):
             return None
-        hosts = space.ranking(rank, largest.level, largest.gpus, cap).in_order(demand.gpus)
+        hosts = space.in_order(rank, demand.gpus, largest.level, largest.gpus, cap)
     else:
-        hosts = space.ranking(rank, cap=cap).in_order(demand.gpus, ALIKE)
+        hosts = space.in_order(rank, demand.gpus, cap=cap, each=ALIKE)
     best: tuple[tuple[int, ...], int, tuple[int, ...]] | None = None
     found, looked_at = None, 0
     for host in hosts:
-        first, last = _split(rank(space.index.class_of(host), demand.gpus))
+        first, last = _split(rank(space.class_of(host), demand.gpus))
         if best is not None and first > best[0]:
             break
         masks = space.place(host, needs, cap)
@@ -153,7 +153,7 @@ class _Order:
 
     def of(self, host: int, gpus: int) -> tuple[bool, tuple[int, ...]]:
         """A key to sort ``host`` by, for so many GPUs."""
-        key = self._space.index.class_of(host), gpus
+        key = self._space.class_of(host), gpus
         known = self._known.get(key)
         if known is None:
             value = self._rank(*key)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-#: 1 << i is computed once for every bit of the widest word in use.
-_BITS = [1 << i for i in range(4096)]
+#: ``1 << i`` is computed once for every bit of the widest word in use.
+BITS = [1 << i for i in range(4096)]
 
 
 class IndexSet:
@@ -29,52 +29,39 @@ class IndexSet:
     (30, 700, -1)
     """
 
-    __slots__ = ("_mask", "_shift", "_words", "summary", "universe")
+    __slots__ = ("mask", "shift", "summary", "universe", "words")
 
     def __init__(self, universe: int) -> None:
         #: members are below this
         self.universe = universe
-        # the word length is the power of two next to the square root, so that words and summary are equally long
-        self._shift = min(12, max(5, (max(1, universe - 1).bit_length() + 1) // 2))
-        self._mask = (1 << self._shift) - 1
-        self._words = [0] * ((universe >> self._shift) + 1)
+        #: a word has ``2 ** shift`` bits: next to the square root, so that words and summary are equally long
+        self.shift = min(12, max(5, (max(1, universe - 1).bit_length() + 1) // 2))
+        #: the place of an index in its word
+        self.mask = (1 << self.shift) - 1
+        #: the members
+        self.words = [0] * ((universe >> self.shift) + 1)
         #: bit ``w`` is set exactly when word ``w`` is not zero; the set is empty exactly when this is 0
         self.summary = 0
 
     def add(self, index: int) -> None:
         """Put ``index`` in; it may be there already."""
-        word = index >> self._shift
-        words = self._words
+        word = index >> self.shift
+        words = self.words
         if not words[word]:
             self.summary |= 1 << word
-        words[word] |= _BITS[index & self._mask]
+        words[word] |= BITS[index & self.mask]
 
     def remove(self, index: int) -> None:
         """Take ``index`` out; ``KeyError`` when it is not there (a bug of the caller)."""
-        word = index >> self._shift
-        words = self._words
+        word = index >> self.shift
+        words = self.words
         old = words[word]
-        new = old & ~_BITS[index & self._mask]
+        new = old & ~BITS[index & self.mask]
         if new == old:
             raise KeyError(index)
         words[word] = new
         if not new:
             self.summary ^= 1 << word
-
-    def move(self, index: int, target: IndexSet) -> None:
-        """Take ``index`` out, and put it into another set of the same universe."""
-        word, bit = index >> self._shift, _BITS[index & self._mask]
-        words = self._words
-        left = words[word] ^ bit
-        if left & bit:
-            raise KeyError(index)
-        words[word] = left
-        if not left:
-            self.summary ^= 1 << word
-        words = target._words
-        if not words[word]:
-            target.summary |= 1 << word
-        words[word] |= bit
 
     def first(self) -> int:
         """The smallest member, -1 when empty."""
@@ -82,39 +69,39 @@ class IndexSet:
         if not summary:
             return -1
         word = (summary & -summary).bit_length() - 1
-        bits = self._words[word]
-        return (word << self._shift) + (bits & -bits).bit_length() - 1
+        bits = self.words[word]
+        return (word << self.shift) + (bits & -bits).bit_length() - 1
 
     def last(self) -> int:
         """The largest member, -1 when empty."""
         if not self.summary:
             return -1
         word = self.summary.bit_length() - 1
-        return (word << self._shift) + self._words[word].bit_length() - 1
+        return (word << self.shift) + self.words[word].bit_length() - 1
 
     def first_from(self, start: int) -> int:
         """The smallest member that is at least ``start``, -1 when there is none."""
         if start >= self.universe:
             return -1
-        word = start >> self._shift
-        bits = self._words[word] >> (start & self._mask)
+        word = start >> self.shift
+        bits = self.words[word] >> (start & self.mask)
         if bits:
             return start + (bits & -bits).bit_length() - 1
         summary = self.summary >> (word + 1)
         if not summary:
             return -1
         word += (summary & -summary).bit_length()
-        bits = self._words[word]
-        return (word << self._shift) + (bits & -bits).bit_length() - 1
+        bits = self.words[word]
+        return (word << self.shift) + (bits & -bits).bit_length() - 1
 
     def __contains__(self, index: int) -> bool:
-        return bool(self._words[index >> self._shift] & _BITS[index & self._mask])
+        return bool(self.words[index >> self.shift] & BITS[index & self.mask])
 
     def __bool__(self) -> bool:
         return bool(self.summary)
 
     def __len__(self) -> int:
-        return sum(word.bit_count() for word in self._words)
+        return sum(word.bit_count() for word in self.words)
 
     def __iter__(self) -> Iterator[int]:
         index = self.first()

@@ -275,18 +275,17 @@ class Binding:
         ``crowd`` holds the opportunistic leaves per node; ``near`` is a node and leaves of it to be preferred. To be
         called before anybody takes the virtual leaves.
         """
-        hierarchy = self.virtual.hierarchy
-        per_node = hierarchy.node_size // hierarchy.gpus[self.virtual.cells[host].level]
-        node, part = divmod(self.bound[host], per_node)
-        shape = self.virtual.shapes[host]
-        offset = part * shape.leaves
+        virtual = self.virtual
+        shape = virtual.shapes[host]
+        node, offset = divmod(self.bound[host] * shape.leaves, virtual.hierarchy.node_size)
         if mask == shape.full:
             return node, mask << offset
-        others = crowd[node] >> offset & shape.full
-        own = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
         before = self.inner[host]
-        self._note((self._set_inner, host, before))
-        self.inner[host], leaves = _bound_inside(shape, before, mask, others, own)
+        own = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
+        inner, leaves = _bound_inside(shape, before, mask, crowd[node] >> offset & shape.full, own)
+        if inner is not before:
+            self._note((self._set_inner, host, before))
+            self.inner[host] = inner
         return node, leaves << offset
 
     def _bind_cell(self, cell: int, near: int, mask: int) -> None:

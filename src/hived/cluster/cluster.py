@@ -291,21 +291,23 @@ class Cluster:
         is; one before it is decided again, and has to come to the same. Refused when the cluster has changed since:
         schedule again.
         """
-        if self._open is None or (self._open[0] is not decision and self._open[0] != decision):
-            if isinstance(decision, Wait):
-                return
-            if not isinstance(decision, (Bind, Preempt)):
-                raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
-            state = self._settled()
-            known = state.groups.get(decision.group)
-            asked = decision.asked
-            moves = asked is not None and asked.call == "move" and asked.version == state.version
-            if known is not None and not moves and (known.running or decision.placement == known.placement):
-                self._commit_again(known, decision)
-                return
-            group = self._decided_again(decision)
-        else:
-            state, group = self._state, self._open[1]
+        opened = self._open
+        if opened is not None and (opened[0] is decision or opened[0] == decision):
+            self._open = None
+            self._keep(opened[1])
+            return
+        if isinstance(decision, Wait):
+            return
+        if not isinstance(decision, (Bind, Preempt)):
+            raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
+        state = self._settled()
+        known = state.groups.get(decision.group)
+        asked = decision.asked
+        moves = asked is not None and asked.call == "move" and asked.version == state.version
+        if known is not None and not moves and (known.running or decision.placement == known.placement):
+            self._commit_again(known, decision)
+            return
+        group = self._decided_again(decision)
         self._open = None
         self._keep(group)
 
@@ -343,14 +345,16 @@ class Cluster:
         self._end(self._holding(group, "nothing to release"))
 
     def _end(self, group: Group) -> None:
-        if group.running:
+        state = self._state
+        if self._preempted and group.running:
             self._preempted.pop(group.name, None)
         if group.preempted_by:
             self._preempted[group.name] = self._gone_for(group)
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
-        self._state.end(group)
-        self._state.set_jobs(group.name, ())
+        state.end(group)
+        if state.jobs:
+            state.set_jobs(group.name, ())
         self._keep()
 
     def suspend(self, group: str) -> None:
@@ -425,20 +429,16 @@ class Cluster:
     def _holding(self, name: str, what: str) -> Group:
         """The group of that name that runs or has reserved."""
         state = self._settled()
-        known = isinstance(name, str)
-        group = state.groups.get(name) if known else None
+        group = state.groups.get(name) if isinstance(name, str) else None
         if group is None:
-            waits = known and name in state.waiting
+            waits = isinstance(name, str) and name in state.waiting
             hint = "it waits, and holds nothing; cancel() withdraws it" if waits else f"no such group; {what}"
             raise RequestError("group", f"{name!r}: {hint}")
         return group
 
     def _keep(self, group: Group | None = None) -> None:
         """What was done stays; ``group``: that was admitted."""
-        if group is None:
-            self._state.keep()
-        else:
-            self._state.keep_group(group)
+        self._state.keep(group)
 
     def evicted(self) -> tuple[str, ...]:
         """The guests that wait again since this was last asked, as the owner of their leaf cells has them no longer."""

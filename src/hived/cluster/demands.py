@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from hived.cells import Hierarchy, Need
@@ -12,6 +14,14 @@ from hived.spec.compiled import ClusterSpec, VirtualClusterSpec
 from .requests import HIGHEST, OPPORTUNISTIC, Member, Request
 from .sharing import Sharing
 
+#: what tells requests apart, and of which types it has to be
+_FIELDS = attrgetter(
+    "group", "members", "priority", "guest", "vc", "leaf_cell_type", "pinned_cell_id", "within", "soft_affinity",
+    "lazy_preemption", "whole_nodes",
+)  # fmt: skip
+_TYPES = {(str, tuple, int, bool, str, *names, bool, bool, bool) for names in product((str, type(None)), repeat=3)}
+_MEMBER_FIELDS = attrgetter("pods", "leaf_cells", "cell_type")
+_MEMBER_TYPES = {(int, int, str), (int, int, type(None))}
 #: pods of all demands that are remembered: a few dozen bytes each
 REMEMBERED_PODS = 1_000_000
 
@@ -29,11 +39,11 @@ class Demand(NamedTuple):
     """What a request comes to in this cluster. Equal for requests that differ in name and priority alone."""
 
     tenant: int
-    choices: tuple[Choice, ...]  #: in the order in which they are tried; none when there are more pods than leaf cells
+    choices: tuple[Choice, ...]  #: in the order of the spec; none when there are more pods than leaf cells
+    tries: tuple[tuple[int, Choice], ...]  #: in the order in which they are tried: which cap of which choice
     gpus: int  #: leaf cells of all pods, in the first choice
     pods: int
     largest_pod: int  #: leaf cells of the largest pod
-    most_caps: int  #: the longest list of caps among the choices
 
 
 class Demands:
@@ -116,9 +126,9 @@ class Demands:
             if choices
             else sum(member.pods * max(1, member.leaf_cells) for member in request.members)
         )
-        return Demand(
-            tenant, tuple(choices), gpus, pods, largest, max((len(choice.caps) for choice in choices), default=0)
-        )
+        tries = [(step, choice) for choice in choices for step in range(len(choice.caps))]
+        tries.sort(key=itemgetter(0))
+        return Demand(tenant, tuple(choices), tuple(tries), gpus, pods, largest)
 
     def _names(self, number: int) -> list[str]:
         return [level.cell_type for level in self.hierarchies[number].spec.levels]
@@ -202,41 +212,24 @@ def pools_of(spec: ClusterSpec, vc: VirtualClusterSpec, sharing: Sharing) -> lis
 def _key(request: Any) -> tuple[object, ...] | None:
     """What tells requests apart but for name and priority; None for one that may be wrong in itself. O(members).
 
-    Fields that equal others of another type (1, 1.0 and True) have to be of the right one. Nothing is taken for granted
-    of ``request``, by a compiler neither: hence the types in variables.
+    Fields that equal others of another type (1, 1.0 and True) have to be of the right one.
     """
-    kind = type(request)
-    if kind is not Request:
+    if type(request) is not Request:
         return None
-    priority, group, members = request.priority, request.group, request.members
-    if type(priority) is not int or not OPPORTUNISTIC <= priority <= HIGHEST or not isinstance(group, str) or not group:
+    values = _FIELDS(request)
+    if (*map(type, values),) not in _TYPES:
         return None
-    if not type(request.lazy_preemption) is type(request.soft_affinity) is type(request.whole_nodes) is bool:
+    group, members, priority, guest, *others = values
+    if not group or not OPPORTUNISTIC <= priority <= HIGHEST or (guest and priority >= 0):
         return None
-    if request.guest is not False and (request.guest is not True or priority >= 0):
-        return None
-    for name in (request.vc, request.leaf_cell_type, request.pinned_cell_id, request.within):
-        if name is not None and type(name) is not str:
-            return None
-    pods: list[object] = []
     for member in members:
-        kind = type(member)
-        if kind is not Member or not type(member.pods) is type(member.leaf_cells) is int:
+        if type(member) is not Member:
             return None
-        if member.cell_type is not None and type(member.cell_type) is not str:
+        values = _MEMBER_FIELDS(member)
+        if (*map(type, values),) not in _MEMBER_TYPES:
             return None
-        pods += member.pods, member.leaf_cells, member.cell_type
-    return (
-        request.vc,
-        priority < 0,
-        request.leaf_cell_type,
-        request.pinned_cell_id,
-        request.within,
-        request.soft_affinity,
-        request.lazy_preemption,
-        request.whole_nodes,
-        *pods,
-    )
+        others += values
+    return priority < 0, *others
 
 
 def _check_name_and_priority(request: Any) -> None:

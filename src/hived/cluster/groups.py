@@ -44,36 +44,51 @@ class Group:
     Those that only wait are kept as :class:`Waiting`.
     """
 
-    __slots__ = (
-        "chain",
-        "displaced_by",
-        "downgraded",
-        "former_levels",
-        "guest",
-        "lent_at",
-        "level",
-        "loan",
-        "name",
-        "near",
-        "origin",
-        "overtaken",
-        "parts",
-        "placement",
-        "pool",
-        "preempted_by",
-        "priority",
-        "rank",
-        "relaxed",
-        "replanned",
-        "request",
-        "sequence",
-        "since",
-        "spots",
-        "state",
-        "tenant",
-        "victims",
-        "within",
-    )
+    #: how late it gives way in its VC, as of when it took its virtual leaves (:meth:`current_rank`)
+    rank = -1
+    #: place among all groups by when they were bound or reserved; breaks ties
+    sequence = 0
+    state = GroupState.PENDING
+    #: number of the chain
+    chain = -1
+    #: its VC's pool that it stands in; None: opportunistic
+    pool: Pool | None = None
+    #: whether it runs beside the owners of its leaves, as none of them
+    guest = False
+    #: per pod: virtual host and mask; () for an opportunistic group
+    spots: tuple[tuple[int, int], ...] = ()
+    #: per pod: its physical leaf cells
+    parts: tuple[Part, ...] = ()
+    #: the same by name
+    placement: Placement | None = None
+    #: where it ran before a new spec took some of its devices away; None where none are missing
+    origin: Placement | None = None
+    #: lowest level at which one cell of the VC (of the cluster) holds all pods, 0 for none
+    level = 0
+    #: the cell type of that level
+    within: str | None = None
+    #: names of the cell types given up as caps
+    relaxed: tuple[str, ...] = ()
+    #: while preempting: who still has to go, in the order in which they started; replaced, never changed
+    victims: dict[Group, None] = {}  # noqa: RUF012
+    #: while preempting: the state's version and the suggested nodes when it was last found to start nowhere else
+    replanned: tuple[int, Given] = (-1, EVERY_NODE)
+    #: as it is promoted: the opportunistic group that it runs as
+    loan: Group | None = None
+    #: as it is placed: where it ran, and would stay
+    near: tuple[Part, ...] = ()
+    #: as it is placed: lazy groups of its VC that become opportunistic for it
+    downgraded: Sequence[Group] = ()
+    #: as it is placed: the groups whose reservations it takes
+    overtaken: Sequence[Group] = ()
+    #: while opportunistic: place among all such groups by when they became so
+    lent_at = 0
+    #: while being preempted: for whom; replaced, never changed
+    preempted_by: dict[Group, None] = {}  # noqa: RUF012
+    #: the group for whose sake it became opportunistic (lazy preemption)
+    displaced_by: Group | None = None
+    #: the levels of the reserved cells it stood in before that
+    former_levels: tuple[int, ...] = ()
 
     def __init__(self, request: Request, tenant: int, since: float) -> None:
         self.name = request.group
@@ -82,53 +97,8 @@ class Group:
         self.tenant = tenant
         #: the priority that counts now: that of the request, or -1 while it runs as opportunistic
         self.priority = request.priority
-        #: how late it gives way in its VC, as of when it took its virtual leaves (:meth:`current_rank`)
-        self.rank = -1
-        #: place among all groups by when they were bound or reserved; breaks ties
-        self.sequence = 0
-        #: when that was, by the clock of the caller
+        #: when it was bound or reserved, by the clock of the caller
         self.since = since
-        self.state = GroupState.PENDING
-        #: number of the chain
-        self.chain = -1
-        #: its VC's pool that it stands in; None: opportunistic
-        self.pool: Pool | None = None
-        #: whether it runs beside the owners of its leaves, as none of them
-        self.guest = False
-        #: per pod: virtual host and mask; () for an opportunistic group
-        self.spots: tuple[tuple[int, int], ...] = ()
-        #: per pod: its physical leaf cells
-        self.parts: tuple[Part, ...] = ()
-        #: the same by name
-        self.placement: Placement | None = None
-        #: where it ran before a new spec took some of its devices away; None where none are missing
-        self.origin: Placement | None = None
-        #: lowest level at which one cell of the VC (of the cluster) holds all pods, 0 for none
-        self.level = 0
-        #: the cell type of that level
-        self.within: str | None = None
-        #: names of the cell types given up as caps
-        self.relaxed: tuple[str, ...] = ()
-        #: while preempting: who still has to go, in the order in which they started
-        self.victims: dict[Group, None] = {}
-        #: while preempting: the state's version and the suggested nodes when it was last found to start nowhere else
-        self.replanned: tuple[int, Given] = -1, EVERY_NODE
-        #: as it is promoted: the opportunistic group that it runs as
-        self.loan: Group | None = None
-        #: as it is placed: where it ran, and would stay
-        self.near: tuple[Part, ...] = ()
-        #: as it is placed: lazy groups of its VC that become opportunistic for it
-        self.downgraded: Sequence[Group] = ()
-        #: as it is placed: the groups whose reservations it takes
-        self.overtaken: Sequence[Group] = ()
-        #: while opportunistic: place among all such groups by when they became so
-        self.lent_at = 0
-        #: while being preempted: for whom
-        self.preempted_by: dict[Group, None] = {}
-        #: the group for whose sake it became opportunistic (lazy preemption)
-        self.displaced_by: Group | None = None
-        #: the levels of the reserved cells it stood in before that
-        self.former_levels: tuple[int, ...] = ()
 
     @property
     def guaranteed(self) -> bool:

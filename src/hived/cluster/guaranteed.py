@@ -30,7 +30,7 @@ ATTEMPTS = 64
 
 def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
     """Bind leaves for a guaranteed group; ``False`` when it has to wait. O(levels + pods) where it fits at once."""
-    if on_free(state, group, demand, suggested):
+    if _at(state, group, demand, -1, suggested):
         return True
     priority = group.request.priority
     pools = state.pools[demand.tenant]
@@ -84,12 +84,10 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
 def _at(state: State, group: Group, demand: Demand, key: int, suggested: Suggested | None) -> bool:
     """Where leaves taken at ranks up to ``key`` may be had."""
     pools = state.pools[demand.tenant]
-    for step in range(demand.most_caps):
-        for choice in demand.choices:
-            pool = pools[choice.where]
-            usable = step < len(choice.caps) and (key < 0 or key in pool.at)
-            if usable and _in(state, group, choice, pool, key, step, suggested):
-                return True
+    for step, choice in demand.tries:
+        pool = pools[choice.where]
+        if (key < 0 or key in pool.at) and _in(state, group, choice, pool, key, step, suggested):
+            return True
     return False
 
 
@@ -99,12 +97,11 @@ def _in(
     """Choose leaves in one pool under one cap, and bind them; a host that cannot stand is left out of the next try."""
     cap = choice.caps[step]
     space = pool.space(key)
-    elsewhere = suggested.hosts_elsewhere(pool) if suggested is not None else []
-    if elsewhere:
-        space = copied(space)
-        for host in elsewhere:
+    ours = False
+    if suggested is not None:
+        for host in suggested.hosts_elsewhere(pool):
+            space, ours = space if ours else copied(space), True
             space.set(host, 0, 0)
-    ours = bool(elsewhere)
     for _ in range(ATTEMPTS):
         found = pool.find(space, choice.needs, state.rank, cap, key)
         if found is None:
@@ -193,10 +190,7 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
     parts = pool.bind(group.spots, group.near)
     if parts is not None:
         group.parts = parts
-        if suggested is None:
-            return True
-        allowed = suggested.of(group.chain)
-        if not crowded(pool, group) and all(allowed(node) for _, node, _ in parts):
+        if suggested is None or (not crowded(pool, group) and all(suggested.of(group.chain)(p.node) for p in parts)):
             return True
     state.undo.rollback(mark)
     # there may be another way to stand, on these nodes and costing nobody anything

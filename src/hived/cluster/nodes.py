@@ -13,6 +13,7 @@ from hived.cells import BuddyAllocator, Found, Hierarchy, HostClass, IndexSet, N
 from hived.errors import InvariantError, ensure
 
 from .binding import Binding, Owners
+from .decisions import Placement, PodPlacement
 from .groups import Group
 from .guests import Guests
 from .parts import Part
@@ -21,6 +22,8 @@ from .undo import Undo
 
 #: how many top cells are searched for a node before any node will do
 TOPS_TRIED = 8
+#: placements of one pod that are remembered
+REMEMBERED = 50_000
 
 
 def farthest_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
@@ -40,8 +43,8 @@ class Nodes:
         "_note",
         "_open",
         "_per_top",
+        "_placements",
         "_tops",
-        "_untold",
         "_watchers",
         "allocator",
         "bad",
@@ -52,7 +55,6 @@ class Nodes:
         "guests",
         "held",
         "hierarchy",
-        "idle_gpus",
         "lent",
         "names",
         "number",
@@ -62,6 +64,7 @@ class Nodes:
         "seen_at",
         "shapes",
         "sick",
+        "untold",
         "used",
     )
 
@@ -104,8 +107,6 @@ class Nodes:
         self.held: dict[int, dict[Group, int]] = {}
         #: who runs beside owners; None where no VC takes guests in
         self.guests: Guests | None = None
-        #: healthy leaves that nobody has or has reserved
-        self.idle_gpus = self.gpus
         #: the reserved cells that are bound
         self.owners: Owners = {}
         #: reserved cells bound to bad hardware since nothing else is left for them: bindings and virtual cell
@@ -114,8 +115,8 @@ class Nodes:
         self.seen_at = -1
         # nodes whose masks have changed since the spaces were last looked at
         self._dirty: set[int] = set()
-        # nodes whose lent leaves have changed since the allocator was told, with those they had then
-        self._untold: dict[int, int] = {}
+        #: nodes whose lent leaves have changed since the allocator was told, with those they had then
+        self.untold: dict[int, int] = {}
         levels = range(hierarchy.node_level + 1, hierarchy.top + 1)
         #: per level above the nodes: the number of each node's cell, -1 for none
         if groups is None:
@@ -129,31 +130,30 @@ class Nodes:
         self._tops = _Tops(hierarchy.count[hierarchy.top], hierarchy.gpus[hierarchy.top])
         self._counted = [0] * nodes
         self._devices: dict[int, tuple[int, ...]] = {}
+        self._placements: dict[tuple[tuple[Part, ...], tuple[int, ...]], Placement] = {}
         self._watchers: list[set[int]] = []
 
     # -- who has what -------------------------------------------------------------------------------------------------
 
     def claim(self, event: LeafEvent, group: Group) -> None:
         """``group`` starts on its leaves (``ALLOCATE``), or reserves them while others may still run there."""
-        owned, lent, all_held = self.owned, self.lent, self.held
-        guaranteed = group.pool is not None
+        used, all_held = self.used, self.held
         for number, node, mask in group.parts:
             if number != self.number:
                 continue
-            self.apply(event, node, mask)
+            if event is LeafEvent.ALLOCATE and not (used[node] | self.reserved[node]) & mask:
+                used[node] |= mask
+            else:
+                self.apply(event, node, mask)
             held = all_held.get(node)
             if held is None:
                 all_held[node] = {group: mask}
             else:
                 held[group] = held.get(group, 0) | mask
-            before = owned[node] | lent[node] | self.bad[node]
-            self.idle_gpus += before.bit_count() - (before | mask).bit_count()
-            if guaranteed:
-                owned[node] |= mask
+            if group.pool is not None:
+                self.owned[node] |= mask
             else:
-                if node not in self._untold:
-                    self._untold[node] = lent[node]
-                lent[node] |= mask
+                self._set_lent(node, self.lent[node] | mask)
             self._dirty.add(node)
         self._note((self.unclaim, LeafEvent.RELEASE if event is LeafEvent.ALLOCATE else LeafEvent.CANCEL, group))
 
@@ -162,7 +162,11 @@ class Nodes:
         for number, node, mask in group.parts:
             if number != self.number:
                 continue
-            self.apply(event, node, mask)
+            shared = self.used[node] & self.reserved[node] & mask
+            if event is LeafEvent.RELEASE and not mask & ~self.used[node]:
+                self.used[node] ^= mask
+            else:
+                self.apply(event, node, mask)
             held = self.held[node]
             left = held[group] & ~mask
             if left:
@@ -171,7 +175,14 @@ class Nodes:
                 del held[group]
                 if not held:
                     del self.held[node]
-            self._refresh(node)
+            if shared:  # with who runs there, or has reserved them
+                self._refresh(node)
+                continue
+            if group.pool is not None:
+                self.owned[node] &= ~mask
+            else:
+                self._set_lent(node, self.lent[node] & ~mask)
+            self._dirty.add(node)
         self._note((self._claim_again, LeafEvent.ALLOCATE if event is LeafEvent.RELEASE else LeafEvent.RESERVE, group))
 
     def _claim_again(self, event: LeafEvent, group: Group) -> None:
@@ -212,22 +223,21 @@ class Nodes:
                     owned |= mask
                 else:
                     lent |= mask
-        bad, was_lent = self.bad[node], self.lent[node]
-        self.idle_gpus += (self.owned[node] | was_lent | bad).bit_count() - (owned | lent | bad).bit_count()
         self.owned[node] = owned
-        if lent != was_lent:
-            if node not in self._untold:
-                self._untold[node] = was_lent
-            self.lent[node] = lent
+        self._set_lent(node, lent)
         self._dirty.add(node)
+
+    def _set_lent(self, node: int, lent: int) -> None:
+        if node not in self.untold:
+            self.untold[node] = self.lent[node]
+        self.lent[node] = lent
 
     def tell_allocator(self) -> None:
         """Tell the allocator which leaves are lent by now. O(nodes that changed)."""
-        if self._untold:
-            for node, before in self._untold.items():
-                if before != self.lent[node]:
-                    self.allocator.set_opportunistic(node, before, self.lent[node])
-            self._untold.clear()
+        for node, before in self.untold.items():
+            if before != self.lent[node]:
+                self.allocator.set_opportunistic(node, before, self.lent[node])
+        self.untold.clear()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -261,6 +271,18 @@ class Nodes:
             return LeafState.RESERVING if self.reserved[node] >> leaf & 1 else LeafState.USED
         return LeafState.RESERVED if self.reserved[node] >> leaf & 1 else LeafState.FREE
 
+    def placement(self, parts: tuple[Part, ...], levels: tuple[int, ...]) -> Placement:
+        """Leaves of this chain by name, in cells reserved at ``levels``. O(pods), O(1) for one pod once seen."""
+        found = self._placements.get((parts, levels))
+        if found is None:
+            pods = tuple([PodPlacement(self.names[node], self.devices(node, mask)) for _, node, mask in parts])
+            found = Placement(self.hierarchy.spec.name, pods, levels)
+            if len(parts) == 1:
+                if len(self._placements) >= REMEMBERED:
+                    self._placements.clear()
+                self._placements[parts, levels] = found
+        return found
+
     def devices(self, node: int, mask: int) -> tuple[int, ...]:
         """Device indices of some leaf cells of ``node``. O(1) once seen where the node counts from 0."""
         numbered = self.hierarchy.spec.device_indices
@@ -273,6 +295,11 @@ class Nodes:
         return found
 
     # -- idle leaves --------------------------------------------------------------------------------------------------
+
+    @property
+    def idle_gpus(self) -> int:
+        """Healthy leaves that nobody has or has reserved. O(nodes that changed)."""
+        return self.idle_space().total
 
     def idle_space(self) -> Space:
         """The idle leaves, as a space to find some in for an opportunistic group. O(nodes that changed)."""
@@ -326,8 +353,7 @@ class Nodes:
         space = self.idle_space()
         node = self._far_node(space, gpus)
         if node >= 0 and allowed is not None and not allowed(node):
-            ranking = space.ranking(farthest_from_guaranteed)
-            node = next((other for other in ranking.in_order(gpus) if allowed(other)), -1)
+            node = next((other for other in space.in_order(farthest_from_guaranteed, gpus) if allowed(other)), -1)
         if node < 0:
             return None
         mask, level = space.spot(node, Need(gpus))
@@ -338,7 +364,7 @@ class Nodes:
 
         Only the first few top cells are tried, so that the cost does not grow with their number; then any will do.
         """
-        hosts = space.ranking(farthest_from_guaranteed).best_hosts(gpus)
+        hosts = space.best_hosts(farthest_from_guaranteed, gpus)
         if hosts is None:
             return -1
         if self._per_top > 1:
@@ -355,8 +381,6 @@ class Nodes:
         before = self.bad[node]
         if before == mask:
             return False
-        taken = self.owned[node] | self.lent[node]
-        self.idle_gpus += (taken | before).bit_count() - (taken | mask).bit_count()
         self.bad[node] = mask
         self._dirty.add(node)
         if mask:
@@ -404,7 +428,6 @@ class Nodes:
         if self._open is not None:
             self._open.validate()
             ensure((self._open.free, self._open.idle) == (space.free, space.idle), "both spaces say the same")
-        idle = 0
         for node, shape in enumerate(self.shapes):
             ensure(self.used[node] == used.get(node, 0), f"leaf cells of node {node} that are used")
             ensure(self.reserved[node] == reserved.get(node, 0), f"leaf cells of node {node} that are reserved")
@@ -414,11 +437,9 @@ class Nodes:
             ensure(self.owned[node] == masks[True], f"guaranteed leaf cells of node {node}")
             ensure(self.lent[node] == masks[False], f"opportunistic leaf cells of node {node}")
             free = shape.full & ~(masks[True] | self.bad[node])
-            idle += (free & ~masks[False]).bit_count()
             seen = space.free[node], space.idle[node]
             ensure(seen == (free, free & ~masks[False]), f"what the space says of node {node}")
         ensure(self.sick == {node for node, bad in enumerate(self.bad) if bad}, "nodes with bad leaf cells")
-        ensure(idle == self.idle_gpus, "idle leaf cells")
         if self._per_top > 1:
             counts = [mask.bit_count() for mask in self.owned]
             self._tops.validate([sum(counts[i : i + self._per_top]) for i in range(0, len(counts), self._per_top)])

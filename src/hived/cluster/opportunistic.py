@@ -33,30 +33,26 @@ def quietly(state: State, group: Group, demand: Demand, suggested: Suggested | N
 
 def _beside(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
     """Choose leaves that owners share, those with the fewest guests. O(levels + pods) and nodes that changed."""
-    for step in range(demand.most_caps):
-        for choice in demand.choices:
-            nodes = state.chains[choice.chain]
-            if nodes.guests is None or step >= len(choice.caps):
-                continue
-            for space in nodes.guests.spaces():
-                for node in suggested.others(nodes) if suggested is not None else ():
-                    space.set(node, 0, 0)
-                    nodes.guests.dirty.add(node)
-                found = find(space, choice.needs, packed, choice.caps[step])
-                if found is not None:
-                    _chosen(state, group, choice, found, step)
-                    group.guest = True
-                    return True
+    for step, choice in demand.tries:
+        nodes = state.chains[choice.chain]
+        guests = nodes.guests
+        if guests is None:
+            continue
+        for space in guests.spaces():
+            for node in suggested.others(nodes) if suggested is not None else ():
+                space.set(node, 0, 0)
+                guests.dirty.add(node)
+            found = find(space, choice.needs, packed, choice.caps[step])
+            if found is not None:
+                _chosen(state, group, choice, found, step)
+                group.guest = True
+                return True
     return False
 
 
 def on_idle(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
     """Choose idle leaves for an opportunistic group; ``False`` where others would have to go."""
-    for step in range(demand.most_caps):
-        for choice in demand.choices:
-            if step < len(choice.caps) and _idle(state, group, choice, step, suggested):
-                return True
-    return False
+    return any(_idle(state, group, choice, step, suggested) for step, choice in demand.tries)
 
 
 def _idle(state: State, group: Group, choice: Choice, step: int, suggested: Suggested | None) -> bool:
@@ -122,6 +118,7 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
     if lent[tenant] + need > share[tenant]:
         return False
     nodes = state.chains[choice.chain]
+    idle = nodes.idle_gpus
     givers = [t for t in range(len(state.tenants)) if t != tenant and lent[t] > share[t]]
     latest = {t: reversed(state.borrowers[t]) for t in givers}
     order = [(-per_weight(lent[t], state.weights[t]), t) for t in givers]
@@ -139,7 +136,7 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
             continue
         lent[giver] -= given.gpus
         gain += _open(nodes, space, given, opened, allowed)
-        if nodes.idle_gpus + gain >= need:
+        if idle + gain >= need:
             for step, cap in enumerate(choice.caps):
                 found = find(space, choice.needs, farthest_from_guaranteed, cap)
                 if found is not None:

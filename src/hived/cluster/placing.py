@@ -124,8 +124,6 @@ def _may_start(state: State, group: Group, demand: Demand, own: bool) -> bool:
     """Whether enough leaf cells are free at all; ``own``: in its VC, where others of that are its victims. O(pods)."""
     if own:
         pools = [state.pools[group.tenant][choice.where] for choice in demand.choices]
-        for pool in pools:
-            pool.settle()
         return any(pool.total() >= group.gpus for pool in pools)
     used = state.chains[group.chain].used
     free = sum([(mask & ~used[node]).bit_count() for _, node, mask in group.parts])

@@ -12,7 +12,7 @@ it would take to make it anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import NamedTuple
@@ -48,7 +48,7 @@ class VirtualCells:
     Virtual cells are numbered too, hosts first: cell ``h`` is host ``h``.
     """
 
-    __slots__ = ("cells", "gpus", "groups", "hierarchy", "hosts", "levels", "shapes")
+    __slots__ = ("cells", "gpus", "groups", "hierarchy", "hosts", "levels", "reserved_levels", "shapes")
 
     def __init__(self, hierarchy: Hierarchy, reserved: Sequence[tuple[int, int]]) -> None:
         """``reserved``: pairs of (level, number of preassigned cells)."""
@@ -61,6 +61,8 @@ class VirtualCells:
         total = sum(n * max(1, hierarchy.gpus[k] // hierarchy.node_size) for k, n in reserved)
         groups = [[-1] * total for _ in range(node_level, hierarchy.top)]
         numbers = [0] * (hierarchy.top + 1)
+        #: per host: the level of the preassigned cell that it is, or is in
+        self.reserved_levels: list[int] = []
 
         def grow(level: int, parent: int) -> None:
             if level <= node_level:
@@ -80,6 +82,7 @@ class VirtualCells:
         for level, number in reserved:
             for _ in range(number):
                 grow(level, -1)
+                self.reserved_levels += [level] * (len(hosts) - len(self.reserved_levels))
         #: every virtual cell from the hosts up
         self.cells = (*hosts, *upper)
         #: number of hosts
@@ -107,9 +110,7 @@ class Pool:
     """Virtual cells, their bindings to nodes, and who takes what of them."""
 
     __slots__ = (
-        "_levels",
         "_space",
-        "_totals",
         "_unused",
         "_views",
         "at",
@@ -154,10 +155,6 @@ class Pool:
         self.held: dict[int, dict[Group, int]] = {}
         #: per rank: the groups of that rank, in the order in which they came
         self.at: dict[int, dict[Group, None]] = {}
-        # healthy leaves free (-1), or free and taken at ranks up to the key
-        self._totals: dict[int, int] = {-1: virtual.gpus}
-        # per host asked for: the level of the reserved cell that it is in
-        self._levels: dict[int, int] = {}
         # healthy free leaves
         self._space = self._free_space()
         # what may be had where leaves taken at ranks up to the key count as free; the changes since it was asked for
@@ -211,7 +208,6 @@ class Pool:
                 self._forget(max(self._unused, key=lambda other: (self._unused[other], other)))
             free = [self._healthy(host) & ~self._blocked(host, key) for host in range(self.virtual.hosts)]
             view = self._views[key] = self.virtual.space(free, self._space.free)
-            self._totals[key] = sum(mask.bit_count() for mask in free)
         self._unused[key] = 0
         return view
 
@@ -220,16 +216,18 @@ class Pool:
         return find(space, needs, rank, cap)
 
     def total(self, key: int = -1) -> int:
-        """How many leaves may be had; see :meth:`space`, which has to have been asked for before where ``key`` >= 0."""
-        return self._totals[key]
+        """How many leaves may be had; see :meth:`space`."""
+        return self.space(key).total
 
     def _forget(self, key: int) -> None:
-        del self._views[key], self._unused[key], self._totals[key]
+        del self._views[key], self._unused[key]
 
     def settle(self) -> None:
         """Hosts under which hardware turned bad or good are looked at again. O(such hosts * views)."""
         for host in sorted(self.binding.changed):
-            self._refresh(host)
+            self._space.set(host, self.free[host] & ~self.binding.bad[host])
+            if self._views:
+                self._refresh_views(host)
         self.binding.changed.clear()
 
     def _healthy(self, host: int) -> int:
@@ -242,20 +240,11 @@ class Pool:
                 blocked |= mask
         return blocked
 
-    def _refresh(self, host: int) -> None:
-        free = self.free[host] & ~self.binding.bad[host]
-        self._totals[-1] += free.bit_count() - self._space.free[host].bit_count()
-        self._space.set(host, free, free)
-        if self._views:
-            self._refresh_views(host, free)
-
-    def _refresh_views(self, host: int, free: int) -> None:
-        healthy = self._healthy(host)
+    def _refresh_views(self, host: int) -> None:
+        healthy, free = self._healthy(host), self._space.free[host]
         patience = max(64, self.virtual.hosts)  # one change per host: making it anew is no dearer then
         for key, view in list(self._views.items()):
-            obtainable = healthy & ~self._blocked(host, key)
-            self._totals[key] += obtainable.bit_count() - view.free[host].bit_count()
-            view.set(host, obtainable, free)
+            view.set(host, healthy & ~self._blocked(host, key), free)
             self._unused[key] += 1
             if self._unused[key] > patience:
                 self._forget(key)
@@ -280,10 +269,13 @@ class Pool:
         self.undo.note((self.give, group))
 
     def _taken(self, spots: Spots) -> None:
+        free, bad = self.free, self.binding.bad
         for host, mask in spots:
-            self.free[host] &= ~mask
+            free[host] &= ~mask
         for host, _ in spots:  # pods of one host are counted together
-            self._refresh(host)
+            self._space.set(host, free[host] & ~bad[host])
+            if self._views:
+                self._refresh_views(host)
 
     def give(self, group: Group) -> None:
         """``group`` takes them no longer; bindings are as they were. O(pods * (views + takers of the host))."""
@@ -298,16 +290,18 @@ class Pool:
             del held[group]
             if not held:
                 del self.held[host]
-        self._given(hosts)
+            self._given(host, held)
         self.undo.note((self.take_again, group))
 
-    def _given(self, hosts: Iterable[int]) -> None:
-        for host in hosts:
-            free = self.virtual.shapes[host].full
-            for mask in self.held.get(host, _NOBODY).values():
-                free &= ~mask
-            self.free[host] = free
-            self._refresh(host)
+    def _given(self, host: int, held: Mapping[Group, int]) -> None:
+        """``host`` is left to these groups."""
+        free = self.virtual.shapes[host].full
+        for mask in held.values():
+            free &= ~mask
+        self.free[host] = free
+        self._space.set(host, free & ~self.binding.bad[host])
+        if self._views:
+            self._refresh_views(host)
 
     def take_again(self, group: Group) -> None:
         """Take what it gave just now, at its rank of by now; the groups of a rank stand in the order they came in."""
@@ -336,7 +330,8 @@ class Pool:
         What was bound until then stays bound.
         """
         nodes, binding = self.nodes, self.binding
-        nodes.tell_allocator()
+        if nodes.untold:
+            nodes.tell_allocator()
         if near:
             return self._bind_near(spots, near)
         number, lent = nodes.number, nodes.lent
@@ -346,8 +341,7 @@ class Pool:
                 binding.hold(host, mask)
             if binding.bad[host] & mask:
                 return None
-            node, leaves = binding.leaves(host, mask, lent)
-            return (Part(number, node, leaves),)
+            return (Part(number, *binding.leaves(host, mask, lent)),)
         healthy = True
         for host, mask in by_host(spots):
             binding.hold(host, mask)
@@ -388,7 +382,7 @@ class Pool:
 
     def unbind(self, spots: Spots) -> None:
         """End the bindings of leaves that nobody takes any more."""
-        for host, mask in by_host(spots):
+        for host, mask in spots if len(spots) == 1 else by_host(spots):
             self.binding.unbind(host, mask)
 
     def level(self, found: int, parts: Sequence[Part]) -> int:
@@ -399,14 +393,10 @@ class Pool:
 
     def reserved_levels(self, spots: Spots) -> tuple[int, ...]:
         """Per pod, the level of the reserved cell that it stands in. O(pods)."""
-        levels, virtual = self._levels, self.virtual
-        found = []
-        for host, _ in spots:
-            level = levels.get(host)
-            if level is None:
-                level = levels[host] = virtual.cells[virtual.reserved_cell(host)].level
-            found.append(level)
-        return tuple(found)
+        levels = self.virtual.reserved_levels
+        if len(spots) == 1:
+            return (levels[spots[0][0]],)
+        return tuple([levels[host] for host, _ in spots])
 
     def stand_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
         """Bind free virtual leaves to these very physical ones, in cells reserved at ``levels`` (one per pod).
@@ -465,10 +455,8 @@ class Pool:
                 obtainable = self._healthy(host) & ~self._blocked(host, key)
                 ensure(view.free[host] == obtainable, f"leaves to be had at rank {key} in host {host}")
                 ensure(view.idle[host] == free, f"free ones among them in host {host}")
-        for key, view in [(-1, self._space), *self._views.items()]:
+        for view in [self._space, *self._views.values()]:
             view.validate()
-            ensure(self._totals[key] == sum(mask.bit_count() for mask in view.free), f"leaves to be had at {key}")
-        ensure(set(self._totals) == {-1, *self._views}, "totals of the views")
         ensure(self._unused.keys() == self._views.keys() and len(self._views) <= VIEWS, "views that are kept")
 
 

@@ -7,7 +7,7 @@ private    a pool of the VC's own cells, which are nodes of their own: what the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from hived.cells import BuddyAllocator, Found, Hierarchy, Need, Rank, Space
@@ -293,7 +293,7 @@ class QuotaPool(Pool):
         if len(needs) == 1 or cap or any(need != Need(size) for need in needs):
             return super().find(space, needs, rank, cap, key)
         hosts = []
-        for host in space.ranking(rank).in_order(size):
+        for host in space.in_order(rank, size):
             hosts.append((host, space.shapes[host].full))
             if len(hosts) == len(needs):
                 return Found(tuple(hosts), 0)
@@ -313,7 +313,7 @@ class QuotaPool(Pool):
     def _taken(self, spots: Spots) -> None:
         pass
 
-    def _given(self, hosts: Iterable[int]) -> None:
+    def _given(self, host: int, held: Mapping[Group, int]) -> None:
         pass
 
     def take(self, group: Group) -> None:

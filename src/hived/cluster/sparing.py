@@ -40,7 +40,7 @@ def on_one_host(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, fou
     gpus = sum(need.gpus for need in needs)
     best: Found | None = None
     least = (0, 0, 0)
-    for host in islice(space.ranking(rank, level, size, cap).in_order(gpus), HOSTS):
+    for host in islice(space.in_order(rank, gpus, level, size, cap), HOSTS):
         masks = space.place(host, tuple(needs), cap)
         if masks is None:
             continue
@@ -73,7 +73,7 @@ def on_hosts(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found:
     demand = Demand(needs)
     hosts = dict.fromkeys(host for host, _ in best.pods)
     for need in (demand.needs[0], demand.needs[-1]):
-        usable = space.ranking(rank, need.level, need.gpus if need.level else 0).in_order(need.gpus)
+        usable = space.in_order(rank, need.gpus, need.level, need.gpus)
         hosts.update(dict.fromkeys(islice(usable, HOSTS)))
     ends_too = pool.on((host, space.free[host] & ~space.idle[host]) for host in hosts)
     hosts.update(dict.fromkeys(islice(sorted({host for group in ends_too for host, _ in group.spots}), 4 * HOSTS)))

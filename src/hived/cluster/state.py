@@ -15,7 +15,6 @@ from hived.cells import LevelSafety, Rank
 from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec, VirtualClusterSpec
 
-from .decisions import Placement, PodPlacement
 from .demands import Demand, Demands
 from .doomed import doom
 from .fairness import whole
@@ -104,17 +103,12 @@ class State:
         """The chains that a group is in."""
         return [self.chains[chain] for chain in group.chains]
 
-    def keep(self) -> None:
-        """What was done since the last time stays."""
+    def keep(self, admitted: Group | None = None) -> None:
+        """What was done since the last time stays; a group that was admitted waits no longer."""
         self.version += 1
         self.undo.keep()
-
-    def keep_group(self, group: Group) -> None:
-        """The group that was admitted stays; it waits no longer."""
-        self.version += 1
-        self.undo.keep()
-        if self.waiting:
-            self.waiting.pop(group.name, None)
+        if admitted is not None and self.waiting:
+            self.waiting.pop(admitted.name, None)
 
     def see_bad(self) -> None:
         """VCs see which of their cells can be healthy no more, as of now. Not while a transaction is open.
@@ -149,20 +143,19 @@ class State:
 
         Who waited under its name does so until the caller keeps what was done.
         """
-        undo, pool, parts = self.undo, group.pool, group.parts
+        undo, pool, parts, nodes = self.undo, group.pool, group.parts, self.chains[group.chain]
         undo.note((setattr, self, "sequence", self.sequence))
-        self.sequence += 1
-        group.sequence = self.sequence
-        group.placement = self._placement(group)
+        self.sequence = group.sequence = self.sequence + 1
+        group.placement = nodes.placement(parts, () if pool is None else pool.reserved_levels(group.spots))
         if pool is not None and len(parts) > 1:
             group.level = pool.level(group.level, parts)
-        group.within = self.chains[group.chain].chain.names[group.level] if group.level else None
+        if group.level:
+            group.within = nodes.chain.names[group.level]
         for victim in group.victims:
             undo.assign(victim, preempted_by={**victim.preempted_by, group: None})
             self.happens(victim, GroupEvent.CHOOSE)
         for other in group.overtaken:  # its bindings stay until the group has taken its leaves
             self._cancel(other)
-        nodes = self.chains[group.chain]
         if group.victims:
             nodes.claim(LeafEvent.RESERVE, group)
             group.state = next_group_state(group.state, GroupEvent.PREEMPT)
@@ -195,18 +188,6 @@ class State:
     def by_age(self) -> list[Group]:
         """All groups that run or have reserved, in the order in which they came. O(groups log groups)."""
         return sorted(self.groups.values(), key=lambda group: group.sequence)
-
-    def _placement(self, group: Group) -> Placement:
-        """A group's physical leaves by name. O(pods)."""
-        nodes = self.chains[group.chain]
-        names, devices = nodes.names, nodes.devices
-        if len(group.parts) == 1:
-            ((_, node, mask),) = group.parts
-            levels = () if group.pool is None else group.pool.reserved_levels(group.spots)
-            return Placement(nodes.hierarchy.spec.name, (PodPlacement(names[node], devices(node, mask)),), levels)
-        pods = tuple([PodPlacement(names[node], devices(node, mask)) for _, node, mask in group.parts])
-        levels = () if group.pool is None else group.pool.reserved_levels(group.spots)
-        return Placement(nodes.hierarchy.spec.name, pods, levels)
 
     def bind(self, group: Group) -> None:
         """A preempting group whose victims are gone starts."""
@@ -249,9 +230,13 @@ class State:
             self.chains[chain].unclaim(LeafEvent.RELEASE, group)
         if group.preempted_by:
             self._no_victim_any_more(group)
-        self._leave(group)
-        if group.pool is not None:
-            group.pool.unbind(group.spots)
+        pool = group.pool
+        if pool is None:
+            self._end_loan(group)
+            return
+        pool.give(group)
+        pool.unbind(group.spots)
+        if self.chains[group.chain].guests is not None:
             self._evict(group)
 
     def _no_victim_any_more(self, group: Group) -> None:

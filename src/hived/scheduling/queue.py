@@ -39,10 +39,23 @@ class Entry:
     turn, and keeps its place in line while it runs there.
     """
 
-    __slots__ = (
-        "_loan", "backlog", "early", "excluded", "key", "kind", "line", "may_preempt", "name", "near", "number",
-        "placement", "queued", "request", "shape", "status", "vc", "view",
-    )  # fmt: skip
+    #: nodes that it cannot go to
+    excluded: frozenset[str] = frozenset()
+    #: whether others may be preempted for it; it waits where that is what it takes
+    may_preempt = True
+    #: its place in the order; () before it has waited
+    key: Key = ()
+    status = Status.NOWHERE
+    #: where it waits for its turn, None if that can never come; and where for a loan, the same
+    line: Queue | None = None
+    backlog: Queue | None = None
+    #: whether its backlog has it
+    queued = False
+    #: where it runs, or what is reserved for it
+    placement: Placement | None = None
+    #: where it ran until its turn came: it stays as close to that as it can
+    near: Placement | None = None
+    _loan: Request | None = None
 
     def __init__(
         self, number: int, request: Request, view: JobView, early: bool = False, shape: Hashable | None = None
@@ -57,25 +70,8 @@ class Entry:
         #: whether it may start on idle GPUs before its turn
         self.early = early and request.priority >= 0
         self.shape: Hashable = replace(request, group="any") if shape is None else shape
-        #: nodes that it cannot go to
-        self.excluded: frozenset[str] = frozenset()
         #: equal for those that get the same answers: shape and excluded nodes
         self.kind: Hashable = self.shape
-        #: whether others may be preempted for it; it waits where that is what it takes
-        self.may_preempt = True
-        #: its place in the order; () before it has waited
-        self.key: Key = ()
-        self.status = Status.NOWHERE
-        #: where it waits for its turn, None if that can never come; and where for a loan, the same
-        self.line: Queue | None = None
-        self.backlog: Queue | None = None
-        #: whether its backlog has it
-        self.queued = False
-        #: where it runs, or what is reserved for it
-        self.placement: Placement | None = None
-        #: where it ran until its turn came: it stays as close to that as it can
-        self.near: Placement | None = None
-        self._loan: Request | None = None
 
     @property
     def loan(self) -> Request:

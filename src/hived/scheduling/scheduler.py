@@ -216,7 +216,7 @@ class Scheduler:
     def dispatch(self, now: float = 0.0) -> None:
         """Let start who can. ``now``: seconds by the engine's clock, as the core keeps them."""
         self._now = now
-        while True:
+        while self._dirty or self._new or self._idle or self.reserved:
             version = -1
             if self.reserved:
                 version = self.cluster.version
@@ -229,8 +229,7 @@ class Scheduler:
                 self._idle = False
                 if self._fronts or self._explains:
                     self._lend()
-            settled = not self.reserved or version == self.cluster.version
-            if settled and not (self._dirty or self._new or self._idle):
+            if version == self.cluster.version and not (self._dirty or self._new or self._idle):
                 return
 
     def _stands_otherwise(self, entry: Entry) -> bool:
@@ -393,10 +392,11 @@ class Scheduler:
         entry.placement, entry.near = decision.placement, None
         if isinstance(decision, Preempt):
             return self._reserve(entry, decision)
-        self.reserved.pop(entry.number, None)
-        guaranteed = not entry.request.opportunistic
-        entry.status = Status.GUARANTEED if guaranteed else Status.LENT
-        kind = Kind.GUARANTEED if guaranteed else Kind.OPPORTUNISTIC
+        if had is not None:
+            del self.reserved[entry.number]
+        entry.status, kind = Status.LENT, Kind.OPPORTUNISTIC
+        if entry.request.priority >= 0:
+            entry.status, kind = Status.GUARANTEED, Kind.GUARANTEED
         self._carry_out(Start(entry.number, kind, decision.placement))
         return True
 

@@ -38,6 +38,8 @@ class Simulation:
         self._jobs = record.jobs
         self._now = 0
         n = len(record.jobs)
+        # what is asked for by as many GPUs
+        self._members: dict[int, tuple[Member, ...]] = {}
         self._left = [job.duration_ms for job in record.jobs]
         self._since = [0] * n
         self._kind: list[Kind | None] = [None] * n
@@ -59,7 +61,7 @@ class Simulation:
     ) -> Record:
         """Play the trace to its end, or up to ``until``. ``progress`` hears the number of jobs submitted so far."""
         with _no_garbage_collection():
-            self._play(_NEVER if until is None else until, progress, after_event)
+            self._play(_NEVER - 1 if until is None else until, progress, after_event)
         return self._record
 
     def _play(
@@ -69,32 +71,35 @@ class Simulation:
         now = 0
         number, total = 0, len(jobs)
         next_submit = jobs[0].submit_ms if jobs else _NEVER
+        finish, entries = self._record.finish, scheduler.jobs
         while True:
-            time = finishes[0][0] if finishes and finishes[0][0] <= next_submit else next_submit
-            if time == _NEVER or time > until:
-                break
+            time, stopped = next_submit, -1
+            if finishes and finishes[0][0] <= time:
+                time, job, stopped = finishes[0]
             if time > now and self._lost:
                 self._settle(now)
-            if finishes and finishes[0][0] == time:
-                ended = []
-                while finishes and finishes[0][0] == time:
-                    _, job, stopped = heappop(finishes)
-                    if stopped == stops[job]:
-                        ended.append(job)
-                if not ended:
-                    continue
-                now = self._now = time
-                for job in ended:
-                    self._stop(job, now)
-                    self._record.finish[job] = now
-                    scheduler.free(scheduler.jobs[job])
-            else:
+                continue  # it may have brought an end back
+            if time > until:
+                break
+            if stopped < 0:
                 now = self._now = time
                 scheduler.wait(self._entry(number))
                 number += 1
                 next_submit = jobs[number].submit_ms if number < total else _NEVER
                 if progress is not None and not number & 0x3FF:
                     progress(number)
+            else:
+                ended = False
+                while finishes and finishes[0][0] == time:
+                    _, job, stopped = heappop(finishes)
+                    if stopped == stops[job]:
+                        ended, now = True, time
+                        self._stop(job, now)
+                        finish[job] = now
+                        scheduler.free(entries[job])
+                if not ended:
+                    continue
+                self._now = now
             scheduler.dispatch()
             if after_event is not None:
                 after_event(scheduler)
@@ -108,7 +113,10 @@ class Simulation:
 
     def _entry(self, number: int) -> Entry:
         job = self._jobs[number]
-        request = Request(job.job_id, job.tenant, 0, (Member(1, job.gpus),), whole_nodes=True)
+        members = self._members.get(job.gpus)
+        if members is None:
+            members = self._members[job.gpus] = (Member(1, job.gpus),)
+        request = Request(job.job_id, job.tenant, 0, members, whole_nodes=True)
         return Entry(number, request, JobView(job.job_id, job.gpus, job.submit_ms, number), self._early, job.gpus)
 
     def _carry_out(self, instruction: Instruction) -> None:
@@ -116,7 +124,10 @@ class Simulation:
         now = self._now
         if isinstance(instruction, Start):
             job = instruction.job
-            self._start(job, now, instruction.kind, instruction.placement)
+            self._since[job] = now
+            self._kind[job] = instruction.kind
+            self._placement[job] = instruction.placement
+            heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
             if self._record.first_start[job] < 0:
                 self._record.first_start[job] = now
         elif isinstance(instruction, Promote):  # its end does not change
@@ -164,12 +175,6 @@ class Simulation:
                 self._record.preempted_gpus += gpus_of(placement)
         self._lost.clear()
 
-    def _start(self, job: int, now: int, kind: Kind, placement: Placement) -> None:
-        self._since[job] = now
-        self._kind[job] = kind
-        self._placement[job] = placement
-        heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
-
     def _stop(self, job: int, now: int, keeps_work: bool = True) -> None:
         """It runs no more; the end that was expected is void."""
         self._close(job, now)
@@ -180,11 +185,11 @@ class Simulation:
 
     def _close(self, job: int, now: int) -> None:
         """End the interval, and count the work done in it."""
-        kind, since = self._kind[job], self._since[job]
-        if kind is None:
+        kind, since, placement = self._kind[job], self._since[job], self._placement[job]
+        if kind is None or placement is None:
             raise InvariantError(f"job {job} stops, and does not run")
         if now > since:  # a stay of no time is no interval
-            self._record.runs.append(Run(job, since, now, kind, self._where(job)))
+            self._record.runs.append(Run(job, since, now, kind, placement))
             self._left[job] -= now - since
 
 

@@ -70,7 +70,7 @@ def can_lend(state: State, demand: Demand) -> bool:
     for choice in demand.choices:
         space, needs = state.chains[choice.chain].idle_space(), choice.needs
         if len(needs) == 1 and not needs[0].level and not choice.caps[-1]:
-            if space.ranking(farthest_from_guaranteed).any(needs[0].gpus):
+            if space.best_hosts(farthest_from_guaranteed, needs[0].gpus) is not None:
                 return True
         elif needs == (needs[0],) * len(needs) and not choice.caps[-1]:
             if space.capacity(needs[0]).total >= len(needs):
@@ -151,7 +151,7 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
         if exhausted.held_by or not bad:
             found.append(exhausted)
     else:
-        largest = max((bucket.host_class.free.free for bucket in space.index.buckets if bucket.hosts), default=0)
+        largest = max((bucket.host_class.free.free for bucket in space.buckets if bucket), default=0)
         capped = not request.soft_affinity and find(space, choice.needs, state.rank) is not None
         within = request.within if capped else None
         found.append(Fragmented(request.vc, need, most, demand.largest_pod, largest, within))
