@@ -247,9 +247,8 @@ class Cluster:
         return sum(state.lent[state.tenants.index(vc)].values())
 
     def _parts(self, placement: Placement) -> tuple[Part, ...]:
-        state = self._state
-        first = next((n.number for n in state.chains if n.hierarchy.spec.name == placement.chain), -1)
-        return tuple([part for pod in placement.pods for part in self._by_name().parts(*pod, first)[0]])
+        names = self._by_name()
+        return tuple([part for pod in placement.pods for part in names.parts(*pod, placement.chain)[0]])
 
     def _suggested(self, names: Collection[str] | None, excluded: Collection[str]) -> Suggested | None:
         """The nodes that may be used, None for all. O(names)."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hived.cells import BuddyAllocator, Hierarchy, LevelSafety, safety
+from hived.cells import BuddyAllocator, Hierarchy, LevelSafety
 from hived.errors import InfeasibleError
-from hived.spec.compiled import ChainSpec, ClusterSpec
+from hived.spec.compiled import ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,39 +31,28 @@ class Shortage:
         )
 
 
-def reserved_cells(spec: ClusterSpec) -> list[list[int]]:
-    """Cells reserved by all VCs together, pinned ones included: per chain, indexed by level."""
+def allocators(spec: ClusterSpec) -> list[BuddyAllocator]:
+    """Per chain its cells, all free, down to the lowest level at which some VC reserves any. O(cells)."""
     reserved = {chain.name: [0] * (len(chain.levels) + 1) for chain in spec.chains}
     for vc in spec.virtual_clusters:
-        for cells in vc.cells:
-            reserved[cells.chain][cells.level] += cells.number
-        for pin in vc.pinned:
-            reserved[pin.chain][pin.level] += 1
-    return list(reserved.values())
-
-
-def lowest_levels(spec: ClusterSpec) -> list[int]:
-    """Per chain: the lowest level at which some VC reserves a cell (at most the node level)."""
-    lowest = []
+        for name, level, number in vc.reserved():
+            reserved[name][level] += number
+    found = []
     for chain in spec.chains:
-        levels = [chain.node_level]
-        for vc in spec.virtual_clusters:
-            levels += [cells.level for cells in vc.cells if cells.chain == chain.name and cells.number]
-            levels += [pin.level for pin in vc.pinned if pin.chain == chain.name]
-        lowest.append(min(levels))
-    return lowest
+        lowest = min([level for level, number in enumerate(reserved[chain.name]) if number], default=chain.node_level)
+        found.append(BuddyAllocator(Hierarchy(chain), lowest, reserved[chain.name]))
+    return found
 
 
 def initial_safety(spec: ClusterSpec) -> tuple[LevelSafety, ...]:
     """Equations 1 and 2 for the empty cluster with its pinned cells taken. O(pinned cells) beside the build."""
     rows: list[LevelSafety] = []
-    for chain, reserved, lowest in zip(spec.chains, reserved_cells(spec), lowest_levels(spec), strict=True):
-        allocator = BuddyAllocator(Hierarchy(chain), lowest)
+    for allocator in allocators(spec):
         for vc in spec.virtual_clusters:
             for pin in vc.pinned:
-                if pin.chain == chain.name:
+                if pin.chain == allocator.hierarchy.spec.name:
                     allocator.allocate_at(pin.level, pin.index)
-        rows += safety(allocator.hierarchy, reserved, allocator.allocated, allocator.free)
+        rows += allocator.safety()
     return tuple(rows)
 
 
@@ -77,42 +65,21 @@ def shortages(spec: ClusterSpec, rows: tuple[LevelSafety, ...] | None = None) ->
     found = []
     for chain in spec.chains:
         levels = [row for row in rows if row.chain == chain.name]
-        spare = 0
+        obtainable = 0
         for row in levels:  # from the top down, as equation 2 goes, but a shortage is not carried on
-            obtainable = spare * chain.levels[row.level].fanout if row.level < len(chain.levels) else 0
             need, supply = row.reserved - row.allocated, row.free + obtainable
-            spare = max(0, supply - need)
+            obtainable = max(0, supply - need) * chain.levels[row.level - 1].fanout
             if need > supply:
-                by = []
-                for vc in spec.virtual_clusters:
-                    number = sum(c.number for c in vc.cells if c.chain == chain.name and c.level == row.level)
-                    if number:
-                        by.append((vc.name, number))
-                missing = _missing_top_cells(chain, levels)
-                found.append(Shortage(chain.name, row.level, row.cell_type, need, supply, tuple(by), missing))
+                numbers = {
+                    vc.name: sum(c.number for c in vc.cells if c.chain == chain.name and c.level == row.level)
+                    for vc in spec.virtual_clusters
+                }
+                by = tuple((name, number) for name, number in numbers.items() if number)
+                # a top cell more adds to the margin of a level as many cells of that level as it has
+                of_top = [chain.levels[-1].gpus // chain.levels[other.level - 1].gpus for other in levels]
+                missing = max(-(other.margin // cells) for other, cells in zip(levels, of_top, strict=True))
+                found.append(Shortage(chain.name, row.level, row.cell_type, need, supply, by, missing))
     return tuple(found)
-
-
-def _missing_top_cells(chain: ChainSpec, rows: Sequence[LevelSafety]) -> int:
-    """The smallest number of further top cells with which every level of ``chain`` has enough."""
-
-    def enough(more: int) -> bool:
-        spare = more
-        for row in rows:
-            if row.level < len(chain.levels):
-                spare *= chain.levels[row.level].fanout
-            spare += row.free - (row.reserved - row.allocated)
-            if spare < 0:
-                return False
-        return True
-
-    low, high = 0, 1
-    while not enough(high):
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 def check_feasible(spec: ClusterSpec) -> None:

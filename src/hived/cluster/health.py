@@ -13,30 +13,18 @@ def set_health(state: State, names: Names, name: str, device: int | None, health
     """All devices of a node, or one, are bad or healthy from now on. Raises :class:`RequestError`. O(its cells)."""
     if type(healthy) is not bool:
         raise RequestError("healthy", f"true or false, not {healthy!r}")
-    places = names.nodes.get(name) if isinstance(name, str) else None
-    if places is None:
+    if not isinstance(name, str) or name not in names.nodes:
         raise RequestError("node", f"there is no node {name!r}")
-    found = False
-    for chain, node in places:
-        nodes = state.chains[chain]
-        if device is None:
-            mask = nodes.shapes[node].full
-        else:
-            leaf = names.leaves(chain, node).get(device) if type(device) is int else None
-            if leaf is None:
-                continue
-            mask = 1 << leaf
-        found = True
-        bad = nodes.bad[node]
-        state.set_bad(chain, node, bad & ~mask if healthy else bad | mask)
-    if not found:
+    parts = names.of(name, device)
+    if not parts:
         raise RequestError("device", f"node {name!r} has no device {device!r}")
+    for chain, node, mask in parts:
+        bad = state.chains[chain].bad[node]
+        state.set_bad(chain, node, bad & ~mask if healthy else bad | mask)
 
 
 def leaf_state(state: State, names: Names, node: str, device: int) -> LeafState:
     """What one device is doing. Raises :class:`RequestError` when there is none."""
-    for chain, number in names.nodes.get(node, ()) if isinstance(node, str) else ():
-        leaf = names.leaves(chain, number).get(device) if type(device) is int else None
-        if leaf is not None:
-            return state.chains[chain].leaf_state(number, leaf)
+    for chain, number, mask in names.of(node, device) if isinstance(node, str) and device is not None else ():
+        return state.chains[chain].leaf_state(number, mask.bit_length() - 1)
     raise RequestError("node", f"there is no device {device!r} on a node {node!r}")

@@ -33,17 +33,26 @@ class Names:
             found = self._leaves[chain, node] = {device: leaf for leaf, device in enumerate(devices)}
         return found
 
-    def parts(self, node_name: str, devices: Sequence[int], first: int) -> tuple[list[Part], tuple[int, ...]]:
+    def parts(self, node_name: str, devices: Sequence[int], first: str) -> tuple[list[Part], tuple[int, ...]]:
         """The leaves that have these device indices, chain ``first`` before others; and which devices there are."""
         parts = []
         found: set[int] = set()
-        for chain, node in sorted(self.nodes.get(node_name, ()), key=lambda place: (place[0] != first, place)):
-            leaves = self.leaves(chain, node)
-            mask = 0
-            for device in devices:
-                if device in leaves and device not in found:
-                    mask |= 1 << leaves[device]
-                    found.add(device)
+        places = self.nodes.get(node_name, ())
+        for chain, node in sorted(places, key=lambda at: (self._chains[at[0]].hierarchy.spec.name != first, at)):
+            here = {device: leaf for device, leaf in self.leaves(chain, node).items() if device in devices}
+            mask = sum(1 << leaf for device, leaf in here.items() if device not in found)
+            found |= here.keys()
             if mask:
                 parts.append(Part(chain, node, mask))
         return parts, tuple(device for device in devices if device in found)
+
+    def of(self, node_name: str, device: int | None) -> list[Part]:
+        """All leaves of a node, or those that are one device of it: one per chain that has it."""
+        parts = []
+        for chain, node in self.nodes.get(node_name, ()):
+            leaf = self.leaves(chain, node).get(device) if type(device) is int else None
+            if device is None:
+                parts.append(Part(chain, node, self._chains[chain].shapes[node].full))
+            elif leaf is not None:
+                parts.append(Part(chain, node, 1 << leaf))
+        return parts

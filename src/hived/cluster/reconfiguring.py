@@ -8,7 +8,7 @@ from .decisions import Record
 from .groups import Group
 from .names import Names
 from .reasons import LostReservation
-from .recovery import Located, Reconfiguration, Report, located, reserved_levels, take_over
+from .recovery import Located, Reconfiguration, TakingOver, located, reserved_levels
 from .requests import OPPORTUNISTIC
 from .state import State
 
@@ -23,27 +23,32 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     new = State(spec, old.sharing, old.rank)
     new.version = old.version + 1  # what was planned before is out of date
     names = Names(new.chains)
-    report = Report(new)
+    report = TakingOver(new)
     running = [group for group in old.by_age() if group.running]
     for group in sorted(running, key=lambda g: (not g.guaranteed, g.guest, -g.request.priority, g.sequence)):
         placement = group.origin or group.placement
         assert placement is not None
-        at = located(new, names, placement)
+        at = located(names, placement)
         if not group.guest:
             at = _apart(new, at)
         levels: list[tuple[int, ...]] = []
         if group.request.priority > OPPORTUNISTIC and at.parts and not at.gone:
             levels = _levels(old, new, group, at)
         record = Record(group.name, group.request, placement)
-        report.add(record, take_over(new, record, at, group.since, levels, group.guest), at, group.guaranteed, levels)
-    cancelled = [group for group in old.by_age() if not group.running]
+        report.add(record, at, levels, group.guaranteed, group.since, group.guest)
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
-    for group in cancelled:
-        new.wait(group.request, (LostReservation(None, None),), group.since)
+    for group in old.by_age():
+        if not group.running:
+            new.wait(group.request, (LostReservation(None, None),), group.since)
+            report.cancelled.append(group.name)
     new.jobs, new.joined, new.evicted = old.jobs, old.joined, old.evicted
-    _carry_health(old, new, names)
-    return new, report.finished(group.name for group in cancelled)
+    for nodes in old.chains:  # what was bad stays bad, by node and device
+        for node in sorted(nodes.sick):
+            for device in nodes.devices(node, nodes.bad[node]):
+                for chain, number, mask in names.of(nodes.names[node], device):
+                    new.set_bad(chain, number, new.chains[chain].bad[number] | mask)
+    return new, report.finished()
 
 
 def _apart(state: State, at: Located) -> Located:
@@ -60,19 +65,3 @@ def _levels(old: State, new: State, group: Group, at: Located) -> list[tuple[int
     had = old.chains[group.chain].chain
     same_types = tuple([levels.get(had.name(level), 0) for level in group.placement.reserved_levels])
     return reserved_levels(new, new.tenant(group.request.vc), at.chain, same_types or (0,) * len(at.parts))
-
-
-def _carry_health(old: State, new: State, names: Names) -> None:
-    """What was bad stays bad, by node and device."""
-    for nodes in old.chains:
-        spec = nodes.hierarchy.spec
-        for node in sorted(nodes.sick):
-            bad = nodes.bad[node]
-            devices = [spec.device_index(node, leaf) for leaf in range(spec.gpus_per_node) if bad >> leaf & 1]
-            for chain, number in names.nodes.get(nodes.names[node], ()):
-                leaves = names.leaves(chain, number)
-                mask = 0
-                for device in devices:
-                    if device in leaves:
-                        mask |= 1 << leaves[device]
-                new.set_bad(chain, number, new.chains[chain].bad[number] | mask)

@@ -7,7 +7,7 @@ whatever order they come in, so the same records give the same state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,19 +42,12 @@ class Located(NamedTuple):
     gone: tuple[str, ...]  #: names of the nodes on which devices are missing
 
 
-def in_order(records: Iterable[Record]) -> list[Record]:
-    """Records in the order in which they are taken: the higher priority first, guests last, then by name."""
-    return sorted(records, key=lambda record: (-record.request.priority, record.request.guest, record.group))
-
-
-def located(state: State, names: Names, placement: Placement) -> Located:
+def located(names: Names, placement: Placement) -> Located:
     """Where a placement is; in the chain that it names, as far as its devices are there."""
-    by_name = [nodes.hierarchy.spec.name for nodes in state.chains]
-    first = by_name.index(placement.chain) if placement.chain in by_name else -1
     parts: list[Part] = []
     pods, gone = [], []
     for node, devices in placement.pods:
-        there, left = names.parts(node, devices, first)
+        there, left = names.parts(node, devices, placement.chain)
         parts += there
         if left:
             pods.append(PodPlacement(node, left))
@@ -71,78 +64,25 @@ def reserved_levels(state: State, tenant: int, chain: int, wanted: Sequence[int]
     return [tuple(wanted), *same] if all(level in levels for level in wanted) else same
 
 
-def take_over(
-    state: State, record: Record, at: Located, now: float, levels: Sequence[tuple[int, ...]], guest: bool = False
-) -> Group | None:
-    """Put a running group where it runs: guaranteed at the first of ``levels`` that can be, else opportunistic.
-
-    ``levels``: for each pod, at which level its VC may have reserved the cell that it stands in; none: opportunistic.
-    The caller has seen to it that nobody else has its leaves. One that would be a guest is one where others own its
-    leaves, as it was before (``guest``); None, and it waits, where these take no more in. O(tries * pods * levels).
-    """
-    name, request = record.group, record.request
-    used = any(state.chains[chain].used[node] & mask for chain, node, mask in at.parts)
-    beside = request.guest and (used or guest)
-    guests = state.chains[at.chain].guests
-    if beside and (guests is None or at.gone or not guests.admit(at.parts)):
-        state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), now)
-        return None
-    state.sequence += 1
-    group = Group(request, state.tenant(request.vc), now)
-    group.sequence = state.sequence
-    group.chain, group.parts = at.chain, at.parts
-    group.origin = record.placement if at.gone else None
-    chain_name = state.chains[at.chain].hierarchy.spec.name
-    group.placement = Placement(chain_name, at.pods)
-    in_one = len(group.chains) == 1 and len(at.parts) == len(at.pods)
-    for of_pods in levels if in_one else ():
-        found = state.readmitted(group.tenant, request, at.chain, at.parts, of_pods)
-        if found is not None:
-            pool, spots = found
-            group.pool, group.spots = pool, spots
-            group.placement = Placement(chain_name, at.pods, of_pods)
-            pool.take(group)
-            break
-    if not group.guaranteed:
-        if request.priority > OPPORTUNISTIC:
-            group.priority = OPPORTUNISTIC
-            state.displaced[group] = None
-        if not beside:
-            state.lend(group)
-    if beside and guests is not None:
-        group.guest = True
-        guests.add(group)
-    else:
-        for nodes in state.chains_of(group):
-            nodes.claim(LeafEvent.ALLOCATE, group)
-    nodes = state.chains[at.chain]
-    group.level = nodes.common_level(at.parts)
-    group.within = nodes.chain.names[group.level] if group.level else None
-    state.happens(group, GroupEvent.BIND)
-    state.waiting.pop(name, None)
-    state.groups[name] = group
-    state.set_jobs(name, record.jobs or state.jobs.get(name, ()))
-    return group
-
-
 def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfiguration:
     """Take over groups that run. Raises :class:`RequestError`, before anything has changed, for what cannot be true.
 
     Whatever the spec has become since they started, they run: what its VC's cells cannot stand under is opportunistic.
+    The higher priority is taken first, guests last, then by name.
     """
     for position, record in enumerate(records):
         _check_form(state, position, record)
-    ordered = in_order(records)
+    ordered = sorted(records, key=lambda record: (-record.request.priority, record.request.guest, record.group))
     places = [_checked(state, names, record) for record in ordered]
     _refuse_two_on_one(state, ordered, places)
-    report = Report(state)
+    report = TakingOver(state)
     for record, at in zip(ordered, places, strict=True):
         request, recorded = record.request, record.placement.reserved_levels
         levels: list[tuple[int, ...]] = []
         if recorded and not at.gone and request.priority > OPPORTUNISTIC:
             levels = reserved_levels(state, state.tenant(request.vc), at.chain, recorded)
-        report.add(record, take_over(state, record, at, 0.0, levels), at, bool(recorded), levels)
-    return report.finished(())
+        report.add(record, at, levels, bool(recorded))
+    return report.finished()
 
 
 def _check_form(state: State, position: int, record: Record) -> None:
@@ -156,22 +96,24 @@ def _check_form(state: State, position: int, record: Record) -> None:
         raise RequestError(where, f"its request is of group {request.group!r}, not {name!r}")
     if not isinstance(jobs, tuple) or not all(isinstance(job, str) and job for job in jobs):
         raise RequestError(where, f"jobs are names, not {jobs!r}")
-    levels = placement.reserved_levels
-    try:
-        pods = [(node, tuple(devices)) for node, devices in placement.pods]
-        right = isinstance(placement.chain, str) and all(type(level) is int for level in tuple(levels))
-    except (TypeError, ValueError):
-        right = False
-    right = right and all(
-        isinstance(node, str) and devices and all(type(device) is int for device in devices) for node, devices in pods
-    )
-    if not right:
+    if not _is_placement(placement):
         raise RequestError(where, f"no placement: {placement!r}")
-    if any(len(set(devices)) < len(devices) for _, devices in pods):
+    if any(len(set(devices)) < len(devices) for _, devices in placement.pods):
         raise RequestError(where, "a device is given twice to one pod")
-    most = max((member.leaf_cells for member in request.members if member.cell_type is None), default=0)
-    if all(member.cell_type is None for member in request.members) and any(len(d) > most for _, d in pods):
-        raise RequestError(where, f"a pod has more devices than the {most} asked for")
+    if all(member.cell_type is None for member in request.members):
+        most = max(member.leaf_cells for member in request.members)
+        if any(len(devices) > most for _, devices in placement.pods):
+            raise RequestError(where, f"a pod has more devices than the {most} asked for")
+
+
+def _is_placement(placement: Placement) -> bool:
+    """Whether its fields are of the types that they are said to be."""
+    try:
+        numbers = [number for _, devices in placement.pods for number in devices] + [*placement.reserved_levels]
+        named = all(isinstance(name, str) for name in (placement.chain, *(node for node, _ in placement.pods)))
+        return named and all(type(n) is int for n in numbers) and all(len(devices) for _, devices in placement.pods)
+    except (TypeError, ValueError):
+        return False
 
 
 def _checked(state: State, names: Names, record: Record) -> Located:
@@ -184,50 +126,58 @@ def _checked(state: State, names: Names, record: Record) -> Located:
     most = sum(member.pods * (max(1, member.leaf_cells) if whole else 1) for member in request.members)
     if len(placement.pods) > most or len(placement.reserved_levels) not in (0, len(placement.pods)):
         raise RequestError(where, f"{len(placement.pods)} pods are placed, and {most} were asked for")
-    return located(state, names, placement)
+    return located(names, placement)
 
 
 def _refuse_two_on_one(state: State, records: Sequence[Record], places: Sequence[Located]) -> None:
     """No device is used twice, by these groups or by those that run already; and no group is given twice."""
     taken: dict[tuple[int, int], list[tuple[int, str]]] = {}
-    seen: set[str] = set()
+    seen = {*state.groups, *state.joined}
     for (name, request, _, jobs), at in zip(records, places, strict=True):
-        of_record = {name, *jobs}
-        if of_record & seen or (jobs and len({*jobs}) < len(jobs)) or of_record & (state.groups.keys() | state.joined):
-            raise RequestError(f"records[{name!r}]", "this group, or a job on it, runs already, or is given twice")
+        where, of_record = f"records[{name!r}]", {name, *jobs}
+        if of_record & seen or len({*jobs}) < len(jobs):
+            raise RequestError(where, "this group, or a job on it, runs already, or is given twice")
         seen |= of_record
         for chain, node, mask in () if request.guest else at.parts:
             nodes = state.chains[chain]
-            others = taken.setdefault((chain, node), [])
-            by = next((other for held, other in others if held & mask), "")
-            if by or nodes.used[node] & mask:
-                by = by or next(group.name for group, held in nodes.held[node].items() if held & mask)
-                node_name = nodes.names[node]
-                raise RequestError(f"records[{name!r}]", f"a device of {node_name} that it runs on is used by {by!r}")
-            others.append((mask, name))
+            users = [*taken.setdefault((chain, node), [])]
+            if nodes.used[node] & mask:
+                users += [(held, group.name) for group, held in nodes.held[node].items()]
+            for held, by in users:
+                if held & mask:
+                    raise RequestError(where, f"a device of {nodes.names[node]} that it runs on is used by {by!r}")
+            taken[chain, node].append((mask, name))
 
 
-class Report:
-    """What becomes of the groups that are taken over, one after the other."""
+class TakingOver:
+    """Groups are put where they run, one after the other; and what becomes of each."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._kept: list[str] = []
         self._downgraded: list[tuple[str, str]] = []
         self._lost: list[tuple[str, tuple[str, ...]]] = []
-        self._cancelled: list[str] = []
+        #: names of those that wait again
+        self.cancelled: list[str] = []
 
     def add(
         self,
         record: Record,
-        group: Group | None,
         at: Located,
-        was_guaranteed: bool,
         levels: Sequence[tuple[int, ...]],
+        was_guaranteed: bool,
+        since: float = 0.0,
+        was_guest: bool = False,
     ) -> None:
-        """``group`` has been taken over, None: it waits; ``levels`` are those that were tried."""
+        """Put a running group where it runs: guaranteed at the first of ``levels`` that can be, else opportunistic.
+
+        ``levels``: for each pod, at which level its VC may have reserved the cell that it stands in; none:
+        opportunistic. The caller has seen to it that nobody else has its leaves. One that would be a guest is one where
+        others own its leaves, as it was before; it waits where these take no more in. O(tries * pods * levels).
+        """
+        group = self._taken_over(record, at, levels, since, was_guest)
         if group is None:
-            self._cancelled.append(record.group)
+            self.cancelled.append(record.group)
             return
         if at.gone or not at.parts:  # without parts and gone nodes: it had lost all before
             self._lost.append((group.name, at.gone))
@@ -236,7 +186,51 @@ class Report:
         elif at.parts and not at.gone:
             self._kept.append(group.name)
 
+    def _taken_over(
+        self, record: Record, at: Located, levels: Sequence[tuple[int, ...]], since: float, was_guest: bool
+    ) -> Group | None:
+        state, request = self._state, record.request
+        used = any(state.chains[chain].used[node] & mask for chain, node, mask in at.parts)
+        nodes = state.chains[at.chain]
+        beside = nodes.guests if request.guest and (used or was_guest) else None
+        if request.guest and (used or was_guest) and (beside is None or at.gone or not beside.admit(at.parts)):
+            state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), since)
+            return None
+        state.sequence += 1
+        group = Group(request, state.tenant(request.vc), since)
+        group.sequence = state.sequence
+        group.chain, group.parts = at.chain, at.parts
+        group.origin = record.placement if at.gone else None
+        stands: tuple[int, ...] = ()
+        for of_pods in levels if len(group.chains) == 1 and len(at.parts) == len(at.pods) else ():
+            found = state.readmitted(group.tenant, request, at.chain, at.parts, of_pods)
+            if found is not None:
+                group.pool, group.spots = found
+                group.pool.take(group)
+                stands = of_pods
+                break
+        group.placement = Placement(nodes.hierarchy.spec.name, at.pods, stands)
+        if not stands and request.priority > OPPORTUNISTIC:
+            group.priority = OPPORTUNISTIC
+            state.displaced[group] = None
+        if beside is not None:
+            group.guest = True
+            beside.add(group)
+        else:
+            if not stands:
+                state.lend(group)
+            for chain in state.chains_of(group):
+                chain.claim(LeafEvent.ALLOCATE, group)
+        group.level = nodes.common_level(at.parts)
+        group.within = nodes.chain.names[group.level] if group.level else None
+        state.happens(group, GroupEvent.BIND)
+        state.waiting.pop(group.name, None)
+        state.groups[group.name] = group
+        state.set_jobs(group.name, record.jobs or state.jobs.get(group.name, ()))
+        return group
+
     def _why(self, group: Group, at: Located, levels: Sequence[tuple[int, ...]]) -> str:
+        """Why it is guaranteed no longer."""
         vc = group.request.vc
         if all(vc != other.name for other in self._state.spec.virtual_clusters):
             return f"virtual cluster {vc} is no more"
@@ -246,11 +240,11 @@ class Report:
             return f"{vc} has no cells in chain {self._state.chains[at.chain].hierarchy.spec.name} any more"
         return f"the cells that {vc} has now cannot stand where it runs"
 
-    def finished(self, cancelled: Iterable[str]) -> Reconfiguration:
-        """The report, sorted by name."""
+    def finished(self) -> Reconfiguration:
+        """What became of all of them, sorted by name."""
         return Reconfiguration(
-            tuple(sorted(self._kept)),
-            tuple(sorted(self._downgraded)),
-            tuple(sorted(self._lost)),
-            tuple(sorted([*cancelled, *self._cancelled])),
+            kept=tuple(sorted(self._kept)),
+            downgraded=tuple(sorted(self._downgraded)),
+            lost=tuple(sorted(self._lost)),
+            cancelled=tuple(sorted(self.cancelled)),
         )

@@ -15,7 +15,7 @@ from hived.errors import ensure
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
 
 from .binding import Binding
-from .feasibility import check_feasible, lowest_levels, reserved_cells
+from .feasibility import allocators, check_feasible
 from .groups import Group
 from .nodes import Nodes
 from .parts import Part
@@ -45,12 +45,7 @@ def lay_out(spec: ClusterSpec, sharing: Sharing, undo: Undo) -> tuple[list[Nodes
             return chains, _quotas(spec, chains, undo)
         case Sharing.HIVED:
             check_feasible(spec)
-            chains = [
-                Nodes(number, BuddyAllocator(hierarchy, lowest, reserved), undo)
-                for number, (hierarchy, lowest, reserved) in enumerate(
-                    zip(hierarchies, lowest_levels(spec), reserved_cells(spec), strict=True)
-                )
-            ]
+            chains = [Nodes(number, allocator, undo) for number, allocator in enumerate(allocators(spec))]
             return chains, _bound(spec, chains, undo)
 
 

@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 
 from hived.cells import LevelSafety, Rank
 from hived.errors import ensure
-from hived.spec.compiled import ClusterSpec, VirtualClusterSpec
+from hived.spec.compiled import ClusterSpec
 
 from .demands import Demand, Demands
 from .doomed import doom
@@ -50,7 +50,7 @@ class State:
         #: names of the tenants; those whose VC is no more, but whose groups run on, come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]
         #: GPUs of each tenant's cells, pinned ones included
-        self.sizes = [_gpus(spec, vc) for vc in spec.virtual_clusters]
+        self.sizes = [spec.reserved(vc) for vc in spec.virtual_clusters]
         #: weight of each tenant among opportunistic groups, in proportion
         self.weights = whole(
             [
@@ -449,9 +449,3 @@ class State:
         """Re-derive everything from the groups: who has what, every index, every binding, every state. O(cluster)."""
         self.see_bad()
         check_state(self)
-
-
-def _gpus(spec: ClusterSpec, vc: VirtualClusterSpec) -> int:
-    """Leaf cells that a VC reserved."""
-    reserved = [(c.chain, c.level, c.number) for c in vc.cells] + [(p.chain, p.level, 1) for p in vc.pinned]
-    return sum(spec.chain(chain).levels[level - 1].gpus * number for chain, level, number in reserved)

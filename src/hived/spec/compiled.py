@@ -98,6 +98,11 @@ class VirtualClusterSpec:
     opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: the most that its loans may ask for
     guests: int = 0  #: opportunistic groups that may run beside a guaranteed one on each of its leaf cells
 
+    def reserved(self) -> list[tuple[str, int, int]]:
+        """Chain, level and number of the cells that it reserved, each pinned one after the others."""
+        cells = [(found.chain, found.level, found.number) for found in self.cells]
+        return cells + [(pin.chain, pin.level, 1) for pin in self.pinned]
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
@@ -134,6 +139,4 @@ class ClusterSpec:
 
     def reserved(self, vc: VirtualClusterSpec) -> int:
         """Leaf cells that a virtual cluster reserved, pinned ones among them. O(its cells)."""
-        cells = [(found.chain, found.level, found.number) for found in vc.cells]
-        cells += [(pin.chain, pin.level, 1) for pin in vc.pinned]
-        return sum(number * self.chain(chain).levels[level - 1].gpus for chain, level, number in cells)
+        return sum(number * self.chain(chain).levels[level - 1].gpus for chain, level, number in vc.reserved())

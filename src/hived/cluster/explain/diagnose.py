@@ -5,6 +5,7 @@ Cheap enough to be always on: counts that are kept anyway, and a few searches mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import nsmallest
 from itertools import islice
 
@@ -44,21 +45,9 @@ def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
         return state.fits_empty[key]
     reason: NeverFits | None = None
     if not any(_fits_empty(state, request, demand, choice) for choice in demand.choices):
-        hosts = have = 0
-        pools: list[Pool] = []
-        for choice in demand.choices:
-            if request.opportunistic:
-                hierarchy = state.chains[choice.chain].hierarchy
-                hosts = max(hosts, hierarchy.node_size)
-                have += hierarchy.nodes * hierarchy.node_size
-            else:
-                pools.append(state.pools[demand.tenant][choice.where])
-                hosts = max([hosts, *(shape.leaves for shape in set(pools[-1].virtual.shapes))])
-        have += reserved_in(pools)
-        if not demand.choices:  # more pods than the cluster has GPUs: where was never asked
-            hosts, have = _size(state, request, demand)
+        largest, have = _size(state, request, demand)
         vc = "" if request.opportunistic else request.vc  # for opportunistic groups: the cluster
-        reason = NeverFits(vc, demand.gpus, have, demand.largest_pod, hosts, request.within)
+        reason = NeverFits(vc, demand.gpus, have, demand.largest_pod, largest, request.within)
     if len(state.fits_empty) >= 1_000:
         state.fits_empty.clear()
     state.fits_empty[key] = reason
@@ -82,18 +71,17 @@ def can_lend(state: State, demand: Demand) -> bool:
 
 def _size(state: State, request: Request, demand: Demand) -> tuple[int, int]:
     """Leaf cells of the largest host, and of all that a request may look at. O(pools)."""
-    wanted = request.leaf_cell_type
-    if request.opportunistic and state.sharing is Sharing.PRIVATE:
-        return 0, 0  # nothing is lent
+    chosen = {choice.where for choice in demand.choices}  # none for more pods than the cluster has GPUs
+
+    def is_meant(number: int, nodes: Nodes) -> bool:
+        return number in chosen if chosen else request.leaf_cell_type in (None, nodes.hierarchy.spec.leaf_type)
+
     if request.opportunistic:
-        chains = [nodes.hierarchy for nodes in state.chains]
-        right = [chain for chain in chains if wanted in (None, chain.spec.leaf_type)]
-        return max((chain.node_size for chain in right), default=0), sum(c.nodes * c.node_size for c in right)
-    pools = [
-        pool
-        for pool in state.pools[demand.tenant]
-        if pool.pinned == request.pinned_cell_id and wanted in (None, pool.virtual.hierarchy.spec.leaf_type)
-    ]
+        lent = state.chains if state.sharing is not Sharing.PRIVATE else ()
+        chains = [nodes for nodes in lent if is_meant(nodes.number, nodes)]
+        return max((n.hierarchy.node_size for n in chains), default=0), sum(nodes.gpus for nodes in chains)
+    of_vc = [pool for pool in state.pools[demand.tenant] if pool.pinned == request.pinned_cell_id]
+    pools = [pool for pool in of_vc if is_meant(pool.number, pool.nodes)]
     largest = max((shape.leaves for pool in pools for shape in set(pool.virtual.shapes)), default=0)
     return largest, reserved_in(pools)
 
@@ -106,12 +94,9 @@ def _fits_empty(state: State, request: Request, demand: Demand, choice: Choice) 
         hosts = pool.virtual
         if sum(need.gpus for need in choice.needs) > pool.gpus:
             return False
-    need, cap = choice.needs[0], choice.caps[-1]
-    if not need.level and not cap and choice.needs.count(need) == len(choice.needs):  # equal pods, anywhere
-        return sum([shape.leaves // need.gpus for shape in hosts.shapes]) >= len(choice.needs)
     full = [shape.full for shape in hosts.shapes]
     empty = Space(hosts.shapes, hosts.groups, hosts.hierarchy.node_level, full)
-    return find(empty, choice.needs, packed, cap) is not None
+    return find(empty, choice.needs, packed, choice.caps[-1]) is not None
 
 
 def reasons(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> tuple[Reason, ...]:
@@ -142,7 +127,7 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
         lower = pool.below(request.priority)
         space = pool.space(lower[-1] if lower else -1)
         rooms.append((choice, pool, space, pool.total(lower[-1] if lower else -1)))
-    bad = [reason for choice, pool, space, _ in rooms if (reason := _bad(state.rank, request, choice, pool, space))]
+    bad = [reason for choice, pool, space, _ in rooms for reason in _bad(state.rank, request, choice, pool, space)]
     choice, pool, space, most = max(rooms, key=lambda room: room[3])
     found: list[Reason] = []
     need = sum(need.gpus for need in choice.needs)
@@ -161,15 +146,11 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
 
 def _exhausted(request: Request, pool: Pool, need: int, have: int) -> VcExhausted:
     """What stands in the way in the pool that has most to give."""
-    holders: list[Group] = []
-    number = 0
-    for rank in sorted(pool.at):
-        if rank >= lowest_rank(request.priority):
-            number += len(pool.at[rank])
-            holders += islice(pool.at[rank], NAMED)
+    ranks = [of_rank for rank, of_rank in pool.at.items() if rank >= lowest_rank(request.priority)]
+    holders = [group for of_rank in ranks for group in islice(of_rank, NAMED)]
     oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
     held_by = tuple((group.name, group.gpus) for group in oldest)
-    return VcExhausted(request.vc, need, have, pool.gpus, held_by, number - len(held_by))
+    return VcExhausted(request.vc, need, have, pool.gpus, held_by, sum(map(len, ranks)) - len(held_by))
 
 
 def _part_of_gang(choice: Choice, fit: int) -> list[Reason]:
@@ -177,29 +158,44 @@ def _part_of_gang(choice: Choice, fit: int) -> list[Reason]:
     return [WaitingForGang(fit, pods)] if pods > 1 and 0 < fit < pods else []
 
 
-def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space) -> BadHardware | None:
+def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space) -> list[Reason]:
     """The bad leaves of a pool without which the group would fit. O(bad hosts)."""
     binding = pool.binding
-    sick = sorted(binding.sick)
-    if not sick:
-        return None
-    before = [(space.free[host], space.idle[host]) for host in sick]
-    for host in sick:
+    healed = {}
+    for host in binding.sick:
         taken = higher = 0
         for group, mask in pool.held.get(host, {}).items():
             taken |= mask
             if group.priority >= request.priority:
                 higher |= mask
         bad = binding.bad[host]
-        space.set(host, space.free[host] | bad & ~higher, space.idle[host] | bad & ~taken)
-    fits = find(space, choice.needs, rank, choice.caps[-1]) is not None
-    for host, (free, idle) in zip(sick, before, strict=True):
+        healed[host] = bad & ~higher, bad & ~taken
+    nodes = sorted({binding.node_of(host) for host in healed})
+    leaves = sum(binding.bad[host].bit_count() for host in healed)
+    return _if_healthy(space, healed, choice, rank, pool.nodes, nodes, leaves)
+
+
+def _if_healthy(
+    space: Space,
+    healed: dict[int, tuple[int, int]],
+    choice: Choice,
+    rank: Rank,
+    nodes: Nodes,
+    sick: Sequence[int],
+    leaves: int,
+) -> list[Reason]:
+    """These bad leaves, on the nodes ``sick``, if the group fits with them ``healed``: per host, more that may be had.
+
+    And those of them that cost nobody anything.
+    """
+    before = {host: (space.free[host], space.idle[host]) for host in healed}
+    for host, (free, idle) in healed.items():
+        space.set(host, space.free[host] | free, space.idle[host] | idle)
+    fits = bool(healed) and find(space, choice.needs, rank, choice.caps[-1]) is not None
+    for host, (free, idle) in before.items():
         space.set(host, free, idle)
-    if not fits:
-        return None
-    nodes = sorted({binding.node_of(host) for host in sick})
-    names = tuple(pool.nodes.names[node] for node in nodes[:NAMED])
-    return BadHardware(sum(binding.bad[host].bit_count() for host in sick), names, len(nodes) - len(names))
+    names = tuple(nodes.names[node] for node in sick[:NAMED])
+    return [BadHardware(leaves, names, len(sick) - len(names))] if fits else []
 
 
 def _no_loan(state: State, request: Request, demand: Demand) -> list[Reason]:
@@ -214,28 +210,10 @@ def _no_loan(state: State, request: Request, demand: Demand) -> list[Reason]:
         found.append(ShareUsedUp(request.vc, need, held, int(share)))
     space = nodes.idle_space()
     found += _part_of_gang(choice, count_fitting(space, choice.needs, farthest_from_guaranteed))
-    bad = _bad_nodes(nodes, choice)
-    return found + ([bad] if bad else [])
-
-
-def _bad_nodes(nodes: Nodes, choice: Choice) -> BadHardware | None:
-    """The bad leaves of a chain without which the group would fit. O(bad nodes)."""
     sick = sorted(nodes.sick)
-    if not sick:
-        return None
-    space = nodes.idle_space()
-    leaves = 0
-    for node in sick:
-        healed = nodes.bad[node] & ~(nodes.owned[node] | nodes.lent[node])
-        leaves += healed.bit_count()
-        space.set(node, space.free[node] | healed, space.idle[node] | healed)
-    fits = find(space, choice.needs, farthest_from_guaranteed, choice.caps[-1]) is not None
-    for node in sick:
-        nodes.look_again(node)
-    if not fits:
-        return None
-    names = tuple(nodes.names[node] for node in sick[:NAMED])
-    return BadHardware(leaves, names, len(sick) - len(names))
+    healed = {node: (nodes.bad[node] & ~(nodes.owned[node] | nodes.lent[node]),) * 2 for node in sick}
+    leaves = sum(free.bit_count() for free, _ in healed.values())
+    return found + _if_healthy(space, healed, choice, farthest_from_guaranteed, nodes, sick, leaves)
 
 
 def _behind(state: State, request: Request) -> list[Reason]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hived.cluster.decisions import Bind, Decision, Placement, Record, Wait
-from hived.cluster.nodes import Nodes
 from hived.cluster.pool import Pool, reserved_in
 from hived.cluster.reasons import PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.sharing import Sharing
@@ -26,13 +25,13 @@ class GroupStatus:
     vc: str
     priority: int  #: of the request
     state: GroupState
-    guaranteed: bool  #: whether it stands in cells of its VC; ``False`` for one that was downgraded
-    placement: Placement | None  #: None while it waits
-    victims: tuple[str, ...]  #: while preempting: who still has to go
-    preempted_by: tuple[str, ...]  #: while being preempted: for whom
-    reasons: tuple[Reason, ...]  #: while it waits: why
     since: float  #: when it asked (while it waits) or last got its placement, by the caller's clock: seconds
     jobs: tuple[str, ...]  #: on its allocation, in the order in which they came; the first is called like the group
+    reasons: tuple[Reason, ...]  #: while it waits: why
+    guaranteed: bool = False  #: whether it stands in cells of its VC; ``False`` for one that was downgraded
+    placement: Placement | None = None  #: None while it waits
+    victims: tuple[str, ...] = ()  #: while preempting: who still has to go
+    preempted_by: tuple[str, ...] = ()  #: while being preempted: for whom
     guest: bool = False  #: whether it runs beside the owners of its leaf cells
 
 
@@ -58,34 +57,22 @@ def status(state: State, name: str) -> GroupStatus:
         waiting = state.waiting.get(name)
         if waiting is None:
             raise RequestError("group", f"{name!r}: no such group")
-        request = waiting.request
-        return GroupStatus(
-            name,
-            request.vc,
-            request.priority,
-            waiting.state,
-            False,
-            None,
-            (),
-            (),
-            waiting.reasons,
-            waiting.since,
-            jobs,
-        )
-    victims = tuple(victim.name for victim in group.victims)
+        asked = waiting.request
+        return GroupStatus(name, asked.vc, asked.priority, waiting.state, waiting.since, jobs, waiting.reasons)
+    asked, victims = group.request, tuple(victim.name for victim in group.victims)
     return GroupStatus(
         name,
-        group.request.vc,
-        group.request.priority,
+        asked.vc,
+        asked.priority,
         group.state,
-        group.guaranteed,
-        group.placement,
-        victims,
-        tuple(other.name for other in group.preempted_by),
-        (WaitingForPreemption(victims),) if victims else (),
         group.since,
         jobs,
-        group.guest,
+        reasons=(WaitingForPreemption(victims),) if victims else (),
+        guaranteed=group.guaranteed,
+        placement=group.placement,
+        victims=victims,
+        preempted_by=tuple(other.name for other in group.preempted_by),
+        guest=group.guest,
     )
 
 
@@ -142,53 +129,51 @@ def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
 
 def unavailable(state: State) -> dict[str, int]:
     """Per VC: leaf cells of its own that it cannot have now, since they are bad. O(VCs + its hosts with bad ones)."""
-    if state.sharing is Sharing.QUOTA:
-        return {vc: _beyond_quota(of_tenant) for vc, of_tenant in zip(state.tenants, state.pools, strict=True)}
-    return {
-        vc: sum(t.binding.bad[host].bit_count() for t in of_tenant for host in t.binding.sick)
-        for vc, of_tenant in zip(state.tenants, state.pools, strict=True)
-    }
-
-
-def _beyond_quota(pools: Iterable[Pool]) -> int:
-    """Leaf cells of a tenant's quotas for which too few healthy ones are left."""
-    accounts: dict[object, list[Pool]] = {}
-    for pool in pools:
-        accounts.setdefault(pool.account, []).append(pool)
-    return sum(max(0, of_one[0].gpus - _healthy(p.nodes for p in of_one)) for of_one in accounts.values())
-
-
-def _healthy(chains: Iterable[Nodes]) -> int:
-    """Healthy leaf cells of some chains, each counted once."""
-    return sum(nodes.gpus - sum(nodes.bad[n].bit_count() for n in nodes.sick) for nodes in dict.fromkeys(chains))
+    if state.sharing is Sharing.QUOTA:  # for whose quotas too few healthy ones are left
+        found = [_short(_alike(of_tenant, lambda pool: pool.account)) for of_tenant in state.pools]
+    else:
+        found = [_bad(of_tenant) for of_tenant in state.pools]
+    return dict(zip(state.tenants, found, strict=True))
 
 
 def unavailable_to_all(state: State) -> int:
     """Leaf cells that the VCs reserved and cannot all have at once now, since too many are bad. O(VCs + bad nodes)."""
-    found = 0
+    pools = [pool for of_tenant in state.pools for pool in of_tenant]
     if state.sharing is Sharing.QUOTA:
-        types: dict[str, list[Pool]] = {}
-        for pool in (pool for of_tenant in state.pools for pool in of_tenant):
-            types.setdefault(pool.nodes.hierarchy.spec.leaf_type, []).append(pool)
-        return sum(max(0, reserved_in(pools) - _healthy(p.nodes for p in pools)) for pools in types.values())
-    for nodes in state.chains:
-        pools = [t for of_tenant in state.pools for t in of_tenant if t.nodes is nodes]
-        alone = sum(t.binding.bad[host].bit_count() for t in pools for host in t.binding.sick)
-        bad = sum(nodes.bad[node].bit_count() for node in nodes.sick)
-        healthy = nodes.gpus - bad
-        found += max(alone, sum(t.gpus for t in pools) - healthy)
-    return found
+        return _short(_alike(pools, lambda pool: pool.nodes.hierarchy.spec.leaf_type))
+    return sum(max(_bad(of_chain), _short([of_chain])) for of_chain in _alike(pools, lambda pool: pool.nodes))
+
+
+def _alike(pools: Iterable[Pool], kind: Callable[[Pool], object]) -> list[list[Pool]]:
+    """Pools of one kind together."""
+    found: dict[object, list[Pool]] = {}
+    for pool in pools:
+        found.setdefault(kind(pool), []).append(pool)
+    return list(found.values())
+
+
+def _bad(pools: Iterable[Pool]) -> int:
+    """Bad leaf cells under the hosts of some pools."""
+    return sum(pool.binding.bad[host].bit_count() for pool in pools for host in pool.binding.sick)
+
+
+def _short(kinds: Iterable[Sequence[Pool]]) -> int:
+    """Leaf cells that the pools of one kind have to have, and that are not left healthy in their chains."""
+    short = 0
+    for pools in kinds:
+        chains = dict.fromkeys(pool.nodes for pool in pools)
+        healthy = sum(nodes.gpus - sum(nodes.bad[node].bit_count() for node in nodes.sick) for nodes in chains)
+        short += max(0, reserved_in(pools) - healthy)
+    return short
 
 
 def records(state: State) -> tuple[Record, ...]:
     """Every group that runs, by name. O(groups)."""
-    groups = state.groups
-    found = []
-    for name in sorted(groups):
-        group = groups[name]
-        if group.running and group.placement is not None:
-            found.append(Record(name, group.request, group.placement, state.jobs.get(name, ())))
-    return tuple(found)
+    return tuple(
+        Record(name, group.request, group.placement, state.jobs.get(name, ()))
+        for name, group in sorted(state.groups.items())
+        if group.running and group.placement is not None
+    )
 
 
 def snapshot(state: State) -> tuple[object, ...]:
@@ -207,11 +192,11 @@ def snapshot(state: State) -> tuple[object, ...]:
     )
     waiting = tuple((name, waiting.request) for name, waiting in sorted(state.waiting.items()))
     cells = tuple(
-        (nodes.hierarchy.spec.name, tuple(sorted(nodes.owners)), tuple(_set_masks(nodes.bad))) for nodes in state.chains
+        (
+            nodes.hierarchy.spec.name,
+            tuple(sorted(nodes.owners)),
+            tuple((node, mask) for node, mask in enumerate(nodes.bad) if mask),
+        )
+        for nodes in state.chains
     )
     return held, waiting, cells, state.safety(), tuple(sorted(state.jobs.items()))
-
-
-def _set_masks(masks: Sequence[int]) -> list[tuple[int, int]]:
-    """The masks that are not 0, with their places."""
-    return [(place, mask) for place, mask in enumerate(masks) if mask]
