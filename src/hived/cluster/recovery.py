@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hived.errors import RequestError
 
 from .decisions import Placement, PodPlacement, Record
+from .demands import check_form
 from .groups import Group
 from .names import Names
 from .parts import Part
@@ -91,7 +92,7 @@ def _check_form(state: State, position: int, record: Record) -> None:
     where = f"records[{position}]"
     if not isinstance(request, Request) or not isinstance(placement, Placement):
         raise RequestError(where, "expected (group, request, placement)")
-    state.demands.check_form(request)
+    check_form(request)
     if name != request.group:
         raise RequestError(where, f"its request is of group {request.group!r}, not {name!r}")
     if not isinstance(jobs, tuple) or not all(isinstance(job, str) and job for job in jobs):

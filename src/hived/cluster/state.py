@@ -46,7 +46,7 @@ class State:
         self.chains, self.pools = lay_out(spec, sharing, self.undo)
         #: the chains in which a VC's cells are bound late, and so can be doomed
         self.bound = self.chains if sharing is Sharing.HIVED else []
-        self.demands = Demands(spec, sharing)
+        self.demands = Demands(spec, [] if sharing is Sharing.PRIVATE else self.chains, self.pools)
         #: names of the tenants; those whose VC is no more, but whose groups run on, come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]
         #: GPUs of each tenant's cells, pinned ones included

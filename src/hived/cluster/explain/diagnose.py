@@ -30,7 +30,6 @@ from hived.cluster.reasons import (
     WaitingForGang,
 )
 from hived.cluster.requests import Request
-from hived.cluster.sharing import Sharing
 from hived.cluster.state import State
 from hived.cluster.suggested import Suggested
 
@@ -77,8 +76,7 @@ def _size(state: State, request: Request, demand: Demand) -> tuple[int, int]:
         return number in chosen if chosen else request.leaf_cell_type in (None, nodes.hierarchy.spec.leaf_type)
 
     if request.opportunistic:
-        lent = state.chains if state.sharing is not Sharing.PRIVATE else ()
-        chains = [nodes for nodes in lent if is_meant(nodes.number, nodes)]
+        chains = [nodes for nodes in state.demands.lent if is_meant(nodes.number, nodes)]
         return max((n.hierarchy.node_size for n in chains), default=0), sum(nodes.gpus for nodes in chains)
     of_vc = [pool for pool in state.pools[demand.tenant] if pool.pinned == request.pinned_cell_id]
     pools = [pool for pool in of_vc if is_meant(pool.number, pool.nodes)]
