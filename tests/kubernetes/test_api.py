@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, connect
-from hived.engines.kubernetes.client.paths import lease_path, pods_path, resource_of
+from hived.engines.kubernetes.client.paths import api_path, lease_path, resource_of
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.errors import InputError
 
@@ -89,7 +89,7 @@ async def talking(folder: Path, answer: Answer, timeout_s: float = 5, **user: An
 
 
 async def watched(api: KubeApi) -> list[str]:
-    return [f"{kind} {pod.metadata.name}" async for kind, pod in api.watch(pods_path(), Pod, "1")]
+    return [f"{kind} {pod.metadata.name}" async for kind, pod in api.watch(api_path("pods"), Pod, "1")]
 
 
 def test_a_server_that_hangs_is_not_waited_for_long(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_watch_that_breaks_is_no_answer_and_half_a_line_is_no_event(tmp_path: 
 
     async def story() -> None:
         async with talking(tmp_path, lambda _: broken) as api:
-            events = api.watch(pods_path(), Pod, "1")
+            events = api.watch(api_path("pods"), Pod, "1")
             assert (await anext(events))[0] == "ADDED"
             with pytest.raises(ApiError) as caught:
                 await anext(events)
@@ -161,7 +161,7 @@ def test_something_else_at_the_address_is_told_as_such(tmp_path: Path) -> None:
     async def story() -> None:
         async with talking(tmp_path, lambda _: ok(b"<html>hello</html>")) as api:
             with pytest.raises(ApiError, match="is this the address of an API server") as caught:
-                await api.list(pods_path(), Pod)
+                await api.list(api_path("pods"), Pod)
             assert caught.value.status == 0
         async with talking(tmp_path, lambda _: ok(b"<html>no</html>", "502 Bad Gateway")) as api:
             with pytest.raises(ApiError, match="502: <html>no</html>"):

@@ -10,9 +10,9 @@ import pytest
 
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.pods.errors import PodRequestError
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.engines.kubernetes.pods.owners import Owners, members_of
+from hived.engines.kubernetes.pods.untrusted import PodRequestError
 
 from .pods import pod
 

@@ -13,15 +13,7 @@ import pytest
 
 from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, connect
 from hived.engines.kubernetes.client.leader_election import LeaderElector
-from hived.engines.kubernetes.client.paths import (
-    binding_path,
-    config_maps_path,
-    events_path,
-    lease_path,
-    nodes_path,
-    pod_path,
-    pods_path,
-)
+from hived.engines.kubernetes.client.paths import api_path, lease_path
 from hived.engines.kubernetes.client.reflector import Reflector
 from hived.engines.kubernetes.pods.objects import ConfigMap, Node, Object, Pod
 
@@ -62,12 +54,12 @@ def test_nodes_and_pods_are_listed(control_plane: ControlPlane, cluster: Cluster
     cluster.create_pod({"metadata": {"name": "pod", "labels": {"hived.io/vc": "a"}}})
 
     async def story(api: KubeApi) -> None:
-        nodes, version = await api.list(nodes_path(), Node)
+        nodes, version = await api.list(api_path("nodes"), Node)
         assert {node.metadata.name: node.ready for node in nodes} == {"node-1": True, "node-2": False}
         assert int(version) > 0
-        pods, _ = await api.list(pods_path(cluster.namespace), Pod)
+        pods, _ = await api.list(api_path("pods", cluster.namespace), Pod)
         assert [(pod.key, pod.label("hived.io/vc")) for pod in pods] == [(f"{cluster.namespace}/pod", "a")]
-        everywhere, _ = await api.list(pods_path(), Pod, {"labelSelector": "hived.io/vc=a"})
+        everywhere, _ = await api.list(api_path("pods"), Pod, {"labelSelector": "hived.io/vc=a"})
         assert len(everywhere) == 1
 
     with_api(control_plane, story)
@@ -77,13 +69,15 @@ async def create_config_maps(api: KubeApi, namespace: str, number: int) -> None:
     for first in range(0, number, 50):
         some = range(first, min(first + 50, number))
         bodies = ({"metadata": {"name": f"map-{each}"}, "data": {"number": str(each)}} for each in some)
-        await asyncio.gather(*(api.post(config_maps_path(namespace), body) for body in bodies))
+        await asyncio.gather(*(api.post(api_path("configmaps", namespace), body) for body in bodies))
 
 
 def test_a_long_list_comes_in_pages(control_plane: ControlPlane, namespace: str) -> None:
     async def story(api: KubeApi) -> None:
         await create_config_maps(api, namespace, 1203)
-        items, _ = await api.list(config_maps_path(namespace), ConfigMap, {"fieldSelector": "metadata.name!=root"})
+        items, _ = await api.list(
+            api_path("configmaps", namespace), ConfigMap, {"fieldSelector": "metadata.name!=root"}
+        )
         assert len({item.metadata.name for item in items if item.data and "number" in item.data}) == 1203
         assert len(items) == len({item.metadata.uid for item in items})
 
@@ -104,13 +98,13 @@ def test_a_list_whose_history_is_forgotten_between_two_pages_is_asked_for_again(
                 return answer
             asked.append(dict(params))
             if len(asked) == 1:
-                await api.post(config_maps_path(namespace), {"metadata": {"name": "later"}})
+                await api.post(api_path("configmaps", namespace), {"metadata": {"name": "later"}})
                 control_plane.compact()
                 await asyncio.to_thread(control_plane.restart_api_server)  # from 1.34 on it has pages in memory, too
             return answer
 
         api._request = forgetting  # type: ignore[assignment,method-assign]  # to be there between two pages
-        items, _ = await api.list(config_maps_path(namespace), ConfigMap)
+        items, _ = await api.list(api_path("configmaps", namespace), ConfigMap)
         assert [sorted(params) for params in asked] == [["limit"], []]  # the second page was refused
         assert {"map-0", "map-619", "later"} <= {item.metadata.name for item in items}
 
@@ -121,7 +115,7 @@ def test_a_watch_says_what_happens_and_ends_when_its_time_is_over(
     control_plane: ControlPlane, cluster: Cluster
 ) -> None:
     async def story(api: KubeApi) -> None:
-        path = pods_path(cluster.namespace)
+        path = api_path("pods", cluster.namespace)
         _, version = await api.list(path, Pod)
         cluster.create_pod({"metadata": {"name": "pod"}})
         cluster.set_phase("pod", "Failed")
@@ -140,7 +134,7 @@ def test_a_watch_says_what_happens_and_ends_when_its_time_is_over(
 
 def test_a_line_that_is_longer_than_any_buffer_is_read(control_plane: ControlPlane, namespace: str) -> None:
     async def story(api: KubeApi) -> None:
-        path = config_maps_path(namespace)
+        path = api_path("configmaps", namespace)
         _, version = await api.list(path, ConfigMap)
         text = "x" * 900_000
         await api.post(path, {"metadata": {"name": "long"}, "data": {"text": text}})
@@ -155,7 +149,7 @@ def test_a_line_that_is_longer_than_any_buffer_is_read(control_plane: ControlPla
 
 def test_an_old_version_is_gone(control_plane: ControlPlane, cluster: Cluster) -> None:
     async def story(api: KubeApi) -> None:
-        path = pods_path(cluster.namespace)
+        path = api_path("pods", cluster.namespace)
         _, version = await api.list(path, Pod)
         cluster.create_pod({"metadata": {"name": "pod"}})
         await asyncio.to_thread(control_plane.restart_api_server)  # what it has in memory begins now
@@ -178,9 +172,9 @@ def test_a_binding_brings_its_annotations(control_plane: ControlPlane, cluster: 
     }
 
     async def story(api: KubeApi) -> None:
-        await api.post(binding_path(cluster.namespace, "pod"), binding)
+        await api.post(api_path("pods", cluster.namespace, "pod", "binding"), binding)
         with pytest.raises(ApiError) as caught:
-            await api.post(binding_path(cluster.namespace, "pod"), binding)
+            await api.post(api_path("pods", cluster.namespace, "pod", "binding"), binding)
         assert (caught.value.status, caught.value.reason) == (409, "Conflict")
         assert str(caught.value).startswith("create /api/v1/namespaces/")
 
@@ -194,7 +188,7 @@ def test_objects_are_made_changed_and_deleted(control_plane: ControlPlane, clust
     cluster.create_pod({"metadata": {"name": "pod", "labels": {"a": "1", "b": "2"}}})
 
     async def story(api: KubeApi) -> None:
-        path = pod_path(cluster.namespace, "pod")
+        path = api_path("pods", cluster.namespace, "pod")
         await api.patch(path, {"metadata": {"labels": {"a": None, "c": "3"}}})
         condition = {"type": "PodScheduled", "status": "False", "reason": "Waits"}
         await api.patch(f"{path}/status", {"status": {"conditions": [condition]}}, "strategic")
@@ -228,7 +222,7 @@ def test_events_are_written(control_plane: ControlPlane, cluster: Cluster) -> No
         "source": {"component": "hived"},
         "count": 1,
     }
-    with_api(control_plane, lambda api: api.post(events_path(cluster.namespace), event))
+    with_api(control_plane, lambda api: api.post(api_path("events", cluster.namespace), event))
     assert [(found["reason"], found["involvedObject"]["name"]) for found in cluster.events()] == [("Waiting", "pod")]
 
 
@@ -241,11 +235,13 @@ def test_what_it_may_not_do_is_refused_with_the_way_out_and_counted(
         api = await connect(control_plane.kubeconfig("hived"), on_error=lambda *what: counted.append(what))
         try:
             with pytest.raises(ApiError, match=r'cannot list resource "pods".*grant it by RBAC'):
-                await api.list(pods_path(), Pod)
+                await api.list(api_path("pods"), Pod)
             with pytest.raises(ApiError, match="403 Forbidden"):
-                await api.post(binding_path(namespace, "pod"), {"target": {"name": "node-1"}, "metadata": {}})
+                await api.post(
+                    api_path("pods", namespace, "pod", "binding"), {"target": {"name": "node-1"}, "metadata": {}}
+                )
             with pytest.raises(ApiError, match="403 Forbidden"):
-                async for _ in api.watch(nodes_path(), Node, "0"):
+                async for _ in api.watch(api_path("nodes"), Node, "0"):
                     pass
         finally:
             await api.close()
@@ -259,10 +255,10 @@ def test_a_server_that_is_away_is_an_error_with_the_way_out(control_plane: Contr
         await api.version()
         await asyncio.to_thread(control_plane.stop_api_server)
         with pytest.raises(ApiError, match="is it up") as caught:
-            await api.list(pods_path(), Pod)
+            await api.list(api_path("pods"), Pod)
         assert caught.value.status == 0
         await asyncio.to_thread(control_plane.start_api_server)
-        await api.list(pods_path(), Pod)
+        await api.list(api_path("pods"), Pod)
 
     with_api(control_plane, story)
 
@@ -276,7 +272,7 @@ class Kept:
         self.restarts: list[str] = []
         self.reflector = Reflector(
             api,
-            pods_path(namespace),
+            api_path("pods", namespace),
             Pod,
             replace=self._replace,
             changed=self._changed,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.paths import events_path, eviction_path, pod_path, pod_status_path
+from hived.engines.kubernetes.client.paths import api_path, pod_path
 from hived.engines.kubernetes.gangs.actions import Annotate, Evict, Tell, Wake
 from hived.engines.kubernetes.pods.objects import Event
 from hived.words import shortened
@@ -117,7 +117,7 @@ class ActionRunner:
         try:
             async with asyncio.timeout(_RECALL_S):
                 of_ours = {"fieldSelector": f"source={self._component}"}
-                events, _ = await self._api.list(events_path(), Event, of_ours)
+                events, _ = await self._api.list(api_path("events"), Event, of_ours)
         except (ApiError, TimeoutError) as error:
             _log.warning(
                 "Events about what is as it was may be written again: %s", str(error) or "reading them takes long"
@@ -170,13 +170,12 @@ class ActionRunner:
         namespace, _, name = evict.key.partition("/")
         metadata = {"name": name, "namespace": namespace}
         body = {"apiVersion": self.policy, "kind": "Eviction", "metadata": metadata, "deleteOptions": _options(evict)}
-        answer = msgspec.json.decode(await self._api.post(eviction_path(namespace, name), body), type=_Status)
+        answer = msgspec.json.decode(await self._api.post(pod_path(evict.key, "eviction"), body), type=_Status)
         if answer.status == "Failure":  # which comes as a success where a pod has several budgets
             raise ApiError(answer.message, answer.code)
 
     async def _delete(self, evict: Evict) -> None:
         """As kube-scheduler does it: the pod's status says that it was disrupted, so that its Job need not fail."""
-        namespace, _, name = evict.key.partition("/")
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -186,13 +185,13 @@ class ActionRunner:
         }
         body = {"metadata": {"uid": evict.uid}, "status": {"conditions": [condition]}}
         try:
-            await self._api.patch(pod_status_path(namespace, name), body, "strategic")
+            await self._api.patch(pod_path(evict.key, "status"), body, "strategic")
         except ApiError as error:
             if error.status != 403:  # an account without that right still has what it reserved
                 raise
             _log.warning("pod %s: it cannot be noted that it is disrupted: %s", evict.key, error)
         options = {"apiVersion": "v1", "kind": "DeleteOptions", **_options(evict)}
-        await self._api.delete(pod_path(namespace, name), options)
+        await self._api.delete(pod_path(evict.key), options)
 
     async def _annotate(self, uid: str, key: str) -> None:
         """One after the other, so that the latest is the last; tried until the pod is gone."""
@@ -211,9 +210,8 @@ class ActionRunner:
         await self._patch(wake.uid, wake.key, {"labels": {keys.TURN: str(time.time_ns() // 1_000_000)}})
 
     async def _patch(self, uid: str, key: str, metadata: dict[str, object]) -> int:
-        namespace, _, name = key.partition("/")
         body = {"metadata": {"uid": uid, **metadata}}  # of another uid: refused
-        return await self._tried(lambda: self._api.patch(pod_path(namespace, name), body), key)
+        return await self._tried(lambda: self._api.patch(pod_path(key), body), key)
 
     async def _tell(self, tell: Tell) -> None:
         namespace, _, name = tell.key.partition("/")
@@ -243,7 +241,7 @@ class ActionRunner:
         }
         async with self._gate:
             try:
-                await self._api.post(events_path(namespace), body)
+                await self._api.post(api_path("events", namespace), body)
             except ApiError as error:
                 self._not_told(tell)
                 _log.debug("no Event for pod %s: %s", tell.key, error)

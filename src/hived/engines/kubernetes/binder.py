@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.paths import binding_path, pod_path
+from hived.engines.kubernetes.client.paths import pod_path
 from hived.engines.kubernetes.gangs.actions import Binding
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods.objects import Pod
@@ -43,7 +43,7 @@ class PodBinder:
             "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
         }
         try:
-            await self._api.post(binding_path(namespace, name), body)
+            await self._api.post(pod_path(binding.key, "binding"), body)
         except ApiError as error:
             result = await self._result(gang_scheduler, binding, error)
             self._counts.bindings[result] += 1
@@ -55,9 +55,8 @@ class PodBinder:
 
     async def _result(self, gang_scheduler: GangScheduler, binding: Binding, error: ApiError) -> str:
         """What a Binding that was not confirmed has come to, in one word: the pod itself says it."""
-        namespace, _, name = binding.key.partition("/")
         try:
-            pod = msgspec.json.decode(await self._api.get(pod_path(namespace, name)), type=Pod)
+            pod = msgspec.json.decode(await self._api.get(pod_path(binding.key)), type=Pod)
         except ApiError as unread:
             if unread.status != 404:
                 return self._unknown(gang_scheduler, binding)

@@ -22,17 +22,17 @@ from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.client.clock import patiently, steady_clock
 from hived.engines.kubernetes.client.leader_election import LeaderElector
 from hived.engines.kubernetes.client.leader_label import LeaderLabel
-from hived.engines.kubernetes.client.paths import node_path
+from hived.engines.kubernetes.client.paths import api_path
 from hived.engines.kubernetes.gangs.actions import Bind
 from hived.engines.kubernetes.gangs.explaining import tell
 from hived.engines.kubernetes.gangs.extender_answers import Answer, answer, preemption, refusal
 from hived.engines.kubernetes.gangs.extender_answers import Victims as VictimsAnswer
 from hived.engines.kubernetes.gangs.gang import GangState
 from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangScheduler
-from hived.engines.kubernetes.pods.errors import PodRequestError
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
 from hived.engines.kubernetes.pods.pod_request import may_concern
+from hived.engines.kubernetes.pods.untrusted import PodRequestError
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
 from hived.events.recorded import RecordedCluster
 from hived.scheduling import YarnCS
@@ -332,7 +332,7 @@ class Engine:
     async def cordon(self, node: str, unschedulable: bool) -> None:
         """Keep pods off a node, or let them come again. Raises :class:`NotFoundError`, :class:`UnavailableError`."""
         try:
-            await self._api.patch(node_path(node), {"spec": {"unschedulable": unschedulable or None}})
+            await self._api.patch(api_path("nodes", name=node), {"spec": {"unschedulable": unschedulable or None}})
         except ApiError as error:
             if error.status == 404:
                 raise NotFoundError(f"Kubernetes has no node {node!r}") from None

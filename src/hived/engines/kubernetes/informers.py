@@ -13,12 +13,12 @@ import msgspec
 
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.paths import nodes_path, pod_path, pods_path
+from hived.engines.kubernetes.client.paths import api_path, pod_path
 from hived.engines.kubernetes.client.reflector import Reflector, is_after
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.pods.errors import PodRequestError
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
+from hived.engines.kubernetes.pods.untrusted import PodRequestError
 
 from .counters import Counts
 
@@ -57,8 +57,8 @@ class Informers:
         self._resolving: dict[str, Pod] = {}
         #: who wants to know that a pod is known, by its uid
         self._awaited: dict[str, asyncio.Event] = {}
-        self.pods = self._reflector(api, pods_path(), Pod, self._pods_are, self._pod_changed, _LIVING)
-        self.nodes = self._reflector(api, nodes_path(), Node, self._nodes_are, self._node_changed)
+        self.pods = self._reflector("pods", Pod, self._pods_are, self._pod_changed, _LIVING)
+        self.nodes = self._reflector("nodes", Node, self._nodes_are, self._node_changed)
 
     def start(self) -> None:
         """Begin to listen."""
@@ -68,15 +68,12 @@ class Informers:
 
     def _reflector(
         self,
-        api: KubeApi,
-        path: str,
+        name: str,
         of: Any,
         replace: Callable[[list[Any], str], None],
         changed: Callable[[str, Any], None],
         params: dict[str, str] | None = None,
     ) -> Reflector[Any]:
-        name = path.rpartition("/")[2]
-
         told = {"at": float("-inf")}
 
         def restarted(reason: str) -> None:
@@ -87,7 +84,7 @@ class Informers:
             _log.warning("watching %s: %s: %s", name, reason, reflector.problem)
 
         reflector: Reflector[Any] = Reflector(
-            api, path, of, replace=replace, changed=changed, restarted=restarted, dice=random.Random(), params=params
+            self._api, api_path(name), of, replace, changed, restarted, random.Random(), params=params
         )
         return reflector
 
@@ -209,7 +206,7 @@ class Informers:
     async def _read(self, gang_scheduler: GangScheduler, pod: Pod) -> Pod | None:
         """The same, of the API server alone."""
         try:
-            answer = await self._api.get(pod_path(pod.metadata.namespace, pod.metadata.name))
+            answer = await self._api.get(pod_path(pod.key))
         except ApiError as error:
             if error.status == 404:
                 return None

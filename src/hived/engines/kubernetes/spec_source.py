@@ -12,7 +12,7 @@ import msgspec
 
 from hived.cluster import check_feasible
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.paths import config_map_path, config_maps_path
+from hived.engines.kubernetes.client.paths import api_path
 from hived.engines.kubernetes.client.reflector import Reflector
 from hived.engines.kubernetes.pods.objects import ConfigMap
 from hived.errors import InputError, SpecError
@@ -95,7 +95,7 @@ class ConfigMapSpec:
     async def read(self) -> str:
         """The ConfigMap as it is."""
         try:
-            answer = await self._api.get(config_map_path(self._namespace, self._map))
+            answer = await self._api.get(api_path("configmaps", self._namespace, self._map))
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -106,7 +106,7 @@ class ConfigMapSpec:
     async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
         """Every content that is new."""
 
-        def heard(config: ConfigMap) -> None:
+        def heard(config: ConfigMap | None) -> None:
             try:
                 text = self._spec_of(config)
             except InputError as error:
@@ -117,40 +117,25 @@ class ConfigMapSpec:
                 self._last = text
                 changed(text)
 
-        def gone() -> None:
-            """A spec that is gone is not an empty one: the last stays in use, and a restart would find none."""
-            self._last = None
-            refused(InputError(f"{self.name}: it is not there any more; {self._way_out}"))
-
-        def listed(maps: list[ConfigMap], _version: str) -> None:
-            for config in maps:
-                heard(config)
-            if not maps:
-                gone()
-
-        def changed_(kind: str, config: ConfigMap) -> None:
-            if kind == "DELETED":
-                gone()
-            else:
-                heard(config)
-
-        reflector = Reflector(
+        await Reflector(
             self._api,
-            config_maps_path(self._namespace),
+            api_path("configmaps", self._namespace),
             ConfigMap,
-            replace=listed,
-            changed=changed_,
-            restarted=self._restarted,
-            dice=random.Random(),
+            lambda maps, _version: heard(maps[0] if maps else None),  # there is one of that name
+            lambda kind, config: heard(None if kind == "DELETED" else config),
+            self._restarted,
+            random.Random(),
             params={"fieldSelector": f"metadata.name={self._map}"},
-        )
-        await reflector.run()
+        ).run()
 
     @property
     def _way_out(self) -> str:
         return f"kubectl -n {self._namespace} create configmap {self._map} --from-file={KEY}"
 
-    def _spec_of(self, config: ConfigMap) -> str:
+    def _spec_of(self, config: ConfigMap | None) -> str:
+        """None: a spec that is gone is not an empty one; the last stays in use, and a restart would find none."""
+        if config is None:
+            raise InputError(f"{self.name}: it is not there any more; {self._way_out}")
         data = config.data or {}
         if KEY not in data and len(data) != 1:
             raise InputError(f"{self.name}: it has no key {KEY} (it has {', '.join(sorted(data)[:10]) or 'none'})")

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from .api import ApiError, KubeApi
-from .paths import lease_path, leases_path
+from .paths import lease_path
 
 DURATION_S = 15
 DEADLINE_S = 10.0
@@ -169,7 +169,7 @@ class LeaderElector:
         else:
             metadata = {"namespace": self._namespace, "name": self._name}
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-            written = await self._api.post(leases_path(self._namespace), body)
+            written = await self._api.post(lease_path(self._namespace), body)
         self._see(msgspec.json.decode(written).get("spec") or {})
 
     async def _release(self) -> None:

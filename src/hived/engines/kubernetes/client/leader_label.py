@@ -9,7 +9,7 @@ from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods.objects import Pod
 
 from .api import ApiError, KubeApi
-from .paths import pod_path, pods_path
+from .paths import api_path
 
 _log = logging.getLogger("hived.kubernetes")
 
@@ -36,11 +36,11 @@ class LeaderLabel:
                 return
 
     async def _label(self, namespace: str, pod: str, role: str) -> None:
-        await self._api.patch(pod_path(namespace, pod), {"metadata": {"labels": {keys.ROLE: role}}})
+        await self._api.patch(api_path("pods", namespace, pod), {"metadata": {"labels": {keys.ROLE: role}}})
 
     async def _depose(self, namespace: str, own: str) -> None:
         """Pods that led before us and could not say any more that they do not."""
-        former, _ = await self._api.list(pods_path(namespace), Pod, {"labelSelector": f"{keys.ROLE}=leader"})
+        former, _ = await self._api.list(api_path("pods", namespace), Pod, {"labelSelector": f"{keys.ROLE}=leader"})
         for pod in former:
             if pod.metadata.name != own:
                 await self._label(namespace, pod.metadata.name, "standby")

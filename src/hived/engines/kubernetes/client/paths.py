@@ -14,71 +14,24 @@ def resource_of(path: str) -> str:
     return "/".join(parts[:1] + parts[2:3])
 
 
-def _in(namespace: str | None, resource: str, *names: str) -> str:
-    where = f"/namespaces/{quote(namespace, safe='')}" if namespace is not None else ""
-    return "/".join((f"{where}/{resource}", *(quote(name, safe="") for name in names)))
+def api_path(
+    resource: str, namespace: str | None = None, name: str | None = None, part: str | None = None, of: str = "v1"
+) -> str:
+    """Objects of one kind: of all namespaces or of one; or one of them, or a part of that one (``pods``' ``binding``).
+
+    ``of``: group and version of their API, ``batch/v1``.
+    """
+    home = ("namespaces", namespace) if namespace is not None else ()
+    words = (word for word in (*home, resource, name, part) if word is not None)
+    return "/".join(("/api" if of == "v1" else "/apis", quote(of), *(quote(word, safe="") for word in words)))
 
 
-def nodes_path() -> str:
-    """All nodes."""
-    return "/api/v1/nodes"
+def pod_path(key: str, part: str | None = None) -> str:
+    """The pod with this ``namespace/name``, or a part of it."""
+    namespace, _, name = key.partition("/")
+    return api_path("pods", namespace, name, part)
 
 
-def node_path(name: str) -> str:
-    """One node."""
-    return "/api/v1" + _in(None, "nodes", name)
-
-
-def pods_path(namespace: str | None = None) -> str:
-    """All pods; of a namespace, or of all."""
-    return "/api/v1" + _in(namespace, "pods")
-
-
-def pod_path(namespace: str, name: str) -> str:
-    """One pod."""
-    return "/api/v1" + _in(namespace, "pods", name)
-
-
-def binding_path(namespace: str, name: str) -> str:
-    """Where a pod's Binding is created."""
-    return pod_path(namespace, name) + "/binding"
-
-
-def eviction_path(namespace: str, name: str) -> str:
-    """Where a pod's Eviction is created."""
-    return pod_path(namespace, name) + "/eviction"
-
-
-def pod_status_path(namespace: str, name: str) -> str:
-    """The status of a pod."""
-    return pod_path(namespace, name) + "/status"
-
-
-def events_path(namespace: str | None = None) -> str:
-    """Events about the objects of a namespace; of all of them."""
-    return "/api/v1/events" if namespace is None else "/api/v1" + _in(namespace, "events")
-
-
-def config_maps_path(namespace: str) -> str:
-    """All ConfigMaps of a namespace."""
-    return "/api/v1" + _in(namespace, "configmaps")
-
-
-def config_map_path(namespace: str, name: str) -> str:
-    """One ConfigMap."""
-    return "/api/v1" + _in(namespace, "configmaps", name)
-
-
-def object_path(api_version: str, namespace: str, plural: str, name: str) -> str:
-    """An object of any kind in a namespace; ``batch/v1``, ``jobs``."""
-    return f"/apis/{quote(api_version)}" + _in(namespace, plural, name)
-
-
-def leases_path(namespace: str) -> str:
-    """All leases of a namespace."""
-    return "/apis/coordination.k8s.io/v1" + _in(namespace, "leases")
-
-
-def lease_path(namespace: str, name: str) -> str:
-    """One lease."""
-    return "/apis/coordination.k8s.io/v1" + _in(namespace, "leases", name)
+def lease_path(namespace: str, name: str | None = None) -> str:
+    """All leases of a namespace, or one of them."""
+    return api_path("leases", namespace, name, of="coordination.k8s.io/v1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hived.cluster.decisions import Placement, Record
-from hived.engines.kubernetes.pods.errors import PodRequestError
+from hived.engines.kubernetes.pods.untrusted import PodRequestError
 from hived.errors import InvariantError, RequestError
 from hived.scheduling import loan_of
 from hived.spec.compiled import Device

@@ -14,10 +14,10 @@ from hived.cluster.decisions import Placement
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info
-from hived.engines.kubernetes.pods.errors import PodRequestError
 from hived.engines.kubernetes.pods.gpus import named_devices, uses
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest
+from hived.engines.kubernetes.pods.untrusted import PodRequestError
 
 from .gang import PodEntry
 

@@ -9,9 +9,9 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member
 from hived.engines.event import Event
-from hived.engines.kubernetes.pods.errors import PodRequestError
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest
+from hived.engines.kubernetes.pods.untrusted import PodRequestError
 from hived.errors import ensure
 from hived.scheduling import Entry, JobView, Status
 

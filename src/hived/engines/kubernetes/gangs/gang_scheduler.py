@@ -21,8 +21,8 @@ from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.bind_info import written
-from hived.engines.kubernetes.pods.errors import PodRequestError
 from hived.engines.kubernetes.pods.objects import Node, Pod
+from hived.engines.kubernetes.pods.untrusted import PodRequestError
 from hived.errors import NotFoundError
 from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec

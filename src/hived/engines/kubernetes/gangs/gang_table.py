@@ -12,8 +12,8 @@ from hived.cluster.requests import Member
 from hived.engines.event import Event, placement_data
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request as asking
-from hived.engines.kubernetes.pods.errors import PodRequestError
 from hived.engines.kubernetes.pods.objects import Pod
+from hived.engines.kubernetes.pods.untrusted import PodRequestError
 from hived.engines.usage import Usage
 from hived.scheduling import Entry, Scheduler, Status
 

@@ -19,10 +19,9 @@ from hived.spec.compiled import ClusterSpec
 from hived.words import shortened
 
 from . import labels as keys
-from .errors import PodRequestError
 from .objects import Pod
 from .pod_request import MOST_PODS
-from .untrusted_yaml import read_yaml
+from .untrusted import PodRequestError, read_yaml
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MANY = 100  #: pods

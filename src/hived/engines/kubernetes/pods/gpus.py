@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from . import labels as keys
-from .errors import PodRequestError
 from .objects import Container, Pod
-from .untrusted_yaml import word
+from .untrusted import PodRequestError, word
 
 
 def uses(pod: Pod) -> tuple[bool, int | None]:

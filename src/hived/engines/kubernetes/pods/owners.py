@@ -12,12 +12,12 @@ import msgspec
 
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.paths import object_path
+from hived.engines.kubernetes.client.paths import api_path
 
-from .errors import PodRequestError
 from .gpus import gpus_of
 from .objects import Container, Object, Owner, Pod
 from .pod_request import GANG_OWNERS, gang_owner
+from .untrusted import PodRequestError
 
 _KEPT = 10_000
 _FRESH_S = 10.0
@@ -87,7 +87,7 @@ class Owners:
     async def _get(self, namespace: str, owner: Owner, what: str) -> Object:
         if not _VERSION.fullmatch(owner.api_version):
             raise PodRequestError("owner", f"{what}, its owner, is of no API version: {owner.api_version[:60]!r}")
-        path = object_path(owner.api_version, namespace, _PLURALS[owner.kind], owner.name)
+        path = api_path(_PLURALS[owner.kind], namespace, owner.name, of=owner.api_version)
         try:
             async with self._gate:
                 found: Object = msgspec.json.decode(await self._api.get(path))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import Any
 
 from hived.cluster.requests import HIGHEST, OPPORTUNISTIC, Member, Request
 
 from . import labels as keys
-from .errors import PodRequestError
 from .gpus import limits, pod_gpus, positive
 from .objects import Owner, Pod
-from .untrusted_yaml import read_yaml
-from .untrusted_yaml import word as _word
+from .untrusted import PodRequestError, read_yaml, word
 
 #: pods of a gang: where all of them are is written on each
 MOST_PODS = 1000
@@ -80,7 +79,7 @@ class PodRequest:
         for name in ("vc", "priority", "leaf_cell_type", "pinned_cell_id", "lazy_preemption", "within", "mode"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                return f"{name.replace('_', ' ')}: {_word(mine)} here, {_word(theirs)} there"
+                return f"{name.replace('_', ' ')}: {word(mine)} here, {word(theirs)} there"
         if self.members != other.members:
             return f"members: {_members(self.members)} here, {_members(other.members)} there"
         return None
@@ -144,7 +143,7 @@ def _unknown_label(pod: Pod) -> str:
             words = [one.removeprefix(keys.PREFIX) for one in keys.LABELS]
             meant = get_close_matches(label.removeprefix(keys.PREFIX), words, 1)
             way_out = f"is {keys.PREFIX}{meant[0]} meant?" if meant else f"there are {', '.join(keys.LABELS)}"
-            return f"label {_word(label)} is not known; {way_out}"
+            return f"label {word(label)} is not known; {way_out}"
     return ""
 
 
@@ -165,51 +164,21 @@ def check_grace(pod: Pod, ask: PodRequest, most: int) -> None:
 
 def _from_annotation(pod: Pod, text: str) -> PodRequest:
     said = _parsed(text)
-    where = f"annotation {keys.POD_SPEC}"
-    cells = said.leaf_cells
-    single = said.group is None
-    members = (Member(1, cells),) if said.members is None else said.members
-    if all(member.leaf_cells != cells for member in members):
-        sizes = ", ".join(str(member.leaf_cells) for member in members)
-        raise PodRequestError(
-            "members", f"{where}: no member of the group has this pod's leafCellNumber {cells} ({sizes})"
-        )
-    if (asked := pod_gpus(pod) or 0) > cells:
-        raise PodRequestError("gpus", f"{where}: leafCellNumber {cells}, and its containers ask for {asked} GPUs")
+    if (asked := pod_gpus(pod) or 0) > said.leaf_cells:
+        cells = f"leafCellNumber {said.leaf_cells}"
+        raise PodRequestError("gpus", f"annotation {keys.POD_SPEC}: {cells}, and its containers ask for {asked} GPUs")
     # two namespaces may use one name, and neither can take the other's
-    home = f"{pod.metadata.namespace}/"
-    name = pod.key if single else str(said.group)
-    return PodRequest(
-        name if name.startswith(home) else home + name,
-        pod.metadata.namespace,
-        said.vc,
-        said.priority,
-        members,
-        cells,
-        said.leaf_cell_type,
-        said.pinned_cell_id,
-        said.lazy_preemption,
-        anywhere=said.anywhere,
-        title=name,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    vc: str
-    priority: int
-    leaf_cells: int
-    leaf_cell_type: str | None
-    pinned_cell_id: str | None
-    lazy_preemption: bool
-    anywhere: bool
-    group: str | None
-    members: tuple[Member, ...] | None
+    home, name = f"{pod.metadata.namespace}/", said.title or pod.key
+    group = name if name.startswith(home) else home + name
+    return replace(said, group=group, namespace=pod.metadata.namespace, title=name)
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> _Said:
-    """The annotation; the pods of a gang all have the same."""
+def _parsed(text: str) -> PodRequest:
+    """The annotation, without what else the pod says; ``title``: the group that it names, "" for none.
+
+    The pods of a gang all have the same.
+    """
     where = f"annotation {keys.POD_SPEC}"
     if len(text) > _LONGEST:
         raise PodRequestError("annotation", f"{where}: {len(text):,} characters; at most {_LONGEST:,}")
@@ -218,47 +187,56 @@ def _parsed(text: str) -> _Said:
     except ValueError as error:
         raise PodRequestError("annotation", f"{where}: {error}") from None
     if not isinstance(value, dict):
-        raise PodRequestError("annotation", f"{where}: expected keys such as virtualCluster, not {_word(value)}")
-    fields = _Fields(where, {_FORMER.get(key, key): value for key, value in value.items() if isinstance(key, str)})
+        raise PodRequestError("annotation", f"{where}: expected keys such as virtualCluster, not {word(value)}")
+    fields = _Fields(where, value)
     if fields.values.get("version") not in (None, "v1"):
-        raise PodRequestError("annotation", f"{where}: version {_word(fields.values['version'])} is not known, v1 is")
-    group, members = None, None
-    affinity = fields.values.get("affinityGroup")
-    if affinity is not None:
-        inner = fields.inside("affinityGroup", affinity)
-        group = inner.text("name")
-        if not group:
+        raise PodRequestError("annotation", f"{where}: version {word(fields.values['version'])} is not known, v1 is")
+    title, members = None, None
+    if fields.values.get("affinityGroup") is not None:
+        inner = fields.inside("affinityGroup", fields.values["affinityGroup"])
+        title = inner.text("name")
+        if not title:
             raise PodRequestError("members", f"{inner.where}.name: a group needs a name")
         members = inner.members()
     vc = fields.text("virtualCluster")
     if not vc:
         raise PodRequestError("vc", f"{where}: virtualCluster: it names none")
-    return _Said(
+    priority = fields.number("priority", 0, OPPORTUNISTIC, HIGHEST)
+    cells = fields.number("leafCellNumber", None, 1, 1_048_576)
+    said = PodRequest(
+        "",
+        "",
         vc,
-        fields.number("priority", 0, OPPORTUNISTIC, HIGHEST),
-        fields.number("leafCellNumber", None, 1, 1_048_576),
+        priority,
+        members or (Member(1, cells),),
+        cells,
         fields.text("leafCellType"),
         fields.text("pinnedCellId"),
         fields.flag("lazyPreemptionEnable", False),
-        fields.flag("ignoreK8sSuggestedNodes", True),
-        group,
-        members,
+        anywhere=fields.flag("ignoreK8sSuggestedNodes", True),
+        title=title or "",
     )
+    if all(member.leaf_cells != cells for member in said.members):
+        sizes = ", ".join(str(member.leaf_cells) for member in said.members)
+        raise PodRequestError(
+            "members", f"{where}: no member of the group has this pod's leafCellNumber {cells} ({sizes})"
+        )
+    return said
 
 
 class _Fields:
     """Values of one mapping, each of the type that it has to have."""
 
-    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+    def __init__(self, where: str, values: Mapping[Any, object]) -> None:
         self.where = where
-        self.values = values
+        self.values = {_FORMER.get(key, key): value for key, value in values.items() if isinstance(key, str)}
 
     def inside(self, key: str, value: object) -> _Fields:
         """A mapping in it."""
         where = f"{self.where}: {key}"
         if not isinstance(value, dict):
-            raise PodRequestError("annotation", f"{where}: expected keys, not {_word(value)}")
-        return _Fields(where, {_FORMER.get(k, k): v for k, v in value.items() if isinstance(k, str)})
+            raise PodRequestError("annotation", f"{where}: expected keys, not {word(value)}")
+        return _Fields(where, value)
 
     def text(self, key: str) -> str | None:
         """A word; None where there is none. A number is taken as the word that it looks like."""
@@ -266,7 +244,7 @@ class _Fields:
         if value is None or value == "":
             return None
         if isinstance(value, bool) or not (isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)):
-            raise PodRequestError("annotation", f"{self.where}: {key}: a name, not {_word(value)}")
+            raise PodRequestError("annotation", f"{self.where}: {key}: a name, not {word(value)}")
         return str(value)
 
     def number(self, key: str, default: int | None, least: int, most: int) -> int:
@@ -275,7 +253,7 @@ class _Fields:
         value = default if value is None else value
         if type(value) is not int or not least <= value <= most:
             raise PodRequestError(
-                "annotation", f"{self.where}: {key}: a number from {least} to {most:,}, not {_word(value)}"
+                "annotation", f"{self.where}: {key}: a number from {least} to {most:,}, not {word(value)}"
             )
         return value
 
@@ -285,7 +263,7 @@ class _Fields:
         if value is None:
             return default
         if type(value) is not bool:
-            raise PodRequestError("annotation", f"{self.where}: {key}: true or false, not {_word(value)}")
+            raise PodRequestError("annotation", f"{self.where}: {key}: true or false, not {word(value)}")
         return value
 
     def members(self) -> tuple[Member, ...]:
@@ -293,7 +271,7 @@ class _Fields:
         value = self.values.get("members")
         if not isinstance(value, list) or not value or len(value) > _MOST_MEMBERS:
             raise PodRequestError(
-                "members", f"{self.where}.members: a list of podNumber and leafCellNumber, not {_word(value)}"
+                "members", f"{self.where}.members: a list of podNumber and leafCellNumber, not {word(value)}"
             )
         found = []
         for position, one in enumerate(value):
@@ -362,13 +340,13 @@ def _priority(pod: Pod) -> tuple[int, bool]:
     """The priority of a pod, and whether it may start before its turn."""
     said, mode = pod.label(keys.PRIORITY), pod.label(keys.MODE)
     if mode not in (None, *_MODES):
-        raise PodRequestError("labels", f"label {keys.MODE}: one of {', '.join(_MODES)}, not {_word(mode)}")
+        raise PodRequestError("labels", f"label {keys.MODE}: one of {', '.join(_MODES)}, not {word(mode)}")
     default = "opportunistic" if mode == "opportunistic" else "0"
     text = default if said is None else said or "0"
     value = OPPORTUNISTIC if text == "opportunistic" else _within(keys.PRIORITY, text, OPPORTUNISTIC, HIGHEST)
     if mode is not None and (value < 0) is not (mode == "opportunistic"):
         raise PodRequestError(
-            "labels", f"label {keys.MODE} is {mode}, and label {keys.PRIORITY} {_word(text)}; give one of them"
+            "labels", f"label {keys.MODE} is {mode}, and label {keys.PRIORITY} {word(text)}; give one of them"
         )
     return value, mode == "either"
 
@@ -385,7 +363,7 @@ def _within(key: str, text: str, least: int, most: int) -> int:
     except ValueError:
         value = most + 1
     if not least <= value <= most:
-        raise PodRequestError("labels", f"label {key}: a number from {least} to {most:,}, not {_word(text)}")
+        raise PodRequestError("labels", f"label {key}: a number from {least} to {most:,}, not {word(text)}")
     return value
 
 
@@ -394,7 +372,7 @@ def _flag(pod: Pod, key: str) -> bool:
     if text is None:
         return False
     if text not in _YES:
-        raise PodRequestError("labels", f"label {key}: true or false, not {_word(text)}")
+        raise PodRequestError("labels", f"label {key}: true or false, not {word(text)}")
     return _YES[text]
 
 

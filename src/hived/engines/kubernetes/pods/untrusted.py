@@ -1,14 +1,22 @@
-"""YAML that anybody may have written into an annotation: read as a spec is, or refused in words."""
+"""What anybody may have written on a pod: YAML read as a spec is, or refused in words."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hived.errors import SpecError
+from hived.errors import InputError, SpecError
 from hived.spec import read_documents
 
 #: characters: more than all annotations of an object may have
 _LONGEST = 262_144
+
+
+class PodRequestError(InputError):
+    """What a pod says cannot be understood, or cannot be. ``kind`` is a word for metrics."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 def read_yaml(text: str) -> Any:
