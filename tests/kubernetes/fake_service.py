@@ -14,6 +14,7 @@ from hived.errors import ConflictError, ForbiddenError, NotFoundError, RequestEr
 from hived.server.app import new_app
 from hived.server.failures import Unexpected, declared
 from hived.server.guard import Guard
+from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.routes import api_routes
 from hived.server.kubernetes.schema import (
     Drained,
@@ -47,8 +48,8 @@ FAILURES = {
 }
 
 
-class FakeService:
-    """A :class:`~hived.server.kubernetes.service.KubernetesService`. ``fails``: what every call raises from now on."""
+class FakeService(EngineService):
+    """A service without an engine. ``fails``: what every call raises from now on."""
 
     def __init__(self) -> None:
         self.all: list[GroupInfo] = []
@@ -103,9 +104,9 @@ class FakeService:
         if self.fails is not None:
             raise self.fails
 
-    # -- KubernetesService
+    # -- what the API asks
 
-    def _summary(self, name: str) -> VcSummary:
+    def _of_vc(self, name: str) -> VcSummary:
         def gpus(kind: str) -> int:
             return sum(group.gpus for group in self.all if (group.vc, group.kind) == (name, kind))
 
@@ -124,7 +125,7 @@ class FakeService:
             guaranteed=sum(group.gpus for group in self.all if group.kind == "guaranteed"),
             opportunistic=sum(group.gpus for group in self.all if group.kind == "opportunistic"), reserved=0, bad=0,
             foreign=0, foreign_pods=[], groups={state: states.count(state) for state in dict.fromkeys(states)},
-            vcs=[self._summary(name) for name in VCS], doomed=0, unavailable=0,
+            vcs=[self._of_vc(name) for name in VCS], doomed=0, unavailable=0,
                 safety_margin=1,
         )  # fmt: skip
         return status.model_copy(update=self.changes)
@@ -135,7 +136,7 @@ class FakeService:
             raise NotFoundError(f"there is no virtual cluster {name!r}; there are {', '.join(VCS)}")
         of = [group for group in self.all if group.vc == name]
         return VcDetail(
-            summary=self._summary(name),
+            summary=self._of_vc(name),
             cells=[
                 Reserved(cell_type="RACK.NODE", gpus=4, number=1, pinned=None),
                 Reserved(cell_type="RACK.NODE", gpus=4, number=1, pinned="corner"),

@@ -15,7 +15,6 @@ from hived.engines.local.model import JobState
 from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
 from hived.server import schema, streams
 from hived.server.local_service import LocalService
-from hived.server.service import Service
 
 from ..engines.living import Lives, ended, printed, shell, state
 
@@ -31,11 +30,6 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 
 def wish(*command: str, vc: str = "vision", **more: object) -> schema.Submission:
     return schema.Submission.model_validate({"vc": vc, "command": list(command), "name": "job", **more})
-
-
-def test_it_is_what_the_api_asks_for() -> None:
-    service: Service = LocalService.__new__(LocalService)
-    assert service
 
 
 # -- jobs ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -12,15 +12,15 @@ from hived import __version__
 from hived.errors import ensure
 
 from .dashboard import dashboard_routes
-from .engine_routes import engine_routes
 from .failures import Unexpected, answer_failures, declared
 from .guard import Guard
-from .job_routes import job_routes
 from .limits import Limits
-from .parameters import refuse_repeats
+from .routes import engine_routes, job_routes, refuse_repeats
 from .schema import EngineKind, Health
-from .service import Service
 from .sources import Source
+
+if TYPE_CHECKING:
+    from .local_service import LocalService
 
 _DESCRIPTION = """\
 Share the GPUs of a machine among teams, so that each has what a machine of its own share would give it.
@@ -40,7 +40,7 @@ ONCE = [Depends(refuse_repeats)]
 
 
 def make_app(
-    service: Service | None, source: Source, *, token: str | None, hosts: Collection[str], local: bool = False
+    service: LocalService | None, source: Source, *, token: str | None, hosts: Collection[str], local: bool = False
 ) -> FastAPI:
     """The application that shows ``source``, and with a ``service`` has its API; without, it can only be looked at.
 

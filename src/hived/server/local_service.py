@@ -40,7 +40,14 @@ _NOWHERE: list[schema.TaskPlace] = []
 
 
 class LocalService:
-    """Implements :class:`~.service.Service`."""
+    """One thread: that of the event loop.
+
+    ``ref`` is a job's id (``12``), its name (``train-12``), or the name asked for (``train``: the latest of them).
+    Raises what :mod:`hived.errors` has: :class:`~hived.errors.NotFoundError` for an unknown job, node or device,
+    :class:`~hived.errors.InputError` (often a :class:`~hived.errors.RequestError` with the field),
+    :class:`~hived.errors.NeverFitsError`, :class:`~hived.errors.ConflictError`, :class:`~hived.errors.StorageError`,
+    :class:`~hived.errors.UnavailableError`.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -49,7 +56,7 @@ class LocalService:
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
-        """Take a job in."""
+        """Take a job in; it is kept from the moment that this returns."""
         grace_s = _GRACE_S
         if submission.priority < 0 or submission.early:
             grace_s = min(grace_s, self._engine.job_scheduler.health.grace_of_loans(submission.vc))
@@ -58,7 +65,7 @@ class LocalService:
         return self.shown(job)
 
     def plan(self, submission: schema.Submission) -> schema.Plan:
-        """What a submission would come to now, with those who wait already before it."""
+        """What a submission would come to now, with those who wait already before it; nothing is remembered."""
         spec = _spec(submission, "", _GRACE_S)
         answer = self._engine.plan(spec)
         job_scheduler = self._engine.job_scheduler
@@ -75,7 +82,7 @@ class LocalService:
         )
 
     def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> schema.Jobs:
-        """Jobs, the latest first."""
+        """Jobs in one of ``states`` (none: all), the latest first, with ids below ``before``."""
         found, total = self._engine.store.jobs(states, vc, limit, before)
         here = self._engine.job_scheduler.jobs
         return schema.Jobs(jobs=[self.shown(here.get(job.id, job)) for job in found], total=total)
@@ -92,7 +99,7 @@ class LocalService:
         return schema.Explanation(job=job.id, text=explain(job_scheduler, job, self._engine.clock()), reasons=why)
 
     async def cancel(self, ref: str) -> schema.Job:
-        """Withdraw or stop it."""
+        """Withdraw or stop it; one that has ended is a conflict."""
         return self.shown(self._engine.cancel(ref))
 
     def shown(self, job: EngineJob) -> schema.Job:
@@ -132,7 +139,7 @@ class LocalService:
     # -- output and events ----------------------------------------------------------------------------------------
 
     def log(self, ref: str, rank: int, attempt: int | None, offset: int, limit: int) -> schema.LogPage:
-        """Output of a task, whole characters only."""
+        """Output of a task from byte ``offset`` (below 0: from the end), at most ``limit`` bytes, whole characters."""
         job = self._engine.find(ref)
         if job.attempt == 0 and attempt is None:
             return schema.LogPage(text="", offset=0, next=0, end=job.state.ended)
@@ -170,7 +177,7 @@ class LocalService:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
-        """What happened, in order."""
+        """The first events after number ``after``; of one job, or of all. After -1: the latest ones."""
         number = None if ref is None else self._engine.find(ref).id
         found = self._engine.store.events(after, limit, number)
         return schema.Events(events=[self.told(event) for event in found], last=self._engine.last_event)
@@ -216,16 +223,19 @@ class LocalService:
         )
 
     def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[schema.Device]:
-        """Devices, in the order of the spec. O(devices before the last one shown)."""
+        """Devices in the order of the spec: ``limit`` of them from number ``offset`` on; of one node, or of all.
+
+        O(devices before the last one shown).
+        """
         chosen = iter(self._engine.cluster.spec.devices() if node is None else self._engine.chosen(node, None))
         return self._shown_devices(list(islice(chosen, offset, offset + limit)))
 
     async def drain(self, drain: schema.Drain) -> list[schema.Device]:
-        """Keep jobs off devices, or let them come again."""
+        """Keep jobs off devices, or let them come again; the devices that this was about."""
         return self._shown_devices(self._engine.drain(drain.node, drain.device, drain.undo, drain.now))
 
     async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
-        """Go on under a new spec."""
+        """Go on under a new spec; every job runs on (work-preserving)."""
         report = self._engine.reconfigure(parse_spec(spec.yaml, "the new spec"))
         return schema.Reconfigured(
             kept=list(report.kept),
@@ -235,7 +245,7 @@ class LocalService:
         )
 
     def decisions(self) -> Iterator[str]:
-        """The core's event log."""
+        """The core's event log: lines of JSON, oldest first (docs/tour.md)."""
         return self._engine.store.decisions()
 
     def _shown_devices(self, chosen: Sequence[tuple[str, int]]) -> list[schema.Device]:

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from sse_starlette.event import ServerSentEvent
 
@@ -14,7 +15,9 @@ from hived.errors import HivedError
 
 from .failures import answer_to
 from .schema import LogPage, Model
-from .service import Service
+
+if TYPE_CHECKING:
+    from .local_service import LocalService
 
 EVENTS_AT_ONCE = 200
 LOG_BYTES_AT_ONCE = 65_536
@@ -24,7 +27,7 @@ _CHARACTER = 4  #: bytes at most, of which a full page may lack the last ones
 PAUSE_S = 0.05
 
 
-async def events(service: Service, after: int | None, ref: str | None) -> AsyncGenerator[ServerSentEvent, None]:
+async def events(service: LocalService, after: int | None, ref: str | None) -> AsyncGenerator[ServerSentEvent, None]:
     """Events after number ``after`` (None: from now on), of one job or of all. Each has its number as id.
 
     A number that there is not yet (of an engine whose state is gone) counts as now.
@@ -44,7 +47,7 @@ async def events(service: Service, after: int | None, ref: str | None) -> AsyncG
 
 
 async def output(
-    service: Service, ref: str, rank: int, attempt: int | None, first: LogPage
+    service: LocalService, ref: str, rank: int, attempt: int | None, first: LogPage
 ) -> AsyncGenerator[ServerSentEvent, None]:
     """Output of a task, ``first`` and what follows it, until the task has ended.
 

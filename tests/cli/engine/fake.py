@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hived.errors import ConflictError, NeverFitsError, NotFoundError, RequestError
 from hived.server.app import make_app
+from hived.server.local_service import LocalService
 from hived.server.pictures import (
     Chain,
     Comparison,
@@ -54,7 +55,7 @@ WAITING = "needs 4 GPUs of vision's cells; 2 are free, train-1 has the others"
 ENDED = ("succeeded", "failed", "cancelled")
 
 
-class Engine:
+class Engine(LocalService):
     """Both what the API and what the dashboard ask. Its devices are given out in order; nothing runs."""
 
     live = True

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from hived.errors import ConflictError, HivedError, NotFoundError, RequestError
+from hived.server.local_service import LocalService
 from hived.server.pictures import (
     Chain,
     Comparison,
@@ -42,8 +43,8 @@ from hived.server.schema import (
 ENDED = ("succeeded", "failed", "cancelled")
 
 
-class FakeService:
-    """A :class:`~hived.server.service.Service` in memory. ``fails``: what every call raises from now on."""
+class FakeService(LocalService):
+    """A service in memory. ``fails``: what every call raises from now on."""
 
     def __init__(self) -> None:
         self.known: dict[int, Job] = {}
@@ -78,7 +79,7 @@ class FakeService:
         if self.fails is not None:
             raise self.fails
 
-    # -- Service
+    # -- what the API asks
 
     def about(self) -> About:
         self._check()

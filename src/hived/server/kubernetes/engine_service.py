@@ -27,7 +27,13 @@ _SHOWN = 100
 
 
 class EngineService:
-    """Implements :class:`~.service.KubernetesService` and :class:`~.inspection.InspectionSource`."""
+    """What the HTTP API asks, in the words of :mod:`.schema`. One thread: that of the event loop.
+
+    ``ref`` is the name of a group, or a pod's ``namespace/name`` or ``name`` (of namespace ``default``). Raises what
+    :mod:`hived.errors` has: :class:`~hived.errors.NotFoundError` for what is not there,
+    :class:`~hived.errors.UnavailableError` while it is not ready or Kubernetes does not answer.
+    Implements :class:`~.inspection.InspectionSource`.
+    """
 
     def __init__(self, engine: Engine, *, may_change: bool) -> None:
         """``may_change``: whether those who reach it may do more than look."""
@@ -163,7 +169,7 @@ class EngineService:
         )
 
     def plan(self, request: schema.PlanRequest) -> schema.PlanAnswer:
-        """What manifests would come to now."""
+        """What manifests would come to now. Raises :class:`~hived.errors.InputError` for those that are wrong."""
         return schema.PlanAnswer(groups=plan(self._engine.decides(), request.objects, request.namespace))
 
     async def drain(self, request: schema.DrainRequest) -> schema.Drained:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, Path, Query
 
 from hived.server.failures import declared
-from hived.server.parameters import BODY, Vc
+from hived.server.routes import BODY, Vc
 
 from .schema import (
     Drained,
@@ -22,7 +22,9 @@ from .schema import (
     VcDetail,
     VcSummary,
 )
-from .service import KubernetesService
+
+if TYPE_CHECKING:
+    from .engine_service import EngineService
 
 _LARGEST = 2**63 - 1
 
@@ -53,7 +55,7 @@ _DRAINS: dict[str, Any] = {
 }
 
 
-def api_routes(service: KubernetesService) -> APIRouter:
+def api_routes(service: EngineService) -> APIRouter:
     """The API of ``service``, which is asked in the event loop's thread."""
     router = APIRouter(prefix="/v1", tags=["cluster"])
 

@@ -1,0 +1,286 @@
+"""``/v1`` of an engine of one machine: its jobs, its devices, its spec, its events; what they take, with its bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BeforeValidator
+from sse_starlette.sse import EventSourceResponse
+
+from hived.errors import NotFoundError, RequestError
+
+from . import schema, streams
+from .failures import declared
+from .schema import REF, Device, Jobs, JobStateName
+from .users import asking
+
+if TYPE_CHECKING:
+    from .local_service import LocalService
+
+_LARGEST = 2**63 - 1  #: of the numbers that the engine can keep
+_REF_WORDS = "A job: its id (`12`), its name (`train-12`), or the name asked for (`train`: the latest of them)."
+BODY = (400, 403, 408, 413, 415, 422)  #: the errors of a route that takes a body
+
+
+def streamed(**events: str) -> dict[int | str, dict[str, Any]]:
+    """The answer of a route that streams events of these names, with data of these models, as its ``responses``.
+
+    Each event is described as OpenAPI 3.2 does it; any stream can end with ``failure``.
+    """
+    kinds = [_event(name, model) for name, model in {**events, "failure": "ErrorAnswer"}.items()]
+    return {
+        200: {"description": "Server-sent events.", "content": {"text/event-stream": {"itemSchema": {"oneOf": kinds}}}}
+    }
+
+
+def _event(name: str, model: str) -> dict[str, Any]:
+    data = {"$ref": f"#/components/schemas/{model}"}
+    properties = {
+        "event": {"const": name},
+        "id": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
+    }
+    return {"type": "object", "required": ["event", "data"], "properties": properties}
+
+
+async def refuse_repeats(request: Request) -> None:
+    """A parameter of the query that takes one value is given once. Raises :class:`RequestError` for more. O(query)."""
+    times = Counter(name for name, _ in request.query_params.multi_items())
+    if times and max(times.values()) > 1:
+        described = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
+        for parameter in described.get("parameters", ()):
+            name = parameter["name"]
+            if parameter["in"] == "query" and times[name] > 1 and parameter["schema"].get("type") != "array":
+                raise RequestError(name, f"given {times[name]} times; give it once")
+
+
+def _existing(ref: str | None) -> str | None:
+    """Refuse an id that no job can have, before anybody takes it for a number."""
+    if ref is not None and ref.isdigit() and int(ref) > _LARGEST:
+        raise NotFoundError(f"there is no job {ref}")
+    return ref
+
+
+def _in_digits(value: object) -> object:
+    """Refuse what reads as a whole number and is not written as one, such as ``5.0``."""
+    if isinstance(value, str) and not (value.isascii() and value.isdigit()):
+        raise ValueError("a whole number, in digits")
+    return value
+
+
+def _in_path(
+    ref: Annotated[str, Path(max_length=128, pattern=REF, description=_REF_WORDS, examples=["12"])],
+) -> str:
+    _existing(ref)
+    return ref
+
+
+def _in_query(
+    job: Annotated[
+        str | None,
+        Query(max_length=128, pattern=REF, description=f"Only of one job. {_REF_WORDS}", examples=["12"]),
+    ] = None,
+) -> str | None:
+    return _existing(job)
+
+
+Ref = Annotated[str, Depends(_in_path)]
+OfJob = Annotated[str | None, Depends(_in_query)]
+
+States = Annotated[
+    list[JobStateName],
+    Query(alias="state", max_length=16, description="Only in one of these states; none: in any."),
+]
+Vc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
+JobsLimit = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
+Before = Annotated[int | None, Query(ge=0, le=_LARGEST, description="Only ids below this: the next page.")]
+
+Rank = Annotated[int, Query(ge=0, le=4_095, description="Which task of the gang.")]
+Attempt = Annotated[int | None, Query(ge=1, le=2**31, description="Which run of the job; left out: the latest.")]
+Offset = Annotated[
+    int,
+    Query(ge=-_LARGEST, le=_LARGEST, description="Of the first byte; below 0: so many bytes before the end."),
+]
+LogLimit = Annotated[int, Query(ge=1, le=1_048_576, description="At most so many bytes.")]
+
+OfNode = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this node.")]
+FirstDevice = Annotated[int, Query(ge=0, le=_LARGEST, description="How many to leave out: the pages before.")]
+DevicesLimit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
+
+After = Annotated[int, Query(ge=-1, le=_LARGEST, description="Events after this number; -1: the latest ones.")]
+AfterOrNow = Annotated[
+    int | None, Query(ge=0, le=_LARGEST, description="Events after this number; left out: from now on.")
+]
+EventsLimit = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
+LastEventId = Annotated[
+    int | None,
+    BeforeValidator(_in_digits),
+    Header(ge=0, le=_LARGEST, description="Where a stream broke off: what a browser sends when it reconnects."),
+]
+
+_EXAMPLES: dict[str, Any] = {
+    "four GPUs": {"value": {"vc": "vision", "command": ["python", "train.py"], "gpus": 4, "cwd": "/home/ann/model"}},
+    "two tasks of eight GPUs": {
+        "value": {"vc": "vision", "command": ["./run.sh"], "gpus": 8, "tasks": 2, "priority": 10}
+    },
+    "whatever is idle": {"value": {"vc": "speech", "command": ["python", "sweep.py"], "priority": -1, "retries": 2}},
+}
+#: what can be asked of a job that was submitted, for clients that follow links
+_LINKS: dict[int | str, dict[str, Any]] = {
+    201: {
+        "description": "The job as it is now.",
+        "links": {
+            name: {"operationId": name, "parameters": {"ref": "$response.body#/id"}}
+            for name in ("get_job", "cancel_job", "explain_job", "read_log")
+        },
+    }
+}
+Asked = Annotated[schema.Submission, Body(openapi_examples=_EXAMPLES)]
+_DRAINS: dict[str, Any] = {
+    "one device": {"value": {"node": "gpu1", "device": 3}},
+    "everything, at once": {"value": {"now": True}},
+    "let jobs come again": {"value": {"undo": True}},
+}
+_YAML = """\
+physicalCluster:
+  cellTypes:
+    NODE: {childCellType: V100, childCellNumber: 8, isNodeLevel: true}
+  physicalCells:
+  - {cellType: NODE, cellAddress: gpu1}
+virtualClusters:
+  vision:
+    virtualCells:
+    - {cellType: NODE.V100, cellNumber: 6}
+"""
+_SPECS: dict[str, Any] = {"one node of 8 GPUs, 6 of them of one tenant": {"value": {"yaml": _YAML}}}
+_LINES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Lines of JSON.", "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
+}
+
+
+def job_routes(service: LocalService) -> APIRouter:
+    """Jobs of ``service``, which is asked in the event loop's thread."""
+    router = APIRouter(prefix="/v1", tags=["jobs"])
+
+    @router.post("/jobs", status_code=201, responses={**_LINKS, **declared(*BODY, 404, 409, 503, 507)})
+    async def submit_job(submission: Asked, request: Request, response: Response) -> schema.Job:
+        """Submit a job. It is kept from the moment that this is answered, and starts when its GPUs are free."""
+        job = await service.submit(submission, asking(request))
+        response.headers["Location"] = f"/v1/jobs/{job.id}"
+        return job
+
+    @router.post("/plan", responses=declared(*BODY, 404, 409, 503))
+    async def plan_job(submission: Asked) -> schema.Plan:
+        """What a submission would come to now; nothing is remembered."""
+        return service.plan(submission)
+
+    @router.get("/jobs", responses=declared(403, 404, 422, 503))
+    async def list_jobs(states: States = [], vc: Vc = None, limit: JobsLimit = 100, before: Before = None) -> Jobs:
+        """Jobs, the latest first."""
+        return service.jobs(states, vc, limit, before)
+
+    @router.get("/jobs/{ref}", responses=declared(403, 404, 422, 503))
+    async def get_job(ref: Ref) -> schema.Job:
+        """One job."""
+        return service.job(ref)
+
+    @router.post("/jobs/{ref}/cancel", status_code=202, responses=declared(403, 404, 408, 409, 413, 422, 503, 507))
+    async def cancel_job(ref: Ref) -> schema.Job:
+        """Withdraw a job that waits, or stop one that runs: SIGTERM, its grace period, then SIGKILL."""
+        return await service.cancel(ref)
+
+    @router.get("/jobs/{ref}/explain", responses=declared(403, 404, 422, 503))
+    async def explain_job(ref: Ref) -> schema.Explanation:
+        """Why a job waits, where it runs, or how it ended."""
+        return service.explain(ref)
+
+    @router.get("/jobs/{ref}/log", responses=declared(403, 404, 409, 422, 503))
+    async def read_log(
+        ref: Ref, rank: Rank = 0, attempt: Attempt = None, offset: Offset = 0, limit: LogLimit = 65_536
+    ) -> schema.LogPage:
+        """A stretch of the output of a task."""
+        return service.log(ref, rank, attempt, offset, limit)
+
+    @router.get(
+        "/jobs/{ref}/log/stream",
+        response_class=EventSourceResponse,
+        responses={**streamed(log="LogPage", end="LogPage"), **declared(403, 404, 409, 422, 429, 503)},
+    )
+    async def stream_log(
+        ref: Ref,
+        rank: Rank = 0,
+        attempt: Attempt = None,
+        offset: Offset = 0,
+        last_event_id: LastEventId = None,
+    ) -> EventSourceResponse:
+        """The output of a task as it grows: events `log` (a LogPage), and `end` when the task has ended."""
+        job = service.job(ref)
+        ref = str(job.id)  # the latest of a name is another one soon
+        attempt = attempt or job.attempt or None
+        start = offset if last_event_id is None else last_event_id
+        first = service.log(ref, rank, attempt, start, streams.LOG_BYTES_AT_ONCE)
+        return EventSourceResponse(streams.to_the_end(streams.output(service, ref, rank, attempt, first)))
+
+    return router
+
+
+def engine_routes(service: LocalService) -> APIRouter:
+    """All of ``service`` that is not about one job; it is asked in the event loop's thread."""
+    router = APIRouter(prefix="/v1", tags=["engine"])
+
+    @router.get("/about", responses=declared(403, 503))
+    async def get_about() -> schema.About:
+        """The engine: its version, its size, how many jobs it has."""
+        return service.about()
+
+    @router.get("/devices", responses=declared(403, 404, 422, 503))
+    async def list_devices(node: OfNode = None, offset: FirstDevice = 0, limit: DevicesLimit = 1000) -> list[Device]:
+        """Devices, in the order of the spec."""
+        return service.devices(node, offset, limit)
+
+    @router.post("/drain", responses=declared(*BODY, 404, 409, 503, 507))
+    async def drain_devices(drain: Annotated[schema.Drain, Body(openapi_examples=_DRAINS)]) -> list[Device]:
+        """Keep new jobs off devices, or let them come again; the answer is the devices that this was about."""
+        return await service.drain(drain)
+
+    @router.put("/spec", responses=declared(*BODY, 404, 409, 503, 507))
+    async def replace_spec(spec: Annotated[schema.SpecText, Body(openapi_examples=_SPECS)]) -> schema.Reconfigured:
+        """Go on under a new cluster spec. Every job runs on; what no longer fits its VC becomes opportunistic."""
+        return await service.reconfigure(spec)
+
+    @router.get("/events", tags=["events"], responses=declared(403, 404, 422, 503))
+    async def list_events(after: After = -1, limit: EventsLimit = 100, job: OfJob = None) -> schema.Events:
+        """What happened."""
+        return service.events(after, limit, job)
+
+    @router.get(
+        "/events/stream",
+        tags=["events"],
+        response_class=EventSourceResponse,
+        responses={**streamed(event="JobEvent"), **declared(403, 404, 422, 429, 503)},
+    )
+    async def stream_events(
+        after: AfterOrNow = None, job: OfJob = None, last_event_id: LastEventId = None
+    ) -> EventSourceResponse:
+        """What happens: events `event` (a JobEvent); each id is its number, so a browser goes on where it broke off."""
+        service.events(-1, 1, job)  # an unknown job is refused here, before the stream begins
+        start = after if last_event_id is None else last_event_id
+        return EventSourceResponse(streams.to_the_end(streams.events(service, start, job)))
+
+    @router.get(
+        "/decisions",
+        tags=["events"],
+        response_class=StreamingResponse,
+        responses={**_LINES, **declared(403, 429, 503)},
+    )
+    async def export_decisions() -> Response:
+        """The event log of the core: lines of JSON, oldest first, that replay byte for byte."""
+        rest = service.decisions()
+        first = list(islice(rest, streams.LINES_AT_ONCE))  # what goes wrong at once still has a status
+        return StreamingResponse(streams.lines(first, rest), media_type="application/x-ndjson")
+
+    return router
