@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, Waiting, updated
-from hived.words import counted, ranges
+from hived.server.places import named
+from hived.words import counted
 
 from .asking import Asking, asks_engine
 from .client import Engine, EngineGoneError
@@ -222,7 +223,7 @@ def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width
     marks |= {place: (_BAD, "bold red") for stretch in picture.bad for place in _places(stretch)}
     signs = {**marks, **signs}
     for number, chain in enumerate(layout.views[0].chains):
-        per_node = chain.levels[chain.node_level - 1].gpus
+        per_node = chain.gpus_per_node
         label = (
             max(len(clean(name)) for name in chain.nodes) if len(chain.nodes) <= 10_000 else len(chain.nodes[-1]) + 2
         )
@@ -259,16 +260,9 @@ def _places(stretch: Stretch) -> Iterator[tuple[int, int, int]]:
     return ((chain, node, leaf) for leaf in range(first, first + number))
 
 
-def _where(chains: Sequence[Chain], holder: Holder, most: int = 4) -> str:
-    nodes: dict[tuple[int, int], list[int]] = {}
-    for chain, node, first, number in holder.parts:
-        leaves = nodes.setdefault((chain, node), [])
-        known = chains[chain].devices.get(node)
-        leaves += range(first, first + number) if known is None else known[first : first + number]
-    words = [
-        f"{chains[chain].nodes[node]}:{ranges(sorted(leaves))}" for (chain, node), leaves in list(nodes.items())[:most]
-    ]
-    return " ".join(words) + (f" +{len(nodes) - most} nodes" if len(nodes) > most else "")
+def _where(chains: Sequence[Chain], holder: Holder) -> str:
+    words, more = named(holder.parts, chains, 4)
+    return " ".join(words) + (f" +{more} nodes" if more else "")
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from hived.spec.compiled import ClusterSpec, Device
 
 from . import pictures
 from .curves import LiveCurves
-from .mapping import Held, Map, chains, kept_idle, usage, virtual_clusters
+from .mapping import Held, Map, kept_idle, usage, virtual_clusters
 
 VIEW = "live"
 #: how much of the queue is shown
@@ -124,7 +124,7 @@ class DashboardView(Generic[J]):
             start=self._engine.started_at,
             end=None,
             vcs=virtual_clusters(self._map.spec),
-            views=[pictures.View(key=VIEW, label=self._label, chains=chains(self._map.shown))],
+            views=[pictures.View(key=VIEW, label=self._label, chains=self._map.chains)],
             example=self._example,
         )
 

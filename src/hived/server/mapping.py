@@ -13,9 +13,10 @@ from hived.cluster.states import LeafState
 from hived.engines.usage import Counted, Usage
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
-from hived.words import ranges, runs
+from hived.words import ranges
 
 from . import pictures
+from .places import Places
 
 
 class Held(NamedTuple):
@@ -31,14 +32,12 @@ class Map:
     def __init__(self, spec: ClusterSpec, beyond: Iterable[PodPlacement] = ()) -> None:
         """``beyond``: what jobs hold that the spec may lack. That has chains of its own, after those of the spec."""
         self.spec = spec
-        self._numbers: dict[str, list[tuple[int, int]]] = {}
-        for number, chain in enumerate(spec.chains):
-            for node, name in enumerate(chain.node_names):
-                self._numbers.setdefault(name, []).append((number, node))
-        self.nodes = len(self._numbers)
+        self._places = Places(_chains(spec))
+        self.nodes = len(self._places.numbers)
         #: the spec with what is beyond it, as it is shown
-        self.shown = replace(spec, chains=(*spec.chains, *self._beyond(beyond)))
-        self.gpus = self.shown.gpus
+        self._shown_spec = replace(spec, chains=(*spec.chains, *self._beyond(beyond)))
+        self._places.chains = self.chains = _chains(self._shown_spec)
+        self.gpus = self._shown_spec.gpus
         #: GPUs that each VC reserved, in the order of the spec
         self.reserved = {vc.name: vc.gpus for vc in virtual_clusters(spec)}
         self._chains = {chain.name: number for number, chain in enumerate(spec.chains)}
@@ -76,27 +75,17 @@ class Map:
             devices.setdefault(pod.node, set()).update(pod.leaf_cells)
         following = count(len(self.spec.chains))
         for node, wanted in sorted(devices.items()):
-            for number, at in self._numbers.get(node, ()):
-                chain = self.spec.chains[number]
-                wanted -= {chain.device_index(at, leaf) for leaf in range(chain.gpus_per_node)}
+            for number, at in self._places.numbers.get(node, ()):
+                wanted.difference_update(self._places.chains[number].indices(at))
             if wanted:
                 many, name = len(wanted), f"{node} (not in the spec)"
                 levels = (LevelSpec("GPU", 1, 1), LevelSpec("NODE", many, many))
-                self._numbers.setdefault(node, []).append((next(following), 0))
+                self._places.numbers.setdefault(node, []).append((next(following), 0))
                 yield ChainSpec(name, levels, 2, 1, (name,), {0: tuple(sorted(wanted))})
 
     def stretches(self, chain: str, pod: PodPlacement) -> list[pictures.Stretch]:
         """Where devices of a node are, in this chain before others."""
-        wanted = self._chains.get(chain, -1)
-        found: list[pictures.Stretch] = []
-        left = set(pod.leaf_cells)
-        for number, node in sorted(self._numbers.get(pod.node, ()), key=lambda place: (place[0] != wanted, place)):
-            spec = self.shown.chains[number]
-            indices = spec.device_indices.get(node) or range(spec.gpus_per_node)
-            leaves = [leaf for leaf, device in enumerate(indices) if device in left]
-            left -= {spec.device_index(node, leaf) for leaf in leaves}
-            found += [(number, node, first, last - first + 1) for first, last in runs(leaves)]
-        return found
+        return self._places.stretches(pod.node, pod.leaf_cells, self._chains.get(chain, -1))
 
     def parts(self, placement: Placement, vc: str) -> tuple[list[pictures.Stretch], list[str]]:
         """Where a placement is, and per part in which cell of ``vc`` it stands: "" for an opportunistic one."""
@@ -112,7 +101,7 @@ class Map:
     def binding(self, part: pictures.Stretch, level: int, vc: str) -> str:
         """The reserved cell that a guaranteed part stands in."""
         chain, node, first, _ = part
-        spec = self.shown.chains[chain]
+        spec = self._shown_spec.chains[chain]
         size = spec.levels[level - 1].gpus
         leaf = node * spec.gpus_per_node + first
         cell = leaf // size
@@ -125,7 +114,7 @@ class Map:
         return f"in {what}, bound to {spec.node_names[node]} {whole} {ranges(devices)}"
 
 
-def chains(spec: ClusterSpec) -> list[pictures.Chain]:
+def _chains(spec: ClusterSpec) -> list[pictures.Chain]:
     """The chains of a spec, for a layout."""
     return [
         pictures.Chain(

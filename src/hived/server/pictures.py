@@ -6,6 +6,7 @@ the epoch when ``clock`` is "unix", since the start of the trace when it is "tra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -32,6 +33,15 @@ class Chain(Model):
     nodes: list[str]  #: names, in order
     #: device indices of the nodes (by number) that have other than 0, 1, 2, ...
     devices: dict[int, list[int]] = Field(default_factory=dict)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Leaves of one node."""
+        return self.levels[self.node_level - 1].gpus
+
+    def indices(self, node: int) -> Sequence[int]:
+        """Device indices of a node's leaves."""
+        return self.devices.get(node) or range(self.gpus_per_node)
 
 
 class Reserved(Model):

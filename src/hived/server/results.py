@@ -11,38 +11,15 @@ from hived.errors import InputError, NotFoundError
 from hived.simulator.output import FILES
 from hived.words import counted
 
-from .pictures import (
-    Comparison,
-    Curves,
-    EndedJobs,
-    Layout,
-    Outcome,
-    Picture,
-    Queue,
-    Reserved,
-    Story,
-    TenantOutcome,
-    Update,
-    View,
-    VirtualCluster,
-)
-from .results_files import (
-    AGAIN,
-    ClusterFile,
-    Delays,
-    RunSummary,
-    Summary,
-    read_jobs,
-    read_json,
-    read_series,
-    refusing,
-    verify,
-)
-from .results_runs import Places, read_runs
+from . import pictures
+from . import results_files as files
+from .results_files import ClusterFile, Delays
+from .results_runs import Placements, read_runs
 from .results_view import RunView
 from .results_words import length, moments, stays
 
-_WORDS = {"private": "Private clusters", "quota": "Quota", "hived": "HiveD"}
+#: of a run, in the comparison as it is in its file
+_SHOWN = {"utilization", "opportunistic", "fragmentation", "preemptions", "finished", "unfinished"}
 
 
 class ResultsSource:
@@ -57,21 +34,21 @@ class ResultsSource:
     def __init__(self, folder: Path, progress: Callable[[str], None] | None = None) -> None:
         """``progress`` hears which file is read."""
         _check_folder(folder)
-        verify(folder)
+        files.verify(folder)
         say = progress or (lambda _: None)
-        cluster = read_json(folder / "cluster.json", ClusterFile)
-        self._summary = read_json(folder / "summary.json", Summary)
+        cluster = files.read_json(folder / "cluster.json", ClusterFile)
+        self._summary = files.read_json(folder / "summary.json", files.Summary)
         keys = [(run.scheme, run.policy) for run in self._summary.runs]
         names = [tenant.name for tenant in cluster.virtual_clusters]
         say("jobs.csv")
-        self._jobs, fates = read_jobs(folder / "jobs.csv", keys, names)
-        with refusing(folder / "cluster.json"):
-            by_scheme = {scheme: Places(cluster.schemes[scheme]) for scheme, _ in keys}
+        self._jobs, fates = files.read_jobs(folder / "jobs.csv", keys, names)
+        with files.refusing(folder / "cluster.json"):
+            by_scheme = {scheme: Placements(cluster.schemes[scheme]) for scheme, _ in keys}
         places = {key: by_scheme[key[0]] for key in keys}
         say("runs.csv")
         runs = read_runs(folder / "runs.csv", self._jobs, places)
         say("series.csv")
-        series = read_series(folder / "series.csv", keys, names)
+        series = files.read_series(folder / "series.csv", keys, names)
         never_fit = frozenset(
             number
             for job in self._summary.never_fit_private
@@ -84,12 +61,11 @@ class ResultsSource:
                 run, cluster.virtual_clusters, self._jobs, fates[key], places[key], runs[key], series[key],
                 trace.window_s, lends, never_fit,
             )  # fmt: skip
-        self._names = names
         self._layout = self._make_layout(cluster)
 
-    def _make_layout(self, cluster: ClusterFile) -> Layout:
+    def _make_layout(self, cluster: ClusterFile) -> pictures.Layout:
         trace = self._summary.trace
-        return Layout(
+        return pictures.Layout(
             title=trace.name,
             clock="trace",
             synthetic=trace.synthetic,
@@ -97,19 +73,12 @@ class ResultsSource:
             end=(end := max(run.makespan_s for run in self._summary.runs)),
             arrivals_end=min(trace.window_s, end),
             vcs=[
-                VirtualCluster(
-                    name=tenant.name,
-                    gpus=tenant.gpus,
-                    reserved=[
-                        Reserved(cell_type=c.cell_type, gpus=c.gpus, number=c.number, pinned=c.pinned)
-                        for c in tenant.reserved
-                    ],
-                )
+                pictures.VirtualCluster.model_validate(tenant, from_attributes=True)
                 for tenant in cluster.virtual_clusters
             ],
             views=[
-                View(key=key, label=_label(run), chains=cluster.schemes[run.scheme])
-                for key, run in zip(self._views, self._summary.runs, strict=True)
+                pictures.View(key=key, label=view.label, chains=cluster.schemes[view.summary.scheme])
+                for key, view in self._views.items()
             ],
         )
 
@@ -119,11 +88,11 @@ class ResultsSource:
             raise NotFoundError(f"no view {key[:60]!r}; there is {', '.join(map(repr, self._views))}")
         return view
 
-    def layout(self) -> Layout:
+    def layout(self) -> pictures.Layout:
         """The clusters of all schemes, and the virtual clusters."""
         return self._layout
 
-    def picture(self, view: str, at: float | None = None) -> Picture:
+    def picture(self, view: str, at: float | None = None) -> pictures.Picture:
         """Any moment from 0 to the layout's end; another is taken for the nearest. None: the end."""
         return self._view(view).picture(self._moment(at))
 
@@ -132,7 +101,7 @@ class ResultsSource:
             raise InputError(f"at: {at} is no moment; give seconds from 0 to {self._layout.end:g}")
         return at
 
-    def update(self, view: str, seq: int) -> Update | None:
+    def update(self, view: str, seq: int) -> pictures.Update | None:
         """Nothing changes: ``None``."""
         self._view(view)
         return None
@@ -141,23 +110,19 @@ class ResultsSource:
         """Never returns."""
         await asyncio.Event().wait()
 
-    def curves(self, view: str) -> Curves:
+    def curves(self, view: str) -> pictures.Curves:
         """``series.csv`` over the time in which jobs arrive, and who waits to the end."""
         return self._view(view).curves()
 
-    def story(self, view: str, job: str) -> Story:
+    def story(self, view: str, job: str) -> pictures.Story:
         """A job's life in this view, and how it fared in the others. O(its runs)."""
         of = self._view(view)
         number = self._jobs.number.get(job)
         if number is None:
             raise NotFoundError(f"no job {job[:60]!r} in these results")
         life = of.life(number)
-        return Story(
-            id=job,
-            name=job,
-            vc=self._names[self._jobs.tenant[number]],
-            gpus=int(self._jobs.gpus[number]),
-            priority=0,
+        return pictures.Story(
+            **of.of(number),
             state=life.state,
             command="",
             explanation="\n".join(self._explanation(view, number)),
@@ -169,16 +134,15 @@ class ResultsSource:
         of, jobs = self._views[view], self._jobs
         life = of.life(job)
         gpus, work = int(jobs.gpus[job]), int(jobs.duration[job])
-        lines = [f"Asks for {counted(gpus, 'GPU')} of {self._names[jobs.tenant[job]]}, for {length(work)}."]
+        lines = [f"Asks for {counted(gpus, 'GPU')} of {of.of(job)['vc']}, for {length(work)}."]
         held = max((sum(part[3] for part in span.parts) for span in life.spans), default=gpus)
         if held > gpus:
             lines.append(f"Holds {held:,}: a job larger than a node takes whole nodes.")
         lines.append(self._course(of, job))
         others = [
-            f"{label} {length(other.waited(job))}" if other.finished(job) else f"{label} not finished"
+            f"{other.label} {length(other.waited(job)) if other.finished(job) else 'not finished'}"
             for key, other in self._views.items()
             if key != view
-            for label in [_label_of(self._layout, key)]
         ]
         if others:
             lines.append(f"Waiting elsewhere: {'; '.join(others)}.")
@@ -202,33 +166,28 @@ class ResultsSource:
             return f"Is too large for its virtual cluster, and never finished{preempted}."
         return f"Still waited when the simulation stopped{preempted}."
 
-    def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
+    def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
         """Who waits at a moment."""
         return self._view(view).queue(self._moment(at), offset, limit)
 
-    def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
+    def ended(self, view: str, at: float | None, offset: int, limit: int) -> pictures.EndedJobs:
         """Who has finished by a moment, the latest first."""
         return self._view(view).ended(self._moment(at), offset, limit)
 
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> pictures.Comparison | None:
         """``summary.json``'s runs side by side."""
         if len(self._views) < 2:
             return None
-        return Comparison(
+        return pictures.Comparison(
             outcomes=[
-                Outcome(
+                pictures.Outcome(
                     view=key,
-                    label=_label(run),
-                    utilization=run.utilization,
-                    opportunistic=run.opportunistic,
-                    fragmentation=run.fragmentation,
-                    preemptions=run.preemptions,
-                    finished=run.finished,
-                    unfinished=run.unfinished,
-                    overall=_outcome("all", run.overall),
-                    tenants=[_outcome(name, delays) for name, delays in run.tenants.items()],
+                    label=view.label,
+                    **view.summary.model_dump(include=_SHOWN),
+                    overall=_outcome("all", view.summary.overall),
+                    tenants=[_outcome(name, delays) for name, delays in view.summary.tenants.items()],
                 )
-                for key, run in zip(self._views, self._summary.runs, strict=True)
+                for key, view in self._views.items()
             ]
         )
 
@@ -239,23 +198,15 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder}: {what}; give the folder that hived simulate wrote (its --out)")
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing == ["cluster.json"]:
-        raise InputError(f"{folder}: has no cluster.json, so an older hived wrote it; {AGAIN}")
+        raise InputError(f"{folder}: has no cluster.json, so an older hived wrote it; {files.AGAIN}")
     if missing:
         raise InputError(
             f"{folder}: holds no results: {', '.join(missing)} not there; give the --out of hived simulate"
         )
 
 
-def _label(run: RunSummary) -> str:
-    return f"{_WORDS.get(run.scheme, run.scheme)} ({run.policy})"
-
-
-def _label_of(layout: Layout, key: str) -> str:
-    return next(view.label for view in layout.views if view.key == key)
-
-
-def _outcome(tenant: str, delays: Delays) -> TenantOutcome:
-    return TenantOutcome(
+def _outcome(tenant: str, delays: Delays) -> pictures.TenantOutcome:
+    return pictures.TenantOutcome(
         tenant=tenant,
         jobs=delays.jobs,
         mean_delay_s=delays.mean_s,

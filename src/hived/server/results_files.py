@@ -53,6 +53,16 @@ class Tenant(_Plain):
         """All that it reserved."""
         return sum(cells.gpus * cells.number for cells in self.reserved)
 
+    @property
+    def pinned(self) -> int:
+        """GPUs in pinned cells, which only jobs that name them use."""
+        return sum(cells.gpus * cells.number for cells in self.reserved if cells.pinned is not None)
+
+    @property
+    def usable(self) -> int:
+        """GPUs in all others."""
+        return self.gpus - self.pinned
+
 
 class ClusterFile(_Plain):
     """``cluster.json``."""
@@ -64,15 +74,11 @@ class ClusterFile(_Plain):
 class Trace(_Plain):
     name: str
     synthetic: bool
-    jobs: int
-    clock_compression: Number
     window_s: Number
 
 
 class Options(_Plain):
     opportunistic: bool
-    preempted: str
-    until_s: Number | None
 
 
 class NeverFits(_Plain):
@@ -196,7 +202,6 @@ class Jobs:
 class Fates:
     """What became of the jobs in one run. (jobs,)"""
 
-    start: Ints  #: -1: unknown, it did not finish
     finish: Ints  #: :data:`NEVER`: it did not
     preemptions: Ints
 
@@ -208,17 +213,16 @@ def read_jobs(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> tuple[
     """``jobs.csv``: every one of ``keys`` has the same jobs."""
     vcs = {name: number for number, name in enumerate(tenants)}
     asked: dict[str, tuple[int, int, int, int]] = {}
-    fates: dict[Key, list[tuple[int, int, int]]] = {key: [] for key in keys}
+    fates: dict[Key, list[tuple[int, int]]] = {key: [] for key in keys}
     with reading(path, JOB_COLUMNS) as rows:
-        for scheme, policy, job, tenant, gpus, submit, duration, start, finish, _, preemptions, _ in rows:
+        for scheme, policy, job, tenant, gpus, submit, duration, _, finish, _, preemptions, _ in rows:
             if job not in asked:
                 asked[job] = vcs[tenant], int(gpus), milliseconds(submit), milliseconds(duration)
-            times = (milliseconds(start), milliseconds(finish)) if finish else (-1, NEVER)
-            fates[scheme, policy].append((*times, int(preemptions)))
+            fates[scheme, policy].append((milliseconds(finish) if finish else NEVER, int(preemptions)))
         if {len(found) for found in fates.values()} != {len(asked)}:
             raise ValueError("not every run has every job")
     jobs = Jobs(list(asked), {job: number for number, job in enumerate(asked)}, *_columns(list(asked.values()), 4))
-    return jobs, {key: Fates(*_columns(found, 3)) for key, found in fates.items()}
+    return jobs, {key: Fates(*_columns(found, 2)) for key, found in fates.items()}
 
 
 def _columns(rows: Sequence[tuple[int, ...]], number: int) -> Ints:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,40 +12,21 @@ import numpy as np
 from hived.simulator.output import RUN_COLUMNS
 
 from .pictures import Chain, Stretch
+from .places import Places
 from .results_files import Jobs, Key, milliseconds, reading
 from .timeline import Ints
 
 Placed = tuple[str, tuple[Stretch, ...]]  #: a placement as in the file, and as stretches of leaves
 
 
-class Places:
-    """The nodes of one scheme's cluster by their names in placements."""
+class Placements(Places):
+    """The nodes of one scheme's cluster, and what placements on them are as stretches."""
 
     def __init__(self, chains: Sequence[Chain]) -> None:
-        self.chains = chains
-        sizes = [chain.levels[chain.node_level - 1].gpus for chain in chains]
-        #: number of each chain's first node, and of its first leaf, among all
-        self.first_node = list(accumulate((len(chain.nodes) for chain in chains), initial=0))
-        leaves = (len(chain.nodes) * size for chain, size in zip(chains, sizes, strict=True))
-        self.first_leaf = list(accumulate(leaves, initial=0))
-        self.sizes = sizes
-        self._nodes: dict[str, list[tuple[int, int]]] = {}  # a machine with two kinds of device is a node of two chains
-        for number, chain in enumerate(chains):
-            for node, name in enumerate(chain.nodes):
-                self._nodes.setdefault(name, []).append((number, node))
+        super().__init__(chains)
         self._known: dict[str, tuple[Stretch, ...]] = {}
 
-    @property
-    def nodes(self) -> int:
-        """In all chains."""
-        return self.first_node[-1]
-
-    @property
-    def gpus(self) -> int:
-        """In all chains."""
-        return self.first_leaf[-1]
-
-    def stretches(self, placement: str) -> tuple[Stretch, ...]:
+    def read(self, placement: str) -> tuple[Stretch, ...]:
         """``node:0,1;node2:4`` as stretches of leaves. ``ValueError`` for what is not in the cluster."""
         known = self._known.get(placement)
         if known is None:
@@ -54,19 +34,13 @@ class Places:
             known = self._known[placement] = tuple(found)
         return known
 
-    def _part(self, part: str) -> tuple[Stretch, ...]:
+    def _part(self, part: str) -> list[Stretch]:
         name, _, text = part.rpartition(":")
         devices = [int(device) for device in text.split(",")]
-        for number, node in self._nodes.get(unquote(name), ()):
-            indices = self.chains[number].devices.get(node)
-            size = self.sizes[number]
-            leaf_of = {device: leaf for leaf, device in enumerate(indices or range(size))}
-            leaves = sorted(leaf_of[device] for device in devices if device in leaf_of)
-            if len(leaves) == len(devices):
-                breaks = [n for n in range(1, len(leaves)) if leaves[n] != leaves[n - 1] + 1]
-                ends = zip([0, *breaks], [*breaks, len(leaves)], strict=True)
-                return tuple((number, node, leaves[low], high - low) for low, high in ends)
-        raise ValueError(f"the cluster of cluster.json has no {part[:60]!r}")
+        found = self.stretches(unquote(name), devices)
+        if sum(number for _, _, _, number in found) != len(devices):
+            raise ValueError(f"the cluster of cluster.json has no {part[:60]!r}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +57,7 @@ class Runs:
     of_job: Ints  #: a job's runs are those from ``of_job[job]`` to ``of_job[job + 1]`` (jobs + 1,)
 
 
-def read_runs(path: Path, jobs: Jobs, places: dict[Key, Places]) -> dict[Key, Runs]:
+def read_runs(path: Path, jobs: Jobs, places: dict[Key, Placements]) -> dict[Key, Runs]:
     """``runs.csv``, the placements as stretches of leaves. O(runs log runs)."""
     plain: dict[Key, list[tuple[int, int, int, int]]] = {key: [] for key in places}
     placed: dict[Key, list[Placed]] = {key: [] for key in places}
@@ -92,7 +66,7 @@ def read_runs(path: Path, jobs: Jobs, places: dict[Key, Places]) -> dict[Key, Ru
         for scheme, policy, job, start, end, kind, placement in rows:
             key = scheme, policy
             plain[key].append((jobs.number[job], milliseconds(start), milliseconds(end), lent[kind]))
-            placed[key].append((placement, places[key].stretches(placement)))
+            placed[key].append((placement, places[key].read(placement)))
     return {key: _sorted(jobs, np.asarray(found, dtype=np.int64), placed[key]) for key, found in plain.items()}
 
 

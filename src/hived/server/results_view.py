@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .mapping import apportioned
 from .pictures import Curves, Ended, EndedJobs, Holder, Picture, Queue, Totals, Usage, Waiting
+from .places import Places
 from .results_files import NEVER, Fates, Jobs, RunSummary, Series, Tenant
-from .results_runs import Places, Runs
+from .results_runs import Runs
 from .results_words import Life, Span, Wait, length, why
 from .timeline import Ints, Timeline
 
 MOST_WAITING = 200  #: jobs of the queue in a picture
 MOST_POINTS = 2000  #: of the curves
 MOST_AFTER = 500  #: of these, after the time in which jobs arrive
+_WORDS = {"private": "Private clusters", "quota": "Quota", "hived": "HiveD"}
 
 Floats = NDArray[np.float64]
 
@@ -32,11 +34,11 @@ class RunView:
         self, summary: RunSummary, tenants: list[Tenant], jobs: Jobs, fates: Fates, places: Places, runs: Runs,
         series: Series, window_s: float, lends: bool, never_fit: frozenset[int],
     ) -> None:  # fmt: skip
-        self.scheme = summary.scheme
+        self.summary = summary
+        self.label = f"{_WORDS.get(summary.scheme, summary.scheme)} ({summary.policy})"
         self.end = round(summary.makespan_s * 1000)
         self.jobs, self.fates, self.places, self.runs = jobs, fates, places, runs
         self._tenants = tenants
-        self._names = [tenant.name for tenant in tenants]
         self._series = series
         self._window_s = window_s
         self._private = summary.scheme == "private"
@@ -58,8 +60,9 @@ class RunView:
                 for cells in tenant.reserved:
                     kept = self._cells if cells.pinned is None else self._pinned
                     kept[number, cells.chain] += cells.gpus * cells.number
-        self._chain_gpus = np.asarray([b - a for a, b in pairwise(places.first_leaf)], dtype=np.int64)
-        self._usable = [sum(c.gpus * c.number for c in tenant.reserved if c.pinned is None) for tenant in tenants]
+        self._chain_gpus = np.asarray(
+            [chain.gpus_per_node * len(chain.nodes) for chain in places.chains], dtype=np.int64
+        )
         self._outsized = self._never_in_turn(never_fit)
 
     def _never_in_turn(self, never_fit: frozenset[int]) -> NDArray[np.bool_]:
@@ -76,10 +79,10 @@ class RunView:
     def _within_quota(self, tenant: int, gpus: int, used: Ints) -> bool:
         """Whether some chain has the nodes, and the VC the number of GPUs of its type. ``used``: by VC and chain."""
         types = [chain.levels[0].cell_type for chain in self.places.chains]
-        for number, (chain, size) in enumerate(zip(self.places.chains, self.places.sizes, strict=True)):
+        for number, chain in enumerate(self.places.chains):
             alike = [other for other, leaf_type in enumerate(types) if leaf_type == types[number]]
-            nodes = -(-gpus // size)
-            needs = gpus if gpus <= size else nodes * size
+            nodes = -(-gpus // chain.gpus_per_node)
+            needs = gpus if nodes == 1 else nodes * chain.gpus_per_node
             left = self._cells[tenant, alike].sum() - used[tenant, alike].sum()
             if needs <= left and nodes <= len(chain.nodes):
                 return True
@@ -87,10 +90,7 @@ class RunView:
 
     def _has_nodes(self, gpus: int) -> bool:
         """Whether the empty cluster would have room for a job of this size."""
-        return any(
-            -(-gpus // size) <= len(chain.nodes)
-            for chain, size in zip(self.places.chains, self.places.sizes, strict=True)
-        )
+        return any(gpus <= chain.gpus_per_node * len(chain.nodes) for chain in self.places.chains)
 
     def picture(self, at: float | None) -> Picture:
         """The moment ``at``, of those of the simulation the nearest; ``None``: its end.
@@ -112,7 +112,7 @@ class RunView:
             queue_total=len(waiting),
             usage=self._usage(held, waiting, guaranteed),
             totals=Totals(
-                gpus=self.places.gpus,
+                gpus=int(self._chain_gpus.sum()),
                 guaranteed=int(mine[~lent].sum()),
                 opportunistic=int(mine[lent].sum()),
                 reserved=0,
@@ -130,17 +130,12 @@ class RunView:
 
     def ended(self, at: float | None, offset: int, limit: int) -> EndedJobs:
         """Who has finished by a moment, the latest first. O(log jobs + limit)."""
-        jobs = self.jobs
         number = int(np.searchsorted(self._finishes, self._moment(at), side="right"))
         found = self._finished[max(0, number - offset - limit) : max(0, number - offset)][::-1].tolist()
         return EndedJobs(
             jobs=[
                 Ended(
-                    id=jobs.ids[job],
-                    name=jobs.ids[job],
-                    vc=self._names[jobs.tenant[job]],
-                    gpus=int(jobs.gpus[job]),
-                    priority=0,
+                    **self.of(job),
                     state="finished",
                     at=int(self.fates.finish[job]) / 1000,
                     why=f"waited {length(self.waited(job))}",
@@ -149,6 +144,12 @@ class RunView:
             ],
             total=number,
         )
+
+    def of(self, job: int) -> dict[str, Any]:
+        """The fields of :class:`~.pictures.Job`."""
+        jobs = self.jobs
+        vc, gpus = self._tenants[jobs.tenant[job]].name, int(jobs.gpus[job])
+        return {"id": jobs.ids[job], "name": jobs.ids[job], "vc": vc, "gpus": gpus, "priority": 0}
 
     def _moment(self, at: float | None) -> int:
         return self.end if at is None else min(max(math.floor(round(at * 1000, 3)), 0), self.end)
@@ -171,7 +172,7 @@ class RunView:
             Holder(
                 id=jobs.ids[job],
                 name=jobs.ids[job],
-                vc=self._names[tenant],
+                vc=self._tenants[tenant].name,
                 kind="opportunistic" if lent else "guaranteed",
                 gpus=gpus,
                 since=start / 1000,
@@ -191,7 +192,7 @@ class RunView:
     def _fragmentation(self, guaranteed: Ints) -> float:
         """As :mod:`hived.simulator.metrics` has it: the share of nodes on which a guaranteed job runs."""
         used = {part[:2] for run in guaranteed.tolist() for part in self.runs.parts[run]}
-        return len(used) / max(1, self.places.nodes)
+        return len(used) / max(1, sum(len(chain.nodes) for chain in self.places.chains))
 
     def _usage(self, held: Ints, waiting: Ints, guaranteed: Ints) -> list[Usage]:
         """What is lent is first what nobody reserved, then every VC's, in proportion to what it leaves idle."""
@@ -233,9 +234,9 @@ class RunView:
             job = int(waiting[number])
             tenant, gpus = int(jobs.tenant[job]), int(jobs.gpus[job])
             since, lost = self._waits_since(job, moment)
-            used, own = int(guaranteed[tenant].sum()), self._usable[tenant]
+            vc, used = self._tenants[tenant], int(guaranteed[tenant].sum())
             wait = Wait(
-                vc=self._names[tenant],
+                vc=vc,
                 gpus=gpus,
                 quota=self._quota,
                 lends=self._lends and self._has_nodes(gpus),
@@ -243,19 +244,13 @@ class RunView:
                 ahead=int(place[number]),
                 ahead_lent=int(np.searchsorted(before[tenant], job)),
                 used=used,
-                own=own,
-                pinned=self._tenants[tenant].gpus - own,
-                room=self._within_quota(tenant, gpus, guaranteed) if self._quota else gpus <= own - used,
+                room=self._within_quota(tenant, gpus, guaranteed) if self._quota else gpus <= vc.usable - used,
                 since=moment - since,
                 lost=lost,
             )
             found.append(
                 Waiting(
-                    id=jobs.ids[job],
-                    name=jobs.ids[job],
-                    vc=self._names[tenant],
-                    gpus=gpus,
-                    priority=0,
+                    **self.of(job),
                     since=since / 1000,
                     state="queued",
                     why=why(wait),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
 
 from hived.words import counted
 
 from .pictures import Chain, Moment, Stay, Stretch
-from .results_files import NEVER
+from .places import named
+from .results_files import NEVER, Tenant
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _NODES_NAMED = 3
@@ -31,24 +31,15 @@ def length(ms: int) -> str:
 
 def place_words(parts: Sequence[Stretch], chains: Sequence[Chain]) -> str:
     """``node-3:0-3``, with the device indices; of many nodes the first few."""
-    words = []
-    for (chain, node), stretches in groupby(parts, key=lambda part: part[:2]):
-        given = chains[chain].devices.get(node)
-        leaves = [leaf for _, _, first, count in stretches for leaf in range(first, first + count)]
-        devices = sorted(given[leaf] for leaf in leaves) if given else leaves
-        breaks = [0, *(n for n in range(1, len(devices)) if devices[n] != devices[n - 1] + 1), len(devices)]
-        ranges = [(devices[low], devices[high - 1]) for low, high in pairwise(breaks)]
-        text = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
-        words.append(f"{chains[chain].nodes[node]}:{text}")
-    more = len(words) - _NODES_NAMED
-    return ", ".join(words[:_NODES_NAMED]) + (f" and {counted(more, 'more node')}" if more > 0 else "")
+    words, more = named(parts, chains, _NODES_NAMED)
+    return ", ".join(words) + (f" and {counted(more, 'more node')}" if more else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """What is known of a job that waits at a moment."""
 
-    vc: str
+    vc: Tenant
     gpus: int  #: it asks for
     quota: bool  #: what the VC has is a number, and not cells
     lends: bool  #: whether idle GPUs are lent, and the cluster has the nodes for this job
@@ -56,8 +47,6 @@ class Wait:
     ahead: int  #: jobs of its VC that wait and come first (of an outsized one: outsized ones)
     ahead_lent: int  #: jobs of its VC that run on lent GPUs and come first when the VC's own fall free
     used: int  #: GPUs in guaranteed use by its VC
-    own: int  #: GPUs that its VC can use, pinned cells left out
-    pinned: int  #: GPUs in pinned cells of its VC
     room: bool  #: whether the VC has enough GPUs left in number
     since: int  #: milliseconds that it has waited
     lost: bool  #: whether it ran before
@@ -73,29 +62,30 @@ def why(wait: Wait) -> list[str]:
 
 
 def _outsized(wait: Wait) -> str:
-    limit = f"the quota of {wait.vc} allows" if wait.quota else f"the cells of {wait.vc} can ever hold for one job"
+    vc = wait.vc.name
+    limit = f"the quota of {vc} allows" if wait.quota else f"the cells of {vc} can ever hold for one job"
     words = f"{counted(wait.gpus, 'GPU')} are more than {limit}"
     if not wait.lends:
         return f"{words}: it never starts"
-    others = f", after {counted(wait.ahead, 'such job')} of {wait.vc}" if wait.ahead else ""
+    others = f", after {counted(wait.ahead, 'such job')} of {vc}" if wait.ahead else ""
     return f"{words}: it can only borrow{others}"
 
 
 def _in_line(wait: Wait) -> list[str]:
-    has = f"its quota of {wait.own:,} GPUs" if wait.quota else f"its {wait.own:,} GPUs"
-    use = f"{wait.vc} uses {wait.used:,} of {has}"
-    if wait.pinned:
-        use += f" (and has {wait.pinned:,} in pinned cells, which only jobs that name them use)"
+    has = f"its quota of {wait.vc.usable:,} GPUs" if wait.quota else f"its {wait.vc.usable:,} GPUs"
+    use = f"{wait.vc.name} uses {wait.used:,} of {has}"
+    if wait.vc.pinned:
+        use += f" (and has {wait.vc.pinned:,} in pinned cells, which only jobs that name them use)"
     if not wait.ahead and not wait.ahead_lent:
         if not wait.room:
             return [f"{use}, and this job asks for {wait.gpus:,}"]
         return [f"{use}; what is free is not as close together as the {wait.gpus:,} of this job have to be"]
     ahead = []
     if wait.ahead:
-        ahead.append(f"{counted(wait.ahead, 'job')} of {wait.vc} {'is' if wait.ahead == 1 else 'are'} ahead")
+        ahead.append(f"{counted(wait.ahead, 'job')} of {wait.vc.name} {'is' if wait.ahead == 1 else 'are'} ahead")
     if wait.ahead_lent:
         run = "runs on lent GPUs and comes" if wait.ahead_lent == 1 else "run on lent GPUs and come"
-        ahead.append(f"{counted(wait.ahead_lent, 'job')} of {wait.vc} {run} first when its own fall free")
+        ahead.append(f"{counted(wait.ahead_lent, 'job')} of {wait.vc.name} {run} first when its own fall free")
     return [use, *ahead]
 
 

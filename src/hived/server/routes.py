@@ -179,7 +179,12 @@ def job_routes(service: LocalService) -> APIRouter:
         return service.plan(submission)
 
     @router.get("/jobs", responses=declared(403, 404, 422, 503))
-    async def list_jobs(states: States = [], vc: Vc = None, limit: JobsLimit = 100, before: Before = None) -> Jobs:
+    async def list_jobs(
+        states: States = [],  # noqa: B006
+        vc: Vc = None,
+        limit: JobsLimit = 100,
+        before: Before = None,
+    ) -> Jobs:
         """Jobs, the latest first."""
         return service.jobs(states, vc, limit, before)
 
