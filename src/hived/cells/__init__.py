@@ -5,6 +5,7 @@ from .fit import Found, count_fitting, find
 from .hierarchy import Hierarchy
 from .host_fit import Demand, Leaves, Need, apart, level_of, place
 from .index_set import IndexSet
+from .packing import Steps, backtrack
 from .safety import LevelSafety, assert_safe, safety
 from .shape import Profile, Shape, leaves_of, shape_of
 from .space import HostClass, Rank, Space
@@ -23,8 +24,10 @@ __all__ = [
     "Rank",
     "Shape",
     "Space",
+    "Steps",
     "apart",
     "assert_safe",
+    "backtrack",
     "count_fitting",
     "find",
     "leaves_of",

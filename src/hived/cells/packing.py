@@ -7,7 +7,7 @@ put in at the end. That keeps it small: nodes of 8 GPUs have 9 kinds when no who
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .host_fit import Demand, Room
@@ -36,9 +36,10 @@ def pack(rooms: Sequence[Room], demand: Demand, steps: Steps) -> list[int] | Non
     kinds = Counter(rooms)
     moves = _best_fit(Counter(kinds), demand)
     if moves is None:
-        moves = _Search(kinds, demand, steps).run()
-    if moves is None:
-        return None
+        search = _Search(kinds, demand, steps)
+        if not backtrack(len(demand.needs), search.attempts):
+            return None
+        moves = search.path
     where: dict[Room, deque[int]] = {}
     for position, room in enumerate(rooms):
         where.setdefault(room, deque()).append(position)
@@ -82,12 +83,30 @@ def _best_fit(kinds: Counter[Room], demand: Demand) -> list[_Move] | None:
     return moves
 
 
-class _Search:
-    """Depth-first through all ways to place the pods, largest first, each state of the rooms at most once."""
+def backtrack(number: int, attempts: Callable[[int], Iterator[bool]]) -> bool:
+    """Depth-first search: whether one attempt for each of so many things, one after the other, leads to the end.
 
-    __slots__ = ("_demand", "_failed", "_kinds", "_left", "_steps")
+    ``attempts(i)`` carries an attempt for the ``i``-th out, yields ``True``, and undoes it when it is asked for the
+    next one. So those that led to the end stay as they are, and where there was no way nothing does.
+    """
+    stack: list[Iterator[bool]] = []
+    while len(stack) < number:
+        stack.append(attempts(len(stack)))
+        while not next(stack[-1], False):  # back to the one before, and its next attempt
+            stack.pop()
+            if not stack:
+                return False
+    return True
+
+
+class _Search:
+    """All ways to place the pods, largest first, each state of the rooms at most once."""
+
+    __slots__ = ("_demand", "_failed", "_kinds", "_left", "_steps", "path")
 
     def __init__(self, kinds: Counter[Room], demand: Demand, steps: Steps) -> None:
+        #: where the pods are so far
+        self.path: list[_Move] = []
         self._kinds = kinds
         self._demand = demand
         self._steps = steps
@@ -95,41 +114,24 @@ class _Search:
         # leaves that the pods from the i-th on need
         self._left = [sum(need.gpus for need in demand.needs[at:]) for at in range(len(demand.needs))]
 
-    def run(self) -> list[_Move] | None:
-        """The moves, ``None`` when there are none or the steps are used up."""
-        path: list[_Move] = []
-        choices = [self._choices(0)]
-        while choices:
-            if self._steps.left <= 0:
-                return None
-            move = next(choices[-1], None)
-            if move is None:
-                choices.pop()
-                if path:
-                    self._failed.add(self._state(len(path)))
-                    before, after = path.pop()
-                    _shift(self._kinds, after, before)
-                continue
-            self._steps.left -= 1
-            _shift(self._kinds, *move)
-            path.append(move)
-            if len(path) == len(self._demand.needs):
-                return path
-            choices.append(self._choices(len(path)))
-        return None
-
-    def _state(self, at: int) -> tuple[int, frozenset[tuple[Room, int]]]:
-        """What decides whether the pods from ``at`` on fit: the rooms that can still hold any of them."""
+    def attempts(self, at: int) -> Iterator[bool]:
+        """Place the ``at``-th pod wherever that can still lead anywhere, while there are steps left."""
+        # what decides whether the pods from this one on fit: the rooms that can still hold any of them
         smallest = self._demand.smallest[at]
-        return at, frozenset(item for item in self._kinds.items() if item[0][1] >= smallest)
-
-    def _choices(self, at: int) -> Iterator[_Move]:
-        """Ways to place the ``at``-th pod that can still lead anywhere."""
-        at, rooms = state = self._state(at)
-        if state in self._failed or sum(room[1] * number for room, number in rooms) < self._left[at]:
-            return iter(())
+        rooms = frozenset([(room, number) for room, number in self._kinds.items() if room[1] >= smallest])
+        if (at, rooms) in self._failed or sum(room[1] * number for room, number in rooms) < self._left[at]:
+            return
         moves = _moves(self._kinds, self._demand, at)
         # The largest pod of those left: where it fills a room, whatever else would go there can change places with it,
         # so no other way needs to be tried.
         exact = [move for move in moves if not move[1][1]]
-        return iter(exact[:1] or moves)
+        for before, after in exact[:1] or moves:
+            if self._steps.left <= 0:
+                return
+            self._steps.left -= 1
+            _shift(self._kinds, before, after)
+            self.path.append((before, after))
+            yield True
+            self.path.pop()
+            _shift(self._kinds, after, before)
+        self._failed.add((at, rooms))

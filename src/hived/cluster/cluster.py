@@ -36,7 +36,7 @@ from .requests import EVERY_NODE, Asked, Request
 from .sharing import Sharing
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
-from .suggested import Suggested, nodes_named
+from .suggested import Suggested
 
 #: how many groups that were preempted and have ended are remembered, for explain
 REMEMBERED = 10_000
@@ -256,7 +256,8 @@ class Cluster:
             return None
         suggested = None if names is None else _names_of_nodes("suggested_nodes", names)
         others = _names_of_nodes("excluded_nodes", excluded)
-        return nodes_named(suggested, others, self._state.chains, self._by_name().numbers)
+        found = Suggested(suggested, others, self._state.chains, self._by_name().numbers)
+        return found if found.restricts else None
 
     def _by_name(self) -> Names:
         if self._names is None:

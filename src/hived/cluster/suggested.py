@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, islice
+
+from hived.cells import Steps, backtrack
 
 from .nodes import Nodes
 from .pool import Pool, Spots, by_host
@@ -20,7 +21,7 @@ Allowed = Callable[[int], bool]
 class Suggested:
     """The nodes, per chain, that a request may use: those that are named, or all but those. O(1) to make."""
 
-    __slots__ = ("_chains", "_named", "_numbers", "_others", "given", "searched_all")
+    __slots__ = ("_chains", "_named", "_others", "given", "searched_all")
 
     def __init__(
         self,
@@ -32,33 +33,36 @@ class Suggested:
         """``names``: None for all nodes; ``excluded``: not these; ``numbers``: of the nodes of each chain."""
         #: as given
         self.given: Given = names, excluded
-        self._chains, self._numbers = chains, numbers
+        self._chains = chains
         # whether all but the named ones are allowed
         self._others = names is None
-        self._named = excluded if names is None else names - excluded
+        named = excluded if names is None else names - excluded
+        # per chain: the named ones
+        self._named = [{by_name[name] for name in named if name in by_name} for by_name in numbers]
         #: whether no search was cut short
         self.searched_all = True
 
     @property
     def restricts(self) -> bool:
-        """Whether there is a node that is not allowed. O(names) at most."""
-        if self._others:
-            return any(name in by_name for name in self._named for by_name in self._numbers)
-        return any(name not in self._named for by_name in self._numbers for name in by_name)
+        """Whether there is a node that is not allowed. O(1)."""
+        named = [len(mine) for mine in self._named]
+        return any(named) if self._others else named != [len(chain.names) for chain in self._chains]
 
     @property
     def number(self) -> int:
         """How many nodes with a healthy leaf are allowed. O(nodes)."""
-        found: set[str] = set()
-        for chain in self._chains:
-            healthy = (node for node in self.nodes(chain) if chain.bad[node] != chain.shapes[node].full)
-            found.update(chain.names[node] for node in healthy)
-        return len(found)
+        healthy = (
+            chain.names[node]
+            for chain in self._chains
+            for node in self.nodes(chain)
+            if chain.bad[node] != chain.shapes[node].full
+        )
+        return len(set(healthy))
 
     def of(self, chain: int) -> Allowed:
         """Whether a node of this chain is allowed."""
-        names, named = self._chains[chain].names, self._named
-        return (lambda node: names[node] not in named) if self._others else (lambda node: names[node] in named)
+        named, others = self._named[chain], self._others
+        return lambda node: (node in named) is not others
 
     def nodes(self, nodes: Nodes) -> Iterable[int]:
         """Those of a chain that are allowed, ascending. O(nodes named), or O(nodes) where all others are allowed."""
@@ -69,10 +73,8 @@ class Suggested:
         return self._picked(nodes, self._others)
 
     def _picked(self, nodes: Nodes, is_named: bool) -> Iterable[int]:
-        by_name, named = self._numbers[nodes.number], self._named
-        if is_named:
-            return sorted(by_name[name] for name in named if name in by_name)
-        return (node for node, name in enumerate(nodes.names) if name not in named)
+        named = self._named[nodes.number]
+        return sorted(named) if is_named else (node for node in range(len(nodes.names)) if node not in named)
 
     def hosts_elsewhere(self, pool: Pool) -> list[int]:
         """The hosts of a pool that stand on other nodes, ascending. O(hosts)."""
@@ -108,27 +110,6 @@ class Suggested:
             yield cell
 
 
-class _AsNeeded:
-    """What an iterator gives, for several readers, and not asked of it before one of them needs it."""
-
-    __slots__ = ("_found", "_source")
-
-    def __init__(self, source: Iterator[int]) -> None:
-        self._source = source
-        self._found: list[int] = []
-
-    def has(self, number: int) -> bool:
-        """Whether there are so many."""
-        self._found += islice(self._source, max(0, number - len(self._found)))
-        return len(self._found) >= number
-
-    def __iter__(self) -> Iterator[int]:
-        for place in count():
-            if not self.has(place + 1):
-                return
-            yield self._found[place]
-
-
 def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo) -> bool:
     """Bind every host that is not bound yet to a cell on the suggested nodes; ``False`` when there is no such way.
 
@@ -138,55 +119,37 @@ def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo
     """
     binding, shapes = pool.binding, pool.virtual.shapes
     hosts = [(host, mask) for host, mask in by_host(pods) if binding.bound[host] < 0]
-    lists: dict[tuple[int, int], _AsNeeded] = {}
+    cells: dict[tuple[int, int], list[int]] = {}  # by leaves of a host, and how many of them have to be healthy
     for host, mask in hosts:
         kind = shapes[host].leaves, mask.bit_count()
-        if kind not in lists:
-            lists[kind] = _AsNeeded(suggested.cells(pool, host, mask))
-    for leaves, least in lists:
+        if kind not in cells:
+            cells[kind] = list(suggested.cells(pool, host, mask))
+    for leaves, least in cells:
         alike = [shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts]
-        if not lists[leaves, least].has(sum(alike)):
+        if len(cells[leaves, least]) < sum(alike):
             return False
-    steps = STEPS + len(hosts)
+    steps = Steps(STEPS + len(hosts))
     taken: set[tuple[int, int]] = set()
-    chosen: list[tuple[int, tuple[int, int]]] = []  # per host that stands: the moment before, and its cell
-    choices: list[Iterator[int]] = []
-    while len(chosen) < len(hosts):
-        host, mask = hosts[len(chosen)]
+
+    def attempts(at: int) -> Iterator[bool]:
+        host, mask = hosts[at]
         leaves = shapes[host].leaves
-        if len(choices) == len(chosen):
-            # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
-            choices.append(iter(lists[leaves, mask.bit_count()] if binding.bound[host] < 0 else ()))
-        for cell in choices[-1]:
+        # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
+        for cell in cells[leaves, mask.bit_count()] if binding.bound[host] < 0 else ():
             if (leaves, cell) in taken or not binding.can_stand(host, cell):
                 continue
-            steps -= 1
-            if steps < 0:
+            steps.left -= 1
+            if steps.left < 0:
                 suggested.searched_all = False
-                return False
+                return
             mark = undo.mark()
             binding.stand(host, cell, mask)
-            if binding.bad[host] & mask:
-                undo.rollback(mark)
-                continue
-            chosen.append((mark, (leaves, cell)))
-            taken.add((leaves, cell))
-            break
-        else:  # back to the host before, and its next cell
-            choices.pop()
-            if not choices:
-                return False
-            mark, cell_before = chosen.pop()
-            taken.discard(cell_before)
+            if not binding.bad[host] & mask:
+                taken.add((leaves, cell))
+                yield True
+                taken.discard((leaves, cell))
             undo.rollback(mark)
-    return True
+            if steps.left < 0:
+                return
 
-
-def nodes_named(
-    names: frozenset[str] | None, excluded: frozenset[str], chains: Sequence[Nodes], numbers: Sequence[dict[str, int]]
-) -> Suggested | None:
-    """The suggestion, None where it restricts nothing. ``names``: None for all nodes."""
-    if names is None and not excluded:
-        return None
-    suggested = Suggested(names, excluded, chains, numbers)
-    return suggested if suggested.restricts else None
+    return backtrack(len(hosts), attempts)
