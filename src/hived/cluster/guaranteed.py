@@ -19,7 +19,7 @@ from .demands import Choice, Demand
 from .groups import Group
 from .pool import Pool, Spots
 from .requests import Request
-from .sparing import on_hosts, on_one_host
+from .sparing import sparing
 from .state import State
 from .states import GroupState
 from .suggested import Suggested, stand_on_suggested
@@ -107,7 +107,6 @@ def _in(
         if found is None:
             break
         if key >= 0:
-            sparing = on_one_host if len({host for host, _ in found.pods}) == 1 else on_hosts
             found = sparing(pool, space, choice.needs, state.rank, found, cap, key)
         group.chain, group.level, group.pool, group.spots = pool.nodes.number, found.level, pool, found.pods
         if step:

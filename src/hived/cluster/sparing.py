@@ -30,112 +30,124 @@ STEPS = 1_000
 PODS = 64
 
 
-def on_one_host(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int) -> Found:
-    """``found``, which is on one host, or the same on another where the groups of ranks up to ``key`` lose less.
-
-    Hosts are looked at in the order of ``rank`` until no other can lose less; among equals the pods of a gang stand
-    closest. O(``HOSTS``) times :func:`losing_least`.
-    """
-    level, size = max((need.level, need.gpus if need.level else 0) for need in needs)
-    gpus = sum(need.gpus for need in needs)
-    best: Found | None = None
-    least = (0, 0, 0)
-    for host in islice(space.in_order(rank, gpus, level, size, cap), HOSTS):
-        masks = space.place(host, tuple(needs), cap)
-        if masks is None:
-            continue
-        there = Found(tuple((host, mask) for mask in masks), level_of(space.shapes[host], sum(masks)))
-        there = losing_least(pool, space, needs, there, cap, key)
-        lost = _lost(pool.on(there.pods))
-        shape = space.shapes[host]
-        worth = lost, there.level, apart(shape, [mask for _, mask in there.pods])
-        if best is None or worth < least:
-            best, least = there, worth
-        closest = len(needs) == 1 or worth[2] == sum([shape.profile(shape.full).level_for(need.gpus) for need in needs])
-        if closest and lost <= max(0, gpus - space.idle[host].bit_count()) << 32:
-            break  # no more is lost than has to be taken, and in the hosts behind that is no less
-    return best or found
+def sparing(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int) -> Found:
+    """``found``, or the same leaves for the same pods elsewhere, where the groups of ranks up to ``key`` lose less."""
+    search = _Sparing(pool, space, needs, rank, cap, key)
+    one_host = len({host for host, _ in found.pods}) == 1
+    return (search.on_one_host() or found) if one_host else search.on_hosts(found)
 
 
-def on_hosts(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int) -> Found:
-    """``found``, which is on several hosts, or the same on others, of one cell of its level, where others lose less.
+class _Sparing:
+    """The hosts and leaves of a pool whose taking loses the groups of ranks up to ``key`` least."""
 
-    The first pod goes to one of the first hosts by ``rank``, each in turn, and then pod by pod, the largest first, to
-    the host where what it ends loses least, beside what ends anyway. At most ``STEPS``, or hosts times pods, times what
-    one host costs (see :func:`losing_least`); what is the same is counted once.
-    """
-    best = losing_least(pool, space, needs, found, cap, key)
-    least = _lost(pool.on(best.pods))
-    if least <= max(0, sum(need.gpus for need in needs) - pool.total()) << 32:
-        return best  # so much is to be taken in any case
-    if len(needs) > PODS:
-        return best
-    demand = Demand(needs)
-    hosts = dict.fromkeys(host for host, _ in best.pods)
-    for need in (demand.needs[0], demand.needs[-1]):
-        usable = space.in_order(rank, need.gpus, need.level, need.gpus)
-        hosts.update(dict.fromkeys(islice(usable, HOSTS)))
-    ends_too = pool.on((host, space.free[host] & ~space.idle[host]) for host in hosts)
-    hosts.update(dict.fromkeys(islice(sorted({host for group in ends_too for host, _ in group.spots}), 4 * HOSTS)))
-    search = _OnHosts(pool, space, demand, cap, key)
-    for first in list(hosts)[: HOSTS + len(best.pods)]:
-        near = list(hosts)
-        if found.level:
-            cell_of = space.groups[found.level - space.node_level - 1]
-            near = [host for host in hosts if cell_of[host] == cell_of[first] >= 0]
-        pods = search.run(first, near)
-        if pods is not None:
-            lost = _lost(pool.on(pods))
-            if lost < least:
-                best, least = found._replace(pods=pods), lost
-        if search.steps > STEPS:
-            break
-    return best
+    __slots__ = ("_cap", "_demand", "_held", "_key", "_known", "_needs", "_pool", "_rank", "_space", "_steps")
 
-
-class _OnHosts:
-    """The pods of a gang, one by one, each on the host where what it ends loses least, beside what ends anyway."""
-
-    __slots__ = ("_cap", "_demand", "_held", "_key", "_known", "_pool", "_space", "steps")
-
-    def __init__(self, pool: Pool, space: Space, demand: Demand, cap: int, key: int) -> None:
-        #: hosts looked at so far
-        self.steps = 0
-        self._pool, self._space, self._demand, self._cap, self._key = pool, space, demand, cap, key
+    def __init__(self, pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, cap: int, key: int) -> None:
+        self._pool, self._space, self._needs, self._rank, self._cap, self._key = pool, space, needs, rank, cap, key
+        self._demand = Demand(needs)
+        # hosts looked at so far, for all pods of a gang on several hosts
+        self._steps = 0
         # per host looked at: the groups that can be ended there, and their leaves
         self._held: dict[int, dict[Group, int]] = {}
         # per host, pods there, and groups whose end would lose something: the leaves that lose least
         self._known: dict[tuple[int, tuple[Need, ...], frozenset[Group]], Sequence[int] | None] = {}
 
-    def run(self, first: int, hosts: Iterable[int]) -> Spots | None:
-        """Hosts and leaves per pod, the largest pod on ``first``; None where that leads nowhere."""
+    def on_one_host(self) -> Found | None:
+        """All pods on the host where least is lost.
+
+        Hosts are looked at in the order of the rank until no other can lose less; among equals the pods of a gang stand
+        closest. O(``HOSTS``) times :meth:`_least`.
+        """
+        space, needs, gpus = self._space, tuple(self._needs), self._demand.gpus
+        level, size = max((need.level, need.gpus if need.level else 0) for need in needs)
+        best: Found | None = None
+        least = (0, 0, 0)
+        for host in islice(space.in_order(self._rank, gpus, level, size, self._cap), HOSTS):
+            masks = self._masks(host, needs, self._held_by(host))
+            if masks is None:
+                continue
+            shape, pods = space.shapes[host], tuple([(host, mask) for mask in masks])
+            worth = _lost(self._pool.on(pods)), level_of(shape, sum(masks)), apart(shape, masks)
+            if best is None or worth < least:
+                best, least = Found(pods, worth[1]), worth
+            closest = sum([shape.profile(shape.full).level_for(need.gpus) for need in needs])
+            if (len(needs) == 1 or worth[2] == closest) and worth[0] <= _at_least(gpus - space.idle[host].bit_count()):
+                break  # no more is lost than has to be taken, and in the hosts behind that is no less
+        return best
+
+    def on_hosts(self, found: Found) -> Found:
+        """``found``, on several hosts, or the same on others, of one cell of its level, where others lose less.
+
+        The first pod goes to one of the first hosts by rank, each in turn, and then pod by pod, the largest first, to
+        the host where what it ends loses least, beside what ends anyway. At most ``STEPS``, or hosts times pods, times
+        what one host costs (see :meth:`_least`); what is the same is counted once.
+        """
+        pool, space, demand = self._pool, self._space, self._demand
+        best = found._replace(pods=self._on_the_same(found.pods))
+        least = _lost(pool.on(best.pods))
+        if least <= _at_least(demand.gpus - pool.total()) or len(demand.needs) > PODS:
+            return best  # so much is to be taken in any case
+        hosts = dict.fromkeys(host for host, _ in best.pods)
+        for need in (demand.needs[0], demand.needs[-1]):
+            usable = space.in_order(self._rank, need.gpus, need.level, need.gpus)
+            hosts.update(dict.fromkeys(islice(usable, HOSTS)))
+        ends_too = pool.on((host, space.free[host] & ~space.idle[host]) for host in hosts)
+        hosts.update(dict.fromkeys(islice(sorted({host for group in ends_too for host, _ in group.spots}), 4 * HOSTS)))
+        for first in list(hosts)[: HOSTS + len(best.pods)]:
+            near = list(hosts)
+            if found.level:
+                cell_of = space.groups[found.level - space.node_level - 1]
+                near = [host for host in hosts if cell_of[host] == cell_of[first] >= 0]
+            pods = self._from(first, near)
+            if pods is not None and _lost(pool.on(pods)) < least:
+                best, least = found._replace(pods=pods), _lost(pool.on(pods))
+            if self._steps > STEPS:
+                break
+        return best
+
+    def _on_the_same(self, spots: Spots) -> Spots:
+        """The same hosts, with the leaves taken there that lose least; what ends on one costs nothing on the next."""
+        pods = list(spots)
+        ended: set[Group] = set()
+        for host, taken in by_host(spots):
+            if taken & ~self._space.idle[host]:
+                at = [i for i, (where, _) in enumerate(spots) if where == host]
+                held = self._held_by(host)
+                lose = {group: mask for group, mask in held.items() if group not in ended}
+                masks = self._least(host, tuple([self._needs[i] for i in at]), [spots[i][1] for i in at], lose)
+                ended.update(group for group, mask in held.items() if mask & sum(masks))
+                for i, mask in zip(at, masks, strict=True):
+                    pods[i] = host, mask
+        return tuple(pods)
+
+    def _from(self, first: int, hosts: Iterable[int]) -> Spots | None:
+        """Hosts and leaves per pod, one by one, the largest pod on ``first``; None where that leads nowhere."""
         shares: dict[int, tuple[list[int], Sequence[int]]] = {}
         ends: dict[int, list[Group]] = {}
         ended: Counter[Group] = Counter()
         for at in range(len(self._demand.needs)):
             best: tuple[int, bool, int] | None = None
-            chosen = -1, list[int](), list[Group](), tuple[int, ...]()
+            chosen = -1, list[int](), tuple[int, ...]()
             for position, host in enumerate(hosts if at else [first]):
-                self.steps += 1
+                self._steps += 1
                 here = [*shares[host][0], at] if host in shares else [at]
-                mine = ends.get(host, [])
-                alone = {group for group in mine if ended[group] == 1}
+                alone = {group for group in ends.get(host, ()) if ended[group] == 1}
                 held = self._held_by(host)
                 lose = {group: mask for group, mask in held.items() if group in alone or not ended[group]}
-                masks = self._masks(host, here, lose)
+                masks = self._masks(host, tuple([self._demand.needs[i] for i in here]), lose)
                 if masks is None:
                     continue
                 lost = [group for group, mask in lose.items() if mask & sum(masks)]
                 worth = _lost(lost) - _lost(alone), host not in shares, position
                 if best is None or worth < best:
-                    ending = [group for group, mask in held.items() if mask & sum(masks)]
-                    best, chosen = worth, (host, here, ending, tuple(masks))
+                    best, chosen = worth, (host, here, tuple(masks))
             if best is None:
                 return None
-            host, here, ending, found = chosen
-            ended.subtract(ends.get(host, []))
-            ended.update(ending)
-            shares[host], ends[host] = (here, found), ending
+            host, here, found = chosen
+            ended.subtract(ends.get(host, ()))
+            ends[host] = [group for group, mask in self._held_by(host).items() if mask & sum(found)]
+            ended.update(ends[host])
+            shares[host] = here, found
         pods = [(-1, 0)] * len(self._demand.needs)
         for host, (here, masks) in shares.items():
             for at, mask in zip(here, masks, strict=True):
@@ -149,77 +161,55 @@ class _OnHosts:
             held = self._held[host] = {group: mask for group, mask in there if group.rank <= self._key}
         return held
 
-    def _masks(self, host: int, here: Sequence[int], lose: dict[Group, int]) -> Sequence[int] | None:
-        needs = tuple([self._demand.needs[at] for at in here])
+    def _masks(self, host: int, needs: tuple[Need, ...], lose: dict[Group, int]) -> Sequence[int] | None:
+        """Masks for pods on one host that lose the groups ``lose``, with their leaves there, least; None for none."""
         known = host, needs, frozenset(lose)
         if known not in self._known:
-            masks: Sequence[int] | None = self._space.place(host, needs)
+            masks: Sequence[int] | None = self._space.place(host, needs, self._cap)
             if masks is not None and sum(masks) & ~self._space.idle[host]:
-                masks = _on_host(self._space, host, needs, masks, lose, self._cap)
+                masks = self._least(host, needs, masks, lose)
             self._known[known] = masks
         return self._known[known]
+
+    def _least(self, host: int, needs: tuple[Need, ...], masks: Sequence[int], lose: dict[Group, int]) -> Sequence[int]:
+        """``masks``, or others for the same pods on the same host, that lose the groups ``lose`` least.
+
+        First the fewest GPUs of groups that end (on all their nodes, once), then of those that lose no work, then as
+        close as can be. O(2^``GROUPS``) for a host where more is lost than taken, or where closer leaves could be had.
+        """
+        space, cap = self._space, self._cap
+        shape, obtainable, idle, taken = space.shapes[host], space.free[host], space.idle[host], sum(masks)
+        needed = sum(need.gpus for need in needs)
+        theirs = reduce(or_, lose.values(), 0)
+        lost = sum(group.gpus for group, mask in lose.items() if mask & taken)
+        closest = len(needs) == 1 and level_of(shape, taken) == shape.profile(obtainable).level_for(needed)
+        if closest and lost <= max(0, needed - (obtainable & ~theirs).bit_count()):
+            return masks
+        groups = nsmallest(GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
+        never = reduce(or_, (mask for group, mask in lose.items() if group not in groups), 0)
+        losses, leaves = [0], [never]  # of every subset of the groups, by the bits of who is in it
+        for group in groups:
+            losses += [loss + _loss(group) for loss in losses]
+            leaves += [held | lose[group] for held in leaves]
+        best: tuple[int, int, int, int, Sequence[int]] | None = None
+        for ends in sorted(range(len(losses)), key=losses.__getitem__):
+            if best is not None and losses[ends] > best[0]:
+                break
+            free = obtainable & ~leaves[~ends]  # the leaves of those who stay are not to be had
+            if free.bit_count() >= needed and (found := _place(Leaves(shape, free, free, 0), needs, cap)) is not None:
+                spread = apart(shape, found)
+                worth = losses[ends], level_of(shape, sum(found)), spread, (sum(found) & ~idle).bit_count(), found
+                best = worth if best is None else min(best, worth)
+        return masks if best is None else best[-1]
 
 
 def _lost(groups: Iterable[Group]) -> int:
     return sum(map(_loss, groups))
 
 
-def losing_least(pool: Pool, space: Space, needs: Sequence[Need], found: Found, cap: int, key: int) -> Found:
-    """``found`` on the same hosts, with the leaves taken there that lose the groups of ranks up to ``key`` least.
-
-    First the fewest GPUs of groups that end (on all their nodes, once), then of those that lose no work, then as close
-    as can be. O(2^``GROUPS``) for a host where more is lost than taken, or where closer leaves could be had.
-    """
-    pods = list(found.pods)
-    ended: set[Group] = set()
-    hosts = [host for host, _ in by_host(found.pods)]
-    for host in hosts:
-        at = [i for i, (where, _) in enumerate(pods) if where == host]
-        here = tuple([needs[i] for i in at])
-        masks: Sequence[int] = [pods[i][1] for i in at]
-        if sum(masks) & ~space.idle[host]:
-            held = {group: mask for group, mask in pool.held.get(host, {}).items() if group.rank <= key}
-            lose = {group: mask for group, mask in held.items() if group not in ended}
-            masks = _on_host(space, host, here, masks, lose, cap)
-            ended.update(group for group, mask in held.items() if mask & sum(masks))
-        for i, mask in zip(at, masks, strict=True):
-            pods[i] = host, mask
-    level = found.level if len(hosts) > 1 else level_of(space.shapes[hosts[0]], sum(mask for _, mask in pods))
-    return Found(tuple(pods), level)
-
-
-def _on_host(
-    space: Space,
-    host: int,
-    needs: tuple[Need, ...],
-    masks: Sequence[int],
-    lose: dict[Group, int],
-    cap: int,
-) -> Sequence[int]:
-    """Masks for pods on one host that lose the groups ``lose``, with their leaves there, least."""
-    shape, obtainable, idle, taken = space.shapes[host], space.free[host], space.idle[host], sum(masks)
-    needed = sum(need.gpus for need in needs)
-    theirs = reduce(or_, lose.values(), 0)
-    lost = sum(group.gpus for group, mask in lose.items() if mask & taken)
-    closest = len(needs) == 1 and level_of(shape, taken) == shape.profile(obtainable).level_for(needed)
-    if closest and lost <= max(0, needed - (obtainable & ~theirs).bit_count()):
-        return masks
-    groups = nsmallest(GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
-    never = reduce(or_, (mask for group, mask in lose.items() if group not in groups), 0)
-    losses, leaves = [0], [never]  # of every subset of the groups, by the bits of who is in it
-    for group in groups:
-        losses += [loss + _loss(group) for loss in losses]
-        leaves += [held | lose[group] for held in leaves]
-    best: tuple[int, int, int, int, Sequence[int]] | None = None
-    for ends in sorted(range(len(losses)), key=losses.__getitem__):
-        if best is not None and losses[ends] > best[0]:
-            break
-        free = obtainable & ~leaves[~ends]  # the leaves of those who stay are not to be had
-        if free.bit_count() >= needed and (found := _place(Leaves(shape, free, free, 0), needs, cap)) is not None:
-            apart = sum(level_of(shape, mask) for mask in found)
-            worth = losses[ends], level_of(shape, sum(found)), apart, (sum(found) & ~idle).bit_count(), found
-            best = worth if best is None else min(best, worth)
-    return masks if best is None else best[-1]
+def _at_least(gpus: int) -> int:
+    """What is lost with so many GPUs of groups that end."""
+    return max(0, gpus) << 32
 
 
 def _loss(group: Group) -> int:
