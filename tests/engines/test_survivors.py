@@ -269,7 +269,7 @@ def test_who_preempted_a_job_is_known_after_a_restart(engine: Driver) -> None:
     engine.gone(loan)
     engine.restart()
     loan = engine.jobs[loan.id]
-    assert loan.preempted_by == (owner.name, "vision", 0)
+    assert loan.displaced_by == (owner.name, "vision", 0)
     assert owner.name in explain(engine.job_scheduler, loan, engine.now)
 
 

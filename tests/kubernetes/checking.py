@@ -131,7 +131,8 @@ def _check_lines(gang_scheduler: GangTable) -> None:
 
 def _check_indexes(gang_scheduler: GangTable) -> None:
     gangs = gang_scheduler.gangs.values()
-    for state, index in ((GangState.RESERVED, gang_scheduler.reserved), (GangState.PREEMPTED, gang_scheduler.evicting)):
+    reserved = {gang.name: gang for gang in gang_scheduler.reserved()}
+    for state, index in ((GangState.RESERVED, reserved), (GangState.PREEMPTED, gang_scheduler.evicting)):
         ensure(index == {gang.name: gang for gang in gangs if gang.state is state}, f"who is {state.value}")
     to_bind = {
         gang.name
@@ -180,7 +181,7 @@ def _check_foreign(gang_scheduler: GangTable) -> None:
         ensure(used.issuperset(shared), f"{node}: a foreign pod shares a device that nobody uses")
         idle = there - used - others - {device for pod in on[node] for device in pod.kept}
         wanted = {device for name, device in gang_scheduler.usage.at if name == node}
-        for gang in gang_scheduler.reserved.values():
+        for gang in gang_scheduler.reserved():
             kept = gang.placement.devices() if gang.placement is not None else ()
             wanted.update(device for name, device in kept if name == node)
         for pod in on[node]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from hived.cluster.decisions import Placement
+from hived.engines.job import EngineJob
 from hived.server import pictures
-from hived.server.live import Shown
 from hived.spec.compiled import ClusterSpec, Device
 
 #: what a job does in a state; one that has GPUs and need not go is guaranteed or opportunistic
@@ -62,7 +62,7 @@ def check_picture(
     picture: pictures.Picture,
     layout: pictures.Layout,
     spec: ClusterSpec,
-    jobs: Sequence[Shown],
+    jobs: Sequence[EngineJob],
     bad: set[Device],
     kept: set[Device],
     beyond: bool,
@@ -131,7 +131,7 @@ def check_picture(
     assert sum(row.lent for row in picture.usage) <= sum(borrowed.values())
 
 
-def check_stays(life: Sequence[pictures.Stay], job: Shown, ended: float | None) -> None:
+def check_stays(life: Sequence[pictures.Stay], job: EngineJob, ended: float | None) -> None:
     """A life has no gaps and no overlaps, and its last stretch is what the job does; ``ended``: when it did."""
     for stay, following in pairwise(life):
         assert stay.end == following.start

@@ -4,46 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from hived.cluster.decisions import Placement
 from hived.spec.compiled import Device
 
+from .job import EngineJob
 
-class Counted(Protocol):
-    """A job of one machine, or a gang of pods, as far as it is counted."""
-
-    @property
-    def name(self) -> str:
-        """Unique name."""
-
-    @property
-    def vc(self) -> str:
-        """Its virtual cluster."""
-
-    @property
-    def priority(self) -> int:
-        """As asked for; below 0: opportunistic."""
-
-    @property
-    def state(self) -> StrEnum:
-        """Where it is in its life."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether GPUs are its own; without, it waits."""
-
-    @property
-    def guaranteed(self) -> bool:
-        """Whether its placement stands in cells of its VC."""
-
-    @property
-    def placement(self) -> Placement | None:
-        """Where it is, or what is reserved for it."""
-
-
-T = TypeVar("T", bound=Counted)
+T = TypeVar("T", bound=EngineJob)
 
 
 class Usage(Generic[T]):
@@ -104,5 +71,5 @@ class Usage(Generic[T]):
                 del self.nodes[node]
 
 
-def _places(job: Counted) -> Iterable[Device]:
+def _places(job: EngineJob) -> Iterable[Device]:
     return job.placement.devices() if job.placement is not None else ()

@@ -10,7 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
 from hived.engines.event import Event, after
-from hived.engines.usage import Counted, Usage
+from hived.engines.job import EngineJob
+from hived.engines.usage import Usage
 from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec, Device
 
@@ -25,23 +26,7 @@ _SHOWN = 200
 _HARDWARE = {"device_bad", "device_healthy", "drained", "undrained", "reconfigured", "engine_started", "node"}
 
 
-class Shown(Counted, Protocol):
-    """A job of one machine, or a gang of pods, as the dashboard shows it."""
-
-    @property
-    def key(self) -> str:
-        """What addresses call it."""
-
-    @property
-    def gpus(self) -> int:
-        """Of all its pods or tasks."""
-
-    @property
-    def since(self) -> float:
-        """When it came to where it is, in seconds since the epoch."""
-
-
-J = TypeVar("J", bound=Shown)
+J = TypeVar("J", bound=EngineJob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +239,12 @@ class DashboardView(Generic[J]):
         )
 
 
-def of(job: Shown) -> dict[str, Any]:
+def of(job: EngineJob) -> dict[str, Any]:
     """The fields of :class:`~.pictures.Job`."""
     return {"id": job.key, "name": job.name, "vc": job.vc, "gpus": job.gpus, "priority": job.priority}
 
 
-def _held(job: Shown) -> Held:
+def _held(job: EngineJob) -> Held:
     assert job.placement is not None
     kind = "guaranteed" if job.placement.guaranteed else "opportunistic"
     fields = {

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.states import LeafState
-from hived.engines.usage import Counted, Usage
+from hived.engines.job import EngineJob
+from hived.engines.usage import Usage
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 from hived.words import ranges
@@ -187,7 +188,7 @@ def apportioned(number: int, sizes: Sequence[int]) -> list[int]:
     return shares
 
 
-def kept_idle(cluster: Cluster, reserved: Iterable[Counted]) -> int:
+def kept_idle(cluster: Cluster, reserved: Iterable[EngineJob]) -> int:
     """GPUs that nobody uses any more, of who has a reservation. O(GPUs reserved)."""
     return sum(
         cluster.leaf_state(node, device) is LeafState.RESERVED

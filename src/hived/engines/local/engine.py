@@ -125,7 +125,7 @@ class Engine:
         self._watching.open()
         self.failed = self._loop.create_future()
         at = self.clock()
-        self.job_scheduler.note("engine_started", at, {"pid": os.getpid(), "devices": self.devices.what})
+        self.job_scheduler.note("engine_started", None, at, {"pid": os.getpid(), "devices": self.devices.what})
         names = self._before.names
         drained = json.loads(self.store.value("drained") or "[]")
         self.job_scheduler.health.set_drained([(names.get(node, node), device) for node, device in drained], True)
@@ -155,7 +155,7 @@ class Engine:
         self.devices.close()
         with contextlib.suppress(StorageError):
             self._refuse_if_failed()  # there would be a gap before this event
-            self.job_scheduler.note("engine_stopped", self.clock(), {"pid": os.getpid()})
+            self.job_scheduler.note("engine_stopped", None, self.clock(), {"pid": os.getpid()})
             self._keep()
         self.store.close()
 

@@ -27,8 +27,8 @@ def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
         return ()
     found: list[Reason] = but_the_line(job_scheduler.cluster.plan(job.entry.awaited).reasons)
     found += behind(*job_scheduler.scheduler.ahead(job.entry, MAX_NAMED))
-    if job.preempted_by is not None:
-        group, vc, priority = job.preempted_by
+    if job.displaced_by is not None:
+        group, vc, priority = job.displaced_by
         # guaranteed jobs go for higher ones of their own VC alone: for anybody else it was one that ran on a loan
         own = job.spec.priority if vc == job.vc and priority > job.spec.priority else OPPORTUNISTIC
         found.append(PreemptedBy(group, vc, priority, own, True))
@@ -71,7 +71,7 @@ def explain(job_scheduler: JobScheduler, job: Job, at: float) -> str:
         tried = f"try {job.retries + 1} of {job.spec.retries + 1}"
         return in_lines([f"{job.name} failed: {job.reason}", f"it is queued again in {duration(left)} ({tried})"])
     lines = in_words(job_scheduler, reasons(job_scheduler, job)) or ["its turn is about to come"]
-    if job.reason and job.state is JobState.QUEUED and job.preempted_by is None:
+    if job.reason and job.state is JobState.QUEUED and job.displaced_by is None:
         lines.append(job.reason)
     return in_lines([f"{job.name} waits, for {duration(at - job.since)} now:", *lines])
 

@@ -18,11 +18,10 @@ from typing import Any
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
-from hived.engines.event import Event, placement_data
-from hived.engines.usage import Usage
+from hived.engines.dispatcher import Dispatcher
+from hived.engines.event import placement_data
 from hived.errors import ConflictError
-from hived.scheduling import Downgrade, Hold, Move, Policy, Promote, Reserve, Scheduler, Start, Stop, Unreserve
-from hived.scheduling import Instruction as Decided
+from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec, Device
 
 from .actions import Instruction, StartTasks, StopTasks, Turn, WakeAt
@@ -33,25 +32,19 @@ from .model import JobSpec, JobState
 from .outcome import Outcome, outcome
 
 
-class JobScheduler:
-    """Jobs on a cluster. A fact costs what the core charges for who it lets start, and O(log jobs)."""
+class JobScheduler(Dispatcher[Job, Instruction]):
+    """Jobs on a cluster."""
 
     def __init__(self, cluster: Cluster, policy: Policy, free_port: Callable[[], int], last_event: int = 0) -> None:
-        self.cluster = cluster
+        super().__init__(cluster, policy, last_event)
         self._free_port = free_port
-        self._seq = last_event
         #: every job that has not ended
         self.jobs: dict[int, Job] = {}
         self.health = Health(cluster)
-        self.scheduler = Scheduler(cluster, policy, self._carry_out)
-        self.usage: Usage[Job] = Usage()
         #: what running jobs hold and the core cannot attribute to them, by job: devices that the spec lacks for now
         self.beyond: dict[int, tuple[PodPlacement, ...]] = {}
         self._pausing: dict[int, Job] = {}
-        self._events: list[Event] = []
         self._touched: dict[int, Job] = {}
-        self._instructions: list[Instruction] = []
-        self._now = 0.0
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -59,10 +52,10 @@ class JobScheduler:
         """A job has come."""
         job = Job(number, spec, at)
         self.jobs[number] = job
-        self._note("submitted", at, number, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
+        self.note("submitted", number, at, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
         self._touched[number] = job
         self.usage.add(job)
-        self.scheduler.wait(job.entry)
+        self.line_up(job)
         return job
 
     def unsubmit(self, job: Job) -> None:
@@ -70,7 +63,7 @@ class JobScheduler:
         self.scheduler.withdraw(job.entry)
         self.usage.remove(job)
         self._end(job)
-        self._seq -= 1
+        self.seq -= 1
 
     def cancel(self, job: Job, at: float, who: str = "") -> None:
         """Somebody wants it ended. Raises :class:`ConflictError` for one that has, or is being cancelled."""
@@ -81,8 +74,8 @@ class JobScheduler:
             self._stop(job, at, "cancelled", f"cancelled by {who}" if who else "cancelled")
             return
         self.scheduler.withdraw(job.entry)
-        self._restored(at)
-        self._happens(job, JobEvent.CANCELLED, at, {"why": f"cancelled by {who}" if who else "cancelled"})
+        self.spared(at)
+        self.becomes(job, JobEvent.CANCELLED, None, at, {"why": f"cancelled by {who}" if who else "cancelled"})
         self._end(job)
 
     def task_ended(self, number: int, attempt: int, rank: int, ending: dict[str, Any], at: float) -> None:
@@ -90,7 +83,7 @@ class JobScheduler:
         job = self.jobs.get(number)
         if job is None or not job.state.holds or attempt != job.attempt or rank in job.endings:
             return
-        self._happens(job, JobEvent.TASK_ENDED, at, {"attempt": attempt, "rank": rank, **ending})
+        self.becomes(job, JobEvent.TASK_ENDED, None, at, {"attempt": attempt, "rank": rank, **ending})
         if len(job.endings) == job.spec.tasks:
             self._all_gone(job, outcome(job), at)
         elif job.state is JobState.RUNNING and (ending["code"] or ending["stopped"]):
@@ -102,8 +95,8 @@ class JobScheduler:
         if job is None:
             return
         if job.state is JobState.BACKOFF and job.retry_at is not None and at >= job.retry_at:
-            self._happens(job, JobEvent.QUEUED, at, {})
-            self.scheduler.wait(job.entry)
+            self.becomes(job, JobEvent.QUEUED, None, at, {})
+            self.line_up(job)
         elif job.state is JobState.RUNNING and (limit := job.limit_at) is not None and at >= limit:
             self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
 
@@ -112,14 +105,14 @@ class JobScheduler:
         for node, device in places:
             if self.health.set_bad((node, device), why):
                 kind = "device_healthy" if why is None else "device_bad"
-                self._note(kind, at, None, {"node": node, "device": device, "why": why or ""})
+                self.note(kind, None, at, {"node": node, "device": device, "why": why or ""})
         self._hardware_changed(at)
 
     def drain(self, places: Collection[tuple[str, int]], undo: bool, now: bool, what: str, at: float) -> None:
         """The machine's owner keeps jobs off devices, or lets them come again. ``now``: who is there goes too."""
         if self.health.set_drained(places, not undo):
             data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
-            self._note("undrained" if undo else "drained", at, None, data)
+            self.note("undrained" if undo else "drained", None, at, data)
         if now and not undo:
             wanted = set(places)
             for job in list(self.jobs.values()):
@@ -137,7 +130,7 @@ class JobScheduler:
         self.health.again()
         self.health.apply()
         data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}
-        self._note("reconfigured", at, None, {"kept": len(report.kept), **data})
+        self.note("reconfigured", None, at, {"kept": len(report.kept), **data})
         vcs = {vc.name for vc in spec.virtual_clusters}
         still = {
             job.name: f"the cells that {job.vc} has now cannot stand where it runs"
@@ -146,8 +139,7 @@ class JobScheduler:
             for job in self.usage.displaced.values()
         }
         self._standing_changed(report, at, still)
-        for entry in self.scheduler.reconfigured():
-            self._unreserve(self.jobs[entry.number], "the cluster was reconfigured", at)
+        self.lost_reservations(self.scheduler.reconfigured(), "the cluster was reconfigured", at)
         return report
 
     def recover(
@@ -164,26 +156,26 @@ class JobScheduler:
                 pods = tuple(pod._replace(node=names.get(pod.node, pod.node)) for pod in job.placement.pods)
                 placement = replace(job.placement, pods=pods)
                 why = f"its node is called {pods[0].node} now"
-                self._happens(job, JobEvent.REBOUND, at, {"why": why, "placement": placement_data(placement)})
+                self.becomes(job, JobEvent.REBOUND, placement, at, {"why": why})
         records = self._records()
         report = self.cluster.recover(records)
-        self._note("recovered", at, None, {"running": len(records), "active": len(self.jobs)})
+        self.note("recovered", None, at, {"running": len(records), "active": len(self.jobs)})
         self._standing_changed(report, at)
         for job in self.jobs.values():
             if job.state is JobState.RESERVED:
-                self._happens(job, JobEvent.UNRESERVED, at, {"why": "the engine was started again"})
+                self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "the engine was started again"})
             if job.state.holds:
                 self.scheduler.runs(job.entry, self.cluster.group(job.name).guaranteed)
             if job.state is JobState.QUEUED:
-                self.scheduler.wait(job.entry)
+                self.line_up(job)
             elif job.state is JobState.BACKOFF and job.retry_at is not None:
                 self._pausing[job.id] = job
-                self._instructions.append(WakeAt(job.id, job.retry_at))
+                self.instruct(WakeAt(job.id, job.retry_at))
             elif job.state is JobState.RUNNING:
                 self._started(job)
             elif job.state is JobState.STOPPING:
                 self._is_going(job)
-                self._instructions += [StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt)]
+                self.instruct(StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt))
         return report
 
     def _records(self) -> list[Record]:
@@ -201,67 +193,33 @@ class JobScheduler:
             records.append(Record(job.name, request, cut))
         return records
 
-    def note(self, kind: str, at: float, data: dict[str, object]) -> None:
-        """Something that happened to the engine itself."""
-        self._note(kind, at, None, data)
-
     # -- deciding -------------------------------------------------------------------------------------------------
-
-    def dispatch(self, at: float) -> None:
-        """Let start who can."""
-        self._now = at
-        self.scheduler.dispatch(at)
 
     def turn(self) -> Turn:
         """What has come of the facts since the last call."""
-        turn = Turn(tuple(self._events), tuple(self._touched.values()), tuple(self._instructions))
-        self._events.clear()
+        turn = Turn(tuple(self.recent), tuple(self._touched.values()), tuple(self._instructions))
+        self.recent.clear()
         self._touched.clear()
         self._instructions.clear()
         return turn
 
-    def _carry_out(self, instruction: Decided) -> None:
-        """What the scheduler has decided happens."""
-        job, at = self.jobs[instruction.job], self._now
-        match instruction:
-            case Start(placement=placement):
-                self._reserved_elsewhere(job, placement, at)
-                data: dict[str, object] = {"placement": placement_data(placement)}
-                data |= {"attempt": job.attempt + 1, "port": self._free_port() if job.spec.tasks > 1 else 0}
-                self._happens(job, JobEvent.STARTED, at, data)
-                self._started(job)
-            case Reserve(placement=placement, victims=victims):
-                if self._reserved_elsewhere(job, placement, at):
-                    self._happens(job, JobEvent.UNRESERVED, at, {"why": "other GPUs are reserved for it by now"})
-                data = {"placement": placement_data(placement), "victims": list(victims)}
-                self._happens(job, JobEvent.RESERVED, at, data)
-            case Stop(by=number):
-                by = self.jobs[number]
-                if job.state is JobState.RUNNING:
-                    self._stop(job, at, "preempted", f"preempted by {by.name} of {by.vc}", by)
-                else:  # it goes already, and has less time for that from now on if it is a loan
-                    self._instructions.append(StopTasks(job.id, job.attempt))
-            case Unreserve(by=number):
-                who = f"{self.jobs[number].name}, of a higher priority, took it" if number is not None else "no nodes"
-                self._unreserve(job, who, at)
-            case Downgrade(by=number):
-                self._stands(job, f"made room for {self.jobs[number].name}", at)
-            case Promote():
-                core = self.cluster.group(job.name).placement
-                assert core is not None
-                why = f"its turn in {job.vc} has come"
-                self._happens(job, JobEvent.PROMOTED, at, {"why": why, "placement": placement_data(core)})
-            case Move():
-                self._stop(job, at, "moved", f"its turn in {job.vc} has come, on other GPUs")
-            case Hold():
-                pass  # why is asked when somebody wants to know
+    def job(self, number: int) -> Job:
+        """A job that has not ended."""
+        return self.jobs[number]
 
-    def _reserved_elsewhere(self, job: Job, placement: Placement, at: float) -> bool:
-        """Whether a job had reserved other GPUs than it is given now: who made room for it there may have them back."""
-        elsewhere = job.state is JobState.RESERVED and placement != job.placement
-        if elsewhere:
-            self._restored(at)
-        return elsewhere
+    def _start(self, job: Job, placement: Placement, at: float) -> None:
+        port = self._free_port() if job.spec.tasks > 1 else 0
+        self.becomes(job, JobEvent.STARTED, placement, at, {"attempt": job.attempt + 1, "port": port})
+        self._started(job)
+
+    def _preempt(self, job: Job, by: Job, at: float) -> None:
+        if job.state is JobState.RUNNING:
+            self._stop(job, at, "preempted", f"preempted by {by.name} of {by.vc}", by)
+        else:  # it goes already, and has less time for that from now on if it is a loan
+            self.instruct(StopTasks(job.id, job.attempt))
+
+    def _move(self, job: Job, why: str, at: float) -> None:
+        self._stop(job, at, "moved", why)
 
     # -- what becomes of jobs -------------------------------------------------------------------------------------
 
@@ -270,24 +228,24 @@ class JobScheduler:
         self.scheduler.free(job.entry, waits=result.event is JobEvent.PREEMPTED)
         if self.beyond.pop(job.id, None) is not None:
             self._claim(at)
-        self._happens(job, result.event, at, result.data(at))
+        self.becomes(job, result.event, None, at, result.data(at))
         if result.event is JobEvent.RETRYING:
-            self._instructions.append(WakeAt(job.id, at + result.delay_s))
+            self.instruct(WakeAt(job.id, at + result.delay_s))
         elif job.state.ended:
             self._end(job)
 
     def _started(self, job: Job) -> None:
-        self._instructions.append(StartTasks(job.id, job.attempt))
+        self.instruct(StartTasks(job.id, job.attempt))
         if job.limit_at is not None:
-            self._instructions.append(WakeAt(job.id, job.limit_at))
+            self.instruct(WakeAt(job.id, job.limit_at))
 
     def _stop(self, job: Job, at: float, cause: str, why: str, by: Job | None = None) -> None:
         data: dict[str, object] = {"cause": cause, "why": why, "attempt": job.attempt}
         if by is not None:
-            data["by"] = [by.name, by.spec.vc, by.spec.priority]
-        self._happens(job, JobEvent.STOPPING, at, data)
+            data["by"] = [by.name, by.vc, by.priority]
+        self.becomes(job, JobEvent.STOPPING, None, at, data)
         self._is_going(job)
-        self._instructions.append(StopTasks(job.id, job.attempt))
+        self.instruct(StopTasks(job.id, job.attempt))
 
     def _is_going(self, job: Job) -> None:
         """One that is not to come back at once has no turn any more."""
@@ -300,10 +258,6 @@ class JobScheduler:
         lent = not job.guaranteed and (borrows or bool(self.cluster.group(job.name).preempted_by))
         return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if lent else job.spec.grace_s
 
-    def reserved(self) -> list[Job]:
-        """Jobs that wait with a reservation, in the order in which they got it."""
-        return [self.jobs[number] for number in self.scheduler.reserved]
-
     def backing_off(self) -> list[Job]:
         """Jobs between two tries."""
         return list(self._pausing.values())
@@ -311,15 +265,9 @@ class JobScheduler:
     def _end(self, job: Job) -> None:
         del self.jobs[job.id]
 
-    def _unreserve(self, job: Job, why: str, at: float) -> None:
-        self._happens(job, JobEvent.UNRESERVED, at, {"why": f"it had GPUs reserved: {why}"})
-        self.scheduler.wait(job.entry)
-        self._restored(at)
-
     def _hardware_changed(self, at: float) -> None:
         if self.health.apply():
-            for entry in self.scheduler.hardware_changed():
-                self._unreserve(self.jobs[entry.number], "hardware under them turned bad", at)
+            self.lost_reservations(self.scheduler.hardware_changed(), "hardware under them turned bad", at)
 
     def _standing_changed(
         self, report: Reconfiguration, at: float, still: Mapping[str, str] = MappingProxyType({})
@@ -334,12 +282,10 @@ class JobScheduler:
         for job in self.jobs.values():
             if job.state.holds:
                 news = "the cluster has a new spec"
-                self._stands(job, news if self.cluster.group(job.name).guaranteed else why.get(job.name, news), at)
-                if job.name in self.usage.displaced and job.state is JobState.RUNNING:
-                    assert job.placement is not None
-                    if (reason := why.get(job.name, job.reason)) != job.reason:
-                        same = placement_data(job.placement)
-                        self._happens(job, JobEvent.REBOUND, at, {"why": reason, "placement": same})
+                self.stands(job, news if self.cluster.group(job.name).guaranteed else why.get(job.name, news), at)
+                reason = why.get(job.name, job.reason)
+                if reason != job.reason and job.name in self.usage.displaced and job.state is JobState.RUNNING:
+                    self.becomes(job, JobEvent.REBOUND, job.placement, at, {"why": reason})
                 core = self.cluster.group(job.name).placement
                 assert job.placement is not None
                 left = _without(job.placement.pods, set() if core is None else set(core.devices()))
@@ -353,12 +299,11 @@ class JobScheduler:
         self.health.set_claimed((pod.node, device) for pod in held for device in pod.leaf_cells)
         self._hardware_changed(at)
 
-    def _stands(self, job: Job, why: str, at: float) -> None:
-        """Take over how the core has it now, where that is news. Its devices are its own whatever the spec has."""
-        core = self.cluster.group(job.name)
-        if core.placement is None or job.placement is None or not job.state.holds:
+    def stands(self, job: Job, why: str, at: float, by: str | None = None) -> None:
+        """See :meth:`Dispatcher.stands`. Its devices are its own whatever the spec has."""
+        now = self.cluster.group(job.name).placement if job.holds else None
+        if now is None or job.placement is None:
             return
-        now = core.placement
         if now.pods != job.placement.pods:
             now = replace(job.placement, reserved_levels=())
         if now == job.placement:
@@ -366,22 +311,18 @@ class JobScheduler:
         kind = JobEvent.REBOUND
         if now.guaranteed is not job.guaranteed:
             kind = JobEvent.RESTORED if now.guaranteed else JobEvent.DOWNGRADED
-        self._happens(job, kind, at, {"why": why, "placement": placement_data(now)})
+        self.becomes(job, kind, now, at, {"why": why})
         if job.entry.holds:
             self.scheduler.became(job.entry, now.guaranteed)
             if job.state is JobState.STOPPING:
                 self._is_going(job)
 
-    def _restored(self, at: float) -> None:
-        """Who was downgraded for a job that is withdrawn, or has lost its reservation, may be guaranteed again."""
-        for job in list(self.usage.displaced.values()):
-            if self.cluster.group(job.name).guaranteed:
-                self._stands(job, "its VC's cells are its own again", at)
-
-    def _happens(self, job: Job, kind: JobEvent, at: float, data: dict[str, object]) -> None:
-        """The one place where a job changes, and what is counted over jobs with it."""
+    def becomes(self, job: Job, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
+        """See :meth:`Dispatcher.becomes`. ``placement``: where that is news."""
         self.usage.remove(job)
-        job.apply(self._note(kind.value, at, job.id, data))
+        if placement is not None:
+            data["placement"] = placement_data(placement)
+        job.apply(self.note(event, job.id, at, data))
         if not job.state.ended:
             self.usage.add(job)
         if job.state is JobState.BACKOFF:
@@ -389,12 +330,6 @@ class JobScheduler:
         else:
             self._pausing.pop(job.id, None)
         self._touched[job.id] = job
-
-    def _note(self, kind: str, at: float, job: int | None, data: dict[str, object]) -> Event:
-        self._seq += 1
-        event = Event(self._seq, at, kind, job, data)
-        self._events.append(event)
-        return event
 
 
 def _without(pods: Iterable[PodPlacement], taken: Collection[Device]) -> tuple[PodPlacement, ...]:

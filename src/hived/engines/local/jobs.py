@@ -7,10 +7,9 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
-from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member, Request
 from hived.engines.event import Event, placement_data, placement_from
-from hived.scheduling import Entry, JobView
+from hived.engines.job import EngineJob
 
 from .lifecycle import JobEvent, next_job_state
 from .model import JobSpec, JobState
@@ -32,34 +31,24 @@ def default_name(command: tuple[str, ...]) -> str:
     return kept.strip("-_")[:40] or "job"
 
 
-class Job:
+class Job(EngineJob):
     """A job. Its fields change by :meth:`apply` alone, so that a job is exactly what its events say."""
 
-    __slots__ = (
-        "attempt", "ended_at", "endings", "entry", "exit_code", "guaranteed", "id", "name", "placement", "port",
-        "preempted_by", "reason", "resumes", "retries", "retry_at", "since", "spec", "started_at", "state",
-        "stopping_for", "submitted_at",
-    )  # fmt: skip
+    state: JobState
 
     def __init__(self, number: int, spec: JobSpec, submitted_at: float) -> None:
-        self.id = number
+        name = f"{spec.name or default_name(spec.command)}-{number}"
+        members = (Member(spec.tasks, spec.gpus),)
+        request = Request(name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
+        super().__init__(number, request, spec.gpus * spec.tasks, submitted_at, submitted_at, spec.early)
         self.spec = spec
-        #: unique, and what the core calls its group
-        self.name = f"{spec.name or default_name(spec.command)}-{number}"
         self.state = JobState.QUEUED
-        #: seconds since the epoch, here and below
-        self.submitted_at = submitted_at
-        #: when it came to its state; who waits goes on waiting while GPUs are reserved for it
-        self.since = submitted_at
         #: how often it was started
         self.attempt = 0
         #: how often it was queued again with nothing to blame it for
         self.resumes = 0
         #: how often it has failed and was queued again
         self.retries = 0
-        #: where it runs, or what is reserved for it
-        self.placement: Placement | None = None
-        self.guaranteed = False
         #: where its tasks meet (MASTER_PORT), of this attempt
         self.port = 0
         self.started_at: float | None = None
@@ -70,14 +59,10 @@ class Job:
         self.reason = ""
         #: why it is being stopped: preempted, cancelled, drained, time_limit or task_failed
         self.stopping_for = ""
-        #: group, VC and priority of who preempted it last
-        self.preempted_by: tuple[str, str, int] | None = None
         #: when it is queued again
         self.retry_at: float | None = None
         #: tasks of this attempt that have ended, by rank: code, whether told to stop, and what else was said
         self.endings: dict[int, dict[str, Any]] = {}
-        #: as the scheduler has it
-        self.entry = self._entry()
 
     @property
     def key(self) -> str:
@@ -85,37 +70,15 @@ class Job:
         return str(self.id)
 
     @property
-    def vc(self) -> str:
-        """Its virtual cluster."""
-        return self.spec.vc
-
-    @property
-    def priority(self) -> int:
-        """As asked for; -1: opportunistic."""
-        return self.spec.priority
-
-    @property
     def holds(self) -> bool:
         """Whether it has GPUs."""
         return self.state.holds
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all tasks."""
-        return self.spec.gpus * self.spec.tasks
 
     @property
     def limit_at(self) -> float | None:
         """When this attempt has run for as long as it may. Its supervisors see to it, a moment before."""
         limit = self.spec.time_limit_s
         return None if limit is None or self.started_at is None else self.started_at + limit + 0.5
-
-    def _entry(self) -> Entry:
-        spec = self.spec
-        members = (Member(spec.tasks, spec.gpus),)
-        request = Request(self.name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
-        view = JobView(self.name, self.gpus, round(self.submitted_at * 1000), self.id)
-        return Entry(self.id, request, view, spec.early)
 
     def apply(self, event: Event) -> None:
         """``event`` happened to it. Raises :class:`~hived.errors.InvariantError` where it cannot have."""
@@ -132,7 +95,6 @@ class Job:
                 self.placement, self.reason = None, str(data["why"])
             case JobEvent.STARTED:
                 self.placement = placement_from(data["placement"])
-                self.guaranteed = self.placement.guaranteed
                 self.attempt += 1
                 self.port = int(data["port"])
                 self.started_at, self.reason, self.stopping_for = event.at, "", ""
@@ -141,12 +103,11 @@ class Job:
                 self.stopping_for, self.reason = str(data["cause"]), str(data["why"])
                 by = data.get("by")
                 if isinstance(by, list | tuple):
-                    self.preempted_by = (by[0], by[1], by[2])
+                    self.displaced_by = (by[0], by[1], by[2])
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
             case JobEvent.DOWNGRADED | JobEvent.RESTORED | JobEvent.REBOUND | JobEvent.PROMOTED:
                 self.placement = placement_from(data["placement"])
-                self.guaranteed = self.placement.guaranteed
                 self.reason = str(data["why"])
             case JobEvent.PREEMPTED:
                 self._holds_nothing()
@@ -164,14 +125,15 @@ class Job:
                 self.ended_at, self.exit_code, self.reason = event.at, _code(data), str(data.get("why", ""))
 
     def _holds_nothing(self) -> None:
-        self.placement, self.guaranteed, self.stopping_for = None, False, ""
+        self.placement, self.stopping_for = None, ""
 
     # -- as a row of the store ------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """What its events have made of it, as plain data."""
         plain = {name: getattr(self, name) for name in _STATUS}
-        plain["state"] = self.state.value
+        plain["state"], plain["preempted_by"] = self.state.value, self.displaced_by
+        plain["guaranteed"] = self.holds and self.guaranteed
         plain["placement"] = None if self.placement is None else placement_data(self.placement)
         return plain
 
@@ -183,14 +145,15 @@ class Job:
             setattr(job, name, status[name])
         job.state = JobState(status["state"])
         job.placement = None if status["placement"] is None else placement_from(status["placement"])
-        job.preempted_by = None if status["preempted_by"] is None else tuple(status["preempted_by"])
+        job.displaced_by = None if status["preempted_by"] is None else tuple(status["preempted_by"])
         job.endings = {int(rank): ending for rank, ending in status["endings"].items()}
         return job
 
 
+#: what is written of a job as it is
 _STATUS = (
-    "submitted_at", "since", "attempt", "resumes", "retries", "guaranteed", "port", "started_at", "ended_at",
-    "exit_code", "reason", "stopping_for", "preempted_by", "retry_at", "endings",
+    "submitted_at", "since", "attempt", "resumes", "retries", "port", "started_at", "ended_at", "exit_code", "reason",
+    "stopping_for", "retry_at", "endings",
 )  # fmt: skip
 
 

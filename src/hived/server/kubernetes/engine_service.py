@@ -83,7 +83,7 @@ class EngineService:
             ),
             guaranteed=sum(gang_scheduler.usage.used.values()),
             opportunistic=sum(gang_scheduler.usage.lent.values()),
-            reserved=kept_idle(gang_scheduler.cluster, gang_scheduler.reserved.values()),
+            reserved=kept_idle(gang_scheduler.cluster, gang_scheduler.reserved()),
             bad=bad_gpus(gang_scheduler),
             foreign=kept_for_others(gang_scheduler),
             foreign_pods=[_foreign(pod) for pod in sorted(others, key=lambda pod: -pod.short)[:20]],

@@ -192,7 +192,7 @@ class _OfEngine(Collector):
         found = {
             "guaranteed": sum(books.used.values()),
             "opportunistic": sum(books.lent.values()),
-            "reserved": kept_idle(gang_scheduler.cluster, gang_scheduler.reserved.values()),
+            "reserved": kept_idle(gang_scheduler.cluster, gang_scheduler.reserved()),
             "foreign": kept_for_others(gang_scheduler),
             "bad": bad_gpus(gang_scheduler),
         }

@@ -14,7 +14,7 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
 
     O(most + gangs).
     """
-    found = [*gang_scheduler.reserved.values()][:most]
+    found = gang_scheduler.reserved()[:most]
     found += [gang_scheduler.gangs[entry.name] for entry in gang_scheduler.scheduler.in_turn(max(0, most - len(found)))]
     return found + _in_no_line(gang_scheduler, most - len(found))
 
@@ -22,7 +22,7 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
 def _in_no_line(gang_scheduler: GangTable, most: int) -> list[Gang]:
     """Who waits for pods of its own that do not exist yet, or for kube-scheduler to ask. O(gangs)."""
     waiting = sum(entry.status is Status.WAITING for entry in gang_scheduler.scheduler.jobs.values())
-    left = min(most, sum(gang_scheduler.usage.waiting.values()) - len(gang_scheduler.reserved) - waiting)
+    left = min(most, sum(gang_scheduler.usage.waiting.values()) - len(gang_scheduler.reserved()) - waiting)
     found: list[Gang] = []
     if left > 0:
         for gang in gang_scheduler.gangs.values():

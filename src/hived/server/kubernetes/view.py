@@ -62,7 +62,7 @@ class _Running:
             gang_scheduler.recent,
             first,
             gang_scheduler.gangs,
-            gang_scheduler.reserved.values(),
+            gang_scheduler.reserved(),
         )
 
     async def changed(self, seq: int) -> None:

@@ -112,11 +112,10 @@ def _without_conflicts(
             other = gang_scheduler.usage.at.get(place)
             if other is not None and not other.on_nodes:  # what is true wins over what was meant
                 gang_scheduler.unplace(other, at, f"{found.ask.group} was put on its GPUs by somebody else")
-                gang_scheduler.line_up(other)
             elif other is not None or place in taken:
                 bad[slot] = other.name if other is not None else taken[place]
     wanted = set(placement.devices())
-    for gang in list(gang_scheduler.reserved.values()):
+    for gang in gang_scheduler.reserved():
         if gang.placement is not None and not wanted.isdisjoint(gang.placement.devices()):
             gang_scheduler.withdraw(gang, at)
             gang_scheduler.line_up(gang)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import cached_property
 
-from hived.cluster.decisions import Placement, PodPlacement
+from hived.cluster.decisions import PodPlacement
 from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member
 from hived.engines.event import Event
+from hived.engines.job import EngineJob
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest
 from hived.engines.kubernetes.pods.untrusted import PodRequestError
 from hived.errors import ensure
-from hived.scheduling import Entry, JobView, Status
+from hived.scheduling import Status
 
 _REMEMBERED = 200  #: events of one gang
 
@@ -116,23 +116,29 @@ class PodEntry:
         return self.bound or self.binding
 
     @property
+    def given(self) -> PodPlacement | None:
+        """The place of its gang that is meant for it."""
+        placed = self.gang.placement if self.gang is not None and self.slot is not None else None
+        return None if placed is None or self.slot is None else placed.pods[self.slot]
+
+    @property
     def terminating(self) -> bool:
         """Whether it is being deleted."""
         return self.pod.metadata.deletion_timestamp is not None
 
 
-class Gang:
+class Gang(EngineJob):
     """An affinity group: pods placed all or none."""
 
+    state: GangState
+
     def __init__(self, number: int, ask: PodRequest, submitted_at: float, since: float) -> None:
-        self.id = number
-        self.name = ask.group
-        #: of its first pod; the others agree, but for their number of leaf cells
+        """``submitted_at``: when its first pod was created; ``ask``: of that one."""
+        super().__init__(number, ask.request(), ask.gpus, submitted_at, since, ask.early)
+        #: nobody is preempted for it before kube-scheduler has said, to this process, which nodes it takes
+        self.entry.may_preempt = ask.anywhere
+        #: the others agree, but for their number of leaf cells
         self.ask = ask
-        #: when its first pod was created, seconds since the epoch
-        self.submitted_at = submitted_at
-        #: since when it waits, with GPUs reserved for it or not, or has its GPUs
-        self.since = since
         #: while it has them and none of it has been on a node: since when it waited
         self.waited_since: float | None = None
         self.state = GangState.WAITING
@@ -142,8 +148,6 @@ class Gang:
         self.asked = False
         #: how often it was reminded of it since
         self.reminders = 0
-        #: where it is, or what is reserved for it
-        self.placement: Placement | None = None
         #: devices of it when it was placed: a new spec may have left it fewer
         self.widest = 0
         #: per pod of the placement: uid of the pod that has it
@@ -159,22 +163,10 @@ class Gang:
         self.evict_at = 0.0
         #: when they were told so first; None: they were not yet
         self.evict_from: float | None = None
-        #: who preempted it last: group, VC, priority
-        self.displaced_by: tuple[str, str, int] | None = None
         #: the part of the annotations that its pods share; "" where it has to be made
         self.shared = ""
-        #: as the scheduler has it, with the nodes that kube-scheduler did not offer the last time. Nobody is preempted
-        #: for it before kube-scheduler has said, to this process, which nodes it takes
-        view = JobView(self.name, self.gpus, round(submitted_at * 1000), number)
-        self.entry = Entry(number, ask.request(), view, ask.early)
-        self.entry.may_preempt = ask.anywhere
         #: what happened to it, latest last
         self.history: list[Event] = []
-
-    @cached_property
-    def gpus(self) -> int:
-        """GPUs of all its pods."""
-        return sum(member.pods * member.leaf_cells for member in self.ask.members)
 
     @property
     def in_line(self) -> bool:
@@ -185,21 +177,6 @@ class Gang:
     def key(self) -> str:
         """What addresses call it."""
         return self.name
-
-    @property
-    def vc(self) -> str:
-        """Its virtual cluster."""
-        return self.ask.vc
-
-    @property
-    def priority(self) -> int:
-        """As asked for; -1: opportunistic."""
-        return self.ask.priority
-
-    @property
-    def guaranteed(self) -> bool:
-        """Whether its placement stands in cells of its VC."""
-        return self.placement is not None and self.placement.guaranteed
 
     @property
     def holds(self) -> bool:

@@ -16,23 +16,27 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
 from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Placement
+from hived.cluster.reasons import Reason, WaitingForPreemption
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
+from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.untrusted import PodRequestError
-from hived.errors import NotFoundError
+from hived.errors import ConflictError, NotFoundError
 from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec
 
 from . import adopt as adoption
 from . import foreign
-from .actions import Annotate, Evict, Tell, Wake
-from .dispatcher import GangDispatcher
-from .gang import Gang, GangState, PodEntry
-from .pod_order import created_at
+from .actions import Annotate, Binding, Evict, Instruction, Tell, Wake
+from .extender_answers import tell_again
+from .gang import Gang, GangEvent, GangState, PodEntry
+from .gang_table import GangTable
+from .pod_order import created_at, in_rank_order
 
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
@@ -46,7 +50,7 @@ _EXCLUSIONS = 256  #: sets of nodes not offered that are remembered
 _REMEMBERED = 20_000  #: pods that are gone, so that an old word of them does not bring them back
 
 
-class GangScheduler(GangDispatcher):
+class GangScheduler(GangTable):
     """Gangs on a cluster. A fact costs what the core charges for who it lets go, and O(log gangs + pods of its gang).
 
     ``evict_after``: seconds that kube-scheduler has to delete the pods of a victim before they are told to go.
@@ -58,11 +62,10 @@ class GangScheduler(GangDispatcher):
         cluster: Cluster,
         policy: Policy,
         evict_after: float = 0.0,
-        first_seq: int = 0,
         evict_patience: float = PATIENCE_S,
     ) -> None:
-        super().__init__(cluster, policy, evict_after, first_seq)
-        self.evict_patience = evict_patience
+        super().__init__(cluster, policy)
+        self.evict_after, self.evict_patience = evict_after, evict_patience
         #: pods that are gone
         self._gone: OrderedDict[str, None] = OrderedDict()
         #: sets of nodes that gangs cannot go to
@@ -222,7 +225,7 @@ class GangScheduler(GangDispatcher):
             gang.shared = ""
             self.stands(gang, why.get(gang.name, "the cluster has a new spec"), at)
         self.lost_reservations(self.scheduler.reconfigured(), "the cluster has a new spec", at)
-        self.others_are_spared(at)  # who was to move may be guaranteed where it is
+        self.spared(at)  # who was to move may be guaranteed where it is
         self._may_take_longer(at)
         self.nodes_applied(at)
         return report
@@ -288,6 +291,59 @@ class GangScheduler(GangDispatcher):
             left = self.evict_patience - since
             gang.evict_at = max(gang.evict_at, at + (min(pause, left) if left > 0 else pause))
 
+    # -- deciding -------------------------------------------------------------------------------------------------
+
+    def dispatch(self, at: float) -> None:
+        """Let go who can."""
+        foreign.settle(self, at)
+        super().dispatch(at)
+        for gang in self.unreserved.values():
+            tell_again(self, gang)
+        self.unreserved.clear()
+
+    def _start(self, gang: Gang, placement: Placement, at: float) -> None:
+        """Its pods get their places, and kube-scheduler hears of those that it gave up."""
+        self.becomes(gang, GangEvent.PLACED, placement, at, {"adopted": False})
+        self.unheard.pop(gang.name, None)
+        for entry in in_rank_order(gang.pods.values()):
+            self.give_slot(entry, gang, at)
+
+    def _preempt(self, gang: Gang, by: Gang, at: float) -> None:
+        if gang.state is not GangState.PLACED:
+            return  # it has to go for somebody else already
+        self.preempted[gang.vc, by.vc] += 1
+        gang.displaced_by = by.name, by.vc, by.priority
+        why = f"preempted by {by.name} of {by.vc}"
+        takes = "what its VC reserved" if by.vc != gang.vc else "it by its higher priority"
+        self._has_to_go(gang, at, why, f"{why}, which takes {takes}", by)
+
+    def _move(self, gang: Gang, why: str, at: float) -> None:
+        self._has_to_go(gang, at, why, f"{why}; it starts there once its pods are gone from here", None)
+
+    def _promoted(self, gang: Gang) -> None:
+        self.annotate(gang)
+
+    def _hold(self, gang: Gang, reasons: tuple[Reason, ...]) -> None:
+        gang.reasons = reasons
+        if isinstance(reasons[0], WaitingForPreemption) and not gang.entry.may_preempt:
+            self.call(gang, self._now)  # nobody ends for nodes that it may not be able to use
+
+    def _has_to_go(self, gang: Gang, at: float, why: str, told: str, by: Gang | None) -> None:
+        """A gang that is placed gives its GPUs back: at once, or when its pods are gone from their nodes."""
+        gang.preempted_by = by
+        gang.evict_at, gang.evict_from = at + self.evict_after, None
+        self.becomes(gang, GangEvent.PREEMPTED, gang.placement, at, {"why": why})
+        for entry in gang.pods.values():
+            if entry.holds:
+                self.instruct(Tell(entry.uid, entry.key, "HivedPreempted", told, True))
+        if not gang.on_nodes:
+            self.unplace(gang, at, why)
+
+    def turn(self) -> list[Instruction]:
+        """What is to be done of what came since the last call."""
+        found, self._instructions = self._instructions, []
+        return found
+
     # -- kube-scheduler asks --------------------------------------------------------------------------------------
 
     def asked(
@@ -340,7 +396,6 @@ class GangScheduler(GangDispatcher):
         self.dispatch(at)
         if not some and self._cannot_stay(gang, entry):
             self.unplace(gang, at, "kube-scheduler does not take its node")
-            self.line_up(gang)
             self.dispatch(at)
         return entry
 
@@ -388,6 +443,38 @@ class GangScheduler(GangDispatcher):
         asked = entry is not None and entry.gang is not None and entry.gang.asked
         return self.asked(pod, members, offered, at, emptied=asked)
 
+    # -- binding --------------------------------------------------------------------------------------------------
+
+    def binding(self, uid: str, node: str) -> Binding:
+        """What to write for the pod, which kube-scheduler wants bound to ``node``. It counts as bound from now on.
+
+        Raises :class:`NotFoundError`, or :class:`ConflictError` where it has no place there.
+        """
+        entry = self.pods.get(uid)
+        if entry is None:
+            raise NotFoundError(f"pod {uid} is gone, or was never here")
+        gang = entry.gang
+        if gang is None or gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None:
+            what = "is being preempted" if gang is not None and gang.state is GangState.PREEMPTED else "has no place"
+            raise ConflictError(f"pod {entry.key} {what}; kube-scheduler has to ask for it again")
+        if entry.bound:
+            raise ConflictError(f"pod {entry.key} is on its node already")
+        place = gang.placement.pods[entry.slot]
+        if place.node != node:
+            raise ConflictError(f"pod {entry.key} has its place on {place.node}, not on {node}")
+        if not gang.shared:
+            gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
+        entry.binding, entry.place = True, place
+        entry.notes = bindinfo.notes(place, gang.shared)
+        return Binding(uid, entry.key, node, entry.notes)
+
+    def bound(self, uid: str, at: float) -> None:
+        """Kubernetes has bound the pod to its node."""
+        entry = self.pods.get(uid)
+        if entry is not None and entry.gang is not None and not entry.bound:
+            entry.bound, entry.binding, entry.waited = True, False, False
+            self.is_on_its_node(entry, at)
+
     def bind_failed(self, uid: str, at: float) -> None:
         """That was not done, for sure."""
         entry = self.pods.get(uid)
@@ -398,7 +485,6 @@ class GangScheduler(GangDispatcher):
                 self.foreign.moved(gang.placement)
             if gang is not None and gang.state is GangState.PREEMPTED and not gang.on_nodes:
                 self.unplace(gang, at, "preempted")
-                self.line_up(gang)
             elif gang is not None and gang.state is GangState.PLACED:
                 self.flee(gang, at)  # its node may have turned bad meanwhile
             self._asks_anew(entry, entry.members, at)  # that may have changed meanwhile

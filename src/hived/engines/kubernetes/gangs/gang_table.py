@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
 from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member
-from hived.engines.event import Event, placement_data
+from hived.engines.dispatcher import Dispatcher
+from hived.engines.event import placement_data
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.untrusted import PodRequestError
-from hived.engines.usage import Usage
-from hived.scheduling import Entry, Scheduler, Status
+from hived.scheduling import Policy, Status
 
 from .actions import Annotate, Instruction, Tell, Wake
 from .foreign import ForeignPods
@@ -27,14 +26,13 @@ _RECENT = 20_000  #: events
 _ENDED = 1_000  #: gangs that are gone, for people who look
 
 
-class GangTable:
+class GangTable(Dispatcher[Gang, Instruction]):
     """The state of :class:`~.gang_scheduler.GangScheduler`."""
 
-    def __init__(self, cluster: Cluster, scheduler: Scheduler, evict_after: float, first_seq: int) -> None:
-        self.cluster = cluster
-        #: it knows who was asked for by kube-scheduler, and who has GPUs
-        self.scheduler = scheduler
-        self.evict_after = evict_after
+    nodes_refused = "kube-scheduler does not take its nodes any more"
+
+    def __init__(self, cluster: Cluster, policy: Policy) -> None:
+        super().__init__(cluster, policy, most_events=_RECENT)
         self.gangs: dict[str, Gang] = {}
         #: pods that live and concern HiveD, by uid
         self.pods: dict[str, PodEntry] = {}
@@ -44,8 +42,6 @@ class GangTable:
         self.conflicts: dict[str, str] = {}
         #: pods that are refused for the sake of a group's name: which
         self.outside: dict[str, str] = {}
-        #: gangs that have reserved, in the order in which they did
-        self.reserved: dict[str, Gang] = {}
         #: gangs whose reservation has ended, or moved, and whose pods were not told so yet
         self.unreserved: dict[str, Gang] = {}
         #: gangs that have to go, while pods of them are on nodes
@@ -58,33 +54,14 @@ class GangTable:
         self.ended: OrderedDict[str, Gang] = OrderedDict()
         #: how many gangs were preempted, by virtual cluster and that of whom it was for
         self.preempted: Counter[tuple[str, str]] = Counter()
-        self.usage: Usage[Gang] = Usage()
         self.nodes = Nodes(cluster)
         #: bound pods with GPUs that HiveD does not decide about
         self.foreign = ForeignPods()
-        #: number of the latest event
-        self.seq = first_seq
-        self.recent: deque[Event] = deque(maxlen=_RECENT)
         self._number = 0
-        self._instructions: list[Instruction] = []
 
-    # -- what is told ---------------------------------------------------------------------------------------------
-
-    def note(self, kind: str, gang: str | None, at: float, data: dict[str, object]) -> Event:
-        """Something happened."""
-        self.seq += 1
-        event = Event(self.seq, at, kind, gang, data)
-        self.recent.append(event)
-        return event
-
-    def instruct(self, instruction: Instruction) -> None:
-        """Have something done."""
-        self._instructions.append(instruction)
-
-    def turn(self) -> list[Instruction]:
-        """What is to be done of what came since the last call."""
-        found, self._instructions = self._instructions, []
-        return found
+    def job(self, number: int) -> Gang:
+        """The gang with this number."""
+        return self.gangs[self.scheduler.jobs[number].name]
 
     # -- pods come and go -----------------------------------------------------------------------------------------
 
@@ -240,7 +217,6 @@ class GangTable:
             self.foreign.moved(gang.placement)
         if gang.state is GangState.PREEMPTED and not gang.on_nodes:
             self.unplace(gang, at, "its pods are gone")
-            self.line_up(gang)
         elif gang.state is GangState.PLACED and slot is not None and gang.placement is not None:
             size = len(gang.placement.pods[slot].leaf_cells)
             for other in gang.pods.values():  # one that came before there was room
@@ -255,10 +231,9 @@ class GangTable:
 
     # -- gangs change ---------------------------------------------------------------------------------------------
 
-    def becomes(
-        self, gang: Gang, event: GangEvent, placement: Placement | None, at: float, data: dict[str, object]
-    ) -> None:
-        """The one place where a gang changes, and what is counted with it."""
+    def becomes(self, gang: Gang, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
+        """See :meth:`Dispatcher.becomes`. ``placement``: where it is from then on, or what is reserved for it."""
+        event = GangEvent(event)
         state = next_gang_state(gang.state, event)
         self.usage.remove(gang)
         held = gang.holds
@@ -278,18 +253,16 @@ class GangTable:
             gang.widest = 0 if placement is None else placement.gpus
             for entry in gang.pods.values():
                 entry.slot = None
-        for state_, index in ((GangState.RESERVED, self.reserved), (GangState.PREEMPTED, self.evicting)):
-            if gang.state is state_:
-                index[gang.name] = gang
-            else:
-                index.pop(gang.name, None)
-        if gang.state is not GangState.PREEMPTED:
+        if gang.state is GangState.PREEMPTED:
+            self.evicting[gang.name] = gang
+        else:
+            self.evicting.pop(gang.name, None)
             gang.preempted_by = None
         self._see_who_can_go(gang, at)
         self.usage.add(gang)
         if placement is not None:
             data["placement"] = placement_data(placement)
-        gang.remember(self.note(event.value, gang.name, at, data))
+        gang.remember(self.note(event, gang.name, at, data))
 
     def line_up(self, gang: Gang) -> None:
         """It waits for its turn, once kube-scheduler has asked for it and all its pods are there."""
@@ -317,24 +290,19 @@ class GangTable:
         self.line_up(gang)
 
     def unplace(self, gang: Gang, at: float, why: str) -> None:
-        """No pod of it is on a node, and it gives its GPUs back. It does not line up by itself."""
+        """No pod of it is on a node: it gives its GPUs back, and waits again."""
         self.scheduler.free(gang.entry)
         self.becomes(gang, GangEvent.RELEASED, None, at, {"why": why})
         for entry in gang.pods.values():
             entry.waited = True  # kube-scheduler may have been told a node that is not its own any more
-
-    def unreserve(self, gang: Gang, why: str, at: float) -> None:
-        """The core has taken its reservation away; it waits again."""
-        self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": f"it had GPUs reserved: {why}"})
         self.line_up(gang)
-        self.others_are_spared(at)
 
     def withdraw(self, gang: Gang, at: float) -> None:
         """It gives up its reservation, or its place in line."""
         self.scheduler.withdraw(gang.entry)
         if gang.state is GangState.RESERVED:
             self.becomes(gang, GangEvent.UNRESERVED, None, at, {"why": "it gave up what was reserved for it"})
-            self.others_are_spared(at)
+            self.spared(at)
 
     def end(self, gang: Gang, at: float) -> None:
         """The last pod of a gang is gone: what it held is free."""
@@ -345,7 +313,6 @@ class GangTable:
         self.usage.remove(gang)
         self.foreign.moved(gang.placement)
         del self.gangs[gang.name]
-        self.reserved.pop(gang.name, None)
         self.unreserved.pop(gang.name, None)
         self.evicting.pop(gang.name, None)
         self.to_bind.pop(gang.name, None)
@@ -359,10 +326,7 @@ class GangTable:
             self.join(self.pods[uid], self.pods[uid].members, at)
 
     def stands(self, gang: Gang, why: str, at: float, by: str | None = None) -> None:
-        """Take over how the core has it now, where that is news; its pods are told by their annotations.
-
-        ``by``: the gang that it made room for.
-        """
+        """See :meth:`Dispatcher.stands`. Its pods are told by their annotations."""
         core = self.cluster.group(gang.name) if gang.holds else None
         before = gang.placement
         if core is None or core.placement is None or before is None or core.placement == before:
@@ -384,7 +348,6 @@ class GangTable:
             return
         if not gang.on_nodes and core.placement.gpus < gang.widest:
             self.unplace(gang, at, why)
-            self.line_up(gang)
             return
         self.give_slots(gang, at)
 
@@ -398,8 +361,8 @@ class GangTable:
                 entry.notes = notes
                 self.instruct(Annotate(entry.uid, entry.key, tuple(notes.items())))
 
-    def others_are_spared(self, at: float) -> None:
-        """A reservation has ended: who had to go for it alone stays, who made room may be guaranteed again."""
+    def spared(self, at: float) -> None:
+        """See :meth:`Dispatcher.spared`. Who had to go for it alone stays."""
         for gang in list(self.evicting.values()):
             wanted_by = self.cluster.group(gang.name).preempted_by
             if wanted_by:
@@ -419,14 +382,7 @@ class GangTable:
                 if entry.slot is not None and not entry.holds:
                     self.can_go(entry, gang, at)
             self.give_slots(gang, at)
-        for gang in list(self.usage.displaced.values()):
-            if self.cluster.group(gang.name).guaranteed:
-                self.stands(gang, "its VC's cells are its own again", at)
-
-    def lost_reservations(self, lost: Iterable[Entry], why: str, at: float) -> None:
-        """The core has ended reservations by itself."""
-        for entry in lost:
-            self.unreserve(self.gangs[entry.name], why, at)
+        super().spared(at)
 
     def nodes_applied(self, at: float) -> None:
         """Tell the core what is new of nodes; what that changes may let others go."""
@@ -441,7 +397,6 @@ class GangTable:
         """None of it runs, and it cannot run where it was to: it looks for another place."""
         if gang.state is GangState.PLACED and not gang.on_nodes and self.on_bad_hardware(gang):
             self.unplace(gang, at, "hardware under it is bad")
-            self.line_up(gang)
 
     def on_bad_hardware(self, gang: Gang) -> bool:
         """Whether it could not be placed where it is now. O(its GPUs)."""

@@ -55,6 +55,11 @@ class PodRequest:
         return sum(member.pods for member in self.members)
 
     @property
+    def gpus(self) -> int:
+        """GPUs of the group."""
+        return sum(member.pods * member.leaf_cells for member in self.members)
+
+    @property
     def mode(self) -> str:
         """How it would have its GPUs."""
         return "either" if self.early else "opportunistic" if self.priority < 0 else "guaranteed"

@@ -1,0 +1,161 @@
+"""What both engines do around the one scheduler: they count who has what, note what happens, and do what is decided."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Placement
+from hived.cluster.reasons import Reason
+from hived.scheduling import (
+    Downgrade,
+    Entry,
+    Hold,
+    Instruction,
+    Move,
+    Policy,
+    Promote,
+    Reserve,
+    Scheduler,
+    Start,
+    Stop,
+    Unreserve,
+)
+
+from .event import Event
+from .job import EngineJob
+from .usage import Usage
+
+J = TypeVar("J", bound=EngineJob)
+#: what an engine has done in the world
+D = TypeVar("D")
+
+
+class Dispatcher(ABC, Generic[J, D]):
+    """The jobs of an engine. A fact costs what the core charges for who it lets start, and O(log jobs)."""
+
+    #: why a reservation has ended that nobody else has taken
+    nodes_refused = "its nodes are not to be used any more"
+
+    def __init__(self, cluster: Cluster, policy: Policy, last_event: int = 0, most_events: int | None = None) -> None:
+        """``last_event``: number of the latest there is; ``most_events``: that are remembered."""
+        self.cluster = cluster
+        self.scheduler = Scheduler(cluster, policy, self._carry_out)
+        self.usage: Usage[J] = Usage()
+        #: number of the latest event
+        self.seq = last_event
+        #: the latest events, oldest first
+        self.recent: deque[Event] = deque(maxlen=most_events)
+        self._instructions: list[D] = []
+        self._now = 0.0
+
+    # -- what an engine is asked for ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def job(self, number: int) -> J:
+        """The job with this number, which waits or holds something."""
+
+    @abstractmethod
+    def becomes(self, job: J, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
+        """The one place where a job changes, and what is counted over jobs with it."""
+
+    @abstractmethod
+    def stands(self, job: J, why: str, at: float, by: str | None = None) -> None:
+        """Take over how the core has it now, where that is news. ``by``: the job that it made room for."""
+
+    @abstractmethod
+    def _start(self, job: J, placement: Placement, at: float) -> None:
+        """The GPUs of ``placement`` are its own."""
+
+    @abstractmethod
+    def _preempt(self, job: J, by: J, at: float) -> None:
+        """It has to go for another."""
+
+    @abstractmethod
+    def _move(self, job: J, why: str, at: float) -> None:
+        """It has to go from its GPUs, for others."""
+
+    def _promoted(self, job: J) -> None:
+        """It is guaranteed where it is."""
+
+    def _hold(self, job: J, reasons: tuple[Reason, ...]) -> None:
+        """It waits."""
+
+    # -- what both do -------------------------------------------------------------------------------------------------
+
+    def note(self, kind: str, job: object, at: float, data: dict[str, object]) -> Event:
+        """Something happened: to ``job``, by number or name, or (None) to hardware or the engine."""
+        self.seq += 1
+        event = Event(self.seq, at, str(kind), job, data)
+        self.recent.append(event)
+        return event
+
+    def instruct(self, *instructions: D) -> None:
+        """Have something done."""
+        self._instructions += instructions
+
+    def dispatch(self, at: float) -> None:
+        """Let start who can."""
+        self._now = at
+        self.scheduler.dispatch(at)
+
+    def reserved(self) -> list[J]:
+        """Jobs that wait with a reservation, in the order in which they got it."""
+        return [self.job(number) for number in self.scheduler.reserved]
+
+    def line_up(self, job: J) -> None:
+        """It waits for its turn."""
+        self.scheduler.wait(job.entry)
+
+    def lost_reservations(self, lost: Iterable[Entry], why: str, at: float) -> None:
+        """The core has ended reservations by itself."""
+        for entry in lost:
+            self.unreserve(self.job(entry.number), why, at)
+
+    def unreserve(self, job: J, why: str, at: float) -> None:
+        """The core has taken its reservation away; it waits again."""
+        self.becomes(job, "unreserved", None, at, {"why": f"it had GPUs reserved: {why}"})
+        self.line_up(job)
+        self.spared(at)
+
+    def spared(self, at: float) -> None:
+        """A reservation has ended: who made room for it may be guaranteed again."""
+        for job in list(self.usage.displaced.values()):
+            if self.cluster.group(job.name).guaranteed:
+                self.stands(job, "its VC's cells are its own again", at)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        """What the scheduler has decided happens."""
+        job, at = self.job(instruction.job), self._now
+        elsewhere = False  # whether it had reserved other GPUs than it is given now
+        match instruction:
+            case Start(placement=placement):
+                elsewhere = job.reserved and placement != job.placement
+                self._start(job, placement, at)
+            case Reserve(placement=placement, victims=victims):
+                elsewhere = job.reserved
+                if elsewhere:
+                    self.becomes(job, "unreserved", None, at, {"why": "other GPUs are reserved for it by now"})
+                self.becomes(job, "reserved", placement, at, {"victims": list(victims)})
+            case Stop(by=number):
+                self._preempt(job, self.job(number), at)
+            case Unreserve(by=None):
+                self.unreserve(job, self.nodes_refused, at)
+            case Unreserve(by=int(number)):
+                self.unreserve(job, f"{self.job(number).name}, of a higher priority, took it", at)
+            case Downgrade(by=number):
+                by = self.job(number).name
+                self.stands(job, f"made room for {by}", at, by)
+            case Promote():
+                core = self.cluster.group(job.name).placement
+                self.becomes(job, "promoted", core, at, {"why": f"its turn in {job.vc} has come"})
+                self._promoted(job)
+            case Move():
+                self._move(job, f"its turn in {job.vc} has come, on other GPUs", at)
+            case Hold(reasons=reasons):
+                self._hold(job, reasons)
+        if elsewhere:
+            self.spared(at)
