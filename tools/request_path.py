@@ -80,7 +80,7 @@ def main() -> None:
     calls = sum(map(len, ways)) / len(ways)
     files = sum(len({file for file, _ in way}) for way in ways) / len(ways)
     crossings = sum(sum(a[0] != b[0] for a, b in pairwise(way)) for way in ways) / len(ways)
-    print(f"schedule and commit of a guaranteed pod: {calls:.0f} calls, {files:.1f} files, {crossings:.0f} crossings")
+    print(f"schedule and commit of a guaranteed pod: {calls:.0f} calls, {files:.1f} files, {crossings:.1f} crossings")
     if "-v" in sys.argv:
         for file, name in ways[-1]:
             print(f"  {file:28} {name}")

@@ -145,12 +145,8 @@ class Cluster:
                 return known.answer()
         if isinstance(placed, tuple):
             return Wait(request.group, placed)
-        return self._opened(placed, "schedule", request, given[0], now, given[1])
-
-    def _opened(self, group: Group, call: str, *arguments: object) -> Bind | Preempt:
-        """The answer to this call: ``group``, as the open transaction has admitted it."""
-        decision = group.answer(Asked(call, arguments, self._state.version))
-        self._open = decision, group
+        decision = placed.answer(Asked("schedule", (request, given[0], now, given[1]), state.version))
+        self._open = decision, placed
         return decision
 
     def place(
@@ -176,7 +172,11 @@ class Cluster:
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
         group = admitted(state, request, demand, suggested, now, at, idle)
         excluded = () if suggested is None else suggested.given[1]
-        return None if group is None else self._opened(group, "place", request, now, near, idle, excluded)
+        if group is None:
+            return None
+        decision = group.answer(Asked("place", (request, now, near, idle, excluded), state.version))
+        self._open = decision, group
+        return decision
 
     def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
         """Where a group that runs could be instead, as if its own leaf cells were free; None: nowhere.
@@ -203,7 +203,9 @@ class Cluster:
             state.undo.rollback()
             return group.answer()
         excluded = () if suggested is None else suggested.given[1]
-        return self._opened(moved, "move", request, now, excluded)
+        decision = moved.answer(Asked("move", (request, now, excluded), state.version))
+        self._open = decision, moved
+        return decision
 
     def promote(self, request: Request) -> bool | None:
         """Make an opportunistic group guaranteed, as ``request`` asks, on the very leaf cells that it has.
@@ -438,7 +440,11 @@ class Cluster:
 
     def _keep(self, group: Group | None = None) -> None:
         """What was done stays; ``group``: that was admitted."""
-        self._state.keep(group)
+        state = self._state
+        state.version += 1
+        state.undo.keep()
+        if group is not None and state.waiting:
+            state.waiting.pop(group.name, None)
 
     def evicted(self) -> tuple[str, ...]:
         """The guests that wait again since this was last asked, as the owner of their leaf cells has them no longer."""

@@ -33,18 +33,13 @@ FIXED = (
 )
 
 
-def lowest_rank(priority: int) -> int:
-    """The rank of groups of a priority that lose no work when they give way; those that do come right after it."""
-    return 2 * priority
-
-
 class Group:
     """A group from the moment it is placed; one that is not kept is forgotten with its transaction.
 
     Those that only wait are kept as :class:`Waiting`.
     """
 
-    #: how late it gives way in its VC, as of when it took its virtual leaves (:meth:`current_rank`)
+    #: how late it gives way in its VC, as of when it took its virtual leaves (:func:`.pool.rank_of`)
     rank = -1
     #: place among all groups by when they were bound or reserved; breaks ties
     sequence = 0
@@ -109,15 +104,6 @@ class Group:
     def running(self) -> bool:
         """Whether somebody runs on its leaf cells, rather than waiting for them."""
         return self.state is not GroupState.PREEMPTING
-
-    def current_rank(self) -> int:
-        """How late it gives way in its VC: lower priorities first; among equals, who loses no work by it first.
-
-        That is a group that becomes opportunistic instead (lazy preemption), or still waits for victims of its own VC.
-        One that waits for loans alone counts as if it ran, as it would in a VC without neighbours.
-        """
-        waits = not self.running and any(victim.guaranteed for victim in self.victims)
-        return lowest_rank(self.priority) + (not waits and not self.request.lazy_preemption)
 
     @property
     def chains(self) -> tuple[int, ...]:

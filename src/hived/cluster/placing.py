@@ -31,12 +31,14 @@ def admitted(
 
     ``near``: where it ran, and would stay; ``idle``: no opportunistic group is to end for it.
     """
-    if request.group in state.joined:
+    if state.joined and request.group in state.joined:
         on = state.joined[request.group]
         raise RequestError("group", f"{request.group!r} is a job on the allocation of {on!r}; use another group name")
-    state.see_bad()
+    if state.ever_bad:
+        state.see_bad()
     group = Group(request, demand.tenant, now)
-    group.near = near
+    if near:
+        group.near = near
     if request.priority >= 0:
         found = guaranteed.place(state, group, demand, suggested)
     else:

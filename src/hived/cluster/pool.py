@@ -5,7 +5,7 @@ knows of other tenants, but for the bad hardware under its own cells.
 
 A leaf cell of a VC is taken by the group that runs in it and, while that one is being preempted, by the group that has
 reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a rank (a
-priority, and whether those of it lose work: :meth:`.Group.current_rank`) is a :class:`~hived.cells.Space` of its own (a
+priority, and whether those of it lose work: :func:`rank_of`) is a :class:`~hived.cells.Space` of its own (a
 *view*), made when somebody asks, and kept up as leaves are taken and given back until nobody has asked for as long as
 it would take to make it anew.
 """
@@ -21,7 +21,7 @@ from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, f
 from hived.errors import ensure
 
 from .binding import Binding
-from .groups import Group, lowest_rank
+from .groups import Group
 from .nodes import Nodes
 from .parts import Part
 from .staying import Staying
@@ -253,7 +253,7 @@ class Pool:
 
     def take(self, group: Group) -> None:
         """``group`` takes its spots, whoever else is there. O(pods * views)."""
-        rank = group.rank = group.current_rank()
+        rank = group.rank = rank_of(group)
         of_rank = self.at.get(rank)
         if of_rank is None:
             self.at[rank] = {group: None}
@@ -428,7 +428,7 @@ class Pool:
         held: dict[int, dict[Group, int]] = {}
         at: dict[int, set[Group]] = {}
         for group in groups:
-            at.setdefault(group.current_rank(), set()).add(group)
+            at.setdefault(rank_of(group), set()).add(group)
             for host, mask in group.spots:
                 of_host = held.setdefault(host, {})
                 of_host[group] = of_host.get(group, 0) | mask
@@ -467,6 +467,23 @@ def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     taken = max(0, gpus - host.idle.free)
     level = host.free.level_for(gpus) if taken else host.idle.level_for(gpus)
     return taken, level, host.free.free
+
+
+def lowest_rank(priority: int) -> int:
+    """The rank of groups of a priority that lose no work when they give way; those that do come right after it."""
+    return 2 * priority
+
+
+def rank_of(group: Group) -> int:
+    """How late a group gives way in its VC: lower priorities first; among equals, who loses no work by it first.
+
+    That is a group that becomes opportunistic instead (lazy preemption), or still waits for victims of its own VC.
+    One that waits for loans alone counts as if it ran, as it would in a VC without neighbours.
+    """
+    lowest = 2 * group.priority
+    if group.request.lazy_preemption or (group.victims and any(victim.guaranteed for victim in group.victims)):
+        return lowest
+    return lowest + 1
 
 
 def reserved_in(pools: Iterable[Pool]) -> int:

@@ -31,6 +31,7 @@ from .states import GroupEvent, GroupState, LeafEvent, next_group_state
 from .undo import Undo
 
 _STARTED = next_group_state(GroupState.PENDING, GroupEvent.BIND)
+_RESERVED = next_group_state(GroupState.PENDING, GroupEvent.PREEMPT)
 
 
 class State:
@@ -81,6 +82,8 @@ class State:
         self.displaced: dict[Group, None] = {}
         #: why a demand (with its cap by name) would not fit even if all were free; None where it would
         self.fits_empty: dict[tuple[Demand, bool, str | None], NeverFits | None] = {}
+        #: whether hardware was ever bad, and :meth:`see_bad` may find something
+        self.ever_bad = False
         #: counts every change that was kept
         self.version = 0
         self.sequence = 0
@@ -102,13 +105,6 @@ class State:
     def chains_of(self, group: Group) -> list[Nodes]:
         """The chains that a group is in."""
         return [self.chains[chain] for chain in group.chains]
-
-    def keep(self, admitted: Group | None = None) -> None:
-        """What was done since the last time stays; a group that was admitted waits no longer."""
-        self.version += 1
-        self.undo.keep()
-        if admitted is not None and self.waiting:
-            self.waiting.pop(admitted.name, None)
 
     def see_bad(self) -> None:
         """VCs see which of their cells can be healthy no more, as of now. Not while a transaction is open.
@@ -146,29 +142,27 @@ class State:
         undo, pool, parts, nodes = self.undo, group.pool, group.parts, self.chains[group.chain]
         undo.note((setattr, self, "sequence", self.sequence))
         self.sequence = group.sequence = self.sequence + 1
-        group.placement = nodes.placement(parts, () if pool is None else pool.reserved_levels(group.spots))
-        if pool is not None and len(parts) > 1:
-            group.level = pool.level(group.level, parts)
-        if group.level:
-            group.within = nodes.chain.names[group.level]
         for victim in group.victims:
             undo.assign(victim, preempted_by={**victim.preempted_by, group: None})
             self.happens(victim, GroupEvent.CHOOSE)
         for other in group.overtaken:  # its bindings stay until the group has taken its leaves
             self._cancel(other)
-        if group.victims:
-            nodes.claim(LeafEvent.RESERVE, group)
-            group.state = next_group_state(group.state, GroupEvent.PREEMPT)
-        else:
-            if not group.guest:
-                nodes.claim(LeafEvent.ALLOCATE, group)
-            group.state = _STARTED
+        group.state = _RESERVED if group.victims else _STARTED
+        levels: tuple[int, ...] = ()
         if pool is not None:
             pool.take(group)
+            levels = pool.reserved_levels(group.spots)
+            if len(parts) > 1:
+                group.level = pool.level(group.level, parts)
         elif group.guest:
             self.guests_of(group.chain).add(group)
         else:
             self.lend(group)
+        group.placement = nodes.placement(parts, levels)
+        if group.level:
+            group.within = nodes.chain.names[group.level]
+        if not group.guest:
+            nodes.claim(LeafEvent.RESERVE if group.victims else LeafEvent.ALLOCATE, group)
         for other in group.overtaken:
             if other.pool is not None:
                 other.pool.unbind(other.spots)
@@ -432,6 +426,7 @@ class State:
     def set_bad(self, chain: int, node: int, mask: int) -> None:
         """The bad leaf cells of a node are ``mask`` now. Reservations that hold bad ones end."""
         nodes = self.chains[chain]
+        self.ever_bad = True
         if nodes.set_bad(node, mask):
             for group in list(nodes.held.get(node, {})):
                 if not group.running and any(

@@ -11,12 +11,12 @@ from itertools import islice
 
 from hived.cells import Rank, Space, count_fitting, find
 from hived.cluster.demands import Choice, Demand
-from hived.cluster.groups import Group, lowest_rank
+from hived.cluster.groups import Group
 from hived.cluster.guaranteed import place as place_guaranteed
 from hived.cluster.nodes import Nodes, farthest_from_guaranteed
 from hived.cluster.opportunistic import lent_of_type, share_of
 from hived.cluster.opportunistic import place as place_opportunistic
-from hived.cluster.pool import Pool, VirtualCells, packed, reserved_in
+from hived.cluster.pool import Pool, VirtualCells, lowest_rank, packed, reserved_in
 from hived.cluster.reasons import (
     BadHardware,
     BehindOthers,
