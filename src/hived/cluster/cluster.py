@@ -22,6 +22,7 @@ from hived.spec.compiled import ClusterSpec
 
 from . import recovery
 from .decisions import Bind, Decision, Placement, Preempt, Record, Wait
+from .demands import Demand
 from .explain import queries as looking
 from .groups import Group
 from .health import leaf_state, set_health
@@ -156,16 +157,18 @@ class Cluster:
         near: Placement | None = None,
         idle: bool = False,
         excluded_nodes: Collection[str] = (),
+        demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         """What :meth:`schedule` answers for a group that holds nothing; None, and nothing remembered, where it waits.
 
         For a scheduler that keeps its own queues and asks for no reasons. ``near``: where the group ran until now, and
         would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as
-        :meth:`schedule`.
+        :meth:`schedule`; ``demand``: what :meth:`demand` answers, so that the request need not be checked again.
         """
         _check_seconds(now)
         state = self._settled()
-        demand = state.demands.of(request)
+        if demand is None or demand.by is not state.demands:
+            demand = state.demands.of(request)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         at = () if near is None else self._parts(near)
@@ -207,6 +210,10 @@ class Cluster:
         self._open = decision, moved
         return decision
 
+    def demand(self, request: Request) -> Demand:
+        """What a request comes to under this spec, checked: one for all that differ by name alone. O(members)."""
+        return self._settled().demands.of(request)
+
     def promote(self, request: Request) -> bool | None:
         """Make an opportunistic group guaranteed, as ``request`` asks, on the very leaf cells that it has.
 
@@ -225,9 +232,15 @@ class Cluster:
             self._keep(moved)
         return stays
 
-    def can_lend(self, request: Request) -> bool:
-        """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods)."""
-        return can_lend(self._settled(), self._state.demands.of(request))
+    def can_lend(self, request: Request, demand: Demand | None = None) -> bool:
+        """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods).
+
+        ``demand``: as :meth:`place`.
+        """
+        state = self._settled()
+        if demand is None or demand.by is not state.demands:
+            demand = state.demands.of(request)
+        return can_lend(state, demand)
 
     def never_fits(self, request: Request) -> bool:
         """Whether it would have to wait in an empty, healthy VC (or cluster) too. O(1) once asked."""

@@ -42,6 +42,7 @@ class Choice(NamedTuple):
 class Demand(NamedTuple):
     """What a request comes to in this cluster. Equal for requests that differ in name and priority alone."""
 
+    by: Demands  #: who has checked it, under one spec
     tenant: int
     choices: tuple[Choice, ...]  #: in the order of the spec; none when there are more pods than leaf cells
     tries: tuple[tuple[int, Choice], ...]  #: in the order in which they are tried: which cap of which choice
@@ -102,7 +103,7 @@ class Demands:
         gpus = sum(size * number for size, number in sizes)
         tries = [(step, choice) for choice in choices for step in range(len(choice.caps))]
         tries.sort(key=itemgetter(0))
-        return Demand(tenant, tuple(choices), tuple(tries), gpus, pods, max(sizes)[0])
+        return Demand(self, tenant, tuple(choices), tuple(tries), gpus, pods, max(sizes)[0])
 
     def _places(self, request: Request, tenant: int) -> list[_Place]:
         """What the request may look at, in the order in which it is tried."""

@@ -7,6 +7,7 @@ leaf outside ``owned`` and ``lent``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from hived.cells import BuddyAllocator, Found, Hierarchy, HostClass, IndexSet, Need, Shape, Space, leaves_of
@@ -55,6 +56,7 @@ class Nodes:
         "guests",
         "held",
         "hierarchy",
+        "kinds",
         "lent",
         "names",
         "number",
@@ -95,6 +97,8 @@ class Nodes:
         self.names: Sequence[str] = hierarchy.spec.node_names
         #: leaves of all nodes
         self.gpus = sum(shape.leaves for shape in self.shapes)
+        #: how many nodes of each inside there are
+        self.kinds = Counter(self.shapes)
         #: per node: leaves that somebody runs on, and leaves that a preempting group has reserved
         self.used, self.reserved = [0] * nodes, [0] * nodes
         #: per node: leaves in guaranteed use or reserved for it, and in opportunistic use or reserved for that

@@ -12,6 +12,7 @@ it would take to make it anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -48,7 +49,7 @@ class VirtualCells:
     Virtual cells are numbered too, hosts first: cell ``h`` is host ``h``.
     """
 
-    __slots__ = ("cells", "gpus", "groups", "hierarchy", "hosts", "levels", "reserved_levels", "shapes")
+    __slots__ = ("cells", "gpus", "groups", "hierarchy", "hosts", "kinds", "levels", "reserved_levels", "shapes")
 
     def __init__(self, hierarchy: Hierarchy, reserved: Sequence[tuple[int, int]]) -> None:
         """``reserved``: pairs of (level, number of preassigned cells)."""
@@ -93,6 +94,8 @@ class VirtualCells:
         self.groups = [of_host for of_host in groups if any(g >= 0 for g in of_host)]
         #: leaves of all hosts
         self.gpus = sum(shape.leaves for shape in self.shapes)
+        #: how many hosts of each inside there are
+        self.kinds = Counter(self.shapes)
 
     def space(self, free: Sequence[int], idle: Sequence[int] | None = None) -> Space:
         """A space over the hosts in which these leaves can be had. O(hosts)."""

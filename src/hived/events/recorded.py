@@ -8,6 +8,7 @@ from typing import Any
 from hived.cells import Rank
 from hived.cluster.cluster import Cluster, as_records, compiled_spec
 from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Record
+from hived.cluster.demands import Demand
 from hived.cluster.pool import packed
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Request
@@ -58,6 +59,7 @@ class RecordedCluster(Cluster):
         near: Placement | None = None,
         idle: bool = False,
         excluded_nodes: Collection[str] = (),
+        demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or ())
         decision: Bind | Preempt | None = self._recorded(call)

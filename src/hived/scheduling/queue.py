@@ -9,6 +9,7 @@ from enum import Enum
 from heapq import merge
 
 from hived.cluster.decisions import Placement
+from hived.cluster.demands import Demand
 from hived.cluster.requests import OPPORTUNISTIC, Request
 
 from .policy import JobView
@@ -55,6 +56,9 @@ class Entry:
     placement: Placement | None = None
     #: where it ran until its turn came: it stays as close to that as it can
     near: Placement | None = None
+    #: what it asks for at its turn, and before it, as the cluster has checked it
+    demand: Demand | None = None
+    loan_demand: Demand | None = None
     _loan: Request | None = None
 
     def __init__(

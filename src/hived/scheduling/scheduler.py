@@ -24,9 +24,11 @@ from dataclasses import replace
 from heapq import heappop, heappush, merge
 from itertools import islice, zip_longest
 from math import inf
+from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Decision, Preempt, Wait
+from hived.cluster.demands import Demand
 from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSuggested, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
@@ -42,6 +44,15 @@ from .queue import Entry, Key, Queue, Status, VcQueues
 _HOLDS_NOBODY_BACK = (Misconfigured, NeverFits, BadHardware, NotSuggested)
 #: requests of which it is remembered whether they can ever be had
 _REMEMBERED = 10_000
+
+
+class _Place(NamedTuple):
+    """Where jobs of one shape wait, and what they ask for."""
+
+    line: Queue | None  #: for their turn
+    backlog: Queue | None  #: for a loan
+    turn: Demand | None  #: at their turn, checked; None where it is wrong
+    loan: Demand | None  #: before it
 
 
 class Scheduler:
@@ -76,7 +87,7 @@ class Scheduler:
         # the first of each backlog, by what is asked for
         self._fronts: dict[Hashable, dict[Entry, None]] = {}
         # per VC, shape, and whether it may start early: where such jobs wait for their turn, and for a loan
-        self._found: dict[tuple[str, Hashable, bool], tuple[Queue | None, Queue | None]] = {}
+        self._found: dict[tuple[str, Hashable, bool], _Place] = {}
         # why others wait that ask for the same, as of a version of the cluster
         self._known: dict[tuple[Hashable, ...], tuple[Reason, ...]] = {}
         self._known_version = -1
@@ -121,17 +132,17 @@ class Scheduler:
             self._dirty[entry.vc] = None
         if self._between and was is Status.GUARANTEED:
             self._dirty.update(dict.fromkeys(self._between))
-        kept = entry.early and entry.line is not None and was in (Status.LENT, Status.MOVING)
-        if waits and kept:  # its place in line
-            entry.status = Status.WAITING
-            self._queue(entry)
-            return
-        self._leave(entry)
-        entry.status = Status.NOWHERE
-        if waits:
-            self.wait(entry)
-        else:
+        if not waits:
+            self._leave(entry)
+            entry.status = Status.NOWHERE
             del self.jobs[entry.number], self._by_name[entry.name]
+        elif entry.early and entry.line is not None and was in (Status.LENT, Status.MOVING):
+            entry.status = Status.WAITING  # it keeps its place in line
+            self._queue(entry)
+        else:
+            self._leave(entry)
+            entry.status = Status.NOWHERE
+            self.wait(entry)
 
     def leaving(self, entry: Entry) -> None:
         """A job that runs is going, and not to make room: its turn is somebody else's, though it still has its GPUs."""
@@ -217,7 +228,7 @@ class Scheduler:
         """Let start who can. ``now``: seconds by the engine's clock, as the core keeps them."""
         self._now = now
         while self._dirty or self._new or self._idle or self.reserved:
-            version = -1
+            version = -1  # of the cluster, while somebody has reserved
             if self.reserved:
                 version = self.cluster.version
                 for entry in list(self.reserved.values()):
@@ -229,7 +240,7 @@ class Scheduler:
                 self._idle = False
                 if self._fronts or self._explains:
                     self._lend()
-            if version == self.cluster.version and not (self._dirty or self._new or self._idle):
+            if version >= 0 and version == self.cluster.version and not (self._dirty or self._new or self._idle):
                 return
 
     def _stands_otherwise(self, entry: Entry) -> bool:
@@ -345,7 +356,7 @@ class Scheduler:
         """Ask the core for what a job asks for, and carry the answer out: as :meth:`_take_turn`."""
         request, excluded = entry.request, entry.excluded
         if entry.status is not Status.RESERVED and (not self._explains or entry.near is not None):
-            placed = self.cluster.place(request, self._now, entry.near, excluded_nodes=excluded)
+            placed = self.cluster.place(request, self._now, entry.near, False, excluded, entry.demand)
             if placed is not None:
                 return self._carry(entry, placed)
             if not self._explains:
@@ -440,7 +451,7 @@ class Scheduler:
                 if kind in lacking:
                     continue
                 one = next(iter(entries))
-                if not self._explains and not self.cluster.can_lend(one.loan):
+                if not self._explains and not self.cluster.can_lend(one.loan, one.loan_demand):
                     lacking.add(kind)
                     continue
                 for entry in entries:
@@ -469,7 +480,7 @@ class Scheduler:
         reasons = self._why(key) if self._explains else None
         decision = None
         if reasons is None:
-            decision = self.cluster.place(entry.loan, self._now, idle=True, excluded_nodes=entry.excluded)
+            decision = self.cluster.place(entry.loan, self._now, None, True, entry.excluded, entry.loan_demand)
         if decision is not None:
             self.cluster.commit(decision)
             self._unqueue(entry)
@@ -498,18 +509,23 @@ class Scheduler:
                 self._found.clear()
             queues = self.queues.setdefault(entry.vc, VcQueues())
             opportunistic = entry.request.opportunistic
-            line = queues.line if not opportunistic and self._can_fit(entry.request) else None
-            backlog = None
-            if (opportunistic or entry.early) and self._can_fit(entry.loan):
+            turn = self._demand(entry.request)
+            fits = turn is not None and not self.cluster.never_fits(entry.request)
+            line = queues.line if fits and not opportunistic else None
+            backlog = loan = None
+            if opportunistic or entry.early:
+                loan = self._demand(entry.loan)
+            if loan is not None and not self.cluster.never_fits(entry.loan):
                 backlog = queues.backlog if opportunistic or line is not None else queues.outsized
-            found = self._found[key] = line, backlog
-        entry.line, entry.backlog = found
+            found = self._found[key] = _Place(line, backlog, turn, loan)
+        entry.line, entry.backlog, entry.demand, entry.loan_demand = found
 
-    def _can_fit(self, request: Request) -> bool:
+    def _demand(self, request: Request) -> Demand | None:
+        """What a request comes to; None where it is wrong."""
         try:
-            return not self.cluster.never_fits(request)
+            return self.cluster.demand(request)
         except RequestError:
-            return False
+            return None
 
     def _join(self, entry: Entry) -> None:
         """A job that waits takes its places: in the backlog only once it has not had its turn at once."""

@@ -80,7 +80,7 @@ def _size(state: State, request: Request, demand: Demand) -> tuple[int, int]:
         return max((n.hierarchy.node_size for n in chains), default=0), sum(nodes.gpus for nodes in chains)
     of_vc = [pool for pool in state.pools[demand.tenant] if pool.pinned == request.pinned_cell_id]
     pools = [pool for pool in of_vc if is_meant(pool.number, pool.nodes)]
-    largest = max((shape.leaves for pool in pools for shape in set(pool.virtual.shapes)), default=0)
+    largest = max((shape.leaves for pool in pools for shape in pool.virtual.kinds), default=0)
     return largest, reserved_in(pools)
 
 
@@ -92,9 +92,12 @@ def _fits_empty(state: State, request: Request, demand: Demand, choice: Choice) 
         hosts = pool.virtual
         if sum(need.gpus for need in choice.needs) > pool.gpus:
             return False
+    need, cap = choice.needs[0], choice.caps[-1]
+    if not need.level and not cap and choice.needs.count(need) == len(choice.needs):  # equal pods, anywhere: no search
+        return sum([shape.leaves // need.gpus * hosts.kinds[shape] for shape in hosts.kinds]) >= len(choice.needs)
     full = [shape.full for shape in hosts.shapes]
     empty = Space(hosts.shapes, hosts.groups, hosts.hierarchy.node_level, full)
-    return find(empty, choice.needs, packed, choice.caps[-1]) is not None
+    return find(empty, choice.needs, packed, cap) is not None
 
 
 def reasons(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> tuple[Reason, ...]:
