@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hived import CheckedCluster, Cluster, InvariantError, Member, Request
-from hived.cells import LevelSafety
 
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
 
@@ -18,23 +17,6 @@ SPEC = cluster_of(NODES, vc("a", (NODES, NODE, 2)))
 
 def job(name: str) -> Request:
     return Request(name, "a", members=(Member(1, 8),))
-
-
-def test_every_change_reports_safety() -> None:
-    told: list[tuple[LevelSafety, ...]] = []
-    cluster = CheckedCluster(SPEC, on_safety=told.append)
-    cluster.commit(cluster.schedule(job("one")))
-    cluster.set_node_health(NODES.node_names[1], healthy=False)
-    cluster.set_device_health(NODES.node_names[1], 0, healthy=True)
-    records = cluster.records()
-    cluster.release("one")
-    cluster.recover(records)
-    cluster.reconfigure(SPEC)
-    cluster.schedule(Request("large", "a", members=(Member(2, 8),)))
-    cluster.cancel("large")
-    assert len(told) == 8
-    assert [rows[0].allocated for rows in told] == [0, 1, 2, 2, 1, 2, 2, 2]
-    assert all(row.margin >= 0 for rows in told for row in rows)
 
 
 def test_an_answer_is_checked_too() -> None:
@@ -51,6 +33,7 @@ CHANGES: dict[str, Callable[[CheckedCluster], Any]] = {
     "node": lambda cluster: cluster.set_node_health(NODES.node_names[1], healthy=False),
     "device": lambda cluster: cluster.set_device_health(NODES.node_names[1], 0, healthy=False),
     "recover": lambda cluster: cluster.recover(()),
+    "suspend": lambda cluster: cluster.suspend("one"),
 }
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
 
 from hived.errors import ensure
 
@@ -20,6 +22,12 @@ from .shape import Shape
 
 #: of a host: -pods it holds, level of the closest pod, leaves it has
 _Kind = tuple[int, int, int]
+
+
+@lru_cache(100_000)  # large hosts have many masks, and few kinds
+def _kind(shape: Shape, mask: int, need: Need) -> _Kind:
+    level = need.level or shape.profile(mask).level_for(need.gpus)
+    return -count_of(shape, mask, need), level, mask.bit_count()
 
 
 class Layout:
@@ -38,10 +46,8 @@ class Layout:
         for of_host in groups:
             spans = [(0, 0)] * (max(of_host, default=-1) + 1)
             start = 0
-            while start < hosts:
-                group, end = of_host[start], start + 1
-                while end < hosts and of_host[end] == group:
-                    end += 1
+            for group, run in groupby(of_host):
+                end = start + sum(1 for _ in run)
                 if group >= 0:
                     ensure(spans[group] == (0, 0), f"hosts of group {group} stand together")
                     spans[group] = (start, end)
@@ -55,7 +61,7 @@ class Capacity:
     Building is O(hosts), a host that changes O(levels), finding k hosts O(levels + k + kinds of host).
     """
 
-    __slots__ = ("_by_kind", "_groups", "_kind_of", "_kinds", "_known", "_orders", "layout", "need", "seen", "total")
+    __slots__ = ("_by_kind", "_groups", "_kind_of", "_kinds", "_orders", "layout", "need", "seen", "total")
 
     def __init__(self, need: Need, layout: Layout, shapes: Sequence[Shape], masks: Sequence[int]) -> None:
         """``masks``: the leaves that count, per host."""
@@ -66,10 +72,9 @@ class Capacity:
         self.seen = 0
         # Kinds ascend from the most pods, and among equals from the closest, then the tightest. Per kind that holds
         # any: its hosts.
-        self._known: dict[tuple[Shape, int], _Kind] = {}
         self._by_kind: dict[_Kind, IndexSet] = {}
         self._kinds: list[_Kind] = []
-        self._kind_of = [self._kind(shape, mask) for shape, mask in zip(shapes, masks, strict=True)]
+        self._kind_of = [_kind(shape, mask, need) for shape, mask in zip(shapes, masks, strict=True)]
         for host, kind in enumerate(self._kind_of):
             if kind[0]:
                 self._hosts(kind).add(host)
@@ -89,16 +94,6 @@ class Capacity:
             self._groups.append(sums)
             self._orders.append(order)
 
-    def _kind(self, shape: Shape, mask: int) -> _Kind:
-        kind = self._known.get((shape, mask))
-        if kind is None:
-            if len(self._known) > 100_000:  # large hosts have many masks, and few kinds
-                self._known.clear()
-            need = self.need
-            level = need.level or shape.profile(mask).level_for(need.gpus)
-            kind = self._known[shape, mask] = (-count_of(shape, mask, need), level, mask.bit_count())
-        return kind
-
     def _hosts(self, kind: _Kind) -> IndexSet:
         hosts = self._by_kind.get(kind)
         if hosts is None:
@@ -108,7 +103,7 @@ class Capacity:
 
     def count(self, host: int, shape: Shape, mask: int) -> None:
         """The leaves of ``host`` that count are now ``mask``. O(levels), O(1) when its kind stays the same."""
-        old, new = self._kind_of[host], self._kind(shape, mask)
+        old, new = self._kind_of[host], _kind(shape, mask, self.need)
         if old == new:
             return
         self._kind_of[host] = new
@@ -129,10 +124,6 @@ class Capacity:
     def of_host(self, host: int) -> int:
         """Pods that ``host`` holds."""
         return -self._kind_of[host][0]
-
-    def of_group(self, above: int, group: int) -> int:
-        """Pods that a group holds, ``above`` counting levels from 0 right above the hosts."""
-        return self._groups[above][group]
 
     def most(self) -> int:
         """Pods that the host which holds most can have. O(kinds)."""

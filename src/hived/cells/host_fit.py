@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from .shape import Shape
@@ -68,10 +69,7 @@ class Demand:
         #: leaves of all pods together
         self.gpus = sum(need.gpus for need in needs)
         #: leaves of the smallest pod from the ``i``-th on
-        self.smallest: list[int] = []
-        for need in reversed(self.needs):
-            self.smallest.append(min(need.gpus, self.smallest[-1]) if self.smallest else need.gpus)
-        self.smallest.reverse()
+        self.smallest = [*accumulate((need.gpus for need in reversed(self.needs)), min)][::-1]
         sizes = {need.level: need.gpus for need in self.needs if need.level}
         self._whole = tuple(Need(size, level) for level, size in sizes.items())
         self._sizes = tuple(sizes.values())

@@ -20,13 +20,12 @@ def shares(total: int, wanted: Sequence[int], weights: Sequence[int]) -> list[Fr
     >>> [str(share) for share in shares(10, [8, 2, 8], [1, 1, 3])]
     ['2', '2', '6']
     """
-    found = [_NOTHING] * len(wanted)
+    found = [Fraction(0)] * len(wanted)
     left = total
     weight = sum(weights[i] for i, want in enumerate(wanted) if want)
     # who is satisfied at the lowest water level comes first
-    order = sorted(
-        (i for i, want in enumerate(wanted) if want and weights[i]), key=lambda i: _level(wanted[i], weights[i], i)
-    )
+    levels = sorted((Fraction(want, weights[i]), i) for i, want in enumerate(wanted) if want and weights[i])
+    order = [i for _, i in levels]
     for place, i in enumerate(order):
         if wanted[i] * weight > left * weights[i]:  # the water ends below: all that follow share what is left
             for j in order[place:]:
@@ -46,10 +45,3 @@ def whole(weights: Sequence[Fraction]) -> list[int]:
     """The same weights in proportion, as whole numbers."""
     scale = lcm(*(weight.denominator for weight in weights))
     return [int(weight * scale) for weight in weights]
-
-
-def _level(wanted: int, weight: int, number: int) -> tuple[Fraction, int]:
-    return Fraction(wanted, weight), number
-
-
-_NOTHING = Fraction(0)
