@@ -117,12 +117,8 @@ class Supply:
     def highest(self, level: int) -> int:
         """The highest level whose free cells may serve a request at ``level``: safely, or as Algorithm 1 does."""
         top = self._cells.hierarchy.top
-        safe = level
-        while safe < top and self._margin[safe + 1] > 0:
-            safe += 1
-        lowest = level
-        while lowest < top and not (self._healthy[lowest] or self._bad[lowest]):
-            lowest += 1
+        safe = next((k for k in range(level, top) if self._margin[k + 1] <= 0), top)
+        lowest = next((k for k in range(level, top) if self._healthy[k] or self._bad[k]), top)
         return max(safe, lowest)
 
     def source(self, level: int) -> Source | None:

@@ -54,12 +54,11 @@ def pack(rooms: Sequence[Room], demand: Demand, steps: Steps) -> list[int] | Non
 def _moves(kinds: Counter[Room], demand: Demand, at: int) -> list[_Move]:
     """Where the ``at``-th pod can go: at least cost, then where the fewest leaves stay."""
     gpus = demand.needs[at].gpus
-    found = [
+    found = sorted(
         (max(0, gpus - room[0]), after[1], room, after)
         for room in kinds
         if room[1] >= gpus and (after := demand.without(room, at)) is not None
-    ]
-    found.sort()
+    )
     return [(room, after) for _, _, room, after in found]
 
 

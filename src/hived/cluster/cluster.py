@@ -25,13 +25,11 @@ from .decisions import Bind, Decision, Placement, Preempt, Record, Wait
 from .demands import Demand
 from .explain import queries as looking
 from .groups import Group
-from .health import leaf_state, set_health
-from .names import Names
+from .names import Names, leaf_state, set_health
 from .parts import Part
 from .placing import admitted, moved, relocated
 from .pool import packed
 from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, Suspended
-from .reconfiguring import reconfigured
 from .recovery import Reconfiguration
 from .requests import EVERY_NODE, Asked, Request
 from .sharing import Sharing
@@ -508,7 +506,7 @@ class Cluster:
         nothing has changed then. O(cells + groups).
         """
         state = self._settled()
-        self._state, report = reconfigured(state, compiled_spec(spec))
+        self._state, report = recovery.reconfigured(state, compiled_spec(spec))
         self._names = None
         self._keep()
         return report

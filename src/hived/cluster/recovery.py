@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hived.errors import RequestError
+from hived.spec.compiled import ClusterSpec
 
 from .decisions import Placement, PodPlacement, Record
 from .demands import check_form
 from .groups import Group
 from .names import Names
 from .parts import Part
-from .reasons import Suspended
+from .reasons import LostReservation, Suspended
 from .requests import OPPORTUNISTIC, Request
 from .state import State
 from .states import GroupEvent, LeafEvent
@@ -37,10 +38,14 @@ class Reconfiguration:
 class Located(NamedTuple):
     """Where the pods of a placement are in this cluster."""
 
-    chain: int  #: number of the first part's chain; 0 where there is nothing left
     parts: tuple[Part, ...]  #: leaf cells, pod by pod; of several chains where the spec has torn a group apart
     pods: tuple[PodPlacement, ...]  #: the same by name, as far as the devices are left
     gone: tuple[str, ...]  #: names of the nodes on which devices are missing
+
+    @property
+    def chain(self) -> int:
+        """Number of the first part's chain; 0 where there is nothing left."""
+        return self.parts[0].chain if self.parts else 0
 
 
 def located(names: Names, placement: Placement) -> Located:
@@ -54,15 +59,7 @@ def located(names: Names, placement: Placement) -> Located:
             pods.append(PodPlacement(node, left))
         if len(left) < len(devices):
             gone.append(node)
-    chain = parts[0].chain if parts else 0
-    return Located(chain, tuple(parts), tuple(pods), tuple(dict.fromkeys(gone)))
-
-
-def reserved_levels(state: State, tenant: int, chain: int, wanted: Sequence[int]) -> list[tuple[int, ...]]:
-    """The levels at which a VC may have reserved the cells of some pods: those recorded first, then all it reserves."""
-    levels = sorted({level for pool in state.pools[tenant] if pool.nodes.number == chain for level in pool.levels})
-    same = [(level,) * len(wanted) for level in levels]
-    return [tuple(wanted), *same] if all(level in levels for level in wanted) else same
+    return Located(tuple(parts), tuple(pods), tuple(dict.fromkeys(gone)))
 
 
 def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfiguration:
@@ -78,12 +75,54 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
     _refuse_two_on_one(state, ordered, places)
     report = TakingOver(state)
     for record, at in zip(ordered, places, strict=True):
-        request, recorded = record.request, record.placement.reserved_levels
-        levels: list[tuple[int, ...]] = []
-        if recorded and not at.gone and request.priority > OPPORTUNISTIC:
-            levels = reserved_levels(state, state.tenant(request.vc), at.chain, recorded)
-        report.add(record, at, levels, bool(recorded))
+        recorded = tuple(record.placement.reserved_levels)
+        report.add(record, at, recorded, was_guaranteed=bool(recorded))
     return report.finished()
+
+
+def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]:
+    """The state under ``spec``, and what that meant for each group. ``old`` stays as it is. O(cells + groups).
+
+    Nothing dies for it (HiveD, OSDI'20, section 4: work-preserving). Guaranteed groups come first, the higher priority
+    before the lower and who has run for longer before who has not; each keeps its guarantee if cells that its VC now
+    reserves can stand under it, and safety survives that. Then those that had lost theirs have another chance.
+    """
+    new = State(spec, old.sharing, old.rank)
+    new.version = old.version + 1  # what was planned before is out of date
+    names = Names(new.chains)
+    report = TakingOver(new)
+    running = [group for group in old.by_age() if group.running]
+    for group in sorted(running, key=lambda g: (not g.guaranteed, g.guest, -g.request.priority, g.sequence)):
+        placement = group.origin or group.placement
+        assert placement is not None
+        at = located(names, placement)
+        if not group.guest and any(new.chains[chain].used[node] & mask for chain, node, mask in at.parts):
+            # two names for one device, and who came first has it
+            at = Located((), (), tuple(dict.fromkeys((*at.gone, *(node for node, _ in at.pods)))))
+        record = Record(group.name, group.request, placement)
+        wanted = _same_types(old, new, group, at) or (0,) * len(at.parts)
+        report.add(record, at, wanted, group.guaranteed, group.since, group.guest)
+    for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
+        new.wait(waiting.request, waiting.reasons, waiting.since)
+    for group in old.by_age():
+        if not group.running:
+            new.wait(group.request, (LostReservation(None, None),), group.since)
+            report.cancelled.append(group.name)
+    new.jobs, new.joined, new.evicted = old.jobs, old.joined, old.evicted
+    for nodes in old.chains:  # what was bad stays bad, by node and device
+        for node in sorted(nodes.sick):
+            for device in nodes.devices(node, nodes.bad[node]):
+                for chain, number, mask in names.of(nodes.names[node], device):
+                    new.set_bad(chain, number, new.chains[chain].bad[number] | mask)
+    return new, report.finished()
+
+
+def _same_types(old: State, new: State, group: Group, at: Located) -> tuple[int, ...]:
+    """The levels that have now the types of the reserved cells that a group stood in; 0 for types that are no more."""
+    assert group.placement is not None
+    levels = {name: level for level, name in enumerate(new.chains[at.chain].chain.names)}
+    had = old.chains[group.chain].chain.names
+    return tuple([levels.get(had[level], 0) for level in group.placement.reserved_levels])
 
 
 def _check_form(state: State, position: int, record: Record) -> None:
@@ -165,17 +204,24 @@ class TakingOver:
         self,
         record: Record,
         at: Located,
-        levels: Sequence[tuple[int, ...]],
+        wanted: tuple[int, ...],
         was_guaranteed: bool,
         since: float = 0.0,
         was_guest: bool = False,
     ) -> None:
-        """Put a running group where it runs: guaranteed at the first of ``levels`` that can be, else opportunistic.
+        """Put a running group where it runs: guaranteed if its VC's cells can stand there, else opportunistic.
 
-        ``levels``: for each pod, at which level its VC may have reserved the cell that it stands in; none:
-        opportunistic. The caller has seen to it that nobody else has its leaves. One that would be a guest is one where
-        others own its leaves, as it was before; it waits where these take no more in. O(tries * pods * levels).
+        ``wanted``: for each pod, at which level its VC has reserved the cell that it stands in; where that cannot be,
+        all levels at which it has reserved any are tried. None: opportunistic. The caller has seen to it that nobody
+        else has its leaves. One that would be a guest is one where others own its leaves, as it was before; it waits
+        where these take no more in. O(tries * pods * levels).
         """
+        levels: list[tuple[int, ...]] = []
+        if wanted and at.parts and not at.gone and record.request.priority > OPPORTUNISTIC:
+            pools = self._state.pools[self._state.tenant(record.request.vc)]
+            reserved = sorted({level for pool in pools if pool.nodes.number == at.chain for level in pool.levels})
+            levels = [wanted] if all(level in reserved for level in wanted) else []
+            levels += [(level,) * len(wanted) for level in reserved]
         group = self._taken_over(record, at, levels, since, was_guest)
         if group is None:
             self.cancelled.append(record.group)

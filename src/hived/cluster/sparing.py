@@ -40,15 +40,13 @@ def sparing(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: 
 class _Sparing:
     """The hosts and leaves of a pool whose taking loses the groups of ranks up to ``key`` least."""
 
-    __slots__ = ("_cap", "_demand", "_held", "_key", "_known", "_needs", "_pool", "_rank", "_space", "_steps")
+    __slots__ = ("_cap", "_demand", "_key", "_known", "_needs", "_pool", "_rank", "_space", "_steps")
 
     def __init__(self, pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, cap: int, key: int) -> None:
         self._pool, self._space, self._needs, self._rank, self._cap, self._key = pool, space, needs, rank, cap, key
         self._demand = Demand(needs)
         # hosts looked at so far, for all pods of a gang on several hosts
         self._steps = 0
-        # per host looked at: the groups that can be ended there, and their leaves
-        self._held: dict[int, dict[Group, int]] = {}
         # per host, pods there, and groups whose end would lose something: the leaves that lose least
         self._known: dict[tuple[int, tuple[Need, ...], frozenset[Group]], Sequence[int] | None] = {}
 
@@ -155,11 +153,8 @@ class _Sparing:
         return tuple(pods)
 
     def _held_by(self, host: int) -> dict[Group, int]:
-        held = self._held.get(host)
-        if held is None:
-            there = self._pool.held.get(host, {}).items()
-            held = self._held[host] = {group: mask for group, mask in there if group.rank <= self._key}
-        return held
+        """The groups that can be ended on a host, and their leaves."""
+        return {group: mask for group, mask in self._pool.held.get(host, {}).items() if group.rank <= self._key}
 
     def _masks(self, host: int, needs: tuple[Need, ...], lose: dict[Group, int]) -> Sequence[int] | None:
         """Masks for pods on one host that lose the groups ``lose``, with their leaves there, least; None for none."""

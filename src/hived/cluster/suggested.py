@@ -129,14 +129,12 @@ def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo
         if len(cells[leaves, least]) < sum(alike):
             return False
     steps = Steps(STEPS + len(hosts))
-    taken: set[tuple[int, int]] = set()
 
     def attempts(at: int) -> Iterator[bool]:
         host, mask = hosts[at]
-        leaves = shapes[host].leaves
         # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
-        for cell in cells[leaves, mask.bit_count()] if binding.bound[host] < 0 else ():
-            if (leaves, cell) in taken or not binding.can_stand(host, cell):
+        for cell in cells[shapes[host].leaves, mask.bit_count()] if binding.bound[host] < 0 else ():
+            if not binding.can_stand(host, cell):
                 continue
             steps.left -= 1
             if steps.left < 0:
@@ -145,9 +143,7 @@ def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo
             mark = undo.mark()
             binding.stand(host, cell, mask)
             if not binding.bad[host] & mask:
-                taken.add((leaves, cell))
                 yield True
-                taken.discard((leaves, cell))
             undo.rollback(mark)
             if steps.left < 0:
                 return

@@ -10,6 +10,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from hived.cells import Rank, Space, count_fitting, find
+from hived.cluster import reasons as why
 from hived.cluster.demands import Choice, Demand
 from hived.cluster.groups import Group
 from hived.cluster.guaranteed import place as place_guaranteed
@@ -17,18 +18,6 @@ from hived.cluster.nodes import Nodes, farthest_from_guaranteed
 from hived.cluster.opportunistic import lent_of_type, share_of
 from hived.cluster.opportunistic import place as place_opportunistic
 from hived.cluster.pool import Pool, VirtualCells, lowest_rank, packed, reserved_in
-from hived.cluster.reasons import (
-    BadHardware,
-    BehindOthers,
-    Fragmented,
-    NeverFits,
-    NothingIdle,
-    NotSuggested,
-    Reason,
-    ShareUsedUp,
-    VcExhausted,
-    WaitingForGang,
-)
 from hived.cluster.requests import Request
 from hived.cluster.state import State
 from hived.cluster.suggested import Suggested
@@ -37,16 +26,16 @@ from hived.cluster.suggested import Suggested
 NAMED = 8
 
 
-def never(state: State, request: Request, demand: Demand) -> NeverFits | None:
+def never(state: State, request: Request, demand: Demand) -> why.NeverFits | None:
     """Why the group could not start in an empty, healthy VC (or cluster); None when it could. O(1) once asked."""
     key = demand, request.opportunistic, request.within
     if key in state.fits_empty:
         return state.fits_empty[key]
-    reason: NeverFits | None = None
+    reason: why.NeverFits | None = None
     if not any(_fits_empty(state, request, demand, choice) for choice in demand.choices):
         largest, have = _size(state, request, demand)
         vc = "" if request.opportunistic else request.vc  # for opportunistic groups: the cluster
-        reason = NeverFits(vc, demand.gpus, have, demand.largest_pod, largest, request.within)
+        reason = why.NeverFits(vc, demand.gpus, have, demand.largest_pod, largest, request.within)
     if len(state.fits_empty) >= 1_000:
         state.fits_empty.clear()
     state.fits_empty[key] = reason
@@ -100,27 +89,22 @@ def _fits_empty(state: State, request: Request, demand: Demand, choice: Choice) 
     return find(empty, choice.needs, packed, cap) is not None
 
 
-def reasons(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> tuple[Reason, ...]:
+def reasons(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> tuple[why.Reason, ...]:
     """All that stands in the way of a group that could not be placed. O(1) searches, and the bad hosts of the VC."""
     hopeless = never(state, request, demand)
     if hopeless is not None:
         return (hopeless,)
-    found: list[Reason] = []
     if suggested is not None:
         place = place_opportunistic if request.opportunistic else place_guaranteed
         with state.undo.trial():
             elsewhere = place(state, Group(request, demand.tenant, 0.0), demand)
         if elsewhere:
-            return (NotSuggested(suggested.number, suggested.searched_all), *_behind(state, request))
-    if request.opportunistic:
-        found += _no_loan(state, request, demand)
-    else:
-        found += _no_room(state, request, demand)
-    found += _behind(state, request)
-    return tuple(found)
+            return (why.NotSuggested(suggested.number, suggested.searched_all), *_behind(state, request))
+    found = (_no_loan if request.opportunistic else _no_room)(state, request, demand)
+    return (*found, *_behind(state, request))
 
 
-def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
+def _no_room(state: State, request: Request, demand: Demand) -> list[why.Reason]:
     """Why the VC has no room at this priority."""
     rooms = []
     for choice in demand.choices:
@@ -130,7 +114,7 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
         rooms.append((choice, pool, space, pool.total(lower[-1] if lower else -1)))
     bad = [reason for choice, pool, space, _ in rooms for reason in _bad(state.rank, request, choice, pool, space)]
     choice, pool, space, most = max(rooms, key=lambda room: room[3])
-    found: list[Reason] = []
+    found: list[why.Reason] = []
     need = sum(need.gpus for need in choice.needs)
     if most < need:
         exhausted = _exhausted(request, pool, need, most)
@@ -140,26 +124,26 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[Reason]:
         largest = max((bucket.host_class.free.free for bucket in space.buckets if bucket), default=0)
         capped = not request.soft_affinity and find(space, choice.needs, state.rank) is not None
         within = request.within if capped else None
-        found.append(Fragmented(request.vc, need, most, demand.largest_pod, largest, within))
+        found.append(why.Fragmented(request.vc, need, most, demand.largest_pod, largest, within))
     found += _part_of_gang(choice, count_fitting(space, choice.needs, state.rank))
     return found + bad[:1]
 
 
-def _exhausted(request: Request, pool: Pool, need: int, have: int) -> VcExhausted:
+def _exhausted(request: Request, pool: Pool, need: int, have: int) -> why.VcExhausted:
     """What stands in the way in the pool that has most to give."""
     ranks = [of_rank for rank, of_rank in pool.at.items() if rank >= lowest_rank(request.priority)]
     holders = [group for of_rank in ranks for group in islice(of_rank, NAMED)]
     oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
     held_by = tuple((group.name, group.gpus) for group in oldest)
-    return VcExhausted(request.vc, need, have, pool.gpus, held_by, sum(map(len, ranks)) - len(held_by))
+    return why.VcExhausted(request.vc, need, have, pool.gpus, held_by, sum(map(len, ranks)) - len(held_by))
 
 
-def _part_of_gang(choice: Choice, fit: int) -> list[Reason]:
+def _part_of_gang(choice: Choice, fit: int) -> list[why.Reason]:
     pods = len(choice.needs)
-    return [WaitingForGang(fit, pods)] if pods > 1 and 0 < fit < pods else []
+    return [why.WaitingForGang(fit, pods)] if pods > 1 and 0 < fit < pods else []
 
 
-def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space) -> list[Reason]:
+def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space) -> list[why.Reason]:
     """The bad leaves of a pool without which the group would fit. O(bad hosts)."""
     binding = pool.binding
     healed = {}
@@ -184,7 +168,7 @@ def _if_healthy(
     nodes: Nodes,
     sick: Sequence[int],
     leaves: int,
-) -> list[Reason]:
+) -> list[why.Reason]:
     """These bad leaves, on the nodes ``sick``, if the group fits with them ``healed``: per host, more that may be had.
 
     And those of them that cost nobody anything.
@@ -196,19 +180,19 @@ def _if_healthy(
     for host, (free, idle) in before.items():
         space.set(host, free, idle)
     names = tuple(nodes.names[node] for node in sick[:NAMED])
-    return [BadHardware(leaves, names, len(sick) - len(names))] if fits else []
+    return [why.BadHardware(leaves, names, len(sick) - len(names))] if fits else []
 
 
-def _no_loan(state: State, request: Request, demand: Demand) -> list[Reason]:
+def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]:
     """Why nothing can be lent to the group."""
     choice = max(demand.choices, key=lambda c: state.chains[c.chain].idle_gpus)
     nodes = state.chains[choice.chain]
     need = sum(need.gpus for need in choice.needs)
     _, idle = lent_of_type(state, choice.chain)
-    found: list[Reason] = [NothingIdle(need, idle)]
+    found: list[why.Reason] = [why.NothingIdle(need, idle)]
     held, share = share_of(state, demand.tenant, choice.chain, need)
     if held + need > share:
-        found.append(ShareUsedUp(request.vc, need, held, int(share)))
+        found.append(why.ShareUsedUp(request.vc, need, held, int(share)))
     space = nodes.idle_space()
     found += _part_of_gang(choice, count_fitting(space, choice.needs, farthest_from_guaranteed))
     sick = sorted(nodes.sick)
@@ -217,13 +201,13 @@ def _no_loan(state: State, request: Request, demand: Demand) -> list[Reason]:
     return found + _if_healthy(space, healed, choice, farthest_from_guaranteed, nodes, sick, leaves)
 
 
-def _behind(state: State, request: Request) -> list[Reason]:
+def _behind(state: State, request: Request) -> list[why.Reason]:
     """Others of the VC that asked before and wait at no lower priority. O(groups waiting), at most 1,000 looked at."""
     ahead = []
     for waiting in islice(state.waiting.values(), 1000):
         if waiting.request.group == request.group:
             break
-        hopeless = bool(waiting.reasons) and isinstance(waiting.reasons[0], NeverFits)
+        hopeless = bool(waiting.reasons) and isinstance(waiting.reasons[0], why.NeverFits)
         if waiting.request.vc == request.vc and waiting.request.priority >= request.priority and not hopeless:
             ahead.append(waiting.request.group)
-    return [BehindOthers(len(ahead), tuple(ahead[:NAMED]))] if ahead else []
+    return [why.BehindOthers(len(ahead), tuple(ahead[:NAMED]))] if ahead else []

@@ -5,24 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
+from hived.cluster import reasons as why
 from hived.cluster.decisions import Bind, Decision, Preempt, Wait
-from hived.cluster.reasons import (
-    BadHardware,
-    BehindOthers,
-    Fragmented,
-    LostReservation,
-    Misconfigured,
-    NeverFits,
-    NothingIdle,
-    NotSuggested,
-    PreemptedBy,
-    Reason,
-    ShareUsedUp,
-    Suspended,
-    VcExhausted,
-    WaitingForGang,
-    WaitingForPreemption,
-)
 from hived.words import ranges
 
 #: the most names that a sentence spells out
@@ -49,48 +33,48 @@ def in_lines(lines: Iterable[str]) -> str:
     return "\n- ".join(lines)
 
 
-def say(reason: Reason) -> str:
+def say(reason: why.Reason) -> str:
     """``reason`` as one sentence, without a full stop; it speaks of the waiting group as "it"."""
     match reason:
-        case Misconfigured():
+        case why.Misconfigured():
             return f"its request is not right for this cluster: {_name(reason.field)}: {_name(reason.message)}"
-        case NeverFits():
+        case why.NeverFits():
             return _never_fits(reason)
-        case VcExhausted():
+        case why.VcExhausted():
             return _exhausted(reason)
-        case Fragmented():
+        case why.Fragmented():
             return _fragmented(reason)
-        case WaitingForPreemption():
+        case why.WaitingForPreemption():
             return f"its GPUs are reserved; it starts once {_some(reason.victims)} {_have(reason.victims)} ended"
-        case WaitingForGang():
+        case why.WaitingForGang():
             fit = f"{reason.fit} of its {_count(reason.pods, 'pod')} would fit now"
             return f"{fit}, but a group starts with all its pods or none"
-        case BadHardware():
+        case why.BadHardware():
             nodes = _some(reason.nodes, reason.more, "other node")
             were = "were" if reason.leaf_cells != 1 else "was"
             bad = f"{_gpus(reason.leaf_cells)} on {nodes} {were}"
             return f"it would fit if {bad} healthy; it starts once enough is repaired"
-        case BehindOthers():
+        case why.BehindOthers():
             are = "are" if reason.position != 1 else "is"
             groups = _some(reason.ahead, max(0, reason.position - len(reason.ahead)))
             return f"{_count(reason.position, 'group')} of its VC {are} ahead of it in line: {groups}"
-        case ShareUsedUp():
+        case why.ShareUsedUp():
             held = f"VC {_name(reason.vc)} already holds {reason.held} as opportunistic"
             share = f"{held}, where its fair share is {reason.share}"
             return f"it needs {_gpus(reason.need)}, and {share}; it gets more only while GPUs are idle"
-        case NothingIdle():
+        case why.NothingIdle():
             return _nothing_idle(reason)
-        case NotSuggested():
+        case why.NotSuggested():
             return _not_suggested(reason)
-        case PreemptedBy():
+        case why.PreemptedBy():
             return _preempted(reason)
-        case LostReservation():
+        case why.LostReservation():
             if reason.group is not None:
                 return f"it had GPUs reserved, and {_name(reason.group)}, of a higher priority, took them; ask again"
             if reason.node is not None:
                 return f"it had GPUs reserved, and node {_name(reason.node)} turned bad under them; ask again"
             return "it had GPUs reserved, and the cluster was reconfigured since; ask again"
-        case Suspended():
+        case why.Suspended():
             if reason.owner is not None:
                 own = f"{_name(reason.owner)} owns them no longer; schedule it again to go on"
                 return f"it was a guest on {_gpus(reason.leaf_cells)}, and {own}"
@@ -98,7 +82,7 @@ def say(reason: Reason) -> str:
     assert_never(reason)
 
 
-def _preempted(reason: PreemptedBy) -> str:
+def _preempted(reason: why.PreemptedBy) -> str:
     by = f"{_name(reason.group)} of VC {_name(reason.vc)}"
     had = "had" if reason.ended else "has"
     own = "opportunistic" if reason.own_priority < 0 else f"of priority {reason.own_priority}"
@@ -107,8 +91,8 @@ def _preempted(reason: PreemptedBy) -> str:
     return f"it is {own} and {had} to go for {by}, which is guaranteed with priority {reason.priority}"
 
 
-def _never_fits(reason: NeverFits) -> str:
-    where = _where(reason.vc)
+def _never_fits(reason: why.NeverFits) -> str:
+    where = f"VC {_name(reason.vc)}" if reason.vc else "the cluster"
     if reason.need > reason.have:
         has = f"it needs {_gpus(reason.need)}, and {where} has {reason.have} of that kind in all"
         return f"{has}: it can never start; ask for fewer GPUs, or for a larger reservation"
@@ -122,7 +106,7 @@ def _never_fits(reason: NeverFits) -> str:
     return f"{has}, but its pods never fit side by side: it can never start; ask for smaller pods"
 
 
-def _exhausted(reason: VcExhausted) -> str:
+def _exhausted(reason: why.VcExhausted) -> str:
     has = f"VC {_name(reason.vc)} has {reason.have} of the {_gpus(reason.need)} it needs"
     if not reason.held_by and not reason.more:
         return f"{has}: the rest of its {reason.size} cannot be used now"
@@ -140,7 +124,7 @@ def _exhausted(reason: VcExhausted) -> str:
     return f"{has}: {taken}; it starts when enough of them end, or with a higher priority than theirs"
 
 
-def _fragmented(reason: Fragmented) -> str:
+def _fragmented(reason: why.Fragmented) -> str:
     has = f"VC {_name(reason.vc)} has {_gpus(reason.have)} free for the {reason.need} it needs"
     way_out = "it starts when others in the VC end, and sooner with"
     if reason.largest_pod > reason.largest_free:
@@ -152,7 +136,7 @@ def _fragmented(reason: Fragmented) -> str:
     return f"{has}, but not close enough together for all its pods; {way_out} smaller pods"
 
 
-def _nothing_idle(reason: NothingIdle) -> str:
+def _nothing_idle(reason: why.NothingIdle) -> str:
     are = "are" if reason.idle != 1 else "is"
     if reason.idle >= reason.need:
         has = f"{_gpus(reason.idle)} {are} idle, but not close enough together for the {reason.need} it needs"
@@ -161,7 +145,7 @@ def _nothing_idle(reason: NothingIdle) -> str:
     return f"{has}; it starts when others end"
 
 
-def _not_suggested(reason: NotSuggested) -> str:
+def _not_suggested(reason: why.NotSuggested) -> str:
     way_out = "suggest more nodes, or none at all to allow every node"
     if not reason.suggested:
         return "it would fit, but no node of the cluster was suggested; suggest some"
@@ -187,7 +171,8 @@ def _outcome(decision: Bind | Preempt, pod: Callable[[int], str]) -> list[str]:
     else:
         lines.append("no single cell holds all of it")
     if decision.relaxed:
-        lines.append(f"soft affinity: it could not be had in one {_either(decision.relaxed)}")
+        relaxed = " or one ".join(map(_name, decision.relaxed))
+        lines.append(f"soft affinity: it could not be had in one {relaxed}")
     if decision.downgraded:
         run = "run" if len(decision.downgraded) != 1 else "runs"
         lines.append(f"{_all(decision.downgraded)} {run} on as opportunistic for its sake")
@@ -195,10 +180,6 @@ def _outcome(decision: Bind | Preempt, pod: Callable[[int], str]) -> list[str]:
         ends = "lose their reservations and wait" if len(decision.overtaken) != 1 else "loses its reservation and waits"
         lines.append(f"{_all(decision.overtaken)} {ends} again")
     return lines
-
-
-def _where(vc: str) -> str:
-    return f"VC {_name(vc)}" if vc else "the cluster"
 
 
 def _gpus(number: int) -> str:
@@ -233,7 +214,3 @@ def _some(names: Sequence[str], more: int = 0, noun: str = "other") -> str:
         return _all(names)
     rest = _count(more, noun)
     return f"{', '.join(map(_name, names[:MAX_NAMED]))} and {rest}" if names else rest
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or one ".join(map(_name, names))
