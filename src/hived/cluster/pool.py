@@ -333,18 +333,19 @@ class Pool:
         What was bound until then stays bound.
         """
         nodes, binding = self.nodes, self.binding
-        if nodes.untold:
-            nodes.tell_allocator()
         if near:
+            nodes.tell_allocator()
             return self._bind_near(spots, near)
         number, lent = nodes.number, nodes.lent
         if len(spots) == 1:
             host, mask = spots[0]
             if binding.bound[host] < 0 or binding.anchored:
+                nodes.tell_allocator()  # it is asked only here: what has come and gone by then costs nothing
                 binding.hold(host, mask)
             if binding.bad[host] & mask:
                 return None
             return (Part(number, *binding.leaves(host, mask, lent)),)
+        nodes.tell_allocator()
         healthy = True
         for host, mask in by_host(spots):
             binding.hold(host, mask)
