@@ -31,7 +31,7 @@ def job(name: str, gpus: int = 8) -> Request:
 
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 def test_the_fields_of_an_event_are_the_arguments_of_its_call(kind: type[Call]) -> None:
-    taken = [name for name in inspect.signature(getattr(Cluster, kind.call)).parameters]
+    taken = list(inspect.signature(getattr(Cluster, kind.call)).parameters)
     taken = [name for name in taken if name not in ("self", "demand")]  # a demand only spares checking the request
     answer = "decision" if kind is Scheduled else "answer"
     assert [field.name for field in fields(kind) if field.name != answer] == taken  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ class Choice(NamedTuple):
 class Demand(NamedTuple):
     """What a request comes to in this cluster. Equal for requests that differ in name and priority alone."""
 
-    by: object  #: the :class:`Demands` that it is of: those of one spec
+    by: Any  #: the :class:`Demands` that it is of: those of one spec
     tenant: int
     choices: tuple[Choice, ...]  #: in the order of the spec; none when there are more pods than leaf cells
     tries: tuple[tuple[int, Choice], ...]  #: in the order in which they are tried: which cap of which choice
