@@ -29,11 +29,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import msgspec
 
 from hived import RecordedCluster, replay
 from hived.engines.event import Event
-from hived.engines.local.jobs import Job, spec_from
-from hived.engines.local.model import JobState
+from hived.engines.local.jobs import Job
+from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.process_tag import MARK
 
 VCS = (("a", 4), ("b", 2), ("c", 2))
@@ -211,7 +212,10 @@ class Chaos:
             self.found.append("a job was taken in twice")
         for number, _, spec_text, status in rows:
             self._check_job(
-                Job.restored(number, spec_from(json.loads(spec_text)), json.loads(status)), by_job, ends, told
+                Job.restored(number, json.loads(spec_text), json.loads(status)),
+                by_job,
+                ends,
+                told,
             )
         self._check_record(db)
         db.close()
@@ -247,7 +251,8 @@ class Chaos:
         events = db.execute("SELECT seq, at, kind, job, data FROM events ORDER BY seq").fetchall()
         if [seq for seq, *_ in events] != list(range(1, len(events) + 1)):
             self.found.append("event numbers have gaps")
-        specs = {number: spec_from(json.loads(text)) for number, text in db.execute("SELECT id, spec FROM jobs")}
+        texts = db.execute("SELECT id, spec FROM jobs")
+        specs = {number: msgspec.convert(json.loads(text), JobSpec) for number, text in texts}
         jobs: dict[int, Job] = {}
         for seq, at, kind, number, data in events:
             if kind == "submitted":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from heapq import heappop, heappush
 from typing import Any
 
@@ -14,7 +15,7 @@ from hived.engines.event import Event
 from hived.engines.local.actions import StartTasks, StopTasks, WakeAt
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler
-from hived.engines.local.jobs import Job, spec_data, spec_from
+from hived.engines.local.jobs import Job
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.usage import Usage
 from hived.scheduling import Status, YarnCS
@@ -102,7 +103,7 @@ class Driver:
         ``spec``: what it is started with, if not with the same.
         """
         rows = [
-            (found.id, json.dumps(spec_data(found.spec)), json.dumps(found.status()))
+            (found.id, json.dumps(asdict(found.spec)), json.dumps(found.status()))
             for found in self.jobs.values()
             if not found.state.ended
         ]
@@ -113,7 +114,7 @@ class Driver:
             self.job_scheduler.health.set_bad(place, why)
         self.job_scheduler.health.apply()
         self.wakes.clear()
-        taken = [Job.restored(n, spec_from(json.loads(spec)), json.loads(status)) for n, spec, status in rows]
+        taken = [Job.restored(n, json.loads(spec), json.loads(status)) for n, spec, status in rows]
         self.jobs |= {found.id: found for found in taken}
         self.job_scheduler.recover(taken, self.now)
         if spec is not None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hived import InvariantError
-from hived.engines.local.lifecycle import JOB_TABLE, JobEvent, next_job_state
-from hived.engines.local.model import JobState
+from hived.engines.job import next_state
+from hived.engines.local.model import JOB_TABLE, JobEvent, JobState
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "states.md"
 
@@ -17,10 +17,10 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "states.md"
 @pytest.mark.parametrize(("state", "event"), list(product(JobState, JobEvent)))
 def test_every_pair_does_what_the_table_says_or_is_refused(state: JobState, event: JobEvent) -> None:
     if (state, event) in JOB_TABLE:
-        assert next_job_state(state, event) is JOB_TABLE[state, event]
+        assert next_state(JOB_TABLE, state, event) is JOB_TABLE[state, event]
     else:
         with pytest.raises(InvariantError, match=f"{state.value} cannot be {event.value}"):
-            next_job_state(state, event)
+            next_state(JOB_TABLE, state, event)
 
 
 def test_what_has_ended_stays_so() -> None:

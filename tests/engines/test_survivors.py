@@ -9,11 +9,11 @@ import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict
 from heapq import heappush
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from hived.cluster.reasons import BehindOthers
 from hived.engines.local import supervisor

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hived import InvariantError
-from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState, next_gang_state
+from hived.engines.job import next_state
+from hived.engines.kubernetes.gangs.gang import GANG_TABLE, GangEvent, GangState
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "states.md"
 
@@ -16,10 +17,10 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "states.md"
 @pytest.mark.parametrize(("state", "event"), list(product(GangState, GangEvent)))
 def test_every_pair_does_what_the_table_says_or_is_refused(state: GangState, event: GangEvent) -> None:
     if (state, event) in GANG_TABLE:
-        assert next_gang_state(state, event) is GANG_TABLE[state, event]
+        assert next_state(GANG_TABLE, state, event) is GANG_TABLE[state, event]
     else:
         with pytest.raises(InvariantError, match=f"{state.value} cannot be {event.value}"):
-            next_gang_state(state, event)
+            next_state(GANG_TABLE, state, event)
 
 
 def test_the_documentation_has_the_same_table() -> None:

@@ -10,20 +10,8 @@ from typing import Generic, TypeVar
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Reason
-from hived.scheduling import (
-    Downgrade,
-    Entry,
-    Hold,
-    Instruction,
-    Move,
-    Policy,
-    Promote,
-    Reserve,
-    Scheduler,
-    Start,
-    Stop,
-    Unreserve,
-)
+from hived.scheduling import Entry, Policy, Scheduler
+from hived.scheduling import instructions as decided
 
 from .event import Event
 from .job import EngineJob
@@ -127,35 +115,35 @@ class Dispatcher(ABC, Generic[J, D]):
             if self.cluster.group(job.name).guaranteed:
                 self.stands(job, "its VC's cells are its own again", at)
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _carry_out(self, instruction: decided.Instruction) -> None:
         """What the scheduler has decided happens."""
         job, at = self.job(instruction.job), self._now
         elsewhere = False  # whether it had reserved other GPUs than it is given now
         match instruction:
-            case Start(placement=placement):
+            case decided.Start(placement=placement):
                 elsewhere = job.reserved and placement != job.placement
                 self._start(job, placement, at)
-            case Reserve(placement=placement, victims=victims):
+            case decided.Reserve(placement=placement, victims=victims):
                 elsewhere = job.reserved
                 if elsewhere:
                     self.becomes(job, "unreserved", None, at, {"why": "other GPUs are reserved for it by now"})
                 self.becomes(job, "reserved", placement, at, {"victims": list(victims)})
-            case Stop(by=number):
+            case decided.Stop(by=number):
                 self._preempt(job, self.job(number), at)
-            case Unreserve(by=None):
+            case decided.Unreserve(by=None):
                 self.unreserve(job, self.nodes_refused, at)
-            case Unreserve(by=int(number)):
+            case decided.Unreserve(by=int(number)):
                 self.unreserve(job, f"{self.job(number).name}, of a higher priority, took it", at)
-            case Downgrade(by=number):
+            case decided.Downgrade(by=number):
                 by = self.job(number).name
                 self.stands(job, f"made room for {by}", at, by)
-            case Promote():
+            case decided.Promote():
                 core = self.cluster.group(job.name).placement
                 self.becomes(job, "promoted", core, at, {"why": f"its turn in {job.vc} has come"})
                 self._promoted(job)
-            case Move():
+            case decided.Move():
                 self._move(job, f"its turn in {job.vc} has come, on other GPUs", at)
-            case Hold(reasons=reasons):
+            case decided.Hold(reasons=reasons):
                 self._hold(job, reasons)
         if elsewhere:
             self.spared(at)

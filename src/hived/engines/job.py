@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 from hived.cluster.decisions import Placement
 from hived.cluster.requests import Request
+from hived.errors import InvariantError
 from hived.scheduling import Entry, JobView
+
+#: states, and what brings from one to another
+S = TypeVar("S", bound=StrEnum)
+K = TypeVar("K", bound=StrEnum)
 
 
 class EngineJob(ABC):
@@ -65,3 +72,11 @@ class EngineJob(ABC):
     def reserved(self) -> bool:
         """Whether GPUs are kept for it until others are gone from them."""
         return self.placement is not None and not self.holds
+
+
+def next_state(table: Mapping[tuple[S, K], S], state: S, event: K) -> S:
+    """The table's answer; :class:`~hived.errors.InvariantError` for what the table does not have."""
+    after = table.get((state, event))
+    if after is None:
+        raise InvariantError(f"a job that is {state.value} cannot be {event.value}")
+    return after

@@ -13,15 +13,13 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.engines.event import after
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.clock import patiently, steady_clock
-from hived.engines.kubernetes.client.leader_election import LeaderElector
-from hived.engines.kubernetes.client.leader_label import LeaderLabel
+from hived.engines.kubernetes.client.leader_election import LeaderElector, LeaderLabel
 from hived.engines.kubernetes.client.paths import api_path
 from hived.engines.kubernetes.gangs.actions import Bind
 from hived.engines.kubernetes.gangs.explaining import tell
@@ -48,6 +46,8 @@ _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
 _TIDY_S = 600.0  #: between two searches for all garbage
 _COMPONENT = "hived"
+_BEGINNING_S = 15.0  #: with an API server that does not answer as it should
+T = TypeVar("T")
 
 
 class Engine:
@@ -82,7 +82,7 @@ class Engine:
         self.spec_source = source.name
         self.spec_loaded_at = 0.0
         self.spec_problem = ""
-        self.clock: Callable[[], float] = steady_clock()
+        self.clock: Callable[[], float] = _steady_clock()
         self.started_at = self.clock()
         #: why it cannot go on
         self.failed: asyncio.Future[HivedError] | None = None
@@ -104,10 +104,10 @@ class Engine:
         """Begin; returns once the spec is known and Kubernetes answers. Raises what is wrong with either."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        self.spec = understood(await patiently(self._source.read), self._source.name)
+        self.spec = understood(await _patiently(self._source.read), self._source.name)
         self.spec_loaded_at = self.clock()
         # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds nobody to preempt
-        self._unresolvable = await patiently(self._api.version) >= (1, 22)
+        self._unresolvable = await _patiently(self._api.version) >= (1, 22)
         self._writer.policy = "policy/v1" if self._unresolvable else "policy/v1beta1"
         self._spawn(self._source.follow(self._new_spec, self._refuse_spec))
         if self._leader is None:
@@ -379,11 +379,10 @@ class Engine:
     async def _force(self, gang_scheduler: GangScheduler, instruction: Bind) -> None:
         """Bind a pod that goes where kube-scheduler would not have it."""
         entry = gang_scheduler.pods.get(instruction.uid)
-        gang = entry.gang if entry is not None else None
-        if entry is None or gang is None or gang.placement is None or entry.slot is None or entry.holds:
+        if entry is None or entry.given is None or entry.holds:
             return
         try:
-            await self.bind(instruction.uid, gang.placement.pods[entry.slot].node)
+            await self.bind(instruction.uid, entry.given.node)
         except HivedError as error:
             _log.warning("pod %s was not bound: %s", instruction.key, error)
 
@@ -394,3 +393,22 @@ class Engine:
     def _evict_failed(self, uid: str) -> None:
         if self.gang_scheduler is not None:
             self.gang_scheduler.evict_failed(uid, self.clock())
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch, by a clock that nobody sets while we run: what is due stays due."""
+    first = time.time() - time.monotonic()
+    return lambda: first + time.monotonic()
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What is answered, by an API server that may be starting too: it is away then, or forbids everything at first."""
+    give_up = time.monotonic() + _BEGINNING_S
+    while True:
+        try:
+            return await ask()
+        except ApiError as error:
+            if error.status in (401, 404) or time.monotonic() >= give_up:
+                raise
+            _log.warning("%s (tried again for %d s)", error, max(0, round(give_up - time.monotonic())))
+        await asyncio.sleep(1.0)

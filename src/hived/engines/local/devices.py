@@ -10,7 +10,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from hived.errors import InputError
 from hived.spec import spec_from_dict
@@ -22,23 +22,21 @@ _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
 _BETWEEN = ("PAIR", "SOCKET", "BOARD", "TRAY")
 
 
-class Devices(Protocol):
-    """What the engine asks of the devices."""
+class Simulated:
+    """Devices that are numbers only: any spec will do."""
 
-    @property
-    def what(self) -> str:
-        """In a few words, for people."""
+    #: whether there are none behind the numbers
+    simulated = True
+    #: what tells them apart for good, by number; () for numbers alone
+    uuids: tuple[str, ...] = ()
 
-    @property
-    def simulated(self) -> bool:
-        """Whether there are none behind the numbers."""
-
-    @property
-    def uuids(self) -> tuple[str, ...]:
-        """What tells them apart for good, by number; () for numbers alone."""
+    def __init__(self, what: str = "simulated devices") -> None:
+        #: in a few words, for people
+        self.what = what
 
     def visible(self, numbers: Sequence[int]) -> str:
         """These devices, as ``CUDA_VISIBLE_DEVICES`` has them."""
+        return ",".join(map(str, numbers))
 
     def check(self, spec: ClusterSpec) -> None:
         """Raise :class:`InputError` for a spec that speaks of other devices than these."""
@@ -48,33 +46,10 @@ class Devices(Protocol):
 
         By the names of ``spec``; where that names the node otherwise than before, all that is bad is news.
         """
-
-    def close(self) -> None:
-        """No more questions."""
-
-
-class Simulated:
-    """Devices that are numbers only: any spec will do."""
-
-    simulated = True
-
-    def __init__(self, what: str = "simulated devices") -> None:
-        self.what = what
-        self.uuids: tuple[str, ...] = ()
-
-    def visible(self, numbers: Sequence[int]) -> str:
-        """Their numbers."""
-        return ",".join(map(str, numbers))
-
-    def check(self, spec: ClusterSpec) -> None:
-        """Every spec is right."""
-
-    def health(self, spec: ClusterSpec) -> Mapping[Device, str | None]:
-        """They never break by themselves."""
         return {}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No more questions."""
 
 
 class Nvml:
@@ -93,13 +68,13 @@ class Nvml:
         """
         self._nvml = nvml
         self._node = node
-        found = [self._uuid(index) for index in range(nvml.nvmlDeviceGetCount())]
+        found = [self._said("nvmlDeviceGetUUID", index) or "" for index in range(nvml.nvmlDeviceGetCount())]
         self.uuids = numbered(known, found, same_boot)
         index_of = {uuid: index for index, uuid in enumerate(found) if uuid}
         #: by number, what NVML counts it as now; None: it does not find it
         self._indices = [index_of.get(uuid) for uuid in self.uuids] if known else list(range(len(found)))
         self._in_order = self._indices == list(range(len(found)))
-        names = [None if index is None else self._name(index) for index in self._indices]
+        names = [None if index is None else self._said("nvmlDeviceGetName", index) for index in self._indices]
         #: product names; of one that does not answer, that of its neighbours
         self.names = [name or next(filter(None, names), "GPU") for name in names]
         self._found: dict[int, str | None] = {}
@@ -155,15 +130,12 @@ class Nvml:
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def _name(self, index: int) -> str | None:
+    def _said(self, what: str, index: int) -> str | None:
+        """What the device with this index says of itself; ``None`` where it does not answer."""
         with contextlib.suppress(self._nvml.NVMLError):
-            return _text(self._nvml.nvmlDeviceGetName(self._nvml.nvmlDeviceGetHandleByIndex(index)))
+            said: str | bytes = getattr(self._nvml, what)(self._nvml.nvmlDeviceGetHandleByIndex(index))
+            return said.decode(errors="replace") if isinstance(said, bytes) else said
         return None
-
-    def _uuid(self, index: int) -> str:
-        with contextlib.suppress(self._nvml.NVMLError):
-            return _text(self._nvml.nvmlDeviceGetUUID(self._nvml.nvmlDeviceGetHandleByIndex(index)))
-        return ""
 
     def _fault(self, number: int) -> str | None:
         nvml, index = self._nvml, self._indices[number]
@@ -205,6 +177,10 @@ class Nvml:
             with contextlib.suppress(nvml.NVMLError, ValueError):  # of a device that was not there at the start
                 number = self._indices.index(int(nvml.nvmlDeviceGetIndex(event.device)))
                 self._xids[number] = f"NVML: XID {xid}"
+
+
+#: what the engine asks
+Devices = Simulated | Nvml
 
 
 def numbered(known: Sequence[str], found: Sequence[str], same_boot: bool) -> tuple[str, ...]:
@@ -277,7 +253,3 @@ def spec_for(node: str, devices: int, gpu: str, shares: Sequence[tuple[str, int]
     physical = {"cellTypes": types, "physicalCells": [{"cellType": "NODE", "cellAddress": node}]}
     spec = spec_from_dict({"physicalCluster": physical, "virtualClusters": virtual})
     return replace(spec, source="the shares (--vc)")
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else name

@@ -18,8 +18,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from hived.cluster import check_feasible
 from hived.cluster.cluster import Cluster

@@ -27,8 +27,7 @@ from hived.spec.compiled import ClusterSpec, Device
 from .actions import Instruction, StartTasks, StopTasks, Turn, WakeAt
 from .health import Health
 from .jobs import Job
-from .lifecycle import JobEvent
-from .model import JobSpec, JobState
+from .model import JobEvent, JobSpec, JobState
 from .outcome import Outcome, outcome
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any
 
+import msgspec
+
 from hived.cluster.requests import Member, Request
 from hived.engines.event import Event, placement_data, placement_from
-from hived.engines.job import EngineJob
+from hived.engines.job import EngineJob, next_state
 
-from .lifecycle import JobEvent, next_job_state
-from .model import JobSpec, JobState
+from .model import JOB_TABLE, JobEvent, JobSpec, JobState
 
 #: programs that run the one named after them
 _INTERPRETERS = ("python", "bash", "sh", "zsh", "torchrun", "env", "nice", "uv")
@@ -84,7 +84,7 @@ class Job(EngineJob):
         """``event`` happened to it. Raises :class:`~hived.errors.InvariantError` where it cannot have."""
         kind, data = JobEvent(event.kind), event.data
         before = self.state
-        self.state = next_job_state(before, kind)
+        self.state = next_state(JOB_TABLE, before, kind)
         if self.state is not before and not {before, self.state} <= {JobState.QUEUED, JobState.RESERVED}:
             self.since = event.at
         match kind:
@@ -138,9 +138,9 @@ class Job(EngineJob):
         return plain
 
     @classmethod
-    def restored(cls, number: int, spec: JobSpec, status: Mapping[str, Any]) -> Job:
-        """The job whose :meth:`status` this is."""
-        job = cls(number, spec, status["submitted_at"])
+    def restored(cls, number: int, spec: Mapping[str, Any], status: Mapping[str, Any]) -> Job:
+        """The job with this specification, as plain data, and this :meth:`status`."""
+        job = cls(number, msgspec.convert(spec, JobSpec), status["submitted_at"])
         for name in _STATUS:
             setattr(job, name, status[name])
         job.state = JobState(status["state"])
@@ -165,19 +165,3 @@ def _code(data: Mapping[str, object]) -> int | None:
 def _names(names: object) -> str:
     listed = [str(name) for name in names] if isinstance(names, list | tuple) else []
     return f"{', '.join(listed)} {'is' if len(listed) == 1 else 'are'}"
-
-
-def spec_data(spec: JobSpec) -> dict[str, Any]:
-    """A job's specification as plain data."""
-    return asdict(spec)
-
-
-def spec_from(plain: Mapping[str, Any]) -> JobSpec:
-    """The specification that :func:`spec_data` made this of."""
-    return JobSpec(
-        **{
-            **plain,
-            "command": tuple(plain["command"]),
-            "environment": tuple((name, value) for name, value in plain["environment"]),
-        }
-    )

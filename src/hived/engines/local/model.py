@@ -1,4 +1,4 @@
-"""Jobs of one machine as plain data: what was asked for, where a job stands, what happened to it."""
+"""Jobs of one machine as plain data: what is asked for, their states, and what brings one into another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hived.cluster.requests import OPPORTUNISTIC
 
 
 class JobState(StrEnum):
-    """Where a job is in its life; every change goes by the table in :mod:`.lifecycle`."""
+    """Where a job is in its life; every change goes by :data:`JOB_TABLE`."""
 
     QUEUED = "queued"  #: waits for GPUs
     RESERVED = "reserved"  #: its GPUs are reserved, and those who have to go are being stopped
@@ -29,6 +29,54 @@ class JobState(StrEnum):
     def holds(self) -> bool:
         """Whether it has GPUs."""
         return self in (JobState.RUNNING, JobState.STOPPING)
+
+
+class JobEvent(StrEnum):
+    """What happens to a job; the kinds of :class:`~hived.engines.event.Event` that have one."""
+
+    RESERVED = "reserved"  #: a placement is kept for it, and victims are told to go
+    UNRESERVED = "unreserved"  #: it lost that
+    STARTED = "started"  #: its tasks are started: one more attempt
+    STOPPING = "stopping"  #: its tasks are told to end, and why
+    TASK_ENDED = "task_ended"
+    DOWNGRADED = "downgraded"  #: it runs on as opportunistic
+    RESTORED = "restored"  #: it is guaranteed again
+    PROMOTED = "promoted"  #: its turn has come where it runs early: it is guaranteed from now on
+    REBOUND = "rebound"  #: it stands in other cells than it did: a new spec
+    PREEMPTED = "preempted"  #: gone, queued again: one more resume
+    RETRYING = "retrying"  #: failed, and is queued again after a pause: one more retry
+    QUEUED = "queued"  #: that pause is over
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_Q, _V, _R, _S, _B = JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.STOPPING, JobState.BACKOFF
+#: what leaves a job where it is
+_RUNS_ON = (
+    JobEvent.TASK_ENDED,
+    JobEvent.DOWNGRADED,
+    JobEvent.RESTORED,
+    JobEvent.PROMOTED,  # of one that is being stopped: who it was to make room for went elsewhere
+    JobEvent.REBOUND,
+)
+
+#: state and event to the next state; what is not here is a bug. docs/states.md shows it, and every pair is tested
+JOB_TABLE: dict[tuple[JobState, JobEvent], JobState] = {
+    (_Q, JobEvent.RESERVED): _V,
+    (_V, JobEvent.UNRESERVED): _Q,
+    **dict.fromkeys([(_Q, JobEvent.STARTED), (_V, JobEvent.STARTED)], _R),
+    **dict.fromkeys([(_R, JobEvent.STOPPING), (_S, JobEvent.STOPPING)], _S),
+    **{(state, event): state for state in (_R, _S) for event in _RUNS_ON},
+    # of one that was not stopped: its tasks were lost with the machine's restart
+    **dict.fromkeys([(_R, JobEvent.PREEMPTED), (_S, JobEvent.PREEMPTED)], _Q),
+    **dict.fromkeys([(_R, JobEvent.RETRYING), (_S, JobEvent.RETRYING)], _B),
+    (_B, JobEvent.QUEUED): _Q,
+    # of one that was stopped: it was done before it could be
+    **dict.fromkeys([(_R, JobEvent.SUCCEEDED), (_S, JobEvent.SUCCEEDED)], JobState.SUCCEEDED),
+    **dict.fromkeys([(_R, JobEvent.FAILED), (_S, JobEvent.FAILED)], JobState.FAILED),
+    **{(state, JobEvent.CANCELLED): JobState.CANCELLED for state in (_Q, _V, _B, _S)},
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .jobs import Job
-from .lifecycle import JobEvent
+from .model import JobEvent
 
 #: the longest pause before a failed job is queued again, in seconds
 MOST_BACKOFF_S = 300.0

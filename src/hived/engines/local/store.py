@@ -16,7 +16,8 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 from hived.engines.event import Event
 from hived.errors import ConflictError, StorageError
 
-from .jobs import Job, spec_data, spec_from
+from .jobs import Job
 from .model import JobState
 
 _TABLES = """
@@ -79,29 +80,20 @@ class Store:
     def __init__(self, folder: Path) -> None:
         """Open it, or make it. Raises :class:`ConflictError` where another engine has it, :class:`StorageError`."""
         self.folder = folder
-        try:
+        with _failing(folder), ExitStack() as undone:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(folder / "engine.lock", os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as error:
-            raise _storage(folder, error) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(self._lock, 20, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._lock)
-            message = f"{folder}: another engine (pid {pid}) has this folder; stop it, or give another --state"
-            raise ConflictError(message) from None
-        except OSError as error:
-            os.close(self._lock)
-            raise _storage(folder, error) from None
-        try:
+            undone.callback(os.close, self._lock)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = os.pread(self._lock, 20, 0).decode(errors="replace").strip() or "unknown"
+                message = f"{folder}: another engine (pid {pid}) has this folder; stop it, or give another --state"
+                raise ConflictError(message) from None
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
             self._db = sqlite3.connect(folder / "hived.db", isolation_level=None)
-        except (OSError, sqlite3.Error) as error:
-            os.close(self._lock)
-            raise _storage(folder, error) from None
-        try:
+            undone.callback(self._db.close)
             (folder / "hived.db").chmod(0o600)
             self._files = self._found()
             version = self._version()
@@ -111,12 +103,7 @@ class Store:
                 self._migrate(version)
                 # so that a disk that is full is found now, and not at the first job
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES ('opened', ?)", (str(os.getpid()),))
-        except (OSError, sqlite3.Error) as error:
-            self.close()
-            raise _storage(folder, error) from None
-        except StorageError:
-            self.close()
-            raise
+            undone.pop_all()
 
     def _version(self) -> int:
         """Of the tables. Refuses what a newer version, or another program, has written; before anything is changed."""
@@ -185,17 +172,14 @@ class Store:
             there = False
         if not there:
             raise StorageError(f"{self.folder}: was moved or deleted while the engine ran; put it back, or start anew")
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise _storage(self.folder, error) from None
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
+        with _failing(self.folder):
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -272,24 +256,20 @@ class Store:
     def _jobs(self, query: str, values: Sequence[object]) -> list[Job]:
         rows = self._rows(query, values)
         try:
-            return [
-                Job.restored(number, spec_from(json.loads(spec)), json.loads(status)) for number, spec, status in rows
-            ]
+            return [Job.restored(number, json.loads(spec), json.loads(status)) for number, spec, status in rows]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(self.folder, f"a job: {error!r}") from None
 
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         """The answer to a question; names that are no text are nobody's."""
         plain = [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
-        try:
+        with _failing(self.folder):
             return self._db.execute(query, plain).fetchall()
-        except sqlite3.Error as error:
-            raise _storage(self.folder, error) from None
 
 
 def _row(job: Job) -> tuple[object, ...]:
     base = job.name.rpartition("-")[0]
-    status, spec = _json(job.status()), _json(spec_data(job.spec))
+    status, spec = _json(job.status()), _json(asdict(job.spec))
     return job.id, job.name, base, job.spec.vc, job.state.value, int(job.state.ended), spec, status
 
 
@@ -297,13 +277,18 @@ def _json(plain: Any) -> str:
     return json.dumps(plain, separators=(",", ":"), ensure_ascii=True)
 
 
-def _storage(folder: Path, error: Exception) -> StorageError:
-    what = getattr(error, "strerror", None) or str(error)
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(folder, what)
-    full = getattr(error, "errno", 0) == errno.ENOSPC or "full" in what
-    way_out = "free some space, or give another --state" if full else "give another --state"
-    return StorageError(f"{folder}: cannot be written ({what}); {way_out}")
+@contextmanager
+def _failing(folder: Path) -> Iterator[None]:
+    """What goes wrong with the files of a folder is a :class:`StorageError`."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        what = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _damaged(folder, what) from None
+        full = getattr(error, "errno", 0) == errno.ENOSPC or "full" in what
+        way_out = "free some space, or give another --state" if full else "give another --state"
+        raise StorageError(f"{folder}: cannot be written ({what}); {way_out}") from None
 
 
 def _damaged(folder: Path, what: str) -> StorageError:

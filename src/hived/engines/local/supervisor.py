@@ -88,12 +88,7 @@ def _sync_folder() -> None:
 
 class _Supervisor:
     def __init__(
-        self,
-        command: list[str],
-        cwd: str,
-        environment: dict[str, str],
-        grace_s: float,
-        time_limit_s: float | None,
+        self, command: list[str], cwd: str, environment: dict[str, str], grace_s: float, time_limit_s: float | None
     ) -> None:
         self._command, self._cwd, self._environment = command, cwd, environment
         self._grace, self._limit = grace_s, time_limit_s

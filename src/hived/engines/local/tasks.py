@@ -15,10 +15,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
-from types import UnionType
+
+import msgspec
+from msgspec.structs import replace
 
 from . import supervisor
 
@@ -41,8 +43,7 @@ class Stand(Enum):
     LOST = "lost"  #: its supervisor is gone, and has written nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a task ended."""
 
     code: int  #: as a shell has it: 128 + signal where a signal ended it, 127 where it could not be started
@@ -81,16 +82,9 @@ class Task:
     def write(self, work: Work) -> None:
         """Put down what to run. O(size); ``OSError`` where the disk is full."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        plain = {
-            "command": work.command,
-            "cwd": work.cwd,
-            "environment": dict(work.environment),
-            "grace_s": work.grace_s,
-            "time_limit_s": work.time_limit_s,
-        }
         draft = self.folder / "task.json.part"
         draft.touch(mode=0o600)  # before there is anything in it: an environment holds secrets
-        draft.write_text(json.dumps(plain), encoding="ascii")
+        draft.write_text(json.dumps(asdict(work)), encoding="ascii")
         draft.replace(self.folder / "task.json")
 
     def spawn(self) -> subprocess.Popen[bytes]:
@@ -180,14 +174,9 @@ class Task:
     def _written(self) -> Ending | None:
         """What its supervisor has written of its end; ``None`` where that is nothing, or no supervisor wrote it."""
         try:
-            plain = json.loads(_read(self.folder / "exit"))
-            ending = Ending(**plain)
-        except (OSError, ValueError, TypeError, RecursionError):
+            ending = msgspec.convert(json.loads(_read(self.folder / "exit")), Ending)
+        except (OSError, ValueError, RecursionError):
             return None
-        for name, kinds in _KINDS.items():
-            value = getattr(ending, name)
-            if not isinstance(value, kinds) or isinstance(value, bool) is not (kinds is bool):
-                return None
         if ending.error is None:
             return ending
         return replace(ending, error=ending.error[:_MOST].encode(errors="replace").decode())
@@ -218,19 +207,6 @@ class Task:
             return ""
         last = next((line for line in reversed(lines) if line.strip()), "")
         return f": {last[:200]}" if last else ""
-
-
-_KINDS: dict[str, type | UnionType] = {
-    "code": int,
-    "signal": int | None,
-    "stopped": bool,
-    "limit": bool,
-    "error": str | None,
-    "lost": bool,
-    "rebooted": bool,
-    "started": float | int | None,
-    "ended": float | int | None,
-}
 
 
 def _read(path: Path, start: int = 0) -> str:

@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hived.cluster.explain.sentences import MAX_NAMED, say
-from hived.cluster.reasons import (
-    BadHardware,
-    NotSuggested,
-    PreemptedBy,
-    Reason,
-    ReasonKind,
-    WaitingForPreemption,
-)
+from hived.cluster.reasons import BadHardware, NotSuggested, PreemptedBy, Reason, ReasonKind, WaitingForPreemption
 from hived.engines.event import Event
 from hived.engines.explaining import behind, but_the_line, early_text
 from hived.engines.kubernetes.pods import labels as keys
@@ -46,10 +39,10 @@ class NotAsked:
 WhyNot = Reason | PodsMissing | NotAsked
 
 
-def reasons(gang_scheduler: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
+def reasons(table: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
     """Why a gang waits, the most decisive first; () for one that does not. O(log gangs)."""
     if gang.state is GangState.RESERVED:
-        return (WaitingForPreemption(gang_scheduler.cluster.group(gang.name).victims),)
+        return (WaitingForPreemption(table.cluster.group(gang.name).victims),)
     if gang.state is not GangState.WAITING:
         return ()
     found: list[WhyNot] = []
@@ -62,24 +55,24 @@ def reasons(gang_scheduler: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
         found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
     # who was never asked for has the line as its reason, who was keeps what the core said
     found += but_the_line(gang.reasons)
-    found += behind(*gang_scheduler.scheduler.ahead(gang.entry, MAX_NAMED))
+    found += behind(*table.scheduler.ahead(gang.entry, MAX_NAMED))
     if gang.displaced_by is not None:
         group, vc, priority = gang.displaced_by
         found.append(PreemptedBy(group, vc, priority, gang.priority, True))
     return tuple(found)
 
 
-def shortly(gang_scheduler: GangTable, gang: Gang) -> list[str]:
+def shortly(table: GangTable, gang: Gang) -> list[str]:
     """The same in words, for lists."""
     if gang.state is GangState.PREEMPTED:
         by = gang.preempted_by
         return [f"it has to go for {by.name} of {by.vc}" if by is not None else "its turn has come, on other GPUs"]
-    return in_words(gang_scheduler, reasons(gang_scheduler, gang)) or (
+    return in_words(table, reasons(table, gang)) or (
         ["its turn is about to come"] if gang.state is GangState.WAITING else []
     )
 
 
-def in_words(gang_scheduler: GangTable, found: Sequence[WhyNot]) -> list[str]:
+def in_words(table: GangTable, found: Sequence[WhyNot]) -> list[str]:
     """Reasons as sentences, in the words of Kubernetes where they are about nodes."""
     lines = []
     for reason in found:
@@ -97,7 +90,7 @@ def in_words(gang_scheduler: GangTable, found: Sequence[WhyNot]) -> list[str]:
                     "memory), and it does not fit on those alone"
                 )
             case BadHardware():
-                nodes = ", ".join(f"{name} ({_why_bad(gang_scheduler, name)})" for name in reason.nodes[:MAX_NAMED])
+                nodes = ", ".join(f"{name} ({_why_bad(table, name)})" for name in reason.nodes[:MAX_NAMED])
                 more = f" and {reason.more:,} more nodes" if reason.more else ""
                 lines.append(f"it would fit if {reason.leaf_cells:,} GPUs were not kept from jobs, on {nodes}{more}")
             case _:
@@ -105,31 +98,28 @@ def in_words(gang_scheduler: GangTable, found: Sequence[WhyNot]) -> list[str]:
     return lines
 
 
-def _why_bad(gang_scheduler: GangTable, node: str) -> str:
-    if (why := gang_scheduler.nodes.bad_nodes.get(node)) is not None:
+def _why_bad(table: GangTable, node: str) -> str:
+    if (why := table.nodes.bad_nodes.get(node)) is not None:
         return why
-    bad = gang_scheduler.nodes.bad_devices
-    found = [bad[node, device] for device in gang_scheduler.nodes.devices.get(node, ()) if (node, device) in bad]
+    bad = table.nodes.bad_devices
+    found = [bad[node, device] for device in table.nodes.devices.get(node, ()) if (node, device) in bad]
     return "; ".join(dict.fromkeys(found)) or "some of its GPUs"
 
 
-def explain(gang_scheduler: GangTable, gang: Gang, at: float | None) -> list[str]:
+def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
     """A gang's situation, line by line; ``at``: now (None: nothing is said about how long)."""
     if not gang.holds:
         since = "" if at is None else f", for {duration(at - gang.since)} now"
-        return [
-            f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:",
-            *shortly(gang_scheduler, gang),
-        ]
-    lines = gang_scheduler.cluster.explained(gang.name)
+        return [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:", *shortly(table, gang)]
+    lines = table.cluster.explained(gang.name)
     waiting = [entry for entry in gang.pods.values() if not entry.bound]
     if waiting:
         lines.append(f"{len(waiting)} of its {len(gang.pods)} pods are not on their nodes yet: {_some(waiting)}")
     if len(gang.pods) < gang.ask.size:
         lines.append(f"{gang.ask.size - len(gang.pods)} of its {gang.ask.size} pods do not exist (any more)")
     if gang.state is GangState.PLACED and gang.entry.early and not gang.guaranteed:
-        lines.append(early_text(gang_scheduler.scheduler, gang.entry))
-    lines += _sharing(gang_scheduler, gang)
+        lines.append(early_text(table.scheduler, gang.entry))
+    lines += _sharing(table, gang)
     if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
         lines.append(_going(gang, at))
     return lines
@@ -171,21 +161,20 @@ def _going(gang: Gang, at: float | None) -> str:
     return f"the eviction of {_some(stay)} was refused (a disruption budget, mostly), and is tried again"
 
 
-def _sharing(gang_scheduler: GangTable, gang: Gang) -> list[str]:
+def _sharing(table: GangTable, gang: Gang) -> list[str]:
     """Foreign pods that may be using GPUs of a gang. O(its pods)."""
     nodes = dict.fromkeys(pod.node for pod in gang.placement.pods) if gang.placement is not None else ()
-    here = (pod for node in nodes for pod in gang_scheduler.foreign.on.get(node, {}).values() if pod.short)
-    return [f"{pod} of {pod.node} and may share some with it: {gang_scheduler.conflicts[pod.uid]}" for pod in here]
+    here = (pod for node in nodes for pod in table.foreign.on.get(node, {}).values() if pod.short)
+    return [f"{pod} of {pod.node} and may share some with it: {table.conflicts[pod.uid]}" for pod in here]
 
 
-def explain_pod(gang_scheduler: GangTable, entry: PodEntry, at: float | None) -> list[str]:
+def explain_pod(table: GangTable, entry: PodEntry, at: float | None) -> list[str]:
     """A pod's situation, line by line."""
     gang = entry.gang
     if gang is None:
         return [f"{entry.key} cannot be scheduled:", str(entry.refused or "it is not known what it asks for")]
-    lines = explain(gang_scheduler, gang, at)
-    if gang.placement is not None and entry.slot is not None:
-        place = gang.placement.pods[entry.slot]
+    lines = explain(table, gang, at)
+    if (place := entry.given) is not None:
         gpus = ", ".join(map(str, place.leaf_cells))
         state = "is" if entry.bound else "is to be"
         lines.append(f"{entry.key} {state} on {place.node}, with {plural(len(place.leaf_cells), 'GPU')} {gpus}")

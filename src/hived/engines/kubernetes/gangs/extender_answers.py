@@ -118,7 +118,7 @@ class BindAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def answer(
-    gang_scheduler: GangTable, entry: PodEntry, offered: Sequence[str], unresolvable: bool, some: bool = False
+    table: GangTable, entry: PodEntry, offered: Sequence[str], unresolvable: bool, some: bool = False
 ) -> tuple[str, Answer]:
     """What filter is answered about a pod that was asked for, and that in one word. O(nodes).
 
@@ -129,8 +129,8 @@ def answer(
     if gang is None:
         entry.waited = True
         return "refused", refusal(str(entry.refused), offered, unresolvable)
-    if gang.state is GangState.PLACED and gang.placement is not None and entry.slot is not None:
-        node = gang.placement.pods[entry.slot].node
+    if gang.state is GangState.PLACED and entry.given is not None:
+        node = entry.given.node
         if node in offered:
             entry.waited, entry.told = False, ""
             return "node", Answer(NodeNames=[node])
@@ -138,49 +138,49 @@ def answer(
         if some:
             return "not offered", refusal(f"its place is on {node}", offered, False)
         if gang.ask.anywhere and not entry.holds:
-            gang_scheduler.instruct(Bind(entry.uid, entry.key))
+            table.instruct(Bind(entry.uid, entry.key))
             why = f"bound to {node} whatever kube-scheduler makes of it"
             return "forced", refusal(why, offered, unresolvable)
         text = f"its place is on {node}, which kube-scheduler does not take for it"
-        _tell(gang_scheduler, entry, "not offered", [text])
+        _tell(table, entry, "not offered", [text])
         return "not offered", refusal(text, offered, unresolvable)
     entry.waited = True
     if gang.state is GangState.RESERVED:
-        why = shortly(gang_scheduler, gang)[0]
-        _tell(gang_scheduler, entry, _gist(gang_scheduler, gang), explain_pod(gang_scheduler, entry, None))
+        why = shortly(table, gang)[0]
+        _tell(table, entry, _gist(table, gang), explain_pod(table, entry, None))
         return "preempting", refusal(why, offered, unresolvable)
-    lines = explain_pod(gang_scheduler, entry, None)
-    why = next(iter(shortly(gang_scheduler, gang)), lines[-1])
-    _tell(gang_scheduler, entry, _gist(gang_scheduler, gang), lines)
+    lines = explain_pod(table, entry, None)
+    why = next(iter(shortly(table, gang)), lines[-1])
+    _tell(table, entry, _gist(table, gang), lines)
     return "wait", refusal(why, offered, unresolvable)
 
 
-def _gist(gang_scheduler: GangTable, gang: Gang) -> str:
+def _gist(table: GangTable, gang: Gang) -> str:
     """The decisive reason for a gang's waiting, in a word: its numbers, and who is before it, are no news.
 
     Which GPUs are reserved for it is: others have to go for other ones.
     """
     if gang.state is GangState.RESERVED and gang.placement is not None:
         return f"{ReasonKind.WAITING_FOR_PREEMPTION.value} {crc32(repr(gang.placement.pods).encode()):08x}"
-    kinds = [reason.kind for reason in reasons(gang_scheduler, gang)]
+    kinds = [reason.kind for reason in reasons(table, gang)]
     own = [kind for kind in kinds if kind is not ReasonKind.BEHIND_OTHERS]
     return (own or kinds)[0].value if kinds else gang.state.value
 
 
-def tell_again(gang_scheduler: GangTable, gang: Gang) -> None:
+def tell_again(table: GangTable, gang: Gang) -> None:
     """Its reservation has ended: pods of it that still wait, and were told for whom, are told why now. O(its pods)."""
     if not gang.holds:
         for entry in gang.pods.values():
             if entry.told:
-                _tell(gang_scheduler, entry, _gist(gang_scheduler, gang), explain_pod(gang_scheduler, entry, None))
+                _tell(table, entry, _gist(table, gang), explain_pod(table, entry, None))
 
 
-def _tell(gang_scheduler: GangTable, entry: PodEntry, gist: str, lines: list[str]) -> None:
+def _tell(table: GangTable, entry: PodEntry, gist: str, lines: list[str]) -> None:
     """An Event of a pod, where its ``gist`` is news."""
     if entry.told != gist:
         entry.told = gist
         line = " ".join([*lines[:1], "; ".join(lines[1:])]).rstrip()
-        gang_scheduler.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT), gist=gist))
+        table.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT), gist=gist))
 
 
 def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
@@ -191,20 +191,20 @@ def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
     return Answer(NodeNames=[], FailedNodes=nodes)
 
 
-def victims(gang_scheduler: GangTable, entry: PodEntry) -> Iterable[tuple[str, list[PodEntry]]]:
+def victims(table: GangTable, entry: PodEntry) -> Iterable[tuple[str, list[PodEntry]]]:
     """Per node: the pods that have to go before ``entry`` can come. O(pods of the victims)."""
     gang = entry.gang
     if gang is None or gang.state is not GangState.RESERVED:
         return ()
     nodes: dict[str, list[PodEntry]] = {}
-    for name in gang_scheduler.cluster.group(gang.name).victims:
-        for pod in gang_scheduler.gangs[name].pods.values():
+    for name in table.cluster.group(gang.name).victims:
+        for pod in table.gangs[name].pods.values():
             if pod.bound and pod.pod.spec.node_name:
                 nodes.setdefault(pod.pod.spec.node_name, []).append(pod)
     return nodes.items()
 
 
-def preemption(gang_scheduler: GangTable, entry: PodEntry) -> Victims:
+def preemption(table: GangTable, entry: PodEntry) -> Victims:
     """What preempt is answered: victims by node. kube-scheduler takes one node; the gang scheduler sees to the rest."""
-    found = {node: MetaVictims([MetaPod(pod.uid) for pod in pods]) for node, pods in victims(gang_scheduler, entry)}
+    found = {node: MetaVictims([MetaPod(pod.uid) for pod in pods]) for node, pods in victims(table, entry)}
     return Victims(found)

@@ -112,62 +112,62 @@ def of(pod: Pod) -> ForeignPod | None:
     return ForeignPod(pod.metadata.uid, pod.key, version, node, gpus, named_devices(pod, gpus)) if some else None
 
 
-def take(gang_scheduler: GangTable, pods: Iterable[Pod], at: float) -> None:
+def take(table: GangTable, pods: Iterable[Pod], at: float) -> None:
     """``pods`` are there, some of them perhaps foreign. O(pods + what is on the nodes of the foreign ones)."""
     for pod in sorted(pods, key=lambda pod: (created_at(pod), pod.key)):
-        now, before = of(pod), gang_scheduler.foreign.pods.get(pod.metadata.uid)
+        now, before = of(pod), table.foreign.pods.get(pod.metadata.uid)
         if before is not None and (now is None or (now.gpus, now.named) != (before.gpus, before.named)):
-            gone(gang_scheduler, before.uid, at)
+            gone(table, before.uid, at)
             before = None
         if now is None:
             continue
         if before is not None:
             before.version = now.version
             continue
-        gang_scheduler.foreign.add(now)
-        settle(gang_scheduler, at)
-        if now.node in gang_scheduler.nodes.devices and not now.short:
-            gang_scheduler.instruct(Tell(now.uid, now.key, "HivedForeign", now.situation))
+        table.foreign.add(now)
+        settle(table, at)
+        if now.node in table.nodes.devices and not now.short:
+            table.instruct(Tell(now.uid, now.key, "HivedForeign", now.situation))
 
 
-def gone(gang_scheduler: GangTable, uid: str, at: float) -> None:
+def gone(table: GangTable, uid: str, at: float) -> None:
     """A pod is gone, or is foreign no more."""
-    pod = gang_scheduler.foreign.remove(uid)
+    pod = table.foreign.remove(uid)
     if pod is not None:
-        gang_scheduler.conflicts.pop(uid, None)
-        gang_scheduler.nodes.free(uid)
-        gang_scheduler.nodes_applied(at)
-        gang_scheduler.fill_slots(pod.node, at)
-        settle(gang_scheduler, at)
+        table.conflicts.pop(uid, None)
+        table.nodes.free(uid)
+        table.nodes_applied(at)
+        table.fill_slots(pod.node, at)
+        settle(table, at)
 
 
-def settle(gang_scheduler: GangTable, at: float) -> None:
+def settle(table: GangTable, at: float) -> None:
     """Choose again where somebody has come or gone. O(devices of those nodes, and pods of the gangs there)."""
-    while gang_scheduler.foreign.crowded:
-        nodes, gang_scheduler.foreign.crowded = sorted(gang_scheduler.foreign.crowded), set()
+    while table.foreign.crowded:
+        nodes, table.foreign.crowded = sorted(table.foreign.crowded), set()
         for node in nodes:
-            _share_out(gang_scheduler, node, at)
+            _share_out(table, node, at)
 
 
-def foreign_pods(gang_scheduler: GangTable) -> list[ForeignPod]:
+def foreign_pods(table: GangTable) -> list[ForeignPod]:
     """Those on nodes of the spec, the earliest first. O(foreign pods)."""
-    return [pod for pod in gang_scheduler.foreign.pods.values() if pod.node in gang_scheduler.nodes.devices]
+    return [pod for pod in table.foreign.pods.values() if pod.node in table.nodes.devices]
 
 
-def kept_for_others(gang_scheduler: GangTable) -> int:
+def kept_for_others(table: GangTable) -> int:
     """GPUs that are kept for foreign pods, on nodes that jobs could come to else. O(foreign pods)."""
-    healthy, users = gang_scheduler.nodes.healthy, gang_scheduler.usage.at
-    here = (pod for pod in gang_scheduler.foreign.pods.values() if pod.node in healthy)
+    healthy, users = table.nodes.healthy, table.usage.at
+    here = (pod for pod in table.foreign.pods.values() if pod.node in healthy)
     return len({(pod.node, device) for pod in here for device in pod.kept} - users.keys())
 
 
-def _share_out(gang_scheduler: GangTable, node: str, at: float) -> None:
+def _share_out(table: GangTable, node: str, at: float) -> None:
     """What each foreign pod on ``node`` keeps from jobs: what it names, or what it had, and more while it lacks any."""
-    pods = list(gang_scheduler.foreign.on.get(node, {}).values())
-    there = gang_scheduler.nodes.devices.get(node, ())
-    used = gang_scheduler.used_on(node)
-    left, busy = _ranks(gang_scheduler, node, used), _in_use(gang_scheduler, node, used)
-    sizes = gang_scheduler.nodes.cells.get(node, ())
+    pods = list(table.foreign.on.get(node, {}).values())
+    there = table.nodes.devices.get(node, ())
+    used = table.used_on(node)
+    left, busy = _ranks(table, node, used), _in_use(table, node, used)
+    sizes = table.nodes.cells.get(node, ())
     kept: dict[str, list[int]] = {}
     shared: dict[str, list[int]] = {}
     for pod in sorted(pods, key=lambda pod: pod.named is None):
@@ -190,45 +190,43 @@ def _share_out(gang_scheduler: GangTable, node: str, at: float) -> None:
         for device in nsmallest(lacks - len(more), busy, key=lambda device: (busy[device], device)):
             shared[pod.uid].append(device)
             del busy[device]
-        _keep(gang_scheduler, pod, tuple(sorted(kept[pod.uid])), tuple(sorted(shared[pod.uid])), used)
-    gang_scheduler.nodes_applied(at)
-    gang_scheduler.yield_slots(node, at)
-    gang_scheduler.fill_slots(node, at)
+        _keep(table, pod, tuple(sorted(kept[pod.uid])), tuple(sorted(shared[pod.uid])), used)
+    table.nodes_applied(at)
+    table.yield_slots(node, at)
+    table.fill_slots(node, at)
 
 
-def _keep(
-    gang_scheduler: GangTable, pod: ForeignPod, kept: tuple[int, ...], shared: tuple[int, ...], used: set[int]
-) -> None:
+def _keep(table: GangTable, pod: ForeignPod, kept: tuple[int, ...], shared: tuple[int, ...], used: set[int]) -> None:
     """``pod`` may be using ``kept`` and ``shared``; what it lacks is in conflict."""
     if (kept, shared) != (pod.kept, pod.shared):
         pod.kept, pod.shared = kept, shared
         if kept or shared:
-            gang_scheduler.nodes.hold(pod.uid, pod.node, kept + shared, str(pod))
+            table.nodes.hold(pod.uid, pod.node, kept + shared, str(pod))
         else:
-            gang_scheduler.nodes.free(pod.uid)
+            table.nodes.free(pod.uid)
     short = max(0, (pod.gpus or 0) - len(kept)) if pod.guessed else len(used.intersection(kept))
-    pod.short = short if pod.node in gang_scheduler.nodes.devices else 0
-    before = gang_scheduler.conflicts.get(pod.uid)
+    pod.short = short if pod.node in table.nodes.devices else 0
+    before = table.conflicts.get(pod.uid)
     if not pod.short:
-        gang_scheduler.conflicts.pop(pod.uid, None)
+        table.conflicts.pop(pod.uid, None)
         return
-    gangs = [gang.name for gang in gang_scheduler.gangs_on(pod.node) if gang.on_nodes]
+    gangs = [gang.name for gang in table.gangs_on(pod.node) if gang.on_nodes]
     names = ", ".join(gangs[:3]) + (f" and {len(gangs) - 3} more groups" if len(gangs) > 3 else "")
     number = "GPUs" if pod.gpus is None else counted(pod.gpus, "GPU")
     others = f"in use by {names}" if names else "not there: the spec has fewer, or other such pods have them"
     text = f"it asks for {number} of {pod.node}, and {pod.short} of them are {others}; HiveD did not place it"
-    gang_scheduler.conflicts[pod.uid] = text
+    table.conflicts[pod.uid] = text
     if before is None:
-        gang_scheduler.instruct(Tell(pod.uid, pod.key, "HivedConflict", text, True))
+        table.instruct(Tell(pod.uid, pod.key, "HivedConflict", text, True))
 
 
-def _ranks(gang_scheduler: GangTable, node: str, used: set[int]) -> dict[int, int]:
+def _ranks(table: GangTable, node: str, used: set[int]) -> dict[int, int]:
     """Devices of ``node`` that no pod is known to be on: what it costs to keep them, 0 nothing."""
-    named = gang_scheduler.nodes.held_by_others(node, gang_scheduler.foreign.pods)
-    marked = gang_scheduler.nodes.marked(node)
+    named = table.nodes.held_by_others(node, table.foreign.pods)
+    marked = table.nodes.marked(node)
     found = {}
-    for device in gang_scheduler.nodes.devices.get(node, ()):
-        gang = gang_scheduler.usage.at.get((node, device))
+    for device in table.nodes.devices.get(node, ()):
+        gang = table.usage.at.get((node, device))
         if device in used or device in named:
             continue
         if device in marked:
@@ -236,18 +234,18 @@ def _ranks(gang_scheduler: GangTable, node: str, used: set[int]) -> dict[int, in
         elif gang is not None:
             found[device] = 3 if gang.on_nodes else 2
         else:
-            found[device] = int(gang_scheduler.cluster.leaf_state(node, device) is LeafState.RESERVED)
+            found[device] = int(table.cluster.leaf_state(node, device) is LeafState.RESERVED)
     return found
 
 
-def _in_use(gang_scheduler: GangTable, node: str, used: set[int]) -> dict[int, tuple[bool, bool]]:
+def _in_use(table: GangTable, node: str, used: set[int]) -> dict[int, tuple[bool, bool]]:
     """Devices of ``node`` that pods of gangs are on, and nobody else: the least is the first that is shared.
 
     Those that a gang has reserved come last, since it would have to look for others; those of loans come first.
     """
-    named = gang_scheduler.nodes.held_by_others(node, gang_scheduler.foreign.pods)
-    users = {device: gang_scheduler.usage.at[node, device] for device in used - named}
-    reserved = {device for device in used if gang_scheduler.cluster.leaf_state(node, device) is LeafState.RESERVING}
+    named = table.nodes.held_by_others(node, table.foreign.pods)
+    users = {device: table.usage.at[node, device] for device in used - named}
+    reserved = {device for device in used if table.cluster.leaf_state(node, device) is LeafState.RESERVING}
     return {device: (device in reserved, gang.guaranteed) for device, gang in users.items()}
 
 

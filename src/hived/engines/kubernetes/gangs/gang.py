@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
-from hived.cluster.decisions import PodPlacement
+from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member
 from hived.engines.event import Event
@@ -12,7 +13,6 @@ from hived.engines.job import EngineJob
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest
 from hived.engines.kubernetes.pods.untrusted import PodRequestError
-from hived.errors import ensure
 from hived.scheduling import Status
 
 _REMEMBERED = 200  #: events of one gang
@@ -42,6 +42,7 @@ class GangEvent(StrEnum):
     REBOUND = "rebound"  #: it stands in other cells than it did: a new spec
 
 
+_STANDS = (GangEvent.DOWNGRADED, GangEvent.RESTORED, GangEvent.REBOUND)
 _W, _R, _P, _X = GangState.WAITING, GangState.RESERVED, GangState.PLACED, GangState.PREEMPTED
 
 #: state and event to the next state; what is not here is a bug. That its last pod is gone ends a gang in any state
@@ -54,22 +55,10 @@ GANG_TABLE: dict[tuple[GangState, GangEvent], GangState] = {
     (_X, GangEvent.SPARED): _P,
     (_P, GangEvent.RELEASED): _W,
     (_X, GangEvent.RELEASED): _W,
-    (_P, GangEvent.DOWNGRADED): _P,
-    (_P, GangEvent.RESTORED): _P,
+    # where it is, in other cells or in none
+    **{(state, event): state for state in (_P, _X) for event in _STANDS},
     (_P, GangEvent.PROMOTED): _P,
-    (_P, GangEvent.REBOUND): _P,
-    (_X, GangEvent.DOWNGRADED): _X,
-    (_X, GangEvent.RESTORED): _X,
-    (_X, GangEvent.REBOUND): _X,
 }
-
-
-def next_gang_state(state: GangState, event: GangEvent) -> GangState:
-    """The table's answer; :class:`~hived.errors.InvariantError` for what the table does not have."""
-    after = GANG_TABLE.get((state, event))
-    ensure(after is not None, f"a gang that is {state.value} cannot be {event.value}")
-    assert after is not None
-    return after
 
 
 class PodEntry:
@@ -201,6 +190,15 @@ class Gang(EngineJob):
     def held_back(self) -> int:
         """How many of its pods cannot be bound as they are. O(its pods)."""
         return sum(entry.pod.held_back and not entry.holds for entry in self.pods.values())
+
+    def keep_places(self, before: Iterable[tuple[PodPlacement | None, str | None]], now: Placement) -> None:
+        """A new spec has taken devices away, or given them back: who had some of a place of ``now`` has it."""
+        had = {(place.node, device): uid for place, uid in before if place and uid for device in place.leaf_cells}
+        there = ([had.get((pod.node, device)) for device in pod.leaf_cells] for pod in now.pods)
+        self.slots = [next(filter(None, uids), None) for uids in there]
+        slots = {uid: slot for slot, uid in enumerate(self.slots)}
+        for entry in self.pods.values():
+            entry.slot = slots.get(entry.uid)
 
     def remember(self, event: Event) -> None:
         """``event`` happened to it. Of too many, the latest stay that say where it is, and no pod that was bound."""

@@ -32,7 +32,7 @@ from hived.spec.compiled import ClusterSpec
 
 from . import adopt as adoption
 from . import foreign
-from .actions import Annotate, Binding, Evict, Instruction, Tell, Wake
+from .actions import Binding, Evict, Instruction, Tell, Wake
 from .extender_answers import tell_again
 from .gang import Gang, GangEvent, GangState, PodEntry
 from .gang_table import GangTable
@@ -58,11 +58,7 @@ class GangScheduler(GangTable):
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        policy: Policy,
-        evict_after: float = 0.0,
-        evict_patience: float = PATIENCE_S,
+        self, cluster: Cluster, policy: Policy, evict_after: float = 0.0, evict_patience: float = PATIENCE_S
     ) -> None:
         super().__init__(cluster, policy)
         self.evict_after, self.evict_patience = evict_after, evict_patience
@@ -136,8 +132,7 @@ class GangScheduler(GangTable):
         wanted = entry.notes or before
         if entry.gang is None or now in (before, wanted) or None in wanted.values():
             return
-        entry.notes = {key: value for key, value in wanted.items() if value is not None}
-        self.instruct(Annotate(entry.uid, entry.key, tuple(entry.notes.items())))
+        self.write_notes(entry, {key: value for key, value in wanted.items() if value is not None})
         why = "its annotations about where it is were changed by somebody else, and are written again"
         self.instruct(Tell(entry.uid, entry.key, "HivedRestored", why, True))
 
@@ -151,9 +146,7 @@ class GangScheduler(GangTable):
 
     def _pod_bound(self, entry: PodEntry, at: float) -> None:
         """Kubernetes has it on a node: on its own, or where somebody else put it."""
-        gang = entry.gang
-        if gang is not None and gang.holds and gang.placement is not None and entry.slot is not None:
-            place = gang.placement.pods[entry.slot]
+        if (place := entry.given) is not None:
             given = ",".join(map(str, place.leaf_cells))
             if place.node == entry.pod.spec.node_name and entry.pod.annotation(keys.ISOLATION) == given:
                 entry.bound, entry.binding, entry.waited = True, False, False
@@ -164,8 +157,7 @@ class GangScheduler(GangTable):
             adoption.take(self, [entry], at)
         else:  # kube-scheduler asked about it, though it is none of ours
             del self.pods[entry.uid]
-            self.refused.pop(entry.uid, None)
-            self.outside.pop(entry.uid, None)
+            self.forget_refusal(entry)
             foreign.take(self, (entry.pod,), at)
 
     def _asks_anew(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
@@ -187,9 +179,7 @@ class GangScheduler(GangTable):
         if entry is None:
             foreign.gone(self, uid, at)
             return
-        self.refused.pop(uid, None)
-        self.conflicts.pop(uid, None)
-        self.outside.pop(uid, None)
+        self.forget_refusal(entry)
         node = self.nodes.free(uid)
         self.nodes_applied(at)
         if node is not None:
@@ -401,9 +391,8 @@ class GangScheduler(GangTable):
 
     def _cannot_stay(self, gang: Gang, entry: PodEntry) -> bool:
         """Whether a gang has a place where a pod of it cannot go, and can still be put elsewhere."""
-        if gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None or gang.on_nodes:
-            return False
-        return gang.placement.pods[entry.slot].node in gang.entry.excluded
+        place = entry.given if gang.state is GangState.PLACED and not gang.on_nodes else None
+        return place is not None and place.node in gang.entry.excluded
 
     def lacking(self) -> list[PodEntry]:
         """A pod of each gang that waits for more of the pods that its owner makes. O(gangs)."""
@@ -453,13 +442,12 @@ class GangScheduler(GangTable):
         entry = self.pods.get(uid)
         if entry is None:
             raise NotFoundError(f"pod {uid} is gone, or was never here")
-        gang = entry.gang
-        if gang is None or gang.state is not GangState.PLACED or entry.slot is None or gang.placement is None:
+        gang, place = entry.gang, entry.given
+        if gang is None or gang.placement is None or place is None or gang.state is not GangState.PLACED:
             what = "is being preempted" if gang is not None and gang.state is GangState.PREEMPTED else "has no place"
             raise ConflictError(f"pod {entry.key} {what}; kube-scheduler has to ask for it again")
         if entry.bound:
             raise ConflictError(f"pod {entry.key} is on its node already")
-        place = gang.placement.pods[entry.slot]
         if place.node != node:
             raise ConflictError(f"pod {entry.key} has its place on {place.node}, not on {node}")
         if not gang.shared:

@@ -6,10 +6,11 @@ from collections import Counter, OrderedDict
 from dataclasses import replace
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Placement
+from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engines.dispatcher import Dispatcher
 from hived.engines.event import placement_data
+from hived.engines.job import next_state
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.objects import Pod
@@ -18,9 +19,9 @@ from hived.scheduling import Policy, Status
 
 from .actions import Annotate, Instruction, Tell, Wake
 from .foreign import ForeignPods
-from .gang import Gang, GangEvent, GangState, PodEntry, next_gang_state
+from .gang import GANG_TABLE, Gang, GangEvent, GangState, PodEntry
 from .nodes import Nodes
-from .pod_order import created_at, standing_slots
+from .pod_order import created_at
 
 _RECENT = 20_000  #: events
 _ENDED = 1_000  #: gangs that are gone, for people who look
@@ -67,9 +68,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def join(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
         """A pod that waits belongs to a gang from now on, if what it asks for can be understood."""
-        entry.members, entry.ask, entry.refused = members, None, None
-        self.refused.pop(entry.uid, None)
-        self.outside.pop(entry.uid, None)
+        entry.members, entry.ask = members, None
+        self.forget_refusal(entry)
         try:
             ask = self.understood(entry.pod, members)
         except PodRequestError as error:
@@ -111,6 +111,12 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.usage.add(gang)
         gang.remember(self.note("waiting", gang.name, since, {"vc": ask.vc, "gpus": gang.gpus, "pods": ask.size}))
         return gang
+
+    def forget_refusal(self, entry: PodEntry) -> None:
+        """Why a pod was refused before does not matter any more."""
+        entry.refused = None
+        for index in (self.refused, self.conflicts, self.outside):
+            index.pop(entry.uid, None)
 
     def refuse(self, entry: PodEntry, error: PodRequestError) -> None:
         """A pod cannot be scheduled as it is."""
@@ -234,7 +240,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def becomes(self, gang: Gang, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
         """See :meth:`Dispatcher.becomes`. ``placement``: where it is from then on, or what is reserved for it."""
         event = GangEvent(event)
-        state = next_gang_state(gang.state, event)
+        state = next_state(GANG_TABLE, gang.state, event)
         self.usage.remove(gang)
         held = gang.holds
         self.foreign.moved(gang.placement)
@@ -334,12 +340,9 @@ class GangTable(Dispatcher[Gang, Instruction]):
         kept = GangEvent.REBOUND if gang.guaranteed else GangEvent.RESTORED
         kind = kept if core.guaranteed else GangEvent.DOWNGRADED
         if core.placement.pods != before.pods:
-            had = list(zip(before.pods, gang.slots, strict=True))
-            had += [(entry.place, entry.uid) for entry in gang.pods.values() if entry.holds and entry.place is not None]
-            gang.slots = standing_slots(had, core.placement)
-            places = {uid: slot for slot, uid in enumerate(gang.slots)}
-            for entry in gang.pods.values():
-                entry.slot = places.get(entry.uid)
+            had: list[tuple[PodPlacement | None, str | None]] = list(zip(before.pods, gang.slots, strict=True))
+            had += [(entry.place, entry.uid) for entry in gang.pods.values() if entry.holds]
+            gang.keep_places(had, core.placement)
         self.becomes(gang, kind, core.placement, at, {"why": why, "by": by})
         self.scheduler.became(gang.entry, gang.guaranteed)
         if core.placement.gpus == gang.widest:  # else they would forget what a later spec may have again
@@ -356,10 +359,13 @@ class GangTable(Dispatcher[Gang, Instruction]):
         assert gang.placement is not None
         gang.shared = bindinfo.shared(gang.placement, gang.ask.members, self.cluster.spec)
         for entry in gang.pods.values():
-            if entry.holds and entry.slot is not None:
-                notes = bindinfo.notes(gang.placement.pods[entry.slot], gang.shared)
-                entry.notes = notes
-                self.instruct(Annotate(entry.uid, entry.key, tuple(notes.items())))
+            if entry.holds and entry.given is not None:
+                self.write_notes(entry, bindinfo.notes(entry.given, gang.shared))
+
+    def write_notes(self, entry: PodEntry, notes: dict[str, str]) -> None:
+        """Where a pod is stands on itself."""
+        entry.notes = notes
+        self.instruct(Annotate(entry.uid, entry.key, tuple(notes.items())))
 
     def spared(self, at: float) -> None:
         """See :meth:`Dispatcher.spared`. Who had to go for it alone stays."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
-from hived.cluster.decisions import Placement, PodPlacement
 from hived.engines.kubernetes.pods.objects import Pod
 
 from .gang import PodEntry
@@ -46,9 +45,3 @@ def _index(pod: Pod) -> int:
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
     parts = _NUMBERS.split(name)
     return tuple((int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts))
-
-
-def standing_slots(before: Iterable[tuple[PodPlacement, str | None]], now: Placement) -> list[str | None]:
-    """Who has each place of ``now``, where a new spec has taken devices away, or given them back: who had them."""
-    there = {(pod.node, device): uid for pod, uid in before if uid is not None for device in pod.leaf_cells}
-    return [next((u for d in pod.leaf_cells if (u := there.get((pod.node, d)))), None) for pod in now.pods]
