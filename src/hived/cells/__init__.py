@@ -1,6 +1,7 @@
 """Cells: hierarchies, the buddy cell allocator, and what is free inside and among hosts. Pure."""
 
 from .buddy import BuddyAllocator
+from .capacity import Counts
 from .fit import Found, count_fitting, find
 from .hierarchy import Hierarchy
 from .host_fit import Demand, Leaves, Need, apart, level_of, place
@@ -12,6 +13,7 @@ from .space import HostClass, Rank, Space
 
 __all__ = [
     "BuddyAllocator",
+    "Counts",
     "Demand",
     "Found",
     "Hierarchy",

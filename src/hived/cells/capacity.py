@@ -30,6 +30,40 @@ def _kind(shape: Shape, mask: int, need: Need) -> _Kind:
     return -count_of(shape, mask, need), level, mask.bit_count()
 
 
+class Counts:
+    """Things ``0 .. n-1`` in the order of how many each has of something, then by number."""
+
+    __slots__ = ("_order", "counts")
+
+    def __init__(self, counts: list[int], most: int) -> None:
+        """``counts``: of each now; ``most``: that one of them can have. O(n)."""
+        #: of each; to be read, not changed
+        self.counts = counts
+        self._order = IndexSet((most + 1) * max(1, len(counts)))
+        for number, count in enumerate(counts):
+            self._order.add(count * len(counts) + number)
+
+    def add(self, number: int, more: int) -> None:
+        """``number`` has so many more. O(1)."""
+        n, count = len(self.counts), self.counts[number]
+        self._order.remove(count * n + number)
+        self.counts[number] = count + more
+        self._order.add((count + more) * n + number)
+
+    def ascending(self, least: int) -> Iterator[int]:
+        """Those that have ``least`` or more, the fewest first, then the lowest number."""
+        n = len(self.counts)
+        key = self._order.first_from(least * n)
+        while key >= 0:
+            yield key % n
+            key = self._order.first_from(key + 1)
+
+    def validate(self, counts: list[int]) -> None:
+        """The counts are these, and in order. O(n)."""
+        ensure(counts == self.counts, "counts")
+        ensure(list(self._order) == sorted(c * len(counts) + i for i, c in enumerate(counts)), "order of counts")
+
+
 class Layout:
     """The cells above the hosts: per level, where each group's hosts start and end."""
 
@@ -61,7 +95,7 @@ class Capacity:
     Building is O(hosts), a host that changes O(levels), finding k hosts O(levels + k + kinds of host).
     """
 
-    __slots__ = ("_by_kind", "_groups", "_kind_of", "_kinds", "_orders", "layout", "need", "seen", "total")
+    __slots__ = ("_by_kind", "_groups", "_kind_of", "_kinds", "layout", "need", "seen", "total")
 
     def __init__(self, need: Need, layout: Layout, shapes: Sequence[Shape], masks: Sequence[int]) -> None:
         """``masks``: the leaves that count, per host."""
@@ -81,18 +115,12 @@ class Capacity:
         counts = [-kind[0] for kind in self._kind_of]
         #: pods that all hosts hold
         self.total = sum(counts)
-        # per level: pods per group, and the groups in that order
+        # per level: pods per group
         most = max((shape.leaves for shape in set(shapes)), default=0) // need.gpus
-        self._groups: list[list[int]] = []
-        self._orders: list[IndexSet] = []
+        self._groups: list[Counts] = []
         for spans in layout.spans:
-            sums = [sum(counts[start:end]) for start, end in spans]
             largest = max((end - start for start, end in spans), default=0)
-            order = IndexSet((largest * most + 1) * max(1, len(spans)))
-            for group, pods in enumerate(sums):
-                order.add(pods * len(spans) + group)
-            self._groups.append(sums)
-            self._orders.append(order)
+            self._groups.append(Counts([sum(counts[start:end]) for start, end in spans], largest * most))
 
     def _hosts(self, kind: _Kind) -> IndexSet:
         hosts = self._by_kind.get(kind)
@@ -114,12 +142,9 @@ class Capacity:
         change = old[0] - new[0]
         if change:
             self.total += change
-            for of_host, sums, order in zip(self.layout.of_host, self._groups, self._orders, strict=True):
-                group = of_host[host]
-                if group >= 0:
-                    order.remove(sums[group] * len(sums) + group)
-                    sums[group] += change
-                    order.add(sums[group] * len(sums) + group)
+            for of_host, groups in zip(self.layout.of_host, self._groups, strict=True):
+                if of_host[host] >= 0:
+                    groups.add(of_host[host], change)
 
     def of_host(self, host: int) -> int:
         """Pods that ``host`` holds."""
@@ -131,11 +156,7 @@ class Capacity:
 
     def groups(self, above: int, pods: int) -> Iterator[int]:
         """The groups of a level that hold so many pods, those with the least to spare first, then by number."""
-        order, n = self._orders[above], len(self._groups[above])
-        key = order.first_from(pods * n)
-        while key >= 0:
-            yield key % n
-            key = order.first_from(key + 1)
+        return self._groups[above].ascending(pods)
 
     def spread(self, start: int, end: int, pods: int) -> list[tuple[int, int]]:
         """Hosts from ``start`` to before ``end`` with the number of pods each gets: as few hosts as can be, ascending.
@@ -178,8 +199,8 @@ class Capacity:
         fresh = Capacity(self.need, self.layout, shapes, masks)
         ensure(self._kind_of == fresh._kind_of, f"kinds of hosts for {self.need}")
         ensure(self.total == fresh.total, f"pods that fit for {self.need}")
-        ensure(self._groups == fresh._groups, f"pods per group for {self.need}")
-        ensure(self._orders == fresh._orders, f"groups by pods for {self.need}")
+        for groups, others in zip(self._groups, fresh._groups, strict=True):
+            groups.validate(others.counts)
         ensure(self._kinds == sorted(self._by_kind), f"order of kinds for {self.need}")
         filled = {kind: hosts for kind, hosts in self._by_kind.items() if hosts}
         ensure(filled == fresh._by_kind, f"hosts by kind for {self.need}")

@@ -29,7 +29,7 @@ from .names import Names, leaf_state, set_health
 from .parts import Part
 from .placing import admitted, moved, relocated
 from .pool import packed
-from .reasons import Misconfigured, NeverFits, PreemptedBy, Reason, Suspended
+from .reasons import Misconfigured, NeverFits, Reason, Suspended
 from .recovery import Reconfiguration
 from .requests import EVERY_NODE, Asked, Request
 from .sharing import Sharing
@@ -269,7 +269,7 @@ class Cluster:
             return None
         suggested = None if names is None else _names_of_nodes("suggested_nodes", names)
         others = _names_of_nodes("excluded_nodes", excluded)
-        found = Suggested(suggested, others, self._state.chains, self._by_name().numbers)
+        found = Suggested((suggested, others), self._by_name())
         return found if found.restricts else None
 
     def _by_name(self) -> Names:
@@ -362,7 +362,7 @@ class Cluster:
         if self._preempted and group.running:
             self._preempted.pop(group.name, None)
         if group.preempted_by:
-            self._preempted[group.name] = self._gone_for(group)
+            self._preempted[group.name] = looking.gone_for(self._state, group, ended=True)
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
         state.end(group)
@@ -378,14 +378,10 @@ class Cluster:
         suspended = self._holding(group, "nothing to suspend")
         if not suspended.running:
             raise RequestError("group", f"{group!r} has only reserved; cancel() withdraws it")
-        self._state.suspend(suspended, (Suspended(suspended.gpus), *self._gone_for(suspended)))
-        self._keep()
-
-    def _gone_for(self, victim: Group) -> tuple[Reason, ...]:
-        tenants = self._state.tenants
-        return tuple(
-            PreemptedBy(by.name, tenants[by.tenant], by.priority, victim.priority, True) for by in victim.preempted_by
+        self._state.suspend(
+            suspended, (Suspended(suspended.gpus), *looking.gone_for(self._state, suspended, ended=True))
         )
+        self._keep()
 
     def cancel(self, group: str) -> None:
         """Withdraw a group that waits or is preempting; what it has reserved goes back to who had it."""

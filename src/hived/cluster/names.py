@@ -15,10 +15,11 @@ from .states import LeafState
 class Names:
     """Nodes and devices by name. O(nodes) to make."""
 
-    __slots__ = ("_chains", "_leaves", "nodes", "numbers")
+    __slots__ = ("chains", "nodes", "numbers")
 
     def __init__(self, chains: Sequence[Nodes]) -> None:
-        self._chains = chains
+        #: those that have the nodes
+        self.chains = chains
         #: per chain: number of each node
         self.numbers = [{name: n for n, name in enumerate(nodes.names)} for nodes in chains]
         #: per node name: the chains it is in, and its number there
@@ -26,23 +27,18 @@ class Names:
         for chain, numbers in enumerate(self.numbers):
             for name, node in numbers.items():
                 self.nodes.setdefault(name, []).append((chain, node))
-        self._leaves: dict[tuple[int, int], dict[int, int]] = {}
 
     def leaves(self, chain: int, node: int) -> dict[int, int]:
         """Leaf number by device index."""
-        found = self._leaves.get((chain, node))
-        if found is None:
-            nodes = self._chains[chain]
-            devices = nodes.devices(node, nodes.shapes[node].full)
-            found = self._leaves[chain, node] = {device: leaf for leaf, device in enumerate(devices)}
-        return found
+        nodes = self.chains[chain]
+        return {device: leaf for leaf, device in enumerate(nodes.devices(node, nodes.shapes[node].full))}
 
     def parts(self, node_name: str, devices: Sequence[int], first: str) -> tuple[list[Part], tuple[int, ...]]:
         """The leaves that have these device indices, chain ``first`` before others; and which devices there are."""
         parts = []
         found: set[int] = set()
         places = self.nodes.get(node_name, ())
-        for chain, node in sorted(places, key=lambda at: (self._chains[at[0]].hierarchy.spec.name != first, at)):
+        for chain, node in sorted(places, key=lambda at: (self.chains[at[0]].hierarchy.spec.name != first, at)):
             here = {device: leaf for device, leaf in self.leaves(chain, node).items() if device in devices}
             mask = sum(1 << leaf for device, leaf in here.items() if device not in found)
             found |= here.keys()
@@ -56,7 +52,7 @@ class Names:
         for chain, node in self.nodes.get(node_name, ()):
             leaf = self.leaves(chain, node).get(device) if type(device) is int else None
             if device is None:
-                parts.append(Part(chain, node, self._chains[chain].shapes[node].full))
+                parts.append(Part(chain, node, self.chains[chain].shapes[node].full))
             elif leaf is not None:
                 parts.append(Part(chain, node, 1 << leaf))
         return parts

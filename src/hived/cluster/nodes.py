@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
-from hived.cells import BuddyAllocator, Found, Hierarchy, HostClass, IndexSet, Need, Shape, Space, leaves_of
+from hived.cells import BuddyAllocator, Counts, Found, Hierarchy, HostClass, Need, Shape, Space, leaves_of
 from hived.errors import InvariantError, ensure
 
 from .binding import Binding, Owners
@@ -131,7 +132,7 @@ class Nodes:
         self._open: Space | None = None
         # top cells by their leaves in guaranteed use, where nodes have cells above them; and what each node adds
         self._per_top = hierarchy.gpus[hierarchy.top] // hierarchy.node_size
-        self._tops = _Tops(hierarchy.count[hierarchy.top], hierarchy.gpus[hierarchy.top])
+        self._tops = Counts([0] * hierarchy.count[hierarchy.top], hierarchy.gpus[hierarchy.top])
         self._counted = [0] * nodes
         self._devices: dict[int, tuple[int, ...]] = {}
         self._placements: dict[tuple[tuple[Part, ...], tuple[int, ...]], Placement] = {}
@@ -372,7 +373,7 @@ class Nodes:
         if hosts is None:
             return -1
         if self._per_top > 1:
-            for top in self._tops.least(TOPS_TRIED):
+            for top in islice(self._tops.ascending(0), TOPS_TRIED):
                 node = hosts.first_from(top * self._per_top)
                 if 0 <= node < (top + 1) * self._per_top:
                     return node
@@ -447,34 +448,3 @@ class Nodes:
         if self._per_top > 1:
             counts = [mask.bit_count() for mask in self.owned]
             self._tops.validate([sum(counts[i : i + self._per_top]) for i in range(0, len(counts), self._per_top)])
-
-
-class _Tops:
-    """Top cells in the order of their leaves in guaranteed use."""
-
-    __slots__ = ("_counts", "_order")
-
-    def __init__(self, tops: int, gpus: int) -> None:
-        self._counts = [0] * tops
-        self._order = IndexSet((gpus + 1) * tops)
-        for top in range(tops):
-            self._order.add(top)
-
-    def add(self, top: int, gpus: int) -> None:
-        """So many more leaves of it are in guaranteed use."""
-        tops, count = len(self._counts), self._counts[top]
-        self._order.remove(count * tops + top)
-        self._counts[top] = count + gpus
-        self._order.add((count + gpus) * tops + top)
-
-    def least(self, most: int) -> Iterable[int]:
-        """The first so many, the least used first, then the lowest."""
-        tops = len(self._counts)
-        for key, _ in zip(self._order, range(most), strict=False):
-            yield key % tops
-
-    def validate(self, counts: list[int]) -> None:
-        """The counts are these. O(top cells)."""
-        ensure(counts == self._counts, "guaranteed leaves per top cell")
-        tops = len(counts)
-        ensure(list(self._order) == sorted(c * tops + top for top, c in enumerate(counts)), "top cells in order")

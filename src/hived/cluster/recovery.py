@@ -69,7 +69,7 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
     The higher priority is taken first, guests last, then by name.
     """
     for position, record in enumerate(records):
-        _check_form(state, position, record)
+        _check_form(position, record)
     ordered = sorted(records, key=lambda record: (-record.request.priority, record.request.guest, record.group))
     places = [_checked(state, names, record) for record in ordered]
     _refuse_two_on_one(state, ordered, places)
@@ -101,7 +101,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
             at = Located((), (), tuple(dict.fromkeys((*at.gone, *(node for node, _ in at.pods)))))
         record = Record(group.name, group.request, placement)
         wanted = _same_types(old, new, group, at) or (0,) * len(at.parts)
-        report.add(record, at, wanted, group.guaranteed, group.since, group.guest)
+        report.add(record, at, wanted, group.guaranteed, group)
     for waiting in sorted(old.waiting.values(), key=lambda w: w.sequence):
         new.wait(waiting.request, waiting.reasons, waiting.since)
     for group in old.by_age():
@@ -125,7 +125,7 @@ def _same_types(old: State, new: State, group: Group, at: Located) -> tuple[int,
     return tuple([levels.get(had[level], 0) for level in group.placement.reserved_levels])
 
 
-def _check_form(state: State, position: int, record: Record) -> None:
+def _check_form(position: int, record: Record) -> None:
     """Raise :class:`RequestError` for what is no record."""
     name, request, placement, jobs = record
     where = f"records[{position}]"
@@ -201,20 +201,14 @@ class TakingOver:
         self.cancelled: list[str] = []
 
     def add(
-        self,
-        record: Record,
-        at: Located,
-        wanted: tuple[int, ...],
-        was_guaranteed: bool,
-        since: float = 0.0,
-        was_guest: bool = False,
+        self, record: Record, at: Located, wanted: tuple[int, ...], was_guaranteed: bool, before: Group | None = None
     ) -> None:
         """Put a running group where it runs: guaranteed if its VC's cells can stand there, else opportunistic.
 
         ``wanted``: for each pod, at which level its VC has reserved the cell that it stands in; where that cannot be,
         all levels at which it has reserved any are tried. None: opportunistic. The caller has seen to it that nobody
-        else has its leaves. One that would be a guest is one where others own its leaves, as it was before; it waits
-        where these take no more in. O(tries * pods * levels).
+        else has its leaves. One that would be a guest is one where others own its leaves, or as it was ``before``; it
+        waits where these take no more in. O(tries * pods * levels).
         """
         levels: list[tuple[int, ...]] = []
         if wanted and at.parts and not at.gone and record.request.priority > OPPORTUNISTIC:
@@ -222,7 +216,7 @@ class TakingOver:
             reserved = sorted({level for pool in pools if pool.nodes.number == at.chain for level in pool.levels})
             levels = [wanted] if all(level in reserved for level in wanted) else []
             levels += [(level,) * len(wanted) for level in reserved]
-        group = self._taken_over(record, at, levels, since, was_guest)
+        group = self._taken_over(record, at, levels, before)
         if group is None:
             self.cancelled.append(record.group)
             return
@@ -234,9 +228,10 @@ class TakingOver:
             self._kept.append(group.name)
 
     def _taken_over(
-        self, record: Record, at: Located, levels: Sequence[tuple[int, ...]], since: float, was_guest: bool
+        self, record: Record, at: Located, levels: Sequence[tuple[int, ...]], before: Group | None
     ) -> Group | None:
         state, request = self._state, record.request
+        since, was_guest = (0.0, False) if before is None else (before.since, before.guest)
         used = any(state.chains[chain].used[node] & mask for chain, node, mask in at.parts)
         nodes = state.chains[at.chain]
         beside = nodes.guests if request.guest and (used or was_guest) else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from hived.cells import Steps, backtrack
 
+from .names import Names
 from .nodes import Nodes
 from .pool import Pool, Spots, by_host
 from .requests import Given
@@ -23,22 +24,17 @@ class Suggested:
 
     __slots__ = ("_chains", "_named", "_others", "given", "searched_all")
 
-    def __init__(
-        self,
-        names: frozenset[str] | None,
-        excluded: frozenset[str],
-        chains: Sequence[Nodes],
-        numbers: Sequence[dict[str, int]],
-    ) -> None:
-        """``names``: None for all nodes; ``excluded``: not these; ``numbers``: of the nodes of each chain."""
+    def __init__(self, given: Given, by_name: Names) -> None:
+        """``given``: names of nodes, None for all; and of those that are not meant."""
         #: as given
-        self.given: Given = names, excluded
-        self._chains = chains
+        self.given = given
+        names, excluded = given
+        self._chains = by_name.chains
         # whether all but the named ones are allowed
         self._others = names is None
         named = excluded if names is None else names - excluded
         # per chain: the named ones
-        self._named = [{by_name[name] for name in named if name in by_name} for by_name in numbers]
+        self._named = [{numbers[name] for name in named if name in numbers} for numbers in by_name.numbers]
         #: whether no search was cut short
         self.searched_all = True
 

@@ -5,7 +5,7 @@ Cheap enough to be always on: counts that are kept anyway, and a few searches mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from heapq import nsmallest
 from itertools import islice
 
@@ -155,32 +155,26 @@ def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space)
                 higher |= mask
         bad = binding.bad[host]
         healed[host] = bad & ~higher, bad & ~taken
-    nodes = sorted({binding.node_of(host) for host in healed})
+    if not _fits_with(healed, space, choice, rank):
+        return []
     leaves = sum(binding.bad[host].bit_count() for host in healed)
-    return _if_healthy(space, healed, choice, rank, pool.nodes, nodes, leaves)
+    return [_bad_hardware(pool.nodes, leaves, {binding.node_of(host) for host in healed})]
 
 
-def _if_healthy(
-    space: Space,
-    healed: dict[int, tuple[int, int]],
-    choice: Choice,
-    rank: Rank,
-    nodes: Nodes,
-    sick: Sequence[int],
-    leaves: int,
-) -> list[why.Reason]:
-    """These bad leaves, on the nodes ``sick``, if the group fits with them ``healed``: per host, more that may be had.
-
-    And those of them that cost nobody anything.
-    """
+def _fits_with(healed: Mapping[int, tuple[int, int]], space: Space, choice: Choice, rank: Rank) -> bool:
+    """Whether the pods fit if more can be had of some hosts: leaves, and those of them that cost nobody anything."""
     before = {host: (space.free[host], space.idle[host]) for host in healed}
     for host, (free, idle) in healed.items():
         space.set(host, space.free[host] | free, space.idle[host] | idle)
     fits = bool(healed) and find(space, choice.needs, rank, choice.caps[-1]) is not None
     for host, (free, idle) in before.items():
         space.set(host, free, idle)
-    names = tuple(nodes.names[node] for node in sick[:NAMED])
-    return [why.BadHardware(leaves, names, len(sick) - len(names))] if fits else []
+    return fits
+
+
+def _bad_hardware(nodes: Nodes, leaves: int, sick: Collection[int]) -> why.BadHardware:
+    names = tuple(nodes.names[node] for node in sorted(sick)[:NAMED])
+    return why.BadHardware(leaves, names, len(sick) - len(names))
 
 
 def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]:
@@ -195,10 +189,10 @@ def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]
         found.append(why.ShareUsedUp(request.vc, need, held, int(share)))
     space = nodes.idle_space()
     found += _part_of_gang(choice, count_fitting(space, choice.needs, farthest_from_guaranteed))
-    sick = sorted(nodes.sick)
-    healed = {node: (nodes.bad[node] & ~(nodes.owned[node] | nodes.lent[node]),) * 2 for node in sick}
-    leaves = sum(free.bit_count() for free, _ in healed.values())
-    return found + _if_healthy(space, healed, choice, farthest_from_guaranteed, nodes, sick, leaves)
+    bad = {node: nodes.bad[node] & ~(nodes.owned[node] | nodes.lent[node]) for node in nodes.sick}
+    if _fits_with({node: (mask, mask) for node, mask in bad.items()}, space, choice, farthest_from_guaranteed):
+        found.append(_bad_hardware(nodes, sum(mask.bit_count() for mask in bad.values()), bad))
+    return found
 
 
 def _behind(state: State, request: Request) -> list[why.Reason]:

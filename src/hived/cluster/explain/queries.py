@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hived.cluster.decisions import Bind, Decision, Placement, Record, Wait
+from hived.cluster.groups import Group
 from hived.cluster.pool import Pool, reserved_in
 from hived.cluster.reasons import PreemptedBy, Reason, WaitingForPreemption
 from hived.cluster.sharing import Sharing
@@ -98,10 +99,7 @@ def explain(
             lines.append("- it is a guest there, and waits again when one of its GPUs has no owner any more")
         if group in state.jobs:
             lines.append(f"jobs on its allocation: {', '.join(state.jobs[group])}")
-        for by in holds.preempted_by:
-            vc = state.tenants[by.tenant]
-            lines.append(say(PreemptedBy(by.name, vc, by.priority, holds.priority, False)))
-        return lines
+        return [*lines, *map(say, gone_for(state, holds, ended=False))]
     waiting = state.waiting.get(group)
     before = preempted.get(group, ())
     if waiting is not None:
@@ -109,6 +107,14 @@ def explain(
     if before:
         return [f"{group} has ended:", *map(say, before)]
     raise RequestError("group", f"{group!r}: no such group")
+
+
+def gone_for(state: State, victim: Group, ended: bool) -> tuple[Reason, ...]:
+    """For whom a group that runs has to go; ``ended``: and does so now."""
+    return tuple(
+        PreemptedBy(by.name, state.tenants[by.tenant], by.priority, victim.priority, ended)
+        for by in victim.preempted_by
+    )
 
 
 def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:

@@ -162,14 +162,12 @@ def _outcome(decision: Bind | Preempt, pod: Callable[[int], str]) -> list[str]:
         f"{pod(number)}{_name(node)}, {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices, ', ')}"
         for number, (node, devices) in enumerate(placement.pods, 1)
     ]
-    if placement.guaranteed:
-        lines.append("guaranteed: it stands in cells that its VC reserved")
-    else:
-        lines.append("opportunistic: it is lent, and taken back when its owner needs it")
-    if decision.within is not None:
-        lines.append(f"all of it is in one {_name(decision.within)}")
-    else:
-        lines.append("no single cell holds all of it")
+    guaranteed = "guaranteed: it stands in cells that its VC reserved"
+    lines.append(
+        guaranteed if placement.guaranteed else "opportunistic: it is lent, and taken back when its owner needs it"
+    )
+    within = None if decision.within is None else f"all of it is in one {_name(decision.within)}"
+    lines.append(within or "no single cell holds all of it")
     if decision.relaxed:
         relaxed = " or one ".join(map(_name, decision.relaxed))
         lines.append(f"soft affinity: it could not be had in one {relaxed}")
