@@ -100,9 +100,7 @@ class Demand:
     def fits(self, room: Room | None) -> bool:
         """Whether one room holds all pods."""
         for at in range(len(self.needs)):
-            if room is None:
-                return False
-            room = self.without(room, at)
+            room = None if room is None else self.without(room, at)
         return room is not None
 
 

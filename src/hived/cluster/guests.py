@@ -85,18 +85,22 @@ class Guests:
 
     def _room(self, node: int) -> list[int]:
         """Leaves that can take one guest more, by how many they have at most: none, one, and so on."""
-        more = [0] * max(self._limits)  # leaves with more guests than so many
-        for mask in self.held.get(node, {}).values():
-            for number, already in enumerate(more):
-                more[number] |= mask
-                mask &= already
-        room = 0
+        more, room = self._more_than(node), 0
         for group, mask in self._nodes.held.get(node, {}).items():
             limit = self._limits[group.tenant]
             if group.pool is not None and group.running and limit:
                 room |= mask & ~more[limit - 1]
         room &= ~self._nodes.reserved[node]
-        return [room & ~leaves for leaves in more]
+        return [room & ~leaves for leaves in more[:-1]]
+
+    def _more_than(self, node: int) -> list[int]:
+        """Leaves with more guests than none, than one, and so on up to the limit."""
+        more = [0] * (max(self._limits) + 1)
+        for mask in self.held.get(node, {}).values():
+            for number, already in enumerate(more):
+                more[number] |= mask
+                mask &= already
+        return more
 
     def validate(self, guests: Iterable[Group]) -> None:
         """Who is where, beside whom, and the spaces are what the groups make them. O(nodes + groups)."""
@@ -112,9 +116,7 @@ class Guests:
             owned = sum(mask for _, mask in owners)
             ensure(not any(mask & ~owned for mask in of_node.values()), f"guests of node {node} are beside owners")
             for owner, mask in owners:
-                for leaf in range(mask.bit_length()):
-                    number = sum(theirs >> leaf & 1 for theirs in of_node.values()) if mask >> leaf & 1 else 0
-                    ensure(number <= self._limits[owner.tenant], f"guests beside {owner}")
+                ensure(not mask & self._more_than(node)[self._limits[owner.tenant]], f"guests beside {owner}")
         for number, space in enumerate(self.spaces()):
             space.validate()
             for node, bad in enumerate(self._nodes.bad):

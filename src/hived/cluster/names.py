@@ -15,18 +15,17 @@ from .states import LeafState
 class Names:
     """Nodes and devices by name. O(nodes) to make."""
 
-    __slots__ = ("chains", "nodes", "numbers")
+    __slots__ = ("chains", "numbers")
 
     def __init__(self, chains: Sequence[Nodes]) -> None:
         #: those that have the nodes
         self.chains = chains
         #: per chain: number of each node
         self.numbers = [{name: n for n, name in enumerate(nodes.names)} for nodes in chains]
-        #: per node name: the chains it is in, and its number there
-        self.nodes: dict[str, list[tuple[int, int]]] = {}
-        for chain, numbers in enumerate(self.numbers):
-            for name, node in numbers.items():
-                self.nodes.setdefault(name, []).append((chain, node))
+
+    def places(self, node_name: str) -> list[tuple[int, int]]:
+        """The chains that a node is in, and its number in each. O(chains)."""
+        return [(chain, numbers[node_name]) for chain, numbers in enumerate(self.numbers) if node_name in numbers]
 
     def leaves(self, chain: int, node: int) -> dict[int, int]:
         """Leaf number by device index."""
@@ -37,7 +36,7 @@ class Names:
         """The leaves that have these device indices, chain ``first`` before others; and which devices there are."""
         parts = []
         found: set[int] = set()
-        places = self.nodes.get(node_name, ())
+        places = self.places(node_name)
         for chain, node in sorted(places, key=lambda at: (self.chains[at[0]].hierarchy.spec.name != first, at)):
             here = {device: leaf for device, leaf in self.leaves(chain, node).items() if device in devices}
             mask = sum(1 << leaf for device, leaf in here.items() if device not in found)
@@ -49,7 +48,7 @@ class Names:
     def of(self, node_name: str, device: int | None) -> list[Part]:
         """All leaves of a node, or those that are one device of it: one per chain that has it."""
         parts = []
-        for chain, node in self.nodes.get(node_name, ()):
+        for chain, node in self.places(node_name):
             leaf = self.leaves(chain, node).get(device) if type(device) is int else None
             if device is None:
                 parts.append(Part(chain, node, self.chains[chain].shapes[node].full))
@@ -62,7 +61,7 @@ def set_health(state: State, names: Names, name: str, device: int | None, health
     """All devices of a node, or one, are bad or healthy from now on. Raises :class:`RequestError`. O(its cells)."""
     if type(healthy) is not bool:
         raise RequestError("healthy", f"true or false, not {healthy!r}")
-    if not isinstance(name, str) or name not in names.nodes:
+    if not isinstance(name, str) or not names.places(name):
         raise RequestError("node", f"there is no node {name!r}")
     parts = names.of(name, device)
     if not parts:

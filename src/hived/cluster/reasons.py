@@ -1,6 +1,6 @@
 """Why a group waits: plain data with the numbers attached, recorded while deciding.
 
-Nothing here is a sentence; :mod:`.explaining` makes them.
+Nothing here is a sentence; :mod:`.explain.sentences` makes them.
 """
 
 from __future__ import annotations

@@ -47,13 +47,7 @@ class Suggested:
     @property
     def number(self) -> int:
         """How many nodes with a healthy leaf are allowed. O(nodes)."""
-        healthy = (
-            chain.names[node]
-            for chain in self._chains
-            for node in self.nodes(chain)
-            if chain.bad[node] != chain.shapes[node].full
-        )
-        return len(set(healthy))
+        return len({n.names[i] for n in self._chains for i in self.nodes(n) if n.bad[i] != n.shapes[i].full})
 
     def of(self, chain: int) -> Allowed:
         """Whether a node of this chain is allowed."""
