@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 
-from hived import Wait
+from hived import Cluster, RequestError, Wait
 from hived.spec import ClusterSpec
 
+from .specs import flat, wants
 from .test_any_events import SEEDS, SPECS, Walk
 
 
@@ -60,3 +62,20 @@ def break_or_heal(walk: Walk) -> None:
 @given(SPECS, SEEDS)
 def test_a_question_changes_no_later_answer_while_hardware_breaks(spec: ClusterSpec, seed: int) -> None:
     told_the_same(spec, seed, turns=25, questions=2)
+
+
+def test_a_demand_spares_the_checks_of_a_request_and_changes_no_answer() -> None:
+    """It is made once for requests that differ by name; one of another spec, or a name that is none, is seen."""
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    demand = cluster.demand(wants("any", "b", 4))
+    placed = cluster.place(wants("one", "b", 4), demand=demand)
+    assert placed == cluster.place(wants("one", "b", 4))
+    with pytest.raises(RequestError, match="group"):
+        cluster.place(wants("", "b", 4), demand=demand)
+    cluster.reconfigure(flat({"b": 1, "a": 1}))  # the tenants have other numbers now
+    after = cluster.place(wants("one", "b", 4), demand=demand)
+    assert after is not None
+    cluster.commit(after)
+    assert cluster.group("one").guaranteed
+    assert cluster.place(wants("two", "b", 4), demand=demand) is None
+    assert cluster.place(wants("three", "a", 4)) is not None

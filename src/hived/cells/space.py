@@ -33,7 +33,7 @@ CAPACITIES = 16
 #: answers remembered per table (large hosts have many masks)
 _REMEMBERED = 100_000
 #: answers remembered per order
-_BEST = 1_000
+_BEST = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class Cluster:
         """
         _check_seconds(now)
         state = self._settled()
-        if demand is None or demand.by is not state.demands:
+        if demand is None or demand.by is not state.demands or not request.group:
             demand = state.demands.of(request)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
