@@ -41,7 +41,3 @@ class Hierarchy:
     def shape_at(self, level: int) -> Shape:
         """The inside of one cell at or below node level."""
         return shape_of(tuple(self.fanout[2 : level + 1]))
-
-    def name(self, level: int) -> str:
-        """The spec's word for a cell at ``level``."""
-        return self.names[level]

@@ -42,12 +42,11 @@ def safety(
 ) -> tuple[LevelSafety, ...]:
     """Equation 1 and 2 for one chain, from the top level down. Sequences are indexed by level. O(levels)."""
     rows = []
-    spare = 0
+    obtainable = 0
     for k in range(hierarchy.top, 0, -1):
-        obtainable = spare * hierarchy.fanout[k + 1] if k < hierarchy.top else 0
-        row = LevelSafety(hierarchy.spec.name, k, hierarchy.name(k), reserved[k], allocated[k], free[k], obtainable)
+        row = LevelSafety(hierarchy.spec.name, k, hierarchy.names[k], reserved[k], allocated[k], free[k], obtainable)
         rows.append(row)
-        spare = row.margin
+        obtainable = row.margin * hierarchy.fanout[k]
     return tuple(rows)
 
 

@@ -148,7 +148,7 @@ def _choice(request: Request, place: _Place) -> Choice | None:
             if level is None:
                 return None
             if level > hierarchy.node_level:
-                node = hierarchy.name(hierarchy.node_level)
+                node = hierarchy.names[hierarchy.node_level]
                 raise RequestError(
                     f"members[{position}].cell_type",
                     f"a pod runs on one node, and {member.cell_type!r} is above {node!r}: "

@@ -111,7 +111,7 @@ def _in(
         group.chain, group.level, group.pool, group.spots = pool.nodes.number, found.level, pool, found.pods
         if step:
             hierarchy = pool.virtual.hierarchy
-            group.relaxed = tuple([hierarchy.name(level) for level in choice.caps[:step]])
+            group.relaxed = tuple([hierarchy.names[level] for level in choice.caps[:step]])
         if key >= 0:
             stands = _stand_over_others(state, group, pool, suggested)
         else:

@@ -79,7 +79,7 @@ def _chosen(state: State, group: Group, choice: Choice, found: Found, step: int)
     group.parts = tuple([Part(choice.chain, node, mask) for node, mask in found.pods])
     if step:
         hierarchy = state.chains[choice.chain].hierarchy
-        group.relaxed = tuple([hierarchy.name(level) for level in choice.caps[:step]])
+        group.relaxed = tuple([hierarchy.names[level] for level in choice.caps[:step]])
 
 
 def space_of(nodes: Nodes, suggested: Suggested | None) -> Space:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -49,21 +50,20 @@ def check_state(state: State) -> None:
     for of_tenant in state.pools:
         for pool in of_tenant:
             pool.validate(g for g in groups if g.pool is pool)
-    quotas: dict[Quota, tuple[int, int]] = {}  # leaf cells of those that run, and of those that have reserved
+    counted: Counter[tuple[Quota, bool]] = Counter()  # leaf cells of those that run, and of those that have reserved
     for group in groups:
         if isinstance(group.pool, QuotaPool):
-            running, reserved = quotas.get(group.pool.quota, (0, 0))
-            more = (group.gpus, 0) if group.running else (0, group.gpus)
-            quotas[group.pool.quota] = running + more[0], reserved + more[1]
-    for quota, (running, reserved) in quotas.items():
+            counted[group.pool.quota, group.running] += group.gpus
+    for quota, _ in counted:
+        running, reserved = counted[quota, True], counted[quota, False]
         ensure(max(running, reserved) <= quota.limit, "a quota is not exceeded")
         ensure(quota.left == quota.limit - running - reserved, "what is left of a quota")
     loans = [group for group in groups if not group.guaranteed and not group.guest]
     for chain in range(len(state.chains)):
-        counted = [0] * len(state.tenants)
+        lent = [0] * len(state.tenants)
         for group in loans:
-            counted[group.tenant] += group.gpus_in(chain)
-        ensure(counted == [of_tenant.get(chain, 0) for of_tenant in state.lent], "leaf cells lent per tenant")
+            lent[group.tenant] += group.gpus_in(chain)
+        ensure(lent == [of_tenant.get(chain, 0) for of_tenant in state.lent], "leaf cells lent per tenant")
     borrowers = [{group for group in loans if group.tenant == tenant} for tenant in range(len(state.tenants))]
     ensure(borrowers == [set(of_tenant) for of_tenant in state.borrowers], "opportunistic groups per tenant")
 

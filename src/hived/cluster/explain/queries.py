@@ -129,7 +129,7 @@ def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
             level = binding.virtual.cells[cell].level
             node = binding.bound[cell] * hierarchy.gpus[level] // hierarchy.node_size
             vc = state.tenants[owners[binding]]
-            found.append((vc, hierarchy.spec.name, hierarchy.name(level), nodes.names[node]))
+            found.append((vc, hierarchy.spec.name, hierarchy.names[level], nodes.names[node]))
     return tuple(found)
 
 
