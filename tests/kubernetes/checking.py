@@ -6,6 +6,7 @@ from hived.cluster.states import GroupState
 from hived.engines.kubernetes.gangs.foreign import ForeignPod
 from hived.engines.kubernetes.gangs.gang import Gang, GangState
 from hived.engines.kubernetes.gangs.gang_table import GangTable
+from hived.engines.kubernetes.gangs.nodes import Nodes
 from hived.engines.usage import Usage
 from hived.errors import RequestError, ensure
 from hived.scheduling import Status
@@ -24,7 +25,7 @@ def validate(gang_scheduler: GangTable) -> None:
     """Raise :class:`~hived.errors.InvariantError` where an index, the sums or the core says something else. O(all)."""
     gang_scheduler.cluster.validate()
     gang_scheduler.cluster.check_safety()
-    gang_scheduler.nodes.validate()
+    _check_nodes(gang_scheduler.nodes)
     for name, gang in gang_scheduler.gangs.items():
         ensure(name == gang.name, f"{gang} has its name")
         _check_pods(gang_scheduler, gang)
@@ -41,6 +42,19 @@ def validate(gang_scheduler: GangTable) -> None:
     _check_foreign(gang_scheduler)
     unknown = [name for name in gang_scheduler.cluster.groups() if name not in gang_scheduler.gangs]
     ensure(not unknown, f"the core has groups that are no gangs: {unknown}")
+
+
+def _check_nodes(nodes: Nodes) -> None:
+    """The core was told what is true, and the indexes say the same."""
+    ensure(not nodes._changed & nodes.devices.keys(), f"nodes that the core has to hear of: {nodes._changed}")
+    for name in nodes.devices:
+        ensure(nodes._told(name) == nodes.wanted(name), f"what is bad of {name}")
+    ensure(all(d in nodes.devices.get(name, ()) for name, d in nodes.bad_devices), "bad devices are of the spec")
+    ensure(nodes.bad_nodes.keys() <= nodes.devices.keys(), "bad nodes are of the spec")
+    shut = [nodes._shut(name) for name in nodes.devices]
+    ensure(nodes.faulty == {place for faulty, _ in shut for place in faulty}, "what is faulty")
+    ensure(nodes.kept == {place for _, kept in shut for place in kept}, "what is kept")
+    ensure(nodes.healthy == nodes.devices.keys() - nodes.bad_nodes.keys(), "which nodes are healthy")
 
 
 def _check_pods(gang_scheduler: GangTable, gang: Gang) -> None:

@@ -18,7 +18,6 @@ from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.actions import Evict, Wake
 from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly, tell
 from hived.engines.kubernetes.gangs.gang import Gang, GangState
-from hived.engines.kubernetes.gangs.pod_order import created_at
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.errors import ConflictError, NotFoundError
@@ -874,7 +873,7 @@ def test_what_has_become_of_a_nodes_health_is_said() -> None:
 
 def test_ages_are_those_of_the_pods_and_not_of_the_service() -> None:
     world = World(flat_spec(("a", 1)))
-    created = created_at(pod("x", created=3600))
+    created = pod("x", created=3600).created_at
     world.now = created + 5
     run(world, pod("one", 4, created=3600))
     world.create(pod("two", 4, created=3600))
@@ -888,7 +887,7 @@ def test_ages_are_those_of_the_pods_and_not_of_the_service() -> None:
 def test_the_age_of_who_waits_goes_on_while_gpus_are_reserved_for_it_here_and_there() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(4)])
-    world.now = came = created_at(pod("x", created=3600))
+    world.now = came = pod("x", created=3600).created_at
     mine = pod("mine", 4, created=3600)
     world.create(mine)
     world.now += 600
@@ -904,7 +903,7 @@ def test_the_age_of_who_waits_goes_on_while_gpus_are_reserved_for_it_here_and_th
 
 def test_the_age_of_who_was_given_a_place_where_it_could_not_go_goes_on() -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
-    world.now = came = created_at(pod("x", created=3600))
+    world.now = came = pod("x", created=3600).created_at
     mine = pod("mine", 4, created=3600)
     world.create(mine)
     world.now += 60

@@ -8,10 +8,13 @@ from typing import Literal, TypeVar
 
 from hived.cluster.decisions import Bind, Preempt, Wait
 from hived.cluster.explain.queries import PlanAnswer
-from hived.cluster.explain.sentences import explained, in_lines
-from hived.cluster.reasons import BehindOthers, Reason
+from hived.cluster.explain.sentences import MAX_NAMED, explained, in_lines
+from hived.cluster.reasons import BehindOthers, PreemptedBy, Reason
+from hived.cluster.requests import OPPORTUNISTIC
 from hived.scheduling import Entry, Scheduler
 from hived.words import counted
+
+from .job import EngineJob
 
 R = TypeVar("R")
 
@@ -19,6 +22,20 @@ R = TypeVar("R")
 def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
     """The line as a reason: so many are ahead, these first."""
     return [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
+
+
+def why_it_waits(scheduler: Scheduler, job: EngineJob, core: Iterable[R]) -> list[R | Reason]:
+    """Reasons of a job that waits, the decisive one first: what the core says, who is before it, who preempted it.
+
+    What the core has in mind of who asked before is left out: the line says it better.
+    """
+    found: list[R | Reason] = [*but_the_line(core), *behind(*scheduler.ahead(job.entry, MAX_NAMED))]
+    if job.displaced_by is not None:
+        group, vc, priority = job.displaced_by
+        # guaranteed jobs go for higher ones of their own VC alone: for anybody else it was one that ran on a loan
+        own = job.priority if vc == job.vc and priority > job.priority else OPPORTUNISTIC
+        found.append(PreemptedBy(group, vc, priority, own, True))
+    return found
 
 
 def but_the_line(reasons: Iterable[R]) -> list[R]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from hived.cluster.cluster import Cluster
-from hived.errors import ensure
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, Device
 
 
@@ -68,14 +67,6 @@ class Hardware(ABC):
         return self.bad_nodes.get(name), {
             device: why for device in self.devices[name] if (why := self.bad_devices.get((name, device))) is not None
         }
-
-    def validate(self) -> None:
-        """Raise :class:`~hived.errors.InvariantError` unless the core was told what is true. O(devices)."""
-        ensure(not self._changed & self.devices.keys(), f"nodes that the core has to hear of: {self._changed}")
-        for name in self.devices:
-            ensure(self._told(name) == self.wanted(name), f"what is bad of {name}")
-        ensure(all(d in self.devices.get(name, ()) for name, d in self.bad_devices), "bad devices are of the spec")
-        ensure(self.bad_nodes.keys() <= self.devices.keys(), "bad nodes are of the spec")
 
     def reserved_gpus(self, vc: str) -> int:
         """GPUs that a VC reserved; 0 for none of the spec."""

@@ -36,8 +36,7 @@ from hived.events.recorded import RecordedCluster
 from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 
-from .action_runner import ActionRunner
-from .binder import PodBinder
+from .action_runner import ActionRunner, PodBinder
 from .counters import Counts
 from .informers import Informers, Sized
 from .spec_source import SpecSource, understood

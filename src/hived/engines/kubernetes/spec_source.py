@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -23,20 +22,6 @@ _LOOKS = 5  #: after so many without a file, it is gone
 KEY = "spec.yaml"  #: in a ConfigMap; it may have another name where it is the only one
 
 
-class SpecSource(Protocol):
-    """A spec that may change."""
-
-    @property
-    def name(self) -> str:
-        """Where it is, for people."""
-
-    async def read(self) -> str:
-        """Its text. Raises :class:`InputError`."""
-
-    async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
-        """Hear of every new text, or why what is new is none, until cancelled."""
-
-
 def understood(text: str, source: str) -> ClusterSpec:
     """A spec that can be. Raises :class:`~hived.errors.InputError` with line and way out."""
     spec = parse_spec(text, source)
@@ -45,7 +30,10 @@ def understood(text: str, source: str) -> ClusterSpec:
 
 
 class FileSpec:
-    """A file; a mounted ConfigMap too, whose files are links that change. Looked at once a second."""
+    """A file; a mounted ConfigMap too, whose files are links that change. Looked at once a second.
+
+    ``name``: where it is, for people.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -53,7 +41,7 @@ class FileSpec:
         self._last: bytes | None = None
 
     async def read(self) -> str:
-        """The file."""
+        """The text of the file. Raises :class:`InputError`."""
         try:
             self._last = self._path.read_bytes()
         except OSError as error:
@@ -61,7 +49,10 @@ class FileSpec:
         return _text(self._last, self.name)
 
     async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
-        """Every content that is new. One that cannot be read may be being replaced; after a few looks it is refused."""
+        """Hear of every content that is new, or why it is none, until cancelled.
+
+        A file that cannot be read may be being replaced; after a few looks it is refused.
+        """
         away = 0
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -93,7 +84,7 @@ class ConfigMapSpec:
         self._last: str | None = None
 
     async def read(self) -> str:
-        """The ConfigMap as it is."""
+        """The spec as it is. Raises :class:`InputError`."""
         try:
             answer = await self._api.get(api_path("configmaps", self._namespace, self._map))
         except ApiError as error:
@@ -104,7 +95,7 @@ class ConfigMapSpec:
         return self._last
 
     async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
-        """Every content that is new."""
+        """As :meth:`FileSpec.follow`."""
 
         def heard(config: ConfigMap | None) -> None:
             try:
@@ -140,6 +131,10 @@ class ConfigMapSpec:
         if KEY not in data and len(data) != 1:
             raise InputError(f"{self.name}: it has no key {KEY} (it has {', '.join(sorted(data)[:10]) or 'none'})")
         return data[KEY] if KEY in data else next(iter(data.values()))
+
+
+#: where a spec comes from that may change
+SpecSource = FileSpec | ConfigMapSpec
 
 
 def _text(raw: bytes, name: str) -> str:

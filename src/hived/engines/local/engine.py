@@ -41,7 +41,7 @@ from hived.errors import (
     StorageError,
 )
 from hived.events.recorded import RecordedCluster
-from hived.scheduling import Policy, YarnCS
+from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
@@ -75,7 +75,6 @@ class Engine:
         spec: ClusterSpec,
         store: Store,
         devices: Devices,
-        policy: Policy | None = None,
         clock: Callable[[], float] = time.time,
         shares: Shares | None = None,
     ) -> None:
@@ -93,7 +92,7 @@ class Engine:
         self._before = _Before(store, spec)
         self._before.check(devices)
         self._now = LastStart(spec, devices.simulated, shares)
-        policy = policy or YarnCS()
+        policy = YarnCS()
         cluster = RecordedCluster(self._before.spec, self._lines.append, policy.rank)
         self._mark = self.store.value("mark") or ""
         if not self._mark:

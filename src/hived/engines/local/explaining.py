@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hived.cluster.explain.sentences import MAX_NAMED, in_lines, say
-from hived.cluster.reasons import BadHardware, PreemptedBy, Reason, WaitingForPreemption
-from hived.cluster.requests import OPPORTUNISTIC
-from hived.engines.explaining import behind, but_the_line, early_text
+from hived.cluster.explain.sentences import in_lines, say
+from hived.cluster.reasons import BadHardware, Reason, WaitingForPreemption
+from hived.engines.explaining import behind, but_the_line, early_text, why_it_waits
 from hived.words import counted, duration
 
 from .event_text import ended_text, place_text
@@ -19,20 +18,13 @@ from .model import JobState
 def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
     """Why a job waits, the most decisive first; () for one that does not. By the code that will let it start.
 
-    Costs one question to the core. What the core has in mind of who asked before is left out: the line says it better.
+    Costs one question to the core.
     """
     if job.state is JobState.RESERVED:
         return (WaitingForPreemption(job_scheduler.cluster.group(job.name).victims),)
     if job.state is not JobState.QUEUED:
         return ()
-    found: list[Reason] = but_the_line(job_scheduler.cluster.plan(job.entry.awaited).reasons)
-    found += behind(*job_scheduler.scheduler.ahead(job.entry, MAX_NAMED))
-    if job.displaced_by is not None:
-        group, vc, priority = job.displaced_by
-        # guaranteed jobs go for higher ones of their own VC alone: for anybody else it was one that ran on a loan
-        own = job.spec.priority if vc == job.vc and priority > job.spec.priority else OPPORTUNISTIC
-        found.append(PreemptedBy(group, vc, priority, own, True))
-    return tuple(found)
+    return tuple(why_it_waits(job_scheduler.scheduler, job, job_scheduler.cluster.plan(job.entry.awaited).reasons))
 
 
 def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
@@ -40,7 +32,7 @@ def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
     if job.state is JobState.BACKOFF:
         return [job.reason]
     if job.state is JobState.RESERVED:
-        return [say(WaitingForPreemption(job_scheduler.cluster.group(job.name).victims))]
+        return [say(reason) for reason in reasons(job_scheduler, job)]
     if line := behind(*job_scheduler.scheduler.ahead(job.entry, 3)):
         return [say(line[0])]
     answered = job_scheduler.cluster.plan(job.entry.awaited).reasons

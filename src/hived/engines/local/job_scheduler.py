@@ -69,12 +69,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.state.ended or (job.state is JobState.STOPPING and job.stopping_for == "cancelled"):
             ended = job.state.value if job.state.ended else "being cancelled"
             raise ConflictError(f"{job.name} is {ended} already")
+        why = f"cancelled by {who}" if who else "cancelled"
         if job.state.holds:
-            self._stop(job, at, "cancelled", f"cancelled by {who}" if who else "cancelled")
+            self._stop(job, at, "cancelled", why)
             return
         self.scheduler.withdraw(job.entry)
         self.spared(at)
-        self.becomes(job, JobEvent.CANCELLED, None, at, {"why": f"cancelled by {who}" if who else "cancelled"})
+        self.becomes(job, JobEvent.CANCELLED, None, at, {"why": why})
         self._end(job)
 
     def task_ended(self, number: int, attempt: int, rank: int, ending: dict[str, Any], at: float) -> None:

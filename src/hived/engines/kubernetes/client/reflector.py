@@ -8,9 +8,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from hived.engines.kubernetes.pods.objects import Metadata
+from hived.engines.kubernetes.pods.objects import ConfigMap, Node, Pod
 
 from .api import ApiError, GoneError, KubeApi, Params
 
@@ -22,15 +22,8 @@ _WORTH_S = 5.0
 _GRAVES = 10_000
 
 
-class Kept(Protocol):
-    """An object that knows its metadata."""
-
-    @property
-    def metadata(self) -> Metadata:
-        """What every object has."""
-
-
-T = TypeVar("T", bound=Kept)
+#: objects that know their metadata
+T = TypeVar("T", bound=Pod | Node | ConfigMap)
 
 
 class Reflector(Generic[T]):

@@ -14,7 +14,6 @@ from .actions import Tell
 from .claims import Found, Unknown, gather, without
 from .gang import Gang, GangEvent, GangState, PodEntry
 from .gang_table import GangTable
-from .pod_order import bound_at, created_at
 
 
 def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
@@ -165,15 +164,15 @@ def _blamed(error: RequestError, records: Sequence[Record]) -> int:
 
 def _founded(table: GangTable, found: Found, placement: Placement, kept: list[PodEntry | None], at: float) -> None:
     """A gang that runs is known from now on."""
-    first = min((entry for entry in kept if entry is not None), key=lambda entry: (created_at(entry.pod), entry.key))
-    gang = table.new_gang(found.ask, created_at(first.pod), at)
+    first = min((entry for entry in kept if entry is not None), key=lambda entry: (entry.pod.created_at, entry.key))
+    gang = table.new_gang(found.ask, first.pod.created_at, at)
     gang.asked = True
     core = table.cluster.group(gang.name).placement
     assert core is not None
     for place, entry in zip(placement.pods, kept, strict=True):
         if entry is not None:
             _put_in(gang, entry, found, place)
-    since = min((bound_at(entry.pod) for entry in gang.pods.values()), default=at)
+    since = min((entry.pod.bound_at for entry in gang.pods.values()), default=at)
     table.becomes(gang, GangEvent.PLACED, core, min(at, since or at), {"adopted": True})
     table.scheduler.runs(gang.entry, core.guaranteed)
     gang.waited_since = None

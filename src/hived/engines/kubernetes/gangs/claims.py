@@ -28,7 +28,6 @@ class Found:
 
     ask: PodRequest
     info: BindInfo
-    created: str  #: of its first pod
     entries: dict[int, PodEntry] = field(default_factory=dict)  #: by their places in ``info.pods``
 
 
@@ -49,7 +48,7 @@ def gather(entries: Iterable[PodEntry]) -> tuple[list[Found], list[Unknown]]:
     """What bound pods say, the earliest gang first. O(pods), and O(pods * stories) where pods tell several."""
     said: dict[str, list[_Said]] = {}
     unknown: list[Unknown] = []
-    for entry in sorted(entries, key=lambda entry: (created(entry), entry.key)):
+    for entry in sorted(entries, key=lambda entry: (entry.pod.created_at, entry.key)):
         try:
             info = _info(entry.pod)
             ask = asking.ask(entry.pod, info.members)
@@ -64,7 +63,7 @@ def gather(entries: Iterable[PodEntry]) -> tuple[list[Found], list[Unknown]]:
             of.append((entry, ask, info))
     found = []
     for of in said.values():
-        one = Found(of[0][1], _story([info for _, _, info in of]), created(of[0][0]))
+        one = Found(of[0][1], _story([info for _, _, info in of]))
         wrong = _wrong(one)
         if wrong is not None:
             unknown += [Unknown(entry, wrong, _devices(entry)) for entry, _, _ in of]
@@ -107,11 +106,6 @@ def _story(told: list[BindInfo]) -> BindInfo:
         return there, tellers[info.pods], len(places), all(info.cell_types)
 
     return max(reversed(stories.values()), key=weight)
-
-
-def created(entry: PodEntry) -> str:
-    """When a pod was created: RFC 3339, so that later is larger."""
-    return entry.pod.metadata.creation_timestamp or ""
 
 
 def _wrong(found: Found) -> PodRequestError | None:

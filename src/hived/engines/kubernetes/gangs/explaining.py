@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hived.cluster.explain.sentences import MAX_NAMED, say
-from hived.cluster.reasons import BadHardware, NotSuggested, PreemptedBy, Reason, ReasonKind, WaitingForPreemption
+from hived.cluster.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
 from hived.engines.event import Event
-from hived.engines.explaining import behind, but_the_line, early_text
+from hived.engines.explaining import early_text, why_it_waits
 from hived.engines.kubernetes.pods import labels as keys
 from hived.words import counted, duration, plural
 
@@ -50,16 +50,10 @@ def reasons(table: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
         found.append(PodsMissing(len(gang.pods), gang.ask.size, gang.held_back))
     elif not gang.asked:
         first = next(iter(gang.pods.values()))
-        conditions = [c for c in first.pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
-        said = next((c.message for c in conditions if c.message), "")
+        said = next(iter(first.pod.turned_down), "")
         found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
     # who was never asked for has the line as its reason, who was keeps what the core said
-    found += but_the_line(gang.reasons)
-    found += behind(*table.scheduler.ahead(gang.entry, MAX_NAMED))
-    if gang.displaced_by is not None:
-        group, vc, priority = gang.displaced_by
-        found.append(PreemptedBy(group, vc, priority, gang.priority, True))
-    return tuple(found)
+    return (*found, *why_it_waits(table.scheduler, gang, gang.reasons))
 
 
 def shortly(table: GangTable, gang: Gang) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
 import msgspec
@@ -19,7 +18,6 @@ from .gang_table import GangTable
 
 _LONGEST = 140  #: characters of a reason that is repeated for every node
 _LONGEST_EVENT = 1000
-_PLAIN = re.compile(r"[A-Za-z0-9.-]*")
 
 
 class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,31 +26,6 @@ class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
     Pod: Pod
     NodeNames: list[str] | None = None
     Nodes: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class ForAll(Mapping[str, str]):
-    """The same reason for all of many nodes, written as JSON without being spelled out before."""
-
-    def __init__(self, nodes: Sequence[str], why: str) -> None:
-        self._nodes, self._why = nodes, why
-
-    def __getitem__(self, node: str) -> str:
-        if node not in self._nodes:
-            raise KeyError(node)
-        return self._why
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def json(self) -> bytes:
-        """All of it. O(nodes)."""
-        if not self._nodes or not _PLAIN.fullmatch("".join(self._nodes)):  # no name of a node, or none at all
-            return msgspec.json.encode(dict.fromkeys(self._nodes, self._why))
-        reason = msgspec.json.encode(self._why).decode()
-        return ('{"' + f'":{reason},"'.join(self._nodes) + f'":{reason}}}').encode()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,15 +38,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Error: str = ""
 
 
-def _as_json(value: object) -> msgspec.Raw:
-    if isinstance(value, ForAll):
-        return msgspec.Raw(value.json())
-    # what msgspec wants of a hook for a type that it does not know either
-    raise NotImplementedError(f"no answer has a {type(value).__name__}")
-
-
 #: writes all answers
-encoder = msgspec.json.Encoder(enc_hook=_as_json)
+encoder = msgspec.json.Encoder()
 
 
 class MetaPod(msgspec.Struct, frozen=True):
@@ -185,7 +151,7 @@ def _tell(table: GangTable, entry: PodEntry, gist: str, lines: list[str]) -> Non
 
 def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
     """The same reason for all nodes. ``unresolvable``: preempting would not help either."""
-    nodes = ForAll(offered, shortened(f"hived: {' '.join(why.split())}", _LONGEST))
+    nodes = dict.fromkeys(offered, shortened(f"hived: {' '.join(why.split())}", _LONGEST))
     if unresolvable:
         return Answer(NodeNames=[], FailedAndUnresolvableNodes=nodes)
     return Answer(NodeNames=[], FailedNodes=nodes)

@@ -22,7 +22,6 @@ from hived.engines.kubernetes.pods.objects import Pod
 from hived.words import counted
 
 from .actions import Tell
-from .pod_order import created_at
 
 if TYPE_CHECKING:
     from .gang_table import GangTable
@@ -114,7 +113,7 @@ def of(pod: Pod) -> ForeignPod | None:
 
 def take(table: GangTable, pods: Iterable[Pod], at: float) -> None:
     """``pods`` are there, some of them perhaps foreign. O(pods + what is on the nodes of the foreign ones)."""
-    for pod in sorted(pods, key=lambda pod: (created_at(pod), pod.key)):
+    for pod in sorted(pods, key=lambda pod: (pod.created_at, pod.key)):
         now, before = of(pod), table.foreign.pods.get(pod.metadata.uid)
         if before is not None and (now is None or (now.gpus, now.named) != (before.gpus, before.named)):
             gone(table, before.uid, at)

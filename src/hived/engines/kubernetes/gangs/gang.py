@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -16,6 +17,8 @@ from hived.engines.kubernetes.pods.untrusted import PodRequestError
 from hived.scheduling import Status
 
 _REMEMBERED = 200  #: events of one gang
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_NUMBERS = re.compile(r"(\d{1,18})")
 
 
 class GangState(StrEnum):
@@ -208,3 +211,18 @@ class Gang(EngineJob):
 
     def __repr__(self) -> str:
         return f"Gang({self.name!r}, {self.state.value})"
+
+
+def in_rank_order(entries: Iterable[PodEntry]) -> list[PodEntry]:
+    """Pods as their ranks are, so that neighbours are close: by completion index, else by name, numbers as numbers."""
+    return sorted(entries, key=lambda entry: (_index(entry.pod), _natural(entry.key), entry.uid))
+
+
+def _index(pod: Pod) -> int:
+    text = pod.annotation(_INDEX) or ""
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    parts = _NUMBERS.split(name)
+    return tuple((int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts))

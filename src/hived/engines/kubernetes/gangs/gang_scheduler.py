@@ -34,9 +34,8 @@ from . import adopt as adoption
 from . import foreign
 from .actions import Binding, Evict, Instruction, Tell, Wake
 from .extender_answers import tell_again
-from .gang import Gang, GangEvent, GangState, PodEntry
+from .gang import Gang, GangEvent, GangState, PodEntry, in_rank_order
 from .gang_table import GangTable
-from .pod_order import created_at, in_rank_order
 
 #: seconds after which a pod that can go and was not bound is brought to mind again
 _REMIND_S = 20.0
@@ -89,7 +88,7 @@ class GangScheduler(GangTable):
                 waiting.append((entry, members))
         adoption.take(self, bound, at)
         foreign.take(self, others, at)
-        for entry, members in sorted(waiting, key=lambda pair: (created_at(pair[0].pod), pair[0].key)):
+        for entry, members in sorted(waiting, key=lambda pair: (pair[0].pod.created_at, pair[0].key)):
             entry.waited = _was_tried(entry.pod)
             self.join(entry, members, at)
         for gang in self.gangs.values():
@@ -483,5 +482,4 @@ def _was_tried(pod: Pod) -> bool:
 
     Not so where another scheduler looked at it, or none may yet (Kueue's pods have a scheduling gate).
     """
-    found = [c for c in pod.status.conditions or () if c.type == "PodScheduled" and c.status == "False"]
-    return any(words in (c.message or "") for c in found for words in _OURS)
+    return any(words in said for said in pod.turned_down for words in _OURS)

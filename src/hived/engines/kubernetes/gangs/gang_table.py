@@ -21,7 +21,6 @@ from .actions import Annotate, Instruction, Tell, Wake
 from .foreign import ForeignPods
 from .gang import GANG_TABLE, Gang, GangEvent, GangState, PodEntry
 from .nodes import Nodes
-from .pod_order import created_at
 
 _RECENT = 20_000  #: events
 _ENDED = 1_000  #: gangs that are gone, for people who look
@@ -79,7 +78,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         if gang is not None and gang.holds and ask.owner and gang.ask.owner == ask.owner:
             ask = replace(ask, members=gang.ask.members)  # its owner may make fewer by now, since some have succeeded
         if gang is None:
-            gang = self.new_gang(ask, created_at(entry.pod), at)
+            gang = self.new_gang(ask, entry.pod.created_at, at)
         elif gang.ask.owner != ask.owner:
             why = f"pods of a former {ask.group} are still there; it waits for them to end"
             self._keep_outside(entry, ask.group, PodRequestError("name-taken", why))
@@ -324,8 +323,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
         self.to_bind.pop(gang.name, None)
         self.unheard.pop(gang.name, None)
         gang.remember(self.note("ended", gang.name, at, {"why": "its last pod is gone"}))
+        self.ended.pop(gang.name, None)
         self.ended[gang.name] = gang
-        self.ended.move_to_end(gang.name)
         if len(self.ended) > _ENDED:
             self.ended.popitem(last=False)
         for uid in [uid for uid, name in self.outside.items() if name == gang.name]:

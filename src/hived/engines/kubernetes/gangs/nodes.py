@@ -9,7 +9,6 @@ from hived.cluster.cluster import Cluster
 from hived.engines.hardware import Hardware
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods.objects import Node
-from hived.errors import ensure
 from hived.spec.compiled import Device
 from hived.words import plural
 
@@ -145,14 +144,6 @@ class Nodes(Hardware):
             return shut, set()
         faulty = {(node, device) for node, device in shut if device in known.marked}
         return faulty, shut - faulty
-
-    def validate(self) -> None:
-        """See :meth:`Hardware.validate`."""
-        super().validate()
-        shut = [self._shut(name) for name in self.devices]
-        ensure(self.faulty == {place for faulty, _ in shut for place in faulty}, "what is faulty")
-        ensure(self.kept == {place for _, kept in shut for place in kept}, "what is kept")
-        ensure(self.healthy == self.devices.keys() - self.bad_nodes.keys(), "which nodes are healthy")
 
     # -- looking --------------------------------------------------------------------------------------------------
 

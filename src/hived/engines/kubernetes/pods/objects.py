@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -81,6 +82,19 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     last_transition_time: str | None = None  #: RFC 3339
 
 
+def _met(conditions: list[Condition] | None, kind: str, status: str) -> list[Condition]:
+    """Conditions of one kind that stand so."""
+    return [condition for condition in conditions or () if (condition.type, condition.status) == (kind, status)]
+
+
+def _seconds(text: str | None) -> float:
+    """Since the epoch; 0 where nothing is said."""
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except ValueError:
+        return 0.0
+
+
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What a pod is."""
 
@@ -118,6 +132,22 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
         said = self.spec.termination_grace_period_seconds if said is None else said
         return GRACE_S if said is None else said
 
+    @property
+    def created_at(self) -> float:
+        """When it was created, in seconds since the epoch; 0 where it does not say."""
+        return _seconds(self.metadata.creation_timestamp)
+
+    @property
+    def bound_at(self) -> float:
+        """When it got its node, in the same way; when it was created, where it does not say that."""
+        found = _met(self.status.conditions, "PodScheduled", "True")
+        return _seconds(found[0].last_transition_time if found else None) or self.created_at
+
+    @property
+    def turned_down(self) -> list[str]:
+        """What its scheduler has said of why it has no node."""
+        return [found.message for found in _met(self.status.conditions, "PodScheduled", "False") if found.message]
+
     def annotation(self, key: str) -> str | None:
         """One annotation; None: it has none of that name."""
         return (self.metadata.annotations or {}).get(key)
@@ -149,7 +179,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ready(self) -> bool:
         """Whether its kubelet says so."""
-        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
+        return bool(_met(self.status.conditions, "Ready", "True"))
 
 
 class ConfigMap(msgspec.Struct, frozen=True, kw_only=True):
