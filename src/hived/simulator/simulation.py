@@ -25,6 +25,8 @@ from .record import Record, Run, gpus_of
 from .traces import TraceJob
 
 _NEVER = 1 << 62
+#: a job holds GPUs: since when, how, and where
+_Stay = tuple[int, Kind, Placement]
 
 
 class Simulation:
@@ -41,14 +43,13 @@ class Simulation:
         # what is asked for by as many GPUs
         self._members: dict[int, tuple[Member, ...]] = {}
         self._left = [job.duration_ms for job in record.jobs]
-        self._since = [0] * n
-        self._kind: list[Kind | None] = [None] * n
-        self._placement: list[Placement | None] = [None] * n
+        # who holds GPUs
+        self._stays: dict[int, _Stay] = {}
         # (time, job, how often the job had been stopped): an entry of a job stopped since is void
         self._finishes: list[tuple[int, int, int]] = []
         self._stops = [0] * n
-        # who was preempted at this instant: the start, kind and place of the stay, and the work left after it
-        self._lost: dict[int, tuple[int, Kind | None, Placement, int]] = {}
+        # who was preempted at this instant: the stay, and the work left after it
+        self._lost: dict[int, tuple[_Stay, int]] = {}
         record.first_start = [-1] * n
         record.finish = [-1] * n
         record.preemptions = [0] * n
@@ -105,9 +106,8 @@ class Simulation:
                 after_event(scheduler)
         self._settle(now)
         self._record.end = now if time == _NEVER else until
-        for job, kind in enumerate(self._kind):
-            if kind is not None:
-                self._stop(job, self._record.end)
+        for job in sorted(self._stays):
+            self._stop(job, self._record.end)
         if progress is not None:
             progress(number)
 
@@ -124,17 +124,13 @@ class Simulation:
         now = self._now
         if isinstance(instruction, Start):
             job = instruction.job
-            self._since[job] = now
-            self._kind[job] = instruction.kind
-            self._placement[job] = instruction.placement
+            self._stays[job] = (now, instruction.kind, instruction.placement)
             heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
             if self._record.first_start[job] < 0:
                 self._record.first_start[job] = now
         elif isinstance(instruction, Promote):  # its end does not change
             job = instruction.job
-            self._close(job, now)
-            self._since[job] = now
-            self._kind[job] = Kind.GUARANTEED
+            self._stays[job] = (now, Kind.GUARANTEED, self._close(job, now))
         elif isinstance(instruction, (Stop, Move)):
             job = instruction.job
             if isinstance(instruction, Move):
@@ -145,31 +141,26 @@ class Simulation:
 
     def _preempt(self, job: int, now: int, keeps_work: bool) -> None:
         """It loses its GPUs; whether that means anything is seen when the instant is over."""
-        since = self._since[job]
+        stay = self._stays.pop(job)
+        since = stay[0]
         if since < now:
             left = self._left[job] - (now - since)
-            self._lost[job] = (since, self._kind[job], self._where(job), left)
+            self._lost[job] = (stay, left)
             self._left[job] = left if keeps_work else self._jobs[job].duration_ms
         elif self._record.first_start[job] == now:
             self._record.first_start[job] = -1
-        self._kind[job] = None
         self._stops[job] += 1
-
-    def _where(self, job: int) -> Placement:
-        placement = self._placement[job]
-        if placement is None:
-            raise InvariantError(f"job {job} was never started")
-        return placement
 
     def _settle(self, now: int) -> None:
         """The instant ``now`` is over: who lost GPUs in it and has not the very same again was preempted."""
-        for job, (since, kind, placement, left) in self._lost.items():
-            if self._kind[job] is kind and set(self._where(job).pods) == set(placement.pods):
-                self._since[job] = since
+        for job, ((since, kind, placement), left) in self._lost.items():
+            stay = self._stays.get(job)
+            if stay is not None and stay[1] is kind and set(stay[2].pods) == set(placement.pods):
+                self._stays[job] = (since, kind, stay[2])
                 self._left[job] = left + now - since
                 self._stops[job] += 1
                 heappush(self._finishes, (now + left, job, self._stops[job]))
-            elif kind is not None:
+            else:
                 self._record.runs.append(Run(job, since, now, kind, placement))
                 self._record.preemptions[job] += 1
                 self._record.preempted_gpus += gpus_of(placement)
@@ -180,17 +171,17 @@ class Simulation:
         self._close(job, now)
         if not keeps_work:
             self._left[job] = self._jobs[job].duration_ms
-        self._kind[job] = None
         self._stops[job] += 1
 
-    def _close(self, job: int, now: int) -> None:
-        """End the interval, and count the work done in it."""
-        kind, since, placement = self._kind[job], self._since[job], self._placement[job]
-        if kind is None or placement is None:
+    def _close(self, job: int, now: int) -> Placement:
+        """End the interval, and count the work done in it; where the job ran."""
+        if job not in self._stays:
             raise InvariantError(f"job {job} stops, and does not run")
+        since, kind, placement = self._stays.pop(job)
         if now > since:  # a stay of no time is no interval
             self._record.runs.append(Run(job, since, now, kind, placement))
             self._left[job] -= now - since
+        return placement
 
 
 @contextmanager
