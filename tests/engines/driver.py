@@ -12,9 +12,8 @@ from typing import Any
 from hived import CheckedCluster
 from hived.cluster.cluster import Cluster
 from hived.engines.event import Event
-from hived.engines.local.actions import StartTasks, StopTasks, WakeAt
 from hived.engines.local.devices import spec_for
-from hived.engines.local.job_scheduler import JobScheduler
+from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.jobs import Job
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.usage import Usage

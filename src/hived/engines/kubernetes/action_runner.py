@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.api import ApiError, KubeApi, Status
 from hived.engines.kubernetes.client.paths import api_path, pod_path
 from hived.engines.kubernetes.gangs.actions import Annotate, Binding, Evict, Tell, Wake
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
@@ -36,14 +36,6 @@ _LATE_S = 65.0
 _RECALL_S = 5.0  #: for the Events that there are
 #: reasons of Events about what stands: as long as that is so, it is told once
 _STANDING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
-
-
-class _Status(msgspec.Struct):
-    """The answer to an eviction."""
-
-    status: str = ""
-    message: str = ""
-    code: int = 0
 
 
 def _options(evict: Evict) -> dict[str, object]:
@@ -177,9 +169,9 @@ class ActionRunner:
         namespace, _, name = evict.key.partition("/")
         metadata = {"name": name, "namespace": namespace}
         body = {"apiVersion": self.policy, "kind": "Eviction", "metadata": metadata, "deleteOptions": _options(evict)}
-        answer = msgspec.json.decode(await self._api.post(pod_path(evict.key, "eviction"), body), type=_Status)
+        answer = msgspec.json.decode(await self._api.post(pod_path(evict.key, "eviction"), body), type=Status)
         if answer.status == "Failure":  # which comes as a success where a pod has several budgets
-            raise ApiError(answer.message, answer.code)
+            raise ApiError(answer.message or "", answer.code or 0)
 
     async def _delete(self, evict: Evict) -> None:
         """As kube-scheduler does it: the pod's status says that it was disrupted, so that its Job need not fail."""

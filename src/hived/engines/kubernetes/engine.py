@@ -114,7 +114,6 @@ class Engine:
         else:
             await self._roles.say("standby")
             self._spawn(self._leader.run())
-            self._spawn(self._tell_of_lease(self._leader))
 
     async def stop(self) -> None:
         """Answer nothing more, let what has begun end, hand leadership over."""
@@ -197,22 +196,8 @@ class Engine:
     def problem(self) -> str:
         """Why it does not hear of Kubernetes at the moment; "" where it does."""
         feed = self._feed
-        problems = (
-            self._leader.problem if self._leader is not None else None,
-            feed.pods.problem if feed is not None else None,
-            feed.nodes.problem if feed is not None else None,
-        )
-        return next((str(problem) for problem in problems if problem is not None), "")
-
-    async def _tell_of_lease(self, leader: LeaderElector) -> None:
-        """Say once why the lease cannot be had, and again when that changes."""
-        told = ""
-        while True:
-            await asyncio.sleep(2.0)
-            problem = "" if leader.problem is None else str(leader.problem)
-            if problem and problem != told:
-                _log.warning("the lease: %s", problem)
-            told = problem
+        sources = (self._leader, *(() if feed is None else (feed.pods, feed.nodes)))
+        return next((str(one.problem) for one in sources if one is not None and one.problem is not None), "")
 
     @property
     def ready(self) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from hived.errors import HivedError
 from hived.spec.compiled import ClusterSpec
@@ -51,7 +51,7 @@ async def play(submit: Callable[[JobSpec], object], active: Callable[[], int], f
     loop = asyncio.get_running_loop()
     start = loop.time()
     for at, vc, name, gpus, priority, steps, code in _STORY:
-        await _until(loop.time, start + at)
+        await asyncio.sleep(max(0.0, start + at - loop.time()))
         with contextlib.suppress(HivedError):  # the one who watches may have drained or changed the cluster
             submit(_job(folder, vc, name, gpus, priority, steps, code))
     generator = random.Random(1)
@@ -65,11 +65,6 @@ async def play(submit: Callable[[JobSpec], object], active: Callable[[], int], f
         name = generator.choice(_NAMES[vc])
         with contextlib.suppress(HivedError):
             submit(_job(folder, vc, name, gpus, priority, generator.randint(20, 70), 0))
-
-
-async def _until(clock: Callable[[], float], at: float) -> None:
-    pause: Awaitable[None] = asyncio.sleep(max(0.0, at - clock()))
-    await pause
 
 
 def _job(folder: str, vc: str, name: str, gpus: int, priority: int, steps: int, code: int) -> JobSpec:

@@ -45,10 +45,9 @@ from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
-from .actions import Instruction, StartTasks, StopTasks, WakeAt
 from .devices import Devices
 from .environment import free_port, task_environment
-from .job_scheduler import JobScheduler
+from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
 from .jobs import Job
 from .last_start import LastStart, Shares, last_start, renamed, same, the_node
 from .model import JobSpec, JobState

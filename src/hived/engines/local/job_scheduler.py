@@ -11,7 +11,7 @@ engine that was killed in between does it again, and nothing happens twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,16 +19,51 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
 from hived.engines.dispatcher import Dispatcher
-from hived.engines.event import placement_data
+from hived.engines.event import Event, placement_data
 from hived.errors import ConflictError
 from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec, Device
 
-from .actions import Instruction, StartTasks, StopTasks, Turn, WakeAt
 from .health import Health
 from .jobs import Job
 from .model import JobEvent, JobSpec, JobState
 from .outcome import Outcome, outcome
+
+
+@dataclass(frozen=True, slots=True)
+class StartTasks:
+    """Start the tasks of this attempt, unless they have been."""
+
+    job: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopTasks:
+    """Tell the tasks of this attempt to end."""
+
+    job: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Say so (``JobScheduler.due``) when it is ``at``, in seconds since the epoch."""
+
+    job: int
+    at: float
+
+
+Instruction = StartTasks | StopTasks | WakeAt
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What came of some facts."""
+
+    events: tuple[Event, ...]  #: to be kept first
+    jobs: tuple[Job, ...]  #: that the events are about
+    instructions: tuple[Instruction, ...]  #: to be carried out then
 
 
 class JobScheduler(Dispatcher[Job, Instruction]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -101,8 +101,7 @@ class Job(EngineJob):
                 self.exit_code, self.endings = None, {}
             case JobEvent.STOPPING:
                 self.stopping_for, self.reason = str(data["cause"]), str(data["why"])
-                by = data.get("by")
-                if isinstance(by, list | tuple):
+                if (by := data.get("by")) is not None:
                     self.displaced_by = (by[0], by[1], by[2])
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
@@ -117,12 +116,12 @@ class Job(EngineJob):
                 self._holds_nothing()
                 self.retries += 1
                 self.retry_at = float(data["at"])
-                self.exit_code, self.reason = _code(data), str(data["why"])
+                self.exit_code, self.reason = data.get("code"), str(data["why"])
             case JobEvent.QUEUED:
                 self.retry_at = None
             case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
                 self._holds_nothing()
-                self.ended_at, self.exit_code, self.reason = event.at, _code(data), str(data.get("why", ""))
+                self.ended_at, self.exit_code, self.reason = event.at, data.get("code"), str(data.get("why", ""))
 
     def _holds_nothing(self) -> None:
         self.placement, self.stopping_for = None, ""
@@ -157,11 +156,5 @@ _STATUS = (
 )  # fmt: skip
 
 
-def _code(data: Mapping[str, object]) -> int | None:
-    code = data.get("code")
-    return code if isinstance(code, int) else None
-
-
-def _names(names: object) -> str:
-    listed = [str(name) for name in names] if isinstance(names, list | tuple) else []
-    return f"{', '.join(listed)} {'is' if len(listed) == 1 else 'are'}"
+def _names(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"

@@ -59,9 +59,10 @@ class GoneError(ApiError):
     """410: what was seen before is forgotten, a list has to be asked for anew."""
 
 
-class _Status(msgspec.Struct):
+class Status(msgspec.Struct):
     """What the API server says of a failure."""
 
+    status: str | None = None  #: ``Failure``
     message: str | None = None
     reason: str | None = None
     code: int | None = None
@@ -304,9 +305,9 @@ class KubeApi:
     def _refusal(self, verb: str, path: str, status: int, said: bytes) -> ApiError:
         """What the server's words come to. Something else may answer at its address, which speaks no JSON."""
         try:
-            words = msgspec.json.decode(said, type=_Status)
+            words = msgspec.json.decode(said, type=Status)
         except msgspec.DecodeError:
-            words = _Status(" ".join(said[:200].decode(errors="replace").split()))
+            words = Status(message=" ".join(said[:200].decode(errors="replace").split()))
         return self._failure(verb, path, status or words.code or 500, words.reason or "", words.message or "")
 
     def _failure(self, verb: str, path: str, status: int, reason: str, said: str) -> ApiError:

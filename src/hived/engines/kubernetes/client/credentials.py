@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from kubernetes_asyncio import config
 from kubernetes_asyncio.client import Configuration
@@ -58,8 +57,6 @@ class Credentials:
             )
         try:
             await config.load_kube_config(self._files, self._context, into, persist_config=False)
-        except InputError:
-            raise
         # whatever is wrong with the file, or with the program that it names: it is not ours, and says so in many ways
         except Exception as error:
             raise InputError(f"kubeconfig {self._files}: {_words(error)}: try `kubectl version` with it") from None
@@ -68,8 +65,5 @@ class Credentials:
 def _words(error: Exception) -> str:
     said = " ".join(str(error).split())
     # those that mean a shape which nobody expected say little by themselves
-    return said if isinstance(error, config.ConfigException | OSError) else f"cannot be read ({said or _name(error)})"
-
-
-def _name(error: Any) -> str:
-    return type(error).__name__
+    known = isinstance(error, config.ConfigException | OSError)
+    return said if known else f"cannot be read ({said or type(error).__name__})"

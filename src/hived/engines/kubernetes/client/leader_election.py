@@ -78,6 +78,7 @@ class LeaderElector:
         self._sleep = sleep
         self._now = now
         self._told = False
+        self._logged = ""  #: the problem of before, which is said once
         self._leads_until = _NEVER
         #: what we last wrote, or may have written, as acquireTime. By this a lease is known to be ours: an answer may
         #: have been lost, and another process may have the same identity
@@ -197,6 +198,10 @@ class LeaderElector:
         if leads is not self._told:
             self._told = leads
             self._changed(leads)
+        problem = "" if self.problem is None else str(self.problem)
+        if problem and problem != self._logged:
+            _log.warning("the lease: %s", problem)
+        self._logged = problem
 
     async def _at_most(self, seconds: float, attempt: Awaitable[None]) -> None:
         """Wait for it for so long, by the sleep that was given, and then give it up."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from zlib import crc32
 
 import msgspec
@@ -157,20 +157,15 @@ def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
     return Answer(NodeNames=[], FailedNodes=nodes)
 
 
-def victims(table: GangTable, entry: PodEntry) -> Iterable[tuple[str, list[PodEntry]]]:
-    """Per node: the pods that have to go before ``entry`` can come. O(pods of the victims)."""
-    gang = entry.gang
-    if gang is None or gang.state is not GangState.RESERVED:
-        return ()
-    nodes: dict[str, list[PodEntry]] = {}
-    for name in table.cluster.group(gang.name).victims:
-        for pod in table.gangs[name].pods.values():
-            if pod.bound and pod.pod.spec.node_name:
-                nodes.setdefault(pod.pod.spec.node_name, []).append(pod)
-    return nodes.items()
-
-
 def preemption(table: GangTable, entry: PodEntry) -> Victims:
-    """What preempt is answered: victims by node. kube-scheduler takes one node; the gang scheduler sees to the rest."""
-    found = {node: MetaVictims([MetaPod(pod.uid) for pod in pods]) for node, pods in victims(table, entry)}
-    return Victims(found)
+    """What preempt is answered: by node, the pods that have to go before ``entry`` can come. O(pods of the victims).
+
+    kube-scheduler takes one node; the gang scheduler sees to the rest.
+    """
+    found: dict[str, list[MetaPod]] = {}
+    if entry.gang is not None and entry.gang.reserved:
+        for name in table.cluster.group(entry.gang.name).victims:
+            for pod in table.gangs[name].pods.values():
+                if pod.bound and pod.pod.spec.node_name:
+                    found.setdefault(pod.pod.spec.node_name, []).append(MetaPod(pod.uid))
+    return Victims({node: MetaVictims(pods) for node, pods in found.items()})

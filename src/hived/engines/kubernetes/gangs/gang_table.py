@@ -77,15 +77,18 @@ class GangTable(Dispatcher[Gang, Instruction]):
         gang = self.gangs.get(ask.group)
         if gang is not None and gang.holds and ask.owner and gang.ask.owner == ask.owner:
             ask = replace(ask, members=gang.ask.members)  # its owner may make fewer by now, since some have succeeded
+        wrong = None
         if gang is None:
             gang = self.new_gang(ask, entry.pod.created_at, at)
         elif gang.ask.owner != ask.owner:
             why = f"pods of a former {ask.group} are still there; it waits for them to end"
-            self._keep_outside(entry, ask.group, PodRequestError("name-taken", why))
-            return
+            wrong = PodRequestError("name-taken", why)
         elif (difference := ask.disagrees(gang.ask)) is not None:
             why = f"other pods of its group {ask.group} ask for something else: {difference}"
-            self._keep_outside(entry, ask.group, PodRequestError("disagrees", why))
+            wrong = PodRequestError("disagrees", why)
+        if wrong is not None:
+            self.refuse(entry, wrong)
+            self.outside[entry.uid] = ask.group
             return
         entry.ask, entry.gang = ask, gang
         gang.pods[entry.uid] = entry
@@ -124,11 +127,6 @@ class GangTable(Dispatcher[Gang, Instruction]):
         if entry.told != str(error):
             entry.told = str(error)
             self.instruct(Tell(entry.uid, entry.key, "HivedRefused", str(error), True))
-
-    def _keep_outside(self, entry: PodEntry, group: str, error: PodRequestError) -> None:
-        """A pod cannot be of the group that it names, while that has others."""
-        self.refuse(entry, error)
-        self.outside[entry.uid] = group
 
     def give_slot(self, entry: PodEntry, gang: Gang, at: float) -> None:
         """The first place of the gang that nobody has and that is of the size ``entry`` asked for; or none."""
