@@ -18,49 +18,39 @@ from .addresses import SCHEDULER_URL
 from .client import NOTHING, Engine, connect
 from .formats import Form, print_answer
 
-_PANEL = "Where the engine is"
+_option = functools.partial(typer.Option, rich_help_panel="Where the engine is")
 _REACH = "reach that of the cluster with kubectl port-forward, or say with --engine where it is"
 _FORM = Annotated[Form, typer.Option("-o", "--output", help="For people, or for programs as the engine says it.")]
 _STATE = Annotated[
     Path | None,
-    typer.Option(
+    _option(
         "--state",
         metavar="DIR",
         readable=False,  # who is let in to the socket need not be able to list the folder
         help="The engine's folder; or set HIVED_STATE. Its socket is the engine's address.",
         show_default="~/.local/state/hived",
-        rich_help_panel=_PANEL,
     ),
 ]
 _ENGINE = Annotated[
     str | None,
-    typer.Option(
+    _option(
         "--engine",
         metavar="URL",
         help="An engine that listens elsewhere, http://host:port; or set HIVED_ENGINE.",
-        show_default=False,
-        rich_help_panel=_PANEL,
     ),
 ]
 _SCHEDULER = Annotated[
     str | None,
-    typer.Option(
+    _option(
         "--engine",
         metavar="URL",
         help="Where hived serve kubernetes listens; or set HIVED_ENGINE.",
         show_default=SCHEDULER_URL,
-        rich_help_panel=_PANEL,
     ),
 ]
 _TOKEN = Annotated[
     Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="Holds the token for --engine; or set HIVED_TOKEN.",
-        show_default=False,
-        rich_help_panel=_PANEL,
-    ),
+    _option("--token-file", metavar="FILE", help="Holds the token for --engine; or set HIVED_TOKEN."),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from .formats import json_text
 
 
 def check(
-    spec: Annotated[Path, typer.Argument(help="The cluster spec (YAML).", show_default=False)],
+    spec: Annotated[Path, typer.Argument(help="The cluster spec (YAML).")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show a cluster spec and say whether its virtual clusters fit, or why not.
@@ -154,29 +155,13 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
             for vc in cluster.virtual_clusters
         ],
         "safety": [
-            {
-                "chain": row.chain,
-                "level": row.level,
-                "cell_type": row.cell_type,
-                "reserved": row.reserved,
-                "pinned": row.allocated,
-                "free": row.free,
-                "obtainable": row.obtainable,
-                "margin": row.margin,
-            }
+            {"pinned" if name == "allocated" else name: said for name, said in asdict(row).items()}
+            | {"margin": row.margin}
             for row in rows
         ],
         "shortages": [
-            {
-                "chain": s.chain,
-                "level": s.level,
-                "cell_type": s.cell_type,
-                "need": s.need,
-                "supply": s.supply,
-                "by": dict(s.by),
-                "reserve_fewer": s.need - s.supply,
-                "or_add_top_cells": s.missing_top_cells,
-            }
+            {name: said for name, said in asdict(s).items() if name != "missing_top_cells"}
+            | {"by": dict(s.by), "reserve_fewer": s.need - s.supply, "or_add_top_cells": s.missing_top_cells}
             for s in short
         ],
         "ignored": [{"key": key, "line": line} for key, line in cluster.ignored],

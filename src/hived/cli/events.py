@@ -39,7 +39,6 @@ def events(
             "--export",
             metavar="FILE",
             help="Write the core's decision log there; - for standard output.",
-            show_default=False,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --export.")] = False,

@@ -78,7 +78,7 @@ def show_vc(
     ask: Asking,
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="Of a virtual cluster.", show_default=False, autocompletion=complete_vc),
+        typer.Argument(metavar="NAME", help="Of a virtual cluster.", autocompletion=complete_vc),
     ],
 ) -> None:
     """Show one virtual cluster: its cells, the groups that run, and those that wait in the order of their turns.

@@ -33,9 +33,7 @@ def state_folder(given: Path | None) -> Path:
 
 VcOption = Annotated[
     str,
-    typer.Option(
-        "--vc", metavar="VC", help="The virtual cluster (tenant).", show_default=False, autocompletion=complete_vc
-    ),
+    typer.Option("--vc", metavar="VC", help="The virtual cluster (tenant).", autocompletion=complete_vc),
 ]
 OfVcOption = Annotated[
     str | None,
@@ -56,7 +54,6 @@ JobArgument = Annotated[
     typer.Argument(
         metavar="JOB",
         help="Id (12), name (train-12), or the name you gave (train: the latest of them).",
-        show_default=False,
         autocompletion=complete_job,
     ),
 ]
@@ -65,7 +62,6 @@ JobOrGroupArgument = Annotated[
     typer.Argument(
         metavar="JOB|GROUP|POD",
         help="A job, as in hived ps; on Kubernetes a group, as in hived groups, or a pod, NAMESPACE/NAME.",
-        show_default=False,
         autocompletion=complete_job,
     ),
 ]
@@ -74,7 +70,6 @@ JobsArgument = Annotated[
     typer.Argument(
         metavar="JOB",
         help="Ids (12), names (train-12), or the names you gave (train: the latest of them).",
-        show_default=False,
         autocompletion=complete_job,
     ),
 ]

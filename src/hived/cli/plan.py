@@ -34,7 +34,6 @@ def plan(
             "--vc",
             metavar="VC",
             help="The virtual cluster (tenant); with -f the manifests say it.",
-            show_default=False,
             autocompletion=complete_vc,
         ),
     ] = None,
@@ -49,7 +48,6 @@ def plan(
             "-f",
             metavar="FILE",
             help="On Kubernetes: manifests, - for standard input; again for more.",
-            show_default=False,
         ),
     ] = None,
     namespace: Annotated[

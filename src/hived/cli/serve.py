@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,9 +23,9 @@ from .addresses import address
 serve_app = typer.Typer(no_args_is_help=True, help="Decide for a cluster that something else runs.")
 #: what a plain install lacks
 _EXTRA = ("kubernetes_asyncio", "aiohttp", "msgspec", "prometheus_client")
-_SPEC = "The spec"
-_LISTENER = "The listener"
-_REPLICAS = "Several replicas"
+_spec = partial(typer.Option, rich_help_panel="The spec")
+_listener = partial(typer.Option, rich_help_panel="The listener")
+_replicas = partial(typer.Option, rich_help_panel="Several replicas")
 
 
 class LogFormat(StrEnum):
@@ -42,21 +43,10 @@ def serve() -> None:
 @serve_app.command()
 def kubernetes(
     spec: Annotated[
-        Path | None,
-        typer.Option(
-            help="The cluster spec, a file; a new content is used without a restart.",
-            show_default=False,
-            rich_help_panel=_SPEC,
-        ),
+        Path | None, _spec(help="The cluster spec, a file; a new content is used without a restart.")
     ] = None,
     spec_configmap: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NS/NAME",
-            help="The cluster spec, a ConfigMap with the key spec.yaml, watched.",
-            show_default=False,
-            rich_help_panel=_SPEC,
-        ),
+        str | None, _spec(metavar="NS/NAME", help="The cluster spec, a ConfigMap with the key spec.yaml, watched.")
     ] = None,
     kubeconfig: Annotated[
         Path | None,
@@ -65,45 +55,29 @@ def kubernetes(
         ),
     ] = None,
     context: Annotated[str | None, typer.Option(help="Of the kubeconfig.", show_default="its current one")] = None,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to answer.", rich_help_panel=_LISTENER)
-    ] = "127.0.0.1:9096",
+    listen: Annotated[str, _listener(metavar="HOST:PORT", help="Where to answer.")] = "127.0.0.1:9096",
     host: Annotated[
         list[str] | None,
-        typer.Option(
+        _listener(
             metavar="NAME",
             help="A name that browsers may call it by, beside localhost and its address; again for more.",
-            show_default=False,
-            rich_help_panel=_LISTENER,
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
+        _listener(
             help="Holds the token for dashboard and API; without, they are open and nothing can be changed by them.",
-            show_default=False,
-            rich_help_panel=_LISTENER,
         ),
     ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Answer over TLS, with this chain (PEM).", rich_help_panel=_LISTENER)
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).", rich_help_panel=_LISTENER)] = None,
+    tls_cert: Annotated[Path | None, _listener(help="Answer over TLS, with this chain (PEM).")] = None,
+    tls_key: Annotated[Path | None, _listener(help="Its key (PEM).")] = None,
     tls_client_ca: Annotated[
-        Path | None,
-        typer.Option(help="kube-scheduler has to show a certificate of this authority.", rich_help_panel=_LISTENER),
+        Path | None, _listener(help="kube-scheduler has to show a certificate of this authority.")
     ] = None,
-    leader_elect: Annotated[
-        bool, typer.Option("--leader-elect", help="One of several replicas decides.", rich_help_panel=_REPLICAS)
-    ] = False,
-    lease: Annotated[
-        str, typer.Option(metavar="NS/NAME", help="The Lease that they agree by.", rich_help_panel=_REPLICAS)
-    ] = "hived/hived",
+    leader_elect: Annotated[bool, _replicas("--leader-elect", help="One of several replicas decides.")] = False,
+    lease: Annotated[str, _replicas(metavar="NS/NAME", help="The Lease that they agree by.")] = "hived/hived",
     identity: Annotated[
-        str | None,
-        typer.Option(
-            help="What this replica is called.", show_default="POD_NAME, or the host's", rich_help_panel=_REPLICAS
-        ),
+        str | None, _replicas(help="What this replica is called.", show_default="POD_NAME, or the host's")
     ] = None,
     evict_after: Annotated[
         float,
@@ -130,7 +104,6 @@ def kubernetes(
             metavar="FILE",
             help="Write every decision to the end of this file, a line of JSON each, for hived replay; - for standard "
             "output.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -57,19 +57,15 @@ _DEFAULT_NODES = 279
 def simulate(
     spec: Annotated[
         Path | None,
-        typer.Option(
-            help="Cluster spec (YAML). Without one: Table 1's quotas on --nodes nodes of 8 GPUs.", show_default=False
-        ),
+        typer.Option(help="Cluster spec (YAML). Without one: Table 1's quotas on --nodes nodes of 8 GPUs."),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            help="A trace: our CSV, Philly's JSON or Helios' CSV. Without one: a synthetic trace.", show_default=False
-        ),
+        typer.Option(help="A trace: our CSV, Philly's JSON or Helios' CSV. Without one: a synthetic trace."),
     ] = None,
     scheme: Annotated[
         list[Sharing] | None,
-        typer.Option(help="Sharing scheme; again for more. Without: all three.", show_default=False),
+        typer.Option(help="Sharing scheme; again for more. Without: all three."),
     ] = None,
     policy: Annotated[
         list[PolicyName] | None, typer.Option(help="Policy inside each tenant's cluster.", show_default="yarn-cs")
@@ -82,7 +78,7 @@ def simulate(
     clock_compression: Annotated[
         float, typer.Option(help="Divide submission times by this; durations stay. Raises the load.")
     ] = 1.0,
-    until: Annotated[float | None, typer.Option(help="Stop at this day of the simulation.", show_default=False)] = None,
+    until: Annotated[float | None, typer.Option(help="Stop at this day of the simulation.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the synthetic trace.", min=0)] = 1,
     jobs: Annotated[int, typer.Option(help="Jobs of the synthetic trace.", min=1)] = _DEFAULT_JOBS,
     days: Annotated[int, typer.Option(help="Days of the synthetic trace.", min=1)] = _DEFAULT_DAYS,
@@ -91,7 +87,6 @@ def simulate(
         list[str] | None,
         typer.Option(
             help="Tenant to show over time; again for more. Without: the three that sharing changes most.",
-            show_default=False,
         ),
     ] = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Write no figures.")] = False,

@@ -18,8 +18,8 @@ spec_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="M
 
 @spec_app.command("from-quotas")
 def from_quotas(
-    nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1, show_default=False)],
-    quotas: Annotated[Path, typer.Option(help="CSV with the columns tenant and quota_pct.", show_default=False)],
+    nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1)],
+    quotas: Annotated[Path, typer.Option(help="CSV with the columns tenant and quota_pct.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The spec to write; - for standard output.")] = Path(
         "-"
     ),

@@ -39,9 +39,7 @@ _A_MOMENT_S = 2.0  #: in which a job that can run does
 def submit(
     ask: Asking,
     vc: VcOption,
-    command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND", help="Program and arguments, after --.", show_default=False)
-    ],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program and arguments, after --.")],
     gpus: GpusOption = 1,
     nodes: NodesOption = 1,
     priority: PriorityOption = 0,
@@ -75,7 +73,7 @@ def submit(
     ] = False,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", metavar="K=V", help="A variable more; K alone: as it is here.", show_default=False),
+        typer.Option("--env", "-e", metavar="K=V", help="A variable more; K alone: as it is here."),
     ] = None,
     no_env: Annotated[bool, typer.Option("--no-env", help="Send only PATH, HOME, LANG and what --env says.")] = False,
     cwd: Annotated[

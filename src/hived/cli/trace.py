@@ -20,9 +20,7 @@ trace_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="
 
 @trace_app.command()
 def generate(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="CSV to write, gzipped if it ends in .gz.", show_default=False)
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write, gzipped if it ends in .gz.")],
     jobs: Annotated[int, typer.Option(help="Jobs in all; Table 1 has 141950.", min=1)] = sum(
         sum(row.jobs) for row in TABLE1
     ),
@@ -42,7 +40,7 @@ def generate(
 def describe_trace(
     trace: Annotated[
         Path,
-        typer.Argument(help="Our CSV, Philly's cluster_job_log or Helios' CSV, gzipped or not.", show_default=False),
+        typer.Argument(help="Our CSV, Philly's cluster_job_log or Helios' CSV, gzipped or not."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:

@@ -31,6 +31,7 @@ from hived.engines.local.store import Store
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, StorageError
 from hived.server.app import make_app
+from hived.server.listening import let_in
 from hived.server.local_service import LocalService
 from hived.server.local_view import local_view
 from hived.server.serving import Server
@@ -59,11 +60,9 @@ _DEMO_END_S = 6.0
 def up(
     spec: Annotated[
         Path | None,
-        typer.Argument(help="The cluster spec (YAML). Without: the GPUs that are found.", show_default=False),
+        typer.Argument(help="The cluster spec (YAML). Without: the GPUs that are found."),
     ] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="That many simulated devices, in place of a spec.", min=1, show_default=False)
-    ] = None,
+    devices: Annotated[int | None, typer.Option(help="That many simulated devices, in place of a spec.", min=1)] = None,
     vc: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,13 +76,11 @@ def up(
     ] = False,
     listen: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Serve the dashboard and the API there too, with a token.", show_default=False
-        ),
+        typer.Option(metavar="HOST:PORT", help="Serve the dashboard and the API there too, with a token."),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="Members of this group may use the socket too.", show_default=False),
+        typer.Option(metavar="GROUP", help="Members of this group may use the socket too."),
     ] = None,
     state: Annotated[
         Path | None,
@@ -331,7 +328,8 @@ class _Up:
         local = make_app(service, source, token=None, hosts=(), local=True)
         socket = self._folder / "hived.sock"
         if self._group is not None:
-            _let_in(self._folder, self._group)
+            # they may go through the folder, to the socket; what else is there has a mode of its own
+            let_in(self._folder, self._group, 0o710)
         try:
             await server.start(app, listen=listen, socket_app=local, socket=socket, group=self._group)
         except ConflictError:
@@ -441,17 +439,6 @@ def _title(spec: ClusterSpec) -> str:
 def _shares_text(spec: ClusterSpec) -> str:
     found = [f"{escape(vc.name)} {spec.reserved(vc):,}" for vc in spec.virtual_clusters]
     return ", ".join(found) if len(found) <= 8 else f"{len(found)} virtual clusters"
-
-
-def _let_in(folder: Path, group: str) -> None:
-    """The group may go through the folder, to the socket; what else is there has a mode of its own."""
-    try:
-        shutil.chown(folder, group=group)
-    except LookupError:
-        raise InputError(f"there is no group {group!r} on this machine") from None
-    except PermissionError:
-        raise InputError(f"{folder} cannot be given to the group {group!r}: you are not in it") from None
-    folder.chmod(0o710)
 
 
 def _token(folder: Path) -> str:

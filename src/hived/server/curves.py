@@ -40,10 +40,6 @@ class LiveCurves:
 
     def shown(self) -> Curves:
         """All of them, as lists."""
-        return Curves(
-            at=[sample.at for sample in self._samples],
-            guaranteed=[sample.guaranteed for sample in self._samples],
-            opportunistic=[sample.opportunistic for sample in self._samples],
-            fragmentation=[sample.fragmentation for sample in self._samples],
-            waiting=[sample.waiting for sample in self._samples],
+        return Curves.model_validate(
+            {name: [getattr(sample, name) for sample in self._samples] for name in Sample.model_fields}
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -87,21 +87,15 @@ def bug(error: BaseException) -> Response:
 def answer_failures(app: FastAPI) -> None:
     """Give all that the framework and the engine raise our one shape."""
 
-    async def on_purpose(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HivedError)
-        return answer_to(error)
+    def handle(kind: type[Exception], by: Callable[[Any], Response]) -> None:
+        async def handler(_: Request, error: Exception) -> Response:
+            return by(error)
 
-    async def validation(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return _invalid(error)
+        app.add_exception_handler(kind, handler)
 
-    async def framework(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return _framework(error)
-
-    app.add_exception_handler(HivedError, on_purpose)
-    app.add_exception_handler(RequestValidationError, validation)
-    app.add_exception_handler(HTTPException, framework)
+    handle(HivedError, answer_to)
+    handle(RequestValidationError, _invalid)
+    handle(HTTPException, _framework)
 
 
 class Unexpected:

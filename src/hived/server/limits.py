@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .failures import answer
@@ -52,20 +53,18 @@ class Limits:
             self._open -= 1
 
     async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _announced(scope) > BODY_BYTES:
-            await _too_large()(scope, receive, send)
-            return
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                body = await _read(receive)
+                body = await _read(Request(scope, receive))
         except TimeoutError:
             message = f"the body did not come within {BODY_SECONDS:.0f} seconds"
             await answer("timeout", message, headers={"Connection": "close"})(scope, receive, send)
             return
-        except _LeftError:
+        except ClientDisconnect:
             return
         if body is None:
-            await _too_large()(scope, receive, send)
+            message = f"the body is over {BODY_BYTES:,} bytes, and no more can be taken"
+            await answer("too_large", message)(scope, receive, send)
             return
         first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -80,32 +79,14 @@ def counts(path: str) -> bool:
     return _STREAM.fullmatch(path) is not None
 
 
-class _LeftError(Exception):
-    """The client is gone before its body was here."""
-
-
-async def _read(receive: Receive) -> bytes | None:
-    """The body; None where it is too large."""
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise _LeftError
-        part = message.get("body", b"")
-        size += len(part)
-        if size > BODY_BYTES:
+async def _read(request: Request) -> bytes | None:
+    """The body; None where it is too large, as its Content-Length says already, or as it turns out."""
+    announced = request.headers.get("content-length", "0")
+    if not (announced.isdecimal() and len(announced) < 20 and int(announced) <= BODY_BYTES):
+        return None
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES:
             return None
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _announced(scope: Scope) -> int:
-    """What Content-Length says; 0 where it says nothing."""
-    value = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    return int(value) if value.isdigit() and len(value) < 20 else BODY_BYTES + 1
-
-
-def _too_large() -> ASGIApp:
-    return answer("too_large", f"the body is over {BODY_BYTES:,} bytes, and no more can be taken")
+    return bytes(body)

@@ -36,7 +36,9 @@ def unix_socket(path: Path, group: str | None) -> socket.socket:
             _make_way(path)
             made.bind(str(path))
             try:
-                _permit(path, group)
+                path.chmod(0o600)
+                if group is not None:
+                    let_in(path, group, 0o660)
                 made.listen(_BACKLOG)  # nobody can connect before this, and so not before the permission is right
             except BaseException:
                 path.unlink()
@@ -64,25 +66,18 @@ def tcp_socket(host: str, port: int) -> socket.socket:
     except (socket.gaierror, UnicodeError) as error:
         raise InputError(f"{named}: there is no such host: {getattr(error, 'strerror', None) or error}") from error
     problem = OSError("it has no address")
-    for family, kind, protocol, _, address in found:
+    for family, _, _, _, address in found:
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
-            made = socket.socket(family, kind, protocol)
-        except OSError as error:  # a machine without IPv6
-            problem = error
-            continue
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(_BACKLOG)
-            made.setblocking(False)
-        except OSError as error:
-            made.close()
+            made = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        except OSError as error:  # of a machine without IPv6 too
             problem = error
         else:
+            made.setblocking(False)
             return made
     if problem.errno == errno.EADDRINUSE:
         raise InputError(f"{named}: somebody listens there already; choose another port, or 0 for any that is free")
-    raise InputError(f"{named}: cannot listen there: {problem.strerror or problem}")
+    raise InputError(f"{named}: cannot listen there: {os.strerror(problem.errno) if problem.errno else problem}")
 
 
 @contextlib.contextmanager
@@ -120,14 +115,12 @@ def _make_way(path: Path) -> None:
     raise ConflictError(f"another hived up answers on {path}: stop it first, or use another folder (--state)")
 
 
-def _permit(path: Path, group: str | None) -> None:
-    path.chmod(0o600)
-    if group is None:
-        return
+def let_in(path: Path, group: str, mode: int) -> None:
+    """Give a file to a group, and it this mode. Raises :class:`~hived.errors.InputError` where that cannot be."""
     try:
         shutil.chown(path, group=group)
     except LookupError as error:
         raise InputError(f"there is no group {group!r} on this machine") from error
     except PermissionError as error:
         raise InputError(f"{path} cannot be given to the group {group!r}: you are not in it") from error
-    path.chmod(0o660)
+    path.chmod(mode)

@@ -21,7 +21,6 @@ import httpx
 import pytest
 
 from hived.errors import ConflictError, InputError, InvariantError, StorageError
-from hived.server import listening
 from hived.server.app import make_app
 from hived.server.listening import unix_socket
 from hived.server.schema import Submission
@@ -152,13 +151,13 @@ def test_the_socket_of_an_engine_too_busy_to_answer_is_left_alone(service: FakeS
 def test_of_many_that_start_at_once_one_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = 4
     together = threading.Barrier(many)
-    permit = listening._permit
+    permit = Path.chmod
 
-    def dawdle(path: Path, group: str | None) -> None:
+    def dawdle(path: Path, mode: int) -> None:
         time.sleep(0.02)  # between being there and being listened to, where another takes it for dead
-        permit(path, group)
+        permit(path, mode)
 
-    monkeypatch.setattr(listening, "_permit", dawdle)
+    monkeypatch.setattr(Path, "chmod", dawdle)
 
     def attempt(path: Path) -> socket.socket | None:
         together.wait()
