@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from hived import Bind, Cluster, Preempt, Request
+from hived.server.kubernetes.engine_service import EngineService
 from hived.server.kubernetes.inspection import AT_ONCE, GroupPods, inspection_routes
 
 from ..contract.specs import flat, lent, racks, reserves, wants
@@ -18,14 +19,18 @@ from ..contract.specs import flat, lent, racks, reserves, wants
 ALWAYS = {"cellType", "cellAddress", "cellState", "cellHealthiness", "cellPriority"}
 
 
-class Source:
+class Source(EngineService):
     """A cluster and its pods."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+        self._cluster = cluster
         self.pods: dict[str, GroupPods] = {}
         self.lazy: dict[str, tuple[str, str]] = {}
         self.titles: dict[str, str] = {}
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
 
     def run(self, request: Request) -> Bind | Preempt:
         """Ask, and commit what is answered."""

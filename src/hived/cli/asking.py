@@ -33,11 +33,7 @@ _STATE = Annotated[
 ]
 _ENGINE = Annotated[
     str | None,
-    _option(
-        "--engine",
-        metavar="URL",
-        help="An engine that listens elsewhere, http://host:port; or set HIVED_ENGINE.",
-    ),
+    _option("--engine", metavar="URL", help="An engine that listens elsewhere, http://host:port; or set HIVED_ENGINE."),
 ]
 _SCHEDULER = Annotated[
     str | None,
@@ -49,8 +45,7 @@ _SCHEDULER = Annotated[
     ),
 ]
 _TOKEN = Annotated[
-    Path | None,
-    _option("--token-file", metavar="FILE", help="Holds the token for --engine; or set HIVED_TOKEN."),
+    Path | None, _option("--token-file", metavar="FILE", help="Holds the token for --engine; or set HIVED_TOKEN.")
 ]
 
 

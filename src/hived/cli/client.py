@@ -98,14 +98,13 @@ def connect(
     if url is not None and state is not None:
         raise InputError("--engine and --state both say where the engine is; give one of them")
     url = url or ((os.environ.get("HIVED_ENGINE") or default) if state is None else None)
-    engine = Engine(_url(url), _token(token_file), None, timeout_s) if url else _local(state_folder(state), timeout_s)
+    if url:
+        engine = Engine(_url(url), _token(token_file), None, timeout_s)
+    else:
+        engine = Engine("http://localhost", None, state_folder(state) / "hived.sock", timeout_s)
     engine.instead, engine.start = instead, start
     with engine:
         yield engine
-
-
-def _local(folder: Path, timeout_s: float) -> Engine:
-    return Engine("http://localhost", None, folder / "hived.sock", timeout_s)
 
 
 def _url(url: str) -> str:
@@ -189,9 +188,9 @@ class Engine:
         with self._open(path, query) as answer:
             yield "open", None
             for event in server_events(answer.iter_raw()):
-                value = self._loads(event.data)
+                value = self._loads(event.data, "an event that is no JSON")
                 if event.name == "failure":
-                    raise self._error(503 if _code(value) == "unavailable" else 500, value)
+                    raise self._error(503 if _told(value).get("code") == "unavailable" else 500, value)
                 yield event.name, value
         raise EngineGoneError(f"{self.address}: the engine ended the stream")
 
@@ -283,28 +282,23 @@ class Engine:
         return EngineGoneError(f"no engine answers on {self.address}; {self.start}")
 
     def _json(self, answer: httpx.Response) -> Any:
-        try:
-            return json.loads(answer.content)
-        except ValueError:
-            kind = answer.headers.get("content-type", "nothing")
-            raise UnavailableError(self._stranger(f"status {answer.status_code}, {kind}")) from None
+        kind = answer.headers.get("content-type", "nothing")
+        return self._loads(answer.content, f"status {answer.status_code}, {kind}")
 
-    def _loads(self, text: str) -> Any:
+    def _loads(self, text: str | bytes, else_it_is: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            raise UnavailableError(self._stranger("an event that is no JSON")) from None
+            raise UnavailableError(self._stranger(else_it_is)) from None
 
     def _error(self, status: int, value: object, path: str = "") -> HivedError:
         """The error that the engine had, as if we had had it."""
         if status == 404 and path != _HEALTH and (wrong := self._wrong_kind()) is not None:
             return wrong
-        told = value.get("error") if isinstance(value, dict) else None
-        code = _code(value)
-        if not isinstance(told, dict) or not isinstance(message := told.get("message"), str):
+        told = _told(value)
+        if not isinstance(message := told.get("message"), str):
             return UnavailableError(self._stranger(f"status {status} without a reason"))
-        default: type[HivedError] = InputError if status < 500 else UnavailableError
-        kind = _ERRORS.get(code, default)
+        kind = _ERRORS.get(str(told.get("code")), InputError if status < 500 else UnavailableError)
         field = told.get("field")
         if isinstance(field, str) and field:
             option = _OPTIONS.get(field.partition(".")[0], field)
@@ -346,10 +340,10 @@ def group_path(what: str, ref: str) -> str:
         raise NotFoundError(f"no name is {ref!r}, which is not UTF-8 text; hived groups lists the groups") from None
 
 
-def _code(value: object) -> str:
-    """Of an error answer; "" where it is none."""
+def _told(value: object) -> dict[str, Any]:
+    """The error in an answer; empty where there is none."""
     told = value.get("error") if isinstance(value, dict) else None
-    return str(told.get("code")) if isinstance(told, dict) else ""
+    return told if isinstance(told, dict) else {}
 
 
 def _json(body: object) -> dict[str, Any]:

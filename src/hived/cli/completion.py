@@ -11,6 +11,7 @@ import typer
 from hived.errors import HivedError
 
 from .addresses import SCHEDULER_URL
+from .formats import ACTIVE, ENDED
 
 if TYPE_CHECKING:
     from .client import Engine
@@ -28,12 +29,9 @@ def complete_job(context: typer.Context, incomplete: str) -> list[tuple[str, str
             for group in engine.get("/v1/groups", limit=_MOST)["groups"]:
                 yield group["name"], f"{group['state']}, {group['vc']}"
             return
-        active = ("running", "stopping", "reserved", "queued", "backoff")
-        ended = () if context.info_name in ("cancel", "wait") else ("succeeded", "failed", "cancelled")
-        for states in (active, ended):
-            if states:
-                for job in engine.get("/v1/jobs", state=states, limit=_MOST)["jobs"]:
-                    yield (str(job["id"]) if incomplete.isdigit() else job["name"], f"{job['state']}, {job['vc']}")
+        for states in (ACTIVE,) if context.info_name in ("cancel", "wait") else (ACTIVE, ENDED):
+            for job in engine.get("/v1/jobs", state=states, limit=_MOST)["jobs"]:
+                yield (str(job["id"]) if incomplete.isdigit() else job["name"], f"{job['state']}, {job['vc']}")
 
     return _completed(context, incomplete, ask)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from .formats import clean_lines
 
@@ -41,6 +42,14 @@ def output() -> Console:
 def messages() -> Console:
     """Standard error: progress and errors."""
     return _Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+
+
+def numbers(first: str, headings: Iterable[str]) -> Table:
+    """A table of numbers, which stand to the right, and of what they are in the first column."""
+    table = Table(first, box=None)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
 
 
 def note(text: str) -> None:

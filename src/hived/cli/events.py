@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -15,7 +16,7 @@ from hived.errors import InputError, StorageError
 from hived.server.schema import Events, Job, JobEvent
 
 from .asking import Asking, asks_engine
-from .client import Engine, EngineGoneError, job_path
+from .client import Engine, job_path
 from .completion import complete_job
 from .console import note, output, patience
 from .formats import clean, clock, timestamp
@@ -35,11 +36,7 @@ def events(
     number: Annotated[int, typer.Option("-n", "--number", metavar="N", help="The last N; 0: none.", min=0)] = 20,
     export: Annotated[
         Path | None,
-        typer.Option(
-            "--export",
-            metavar="FILE",
-            help="Write the core's decision log there; - for standard output.",
-        ),
+        typer.Option("--export", metavar="FILE", help="Write the core's decision log there; - for standard output."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --export.")] = False,
 ) -> None:
@@ -109,19 +106,13 @@ def _show(ask: Asking, event: JobEvent) -> None:
 
 
 def _follow(ask: Asking, there: Engine, ref: str | None, after: int) -> None:
-    retry = Retrying()
-    while True:
-        try:
-            for name, value in there.stream("/v1/events/stream", after=after, job=ref):
-                retry.well()
-                if name != "event":
-                    continue
-                told = there.understood(JobEvent, value)
-                if told.seq > after:
-                    _show(ask, told)
-                    after = told.seq
-        except EngineGoneError as error:
-            retry.failed(error)
+    def begin() -> Iterator[tuple[str, Any]]:
+        return there.stream("/v1/events/stream", after=after, job=ref)
+
+    for name, value in Retrying().stream(begin):
+        if name == "event" and (told := there.understood(JobEvent, value)).seq > after:
+            _show(ask, told)
+            after = told.seq
 
 
 def _export(there: Engine, file: Path, force: bool) -> None:

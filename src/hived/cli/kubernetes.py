@@ -76,10 +76,7 @@ def list_vcs(ask: Asking) -> None:
 @asks_scheduler
 def show_vc(
     ask: Asking,
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="Of a virtual cluster.", autocompletion=complete_vc),
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a virtual cluster.", autocompletion=complete_vc)],
 ) -> None:
     """Show one virtual cluster: its cells, the groups that run, and those that wait in the order of their turns.
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from hived.errors import NotFoundError
 from hived.server.schema import Job, LogPage
 
 from .asking import Asking, asks_engine
-from .client import Engine, EngineGoneError, job_path
+from .client import Engine, job_path
 from .console import note
 from .formats import ENDED, NOT_STARTED, WAITING, clean
 from .gpu_options import standing
@@ -218,16 +218,15 @@ class _Looks:
 def _stream(there: Engine, job: Job, rank: int, attempt: int, offset: int, out: Output, retry: Retrying) -> None:
     """All output of one task of one attempt, until it has ended."""
     path = job_path(str(job.id), "/log/stream")
-    while True:
-        try:
-            for name, value in there.stream(path, rank=rank, attempt=attempt, offset=offset):
-                retry.well()
-                if name == "end":
-                    return
-                if name == "log":
-                    page = there.understood(LogPage, value)
-                    if page.text:
-                        out.page(page)
-                    offset = page.next
-        except EngineGoneError as error:
-            retry.failed(error)
+
+    def begin() -> Iterator[tuple[str, Any]]:
+        return there.stream(path, rank=rank, attempt=attempt, offset=offset)
+
+    for name, value in retry.stream(begin):
+        if name == "end":
+            return
+        if name == "log":
+            page = there.understood(LogPage, value)
+            if page.text:
+                out.page(page)
+            offset = page.next

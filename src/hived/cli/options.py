@@ -32,8 +32,7 @@ def state_folder(given: Path | None) -> Path:
 
 
 VcOption = Annotated[
-    str,
-    typer.Option("--vc", metavar="VC", help="The virtual cluster (tenant).", autocompletion=complete_vc),
+    str, typer.Option("--vc", metavar="VC", help="The virtual cluster (tenant).", autocompletion=complete_vc)
 ]
 OfVcOption = Annotated[
     str | None,

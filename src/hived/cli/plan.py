@@ -44,10 +44,7 @@ def plan(
     files: Annotated[
         list[str] | None,
         typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="On Kubernetes: manifests, - for standard input; again for more.",
+            "--filename", "-f", metavar="FILE", help="On Kubernetes: manifests, - for standard input; again for more."
         ),
     ] = None,
     namespace: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from .client import EngineGoneError
@@ -33,6 +33,16 @@ class Retrying:
             else:
                 self.well()
                 return answer
+
+    def stream(self, begin: Callable[[], Iterator[_Answer]]) -> Iterator[_Answer]:
+        """What streams bring, begun one after the other where they break off, for whoever reads them to go on."""
+        while True:
+            try:
+                for one in begin():
+                    self.well()
+                    yield one
+            except EngineGoneError as error:
+                self.failed(error)
 
     def failed(self, error: EngineGoneError) -> None:
         """The engine was not there: pause, or give up."""

@@ -66,7 +66,7 @@ def kubernetes(
     token_file: Annotated[
         Path | None,
         _listener(
-            help="Holds the token for dashboard and API; without, they are open and nothing can be changed by them.",
+            help="Holds the token for dashboard and API; without, they are open and nothing can be changed by them."
         ),
     ] = None,
     tls_cert: Annotated[Path | None, _listener(help="Answer over TLS, with this chain (PEM).")] = None,

@@ -16,15 +16,7 @@ from rich.table import Table
 
 from hived.cluster import Sharing, check_feasible
 from hived.errors import InputError
-from hived.simulator.experiment import (
-    Options,
-    PolicyName,
-    Preempted,
-    Results,
-    check_tenants,
-    run_experiment,
-    some,
-)
+from hived.simulator.experiment import Options, PolicyName, Preempted, Results, check_tenants, run_experiment, some
 from hived.simulator.figures import need_matplotlib, write_figures
 from hived.simulator.output import (
     CHECKSUMS,
@@ -42,7 +34,7 @@ from hived.simulator.traces import TABLE1, compress_clock, generate_table1, read
 from hived.spec import ClusterSpec, load_spec, parse_spec, spec_from_quotas
 from hived.words import counted
 
-from .console import messages, output
+from .console import messages, numbers, output
 
 _DAY_MS = 86_400_000
 _MOST_DAYS = 10**9
@@ -56,16 +48,14 @@ _DEFAULT_NODES = 279
 
 def simulate(
     spec: Annotated[
-        Path | None,
-        typer.Option(help="Cluster spec (YAML). Without one: Table 1's quotas on --nodes nodes of 8 GPUs."),
+        Path | None, typer.Option(help="Cluster spec (YAML). Without one: Table 1's quotas on --nodes nodes of 8 GPUs.")
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(help="A trace: our CSV, Philly's JSON or Helios' CSV. Without one: a synthetic trace."),
     ] = None,
     scheme: Annotated[
-        list[Sharing] | None,
-        typer.Option(help="Sharing scheme; again for more. Without: all three."),
+        list[Sharing] | None, typer.Option(help="Sharing scheme; again for more. Without: all three.")
     ] = None,
     policy: Annotated[
         list[PolicyName] | None, typer.Option(help="Policy inside each tenant's cluster.", show_default="yarn-cs")
@@ -85,9 +75,7 @@ def simulate(
     nodes: Annotated[int, typer.Option(help="Nodes where no spec is given.", min=1)] = _DEFAULT_NODES,
     tenant: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Tenant to show over time; again for more. Without: the three that sharing changes most.",
-        ),
+        typer.Option(help="Tenant to show over time; again for more. Without: the three that sharing changes most."),
     ] = None,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Write no figures.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier results in --out.")] = False,
@@ -211,16 +199,9 @@ def _minutes(s: float) -> str:
 
 
 def _tenant_table(runs: list[RunReport]) -> Table:
-    table = Table(box=None)
-    table.add_column("tenant")
-    table.add_column("jobs", justify="right")
-    for run in runs:
-        table.add_column(run.scheme, justify="right")
     shared = [run for run in runs if run.scheme != Sharing.PRIVATE.value and run.overall.anomalies is not None]
-    for run in shared:
-        table.add_column(f"{run.scheme}/private", justify="right")
-    for run in shared:
-        table.add_column(f"worse under {run.scheme}", justify="right")
+    headings = ["jobs", *(run.scheme for run in runs), *(f"{run.scheme}/private" for run in shared)]
+    table = numbers("tenant", [*headings, *(f"worse under {run.scheme}" for run in shared)])
     rows = [[run.tenants[n] for run in runs] for n in range(len(runs[0].tenants))]
     for row in (*rows, [run.overall for run in runs]):
         ratios, worse = [], []
@@ -243,20 +224,11 @@ def _tenant_table(runs: list[RunReport]) -> Table:
 
 def _cluster_table(runs: list[RunReport], nodes: int) -> Table:
     several = nodes > 1  # of one, a share of the nodes is all or nothing
-    table = Table(box=None)
-    table.add_column("scheme")
-    for heading in (
-        "utilization",
-        "opportunistic",
-        *(("fragmented nodes", "partly used") if several else ()),
-        "preemptions",
-        "GPUs preempted",
-        "unfinished jobs",
-    ):
-        table.add_column(heading, justify="right")
+    of_nodes = ("fragmented nodes", "partly used") if several else ()
+    headings = ("utilization", "opportunistic", *of_nodes, "preemptions", "GPUs preempted", "unfinished jobs")
+    table = numbers("scheme", headings)
     for run in runs:
-        of_nodes = (run.fragmentation, run.partly_used) if several else ()
-        shares = (run.utilization, run.opportunistic, *of_nodes)
+        shares = (run.utilization, run.opportunistic, *((run.fragmentation, run.partly_used) if several else ()))
         table.add_row(
             run.scheme,
             *(f"{100 * share:.1f}%" for share in shares),

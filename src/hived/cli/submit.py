@@ -72,8 +72,7 @@ def submit(
         bool, typer.Option("--lazy", help="When its own VC preempts it, it runs on as opportunistic while it can.")
     ] = False,
     env: Annotated[
-        list[str] | None,
-        typer.Option("--env", "-e", metavar="K=V", help="A variable more; K alone: as it is here."),
+        list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable more; K alone: as it is here.")
     ] = None,
     no_env: Annotated[bool, typer.Option("--no-env", help="Send only PATH, HOME, LANG and what --env says.")] = False,
     cwd: Annotated[
@@ -103,17 +102,13 @@ def submit(
         "cwd": _folder(cwd),
         "retries": retries,
         "lazy_preemption": lazy,
+        "early": early,
+        "name": name,
+        "time_limit_s": time_limit,
+        "grace_s": grace,
     }
-    if early:
-        if opportunistic:
-            raise InputError("--early and --opportunistic: an opportunistic job has no turn; give one of them")
-        submission["early"] = True
-    if name is not None:
-        submission["name"] = name
-    if time_limit is not None:
-        submission["time_limit_s"] = time_limit
-    if grace is not None:
-        submission["grace_s"] = grace
+    if early and opportunistic:
+        raise InputError("--early and --opportunistic: an opportunistic job has no turn; give one of them")
     with ask.connect({"kubernetes": "kubectl apply -f FILE"}) as there:
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from hived.simulator.traces import TABLE1, Description, describe, generate_table1, read_trace, write_trace
 from hived.words import counted
 
-from .console import output, show_verbs
+from .console import numbers, output, show_verbs
 from .formats import json_text
 
 trace_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make and describe traces.")
@@ -38,10 +37,7 @@ def generate(
 
 @trace_app.command("describe")
 def describe_trace(
-    trace: Annotated[
-        Path,
-        typer.Argument(help="Our CSV, Philly's cluster_job_log or Helios' CSV, gzipped or not."),
-    ],
+    trace: Annotated[Path, typer.Argument(help="Our CSV, Philly's cluster_job_log or Helios' CSV, gzipped or not.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show what a trace holds: jobs per tenant and size, durations, load.
@@ -62,17 +58,8 @@ def _print(description: Description) -> None:
     console.print(f"{kind} [bold]{escape(description.name)}[/bold]: {jobs}, {description.days:.1f} days")
     for reason, count in description.dropped:
         console.print(f"left out: {count:,} jobs ({reason})", style="yellow", markup=False)
-    table = Table("tenant", box=None)
-    for heading in (
-        "jobs",
-        *(f"{size} GPU" for size in description.size_classes),
-        "GPU hours",
-        "mean h",
-        "median h",
-        "p95 h",
-        "load GPUs",
-    ):
-        table.add_column(heading, justify="right")
+    sizes = (f"{size} GPU" for size in description.size_classes)
+    table = numbers("tenant", ("jobs", *sizes, "GPU hours", "mean h", "median h", "p95 h", "load GPUs"))
     for row in (*description.tenants, description.total):
         last = row is description.total
         table.add_row(

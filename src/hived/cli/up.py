@@ -59,8 +59,7 @@ _DEMO_END_S = 6.0
 
 def up(
     spec: Annotated[
-        Path | None,
-        typer.Argument(help="The cluster spec (YAML). Without: the GPUs that are found."),
+        Path | None, typer.Argument(help="The cluster spec (YAML). Without: the GPUs that are found.")
     ] = None,
     devices: Annotated[int | None, typer.Option(help="That many simulated devices, in place of a spec.", min=1)] = None,
     vc: Annotated[
@@ -75,12 +74,10 @@ def up(
         bool, typer.Option("--simulated", help="The spec's devices are numbers: any spec runs on any machine.")
     ] = False,
     listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve the dashboard and the API there too, with a token."),
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve the dashboard and the API there too, with a token.")
     ] = None,
     group: Annotated[
-        str | None,
-        typer.Option(metavar="GROUP", help="Members of this group may use the socket too."),
+        str | None, typer.Option(metavar="GROUP", help="Members of this group may use the socket too.")
     ] = None,
     state: Annotated[
         Path | None,

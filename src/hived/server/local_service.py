@@ -270,23 +270,14 @@ def _spec(submission: schema.Submission, user: str, grace_s: float) -> JobSpec:
         raise RequestError("command", "its first word is empty, and has to name a program")
     if submission.early and submission.priority < 0:
         raise RequestError("early", "an opportunistic job has no turn to be early for; leave one of the two out")
-    return JobSpec(
-        vc=submission.vc,
-        command=tuple(submission.command),
-        gpus=submission.gpus,
-        tasks=submission.tasks,
-        priority=submission.priority,
-        name=submission.name or "",
-        cwd=submission.cwd or _own_folder(),
-        environment=tuple(submission.environment.items()),
-        retries=submission.retries,
-        backoff_s=submission.backoff_s,
-        time_limit_s=submission.time_limit_s,
-        grace_s=grace_s if submission.grace_s is None else submission.grace_s,
-        lazy_preemption=submission.lazy_preemption,
-        user=user,
-        early=submission.early,
-    )
+    otherwise = {
+        "command": tuple(submission.command),
+        "name": submission.name or "",
+        "cwd": submission.cwd or _own_folder(),
+        "environment": tuple(submission.environment.items()),
+        "grace_s": grace_s if submission.grace_s is None else submission.grace_s,
+    }
+    return JobSpec(**(dict(submission) | otherwise), user=user)
 
 
 def _own_folder() -> str:

@@ -32,7 +32,6 @@ class EngineService:
     ``ref`` is the name of a group, or a pod's ``namespace/name`` or ``name`` (of namespace ``default``). Raises what
     :mod:`hived.errors` has: :class:`~hived.errors.NotFoundError` for what is not there,
     :class:`~hived.errors.UnavailableError` while it is not ready or Kubernetes does not answer.
-    Implements :class:`~.inspection.InspectionSource`.
     """
 
     def __init__(self, engine: Engine, *, may_change: bool) -> None:
@@ -46,7 +45,7 @@ class EngineService:
         """The service and its cluster. O(nodes + gangs that have reserved)."""
         engine, gang_scheduler = self._engine, self._engine.gang_scheduler
         spec = engine.spec
-        nodes = spec.node_names
+        total = len(spec.node_names)
         common: dict[str, Any] = {
             "version": __version__,
             "started_at": engine.started_at,
@@ -61,56 +60,53 @@ class EngineService:
         }
         none = {state.value: 0 for state in GangState}
         if gang_scheduler is None:
-            counts = schema.NodeCounts(total=len(nodes), healthy=0, bad=0, why=[], missing=[], unmanaged=0)
+            counts = schema.NodeCounts(total=total, healthy=0, bad=0, why=[], missing=[], unmanaged=0)
             numbers = ("guaranteed", "opportunistic", "reserved", "bad", "foreign", "doomed", "unavailable")
             nothing: dict[str, Any] = {"foreign_pods": [], "groups": none, "vcs": [], **dict.fromkeys(numbers, 0)}
             return schema.Status(**common, nodes=counts, safety_margin=None, **nothing)
-        missing = gang_scheduler.nodes.missing
+        nodes, usage, cluster = gang_scheduler.nodes, gang_scheduler.usage, gang_scheduler.cluster
         others = foreign_pods(gang_scheduler)
         theirs = {(pod.node, one) for pod in others for one in pod.kept + pod.shared}
-        single = [place for place in gang_scheduler.nodes.bad_devices if place not in theirs]
-        why = [f"{name}: {words}" for name, words in sorted(gang_scheduler.nodes.bad_nodes.items())]
-        why += [f"{node} GPU {one}: {gang_scheduler.nodes.bad_devices[node, one]}" for node, one in sorted(single)]
+        why = [f"{name}: {words}" for name, words in sorted(nodes.bad_nodes.items())]
+        single = sorted(place for place in nodes.bad_devices if place not in theirs)
+        why += [f"{node} GPU {one}: {nodes.bad_devices[node, one]}" for node, one in single]
         return schema.Status(
             **common,
             nodes=schema.NodeCounts(
-                total=len(nodes),
-                healthy=len(gang_scheduler.nodes.healthy),
-                bad=len(gang_scheduler.nodes.bad_nodes),
+                total=total,
+                healthy=len(nodes.healthy),
+                bad=len(nodes.bad_nodes),
                 why=why[:20],
-                missing=missing[:20],
-                unmanaged=gang_scheduler.nodes.unmanaged,
+                missing=nodes.missing[:20],
+                unmanaged=nodes.unmanaged,
             ),
-            guaranteed=sum(gang_scheduler.usage.used.values()),
-            opportunistic=sum(gang_scheduler.usage.lent.values()),
-            reserved=kept_idle(gang_scheduler.cluster, gang_scheduler.reserved()),
+            guaranteed=usage.used.total(),
+            opportunistic=usage.lent.total(),
+            reserved=kept_idle(cluster, gang_scheduler.reserved()),
             bad=bad_gpus(gang_scheduler),
             foreign=kept_for_others(gang_scheduler),
             foreign_pods=[_foreign(pod) for pod in sorted(others, key=lambda pod: -pod.short)[:20]],
-            groups=none | gang_scheduler.usage.per_state(),
+            groups=none | usage.per_state(),
             vcs=[self._summary(gang_scheduler, vc.name) for vc in spec.virtual_clusters],
-            doomed=len(gang_scheduler.cluster.doomed()),
-            unavailable=gang_scheduler.cluster.unavailable_to_all(),
-            safety_margin=safety_margin(gang_scheduler.cluster),
+            doomed=len(cluster.doomed()),
+            unavailable=cluster.unavailable_to_all(),
+            safety_margin=safety_margin(cluster),
         )
 
     def vc(self, name: str) -> schema.VcDetail:
         """One virtual cluster. O(gangs)."""
         gang_scheduler = self._engine.decides()
-        found = next((vc for vc in virtual_clusters(gang_scheduler.cluster.spec) if vc.name == name), None)
+        cluster = gang_scheduler.cluster
+        found = next((vc for vc in virtual_clusters(cluster.spec) if vc.name == name), None)
         if found is None:
-            names = ", ".join(vc.name for vc in gang_scheduler.cluster.spec.virtual_clusters[:10])
+            names = ", ".join(vc.name for vc in cluster.spec.virtual_clusters[:10])
             raise NotFoundError(f"there is no virtual cluster {name!r}; there are {names}")
         of = [gang for gang in gang_scheduler.gangs.values() if gang.vc == name]
         line = [gang for gang in waiting(gang_scheduler, len(gang_scheduler.gangs)) if gang.vc == name]
         return schema.VcDetail(
             summary=self._summary(gang_scheduler, name),
             cells=found.reserved,
-            doomed=[
-                f"{kind} of {chain}, on {node}"
-                for vc, chain, kind, node in gang_scheduler.cluster.doomed()
-                if vc == name
-            ],
+            doomed=[f"{kind} of {chain}, on {node}" for vc, chain, kind, node in cluster.doomed() if vc == name],
             running=[self._info(gang_scheduler, gang) for gang in of if gang.holds][:_SHOWN],
             waiting=[self._info(gang_scheduler, gang) for gang in line[:_SHOWN]],
         )
@@ -196,19 +192,19 @@ class EngineService:
         return self._engine.cluster
 
     def title(self, group: str) -> str:
-        """What the pods of a group call it."""
+        """What the pods of a group call it: upstream's names, which need not be unique."""
         gang = self._engine.decides().gangs.get(group)
         return gang.ask.title or group if gang is not None else group
 
     def by_title(self, title: str) -> str:
-        """A group of that title. O(gangs)."""
+        """A group of that title; the title itself where there is none. O(gangs)."""
         gangs = self._engine.decides().gangs
         if title in gangs:
             return title
         return next((gang.name for gang in gangs.values() if gang.ask.title == title), title)
 
     def pods_of(self, group: str) -> GroupPods:
-        """The pods of a group, as their UIDs."""
+        """The pods of a group that has or has reserved cells, as their UIDs."""
         gang = self._engine.decides().gangs.get(group)
         if gang is None:
             return GroupPods()

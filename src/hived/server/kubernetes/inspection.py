@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Response
@@ -25,6 +25,9 @@ from hived.cluster.states import GroupState
 from hived.errors import RequestError
 from hived.inspection import Cell, Inspection, virtual_leaves
 from hived.server.failures import declared
+
+if TYPE_CHECKING:
+    from .engine_service import EngineService
 
 #: cells, and groups, that are written before others have their turn: about a millisecond's work
 AT_ONCE = 192
@@ -52,26 +55,6 @@ class GroupPods(NamedTuple):
 
     allocated: Sequence[str] = ()  #: bound, or being bound
     preempting: Sequence[str] = ()  #: waiting for the group's victims to be gone
-
-
-class InspectionSource(Protocol):
-    """Who is inspected. Asked in the thread of the event loop; may raise what :mod:`hived.errors` has."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The core."""
-
-    def title(self, group: str) -> str:
-        """What the pods of a group call it: upstream's names, which need not be unique."""
-
-    def by_title(self, title: str) -> str:
-        """A group of that title; the title itself where there is none."""
-
-    def pods_of(self, group: str) -> GroupPods:
-        """The pods of a group that has or has reserved cells."""
-
-    def lazy_preemption(self, group: str) -> tuple[str, str] | None:
-        """The group for which this one was made opportunistic, and when (RFC 3339); None where it was not."""
 
 
 class _CellStatus(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -118,7 +101,7 @@ class _Group(msgspec.Struct):
     status: _GroupStatus
 
 
-def inspection_routes(source: InspectionSource) -> APIRouter:
+def inspection_routes(source: EngineService) -> APIRouter:
     """Groups and cells of ``source``; each path with a slash at its end, and without."""
     router = APIRouter(prefix="/v1/inspect", tags=["inspect"], responses=declared(403, 503))
 
@@ -260,7 +243,7 @@ def _common(cell: Cell, leaf_type: str) -> tuple[str, str, str, str, int, str, b
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def _groups(source: InspectionSource) -> Iterator[bytes]:
+def _groups(source: EngineService) -> Iterator[bytes]:
     names = iter(sorted(source.cluster.groups()))
     separator = b'{"items":['
     while batch := list(islice(names, GROUPS_AT_ONCE)):
@@ -280,7 +263,7 @@ def _holding(cluster: Cluster, name: str) -> GroupStatus | None:
     return None if status.placement is None else status
 
 
-def _group(source: InspectionSource, status: GroupStatus) -> _Group:
+def _group(source: EngineService, status: GroupStatus) -> _Group:
     physical: dict[str, list[int]] = {}
     for node, devices in status.placement.pods if status.placement is not None else ():
         physical.setdefault(node, []).extend(devices)
