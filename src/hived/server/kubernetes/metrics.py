@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import prometheus_client
 from fastapi import APIRouter, Response
@@ -31,6 +31,7 @@ UNKNOWN = "(unknown)"
 _FORMER = 20  #: virtual clusters that are no more and have a name still
 #: values of the labels, and the number; codes of answers may be numbers too
 Row = tuple[tuple[str | int, ...], float]
+Reader = Callable[[GangTable], Iterable[Row]]
 
 # else each series has a second one, of when it was made
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
@@ -92,85 +93,68 @@ class _OfEngine(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, as of now. O(VCs * states + nodes + waiting groups)."""
-        engine, gang_scheduler = self._engine, self._engine.gang_scheduler
+        engine, known = self._engine, self._engine.gang_scheduler
         yield _gauge("build_info", "The version that runs.", ("version",), [((__version__,), 1)])
         yield _gauge("ready", "Whether this replica is in step with Kubernetes.", (), [((), engine.ready)])
         yield _gauge("leader", "Whether this replica decides.", (), [((), engine.leader)])
-        for name, what, labels, read in self._of_cluster():
-            yield _gauge(name, what, labels, () if gang_scheduler is None else read(gang_scheduler))
-        yield _counter(
-            "preemptions",
-            "Affinity groups that had to go, by their VC and that of whom it was for.",
-            ("vc", "by_vc"),
-            () if gang_scheduler is None else gang_scheduler.preempted.items(),
-        )
-        for name, what, labels, rows in self._of_counts():
-            yield _counter(name, what, labels, rows)
 
-    def _of_cluster(self) -> Iterator[tuple[str, str, tuple[str, ...], Callable[[GangTable], Iterable[Row]]]]:
-        """Gauges: name, help, labels, and who reads them."""
-        yield (
+        def of_cluster(name: str, what: str, labels: tuple[str, ...], read: Reader) -> Metric:
+            return _gauge(name, what, labels, () if known is None else read(known))
+
+        yield of_cluster(
             "safety_margin_cells",
             "Cells to spare at a level of a chain, however its VCs claim what they reserved; never below 0. Of the "
             "spec: what is bad is counted by vc_gpus.",
             ("chain", "level"),
             self._margins,
         )
-        yield (
+        yield of_cluster(
             "gpus",
             "GPUs by what they are for now, each counted once. reserved: idle, kept for a group that waits for others "
             "to go; foreign: kept from jobs for pods that HiveD did not place; bad: kept from jobs for another reason.",
             ("state",),
             self._gpus,
         )
-        yield (
+        yield of_cluster(
             "vc_gpus",
             "GPUs that a VC has reserved, uses as its own, has borrowed of others, and has reserved but cannot have "
             "now, were it to ask first (unavailable: bad, or kept for pods that HiveD did not place).",
             ("vc", "kind"),
             self._vc_gpus,
         )
-        yield "groups", "Affinity groups by state.", ("vc", "state"), self._groups
-        yield "waiting_groups", "Affinity groups that wait, by the decisive reason.", ("vc", "reason"), self._waiting
-        yield (
+        yield of_cluster("groups", "Affinity groups by state.", ("vc", "state"), self._groups)
+        waiting = "Affinity groups that wait, by the decisive reason."
+        yield of_cluster("waiting_groups", waiting, ("vc", "reason"), self._waiting)
+        yield of_cluster(
             "nodes",
             "Nodes of the spec: healthy, drained (cordoned), missing in Kubernetes, or bad for another reason; and "
             "unmanaged ones, which the spec lacks.",
             ("state",),
             _nodes,
         )
-        yield "refused_pods", "Pods that cannot be scheduled as they are.", ("reason",), _refused
-        yield (
-            "conflicts",
-            "Bound pods whose GPUs another group has.",
-            (),
-            lambda gang_scheduler: [((), len(gang_scheduler.conflicts))],
+        yield of_cluster("refused_pods", "Pods that cannot be scheduled as they are.", ("reason",), _refused)
+        conflicts = "Bound pods whose GPUs another group has."
+        yield of_cluster("conflicts", conflicts, (), lambda table: [((), len(table.conflicts))])
+        foreign = "Pods with GPUs on nodes of the spec that HiveD did not place."
+        yield of_cluster("foreign_pods", foreign, (), lambda table: [((), len(foreign_pods(table)))])
+        yield _counter(
+            "preemptions",
+            "Affinity groups that had to go, by their VC and that of whom it was for.",
+            ("vc", "by_vc"),
+            () if known is None else known.preempted.items(),
         )
-        yield (
-            "foreign_pods",
-            "Pods with GPUs on nodes of the spec that HiveD did not place.",
-            (),
-            lambda gang_scheduler: [((), len(foreign_pods(gang_scheduler)))],
-        )
-
-    def _of_counts(self) -> Iterator[tuple[str, str, tuple[str, ...], Iterable[Row]]]:
-        """Counters that the engine keeps: name, help, labels, values."""
-        counts = self._engine.counts
+        counts = engine.counts
         unsafe = counts.safety_violations + self._unsafe
-        yield "safety_violations", "How often sharing safety was found broken; once is a bug.", (), [((), unsafe)]
-        yield (
-            "bindings",
-            "Pods to be bound to nodes.",
-            ("result",),
-            _by(counts.bindings),
-        )
-        yield "spec_reloads", "New cluster specs.", ("result",), _by(counts.spec_reloads)
+        broken = "How often sharing safety was found broken; once is a bug."
+        yield _counter("safety_violations", broken, (), [((), unsafe)])
+        yield _counter("bindings", "Pods to be bound to nodes.", ("result",), _by(counts.bindings))
+        yield _counter("spec_reloads", "New cluster specs.", ("result",), _by(counts.spec_reloads))
         restarts = counts.watch_restarts.items()
-        yield "watch_restarts", "Watches that were begun again.", ("resource", "reason"), restarts
-        errors = counts.api_errors.items()
-        yield "api_errors", "Requests that Kubernetes refused or did not answer.", ("verb", "resource", "code"), errors
-        yield "events_dropped", "Events that were not written.", (), [((), counts.events_dropped)]
-        yield (
+        yield _counter("watch_restarts", "Watches that were begun again.", ("resource", "reason"), restarts)
+        errors, refused = counts.api_errors.items(), "Requests that Kubernetes refused or did not answer."
+        yield _counter("api_errors", refused, ("verb", "resource", "code"), errors)
+        yield _counter("events_dropped", "Events that were not written.", (), [((), counts.events_dropped)])
+        yield _counter(
             "evictions",
             "Pods that were told to go: evicted (ok), deleted in spite of their budget, or neither for now.",
             ("result",),
@@ -222,7 +206,16 @@ class _OfEngine(Collector):
                 yield (UNKNOWN, name), number
 
     def _waiting(self, gang_scheduler: GangTable) -> Iterator[Row]:
-        return _waiting(gang_scheduler, self._vcs(gang_scheduler))
+        """O(gangs) while one waits: a look at each is a tenth of what its place in line would cost."""
+        if any(gang_scheduler.usage.waiting.values()):
+            known, holds = self._vcs(gang_scheduler), (GangState.PLACED, GangState.PREEMPTED)
+            found = Counter(
+                (gang.vc if gang.vc in known else UNKNOWN, why(gang))
+                for gang in gang_scheduler.gangs.values()
+                if gang.state not in holds
+            )
+            for (vc, kind), number in found.items():
+                yield (vc, kind.value.replace(" ", "_")), number
 
     def _vcs(self, gang_scheduler: GangTable) -> list[str]:
         """Those of the spec, and some that are no more and still have GPUs; pods can name any number of others."""
@@ -234,19 +227,6 @@ class _OfEngine(Collector):
         if self._map is None or self._map.spec is not gang_scheduler.cluster.spec:
             self._map = Map(gang_scheduler.cluster.spec)
         return self._map
-
-
-def _waiting(gang_scheduler: GangTable, known: Container[str]) -> Iterator[Row]:
-    """O(gangs) while one waits: a look at each is a tenth of what its place in line would cost."""
-    if any(gang_scheduler.usage.waiting.values()):
-        holds = GangState.PLACED, GangState.PREEMPTED
-        found = Counter(
-            (gang.vc if gang.vc in known else UNKNOWN, why(gang))
-            for gang in gang_scheduler.gangs.values()
-            if gang.state not in holds
-        )
-        for (vc, kind), number in found.items():
-            yield (vc, kind.value.replace(" ", "_")), number
 
 
 def _nodes(gang_scheduler: GangTable) -> Iterator[Row]:
@@ -270,14 +250,14 @@ def _by(counted: Counter[str]) -> Iterator[Row]:
 
 
 def _gauge(name: str, what: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
-    family = GaugeMetricFamily(f"hived_{name}", what, labels=labels)
-    for key, value in rows:
-        family.add_metric([str(word) for word in key], value)
-    return family
+    return _filled(GaugeMetricFamily(f"hived_{name}", what, labels=labels), rows)
 
 
 def _counter(name: str, what: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
-    family = CounterMetricFamily(f"hived_{name}", what, labels=labels)
+    return _filled(CounterMetricFamily(f"hived_{name}", what, labels=labels), rows)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
     for key, value in rows:
         family.add_metric([str(word) for word in key], value)
     return family
