@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -125,23 +124,18 @@ def _export(there: Engine, file: Path, force: bool) -> None:
         return
     if file.exists() and not force:
         raise InputError(f"{file}: exists already; give --force to overwrite it")
-    lines = 0
+    lines, draft = 0, file.parent / f".{file.name}.{os.getpid()}.part"
     try:
-        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as draft:
-            try:
-                with patience("reading the decision log"):
-                    for bits in there.raw("/v1/decisions"):
-                        draft.write(bits)
-                        lines += bits.count(b"\n")
-                draft.flush()
-                os.fsync(draft.fileno())
-                mask = os.umask(0)
-                os.umask(mask)
-                Path(draft.name).chmod(0o666 & ~mask)
-                Path(draft.name).replace(file)
-            except BaseException:
-                Path(draft.name).unlink(missing_ok=True)
-                raise
+        try:
+            with draft.open("xb") as out, patience("reading the decision log"):
+                for bits in there.raw("/v1/decisions"):
+                    out.write(bits)
+                    lines += bits.count(b"\n")
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(file)
+        finally:
+            draft.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"{file}: cannot be written ({error.strerror}); choose another --export") from None
     note(f"{file}: {lines:,} lines")

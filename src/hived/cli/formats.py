@@ -202,7 +202,7 @@ def priority(value: int) -> str:
 
 def runtime(job: Job, now: float) -> str:
     """Of the latest attempt; ``-`` when there was none."""
-    if job.started_at is None or job.state in ("queued", "backoff", "reserved"):
+    if job.started_at is None or job.state in WAITING:
         return "-"
     return duration((now if job.ended_at is None else job.ended_at) - job.started_at)
 

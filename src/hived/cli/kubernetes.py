@@ -253,13 +253,12 @@ def _engine(told: Status, address: str) -> Text:
     else:
         role = "stands by; " + (f"{clean(told.holder)} decides" if told.holder else "nobody decides")
     ready = ("ready", "green") if told.ready else ("not ready", "bold red")
+    up = age(time.time() - told.started_at)
     return Text.assemble(
-        ready, f", {role}", (f"; hived {clean(told.version)} on {clean(address)}, {_up(told.started_at)}", "dim")
+        ready,
+        f", {role}",
+        (f"; hived {clean(told.version)} on {clean(address)}, up {up}", "dim"),
     )
-
-
-def _up(started_at: float) -> str:
-    return f"up {age(time.time() - started_at)}"
 
 
 def _nodes(nodes: NodeCounts) -> Text:

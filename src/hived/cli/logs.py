@@ -164,11 +164,24 @@ def follow_job(
 
     ``say`` tells what happens to it meanwhile; ``said``: the reason for its waiting that has been told.
     """
-    retry = Retrying()
-    looks = _Looks(there, job, retry, say, said)
+    retry, path = Retrying(), job_path(str(job.id))
+
+    def looks() -> Iterator[Job]:
+        """The job, again and again; why it waits is said meanwhile."""
+        nonlocal said
+        pause = _QUICKEST_S
+        while True:
+            now = there.understood(Job, retry(partial(there.get, path)))
+            yield now
+            if now.reason and now.reason != said and now.state in WAITING:
+                said = now.reason
+                say(f"{clean(now.name)} waits: {clean(now.reason)}")
+            time.sleep(pause)
+            pause = min(1.5 * pause, _SLOWEST_S)
+
     first = number = attempt or max(job.attempt, 1)
     while True:
-        now = looks.until_started(number)
+        now = next(now for now in looks() if now.attempt >= number or now.state in ENDED)
         if now.attempt < number:
             return now
         if number > first:
@@ -176,43 +189,14 @@ def follow_job(
         _stream(there, now, rank, number, start if number == first else 0, out, retry)
         if attempt is not None:
             return now
-        now = looks.until_over(number)
+        # it has ended, is back in the queue, or has been started again
+        now = next(now for now in looks() if now.attempt > number or now.state in (*ENDED, *WAITING))
         if now.state in ENDED and now.attempt == number:
             return now
         if now.attempt == number:
-            looks.said = now.reason
+            said = now.reason
             say(f"{clean(now.name)} is back in the queue" + (f": {clean(now.reason)}" if now.reason else ""))
         number += 1
-
-
-class _Looks:
-    """Looks at a job until something has become of it."""
-
-    def __init__(self, there: Engine, job: Job, retry: Retrying, say: Callable[[str], None], said: str) -> None:
-        self._there = there
-        self._path = job_path(str(job.id))
-        self._retry = retry
-        self._say = say
-        self.said = said  #: the reason for waiting that was told last
-
-    def until_started(self, attempt: int) -> Job:
-        """The job once it has been started so often, or has ended before; why it waits is said meanwhile."""
-        return next(now for now in self._looks() if now.attempt >= attempt or now.state in ENDED)
-
-    def until_over(self, attempt: int) -> Job:
-        """The job once this attempt is over: it has ended, is back in the queue, or has been started again."""
-        return next(now for now in self._looks() if now.attempt > attempt or now.state in (*ENDED, *WAITING))
-
-    def _looks(self) -> Iterator[Job]:
-        pause = _QUICKEST_S
-        while True:
-            now = self._there.understood(Job, self._retry(partial(self._there.get, self._path)))
-            yield now
-            if now.reason and now.reason != self.said and now.state in WAITING:
-                self.said = now.reason
-                self._say(f"{clean(now.name)} waits: {clean(now.reason)}")
-            time.sleep(pause)
-            pause = min(1.5 * pause, _SLOWEST_S)
 
 
 def _stream(there: Engine, job: Job, rank: int, attempt: int, offset: int, out: Output, retry: Retrying) -> None:

@@ -92,7 +92,11 @@ def simulate(
         need_matplotlib()
     if until is not None and not 0 < until <= _MOST_DAYS:
         raise InputError(f"--until {until:g}: must be a number of days above 0, at most {_MOST_DAYS:,}")
-    cluster = load_spec(spec) if spec is not None else _table1_spec(nodes)
+    if spec is not None:
+        cluster = load_spec(spec)
+    else:
+        quotas = [(row.tenant, row.quota_percent) for row in TABLE1]
+        cluster = parse_spec(spec_from_quotas(nodes, quotas), f"Table 1 on {nodes} nodes")
     check_feasible(cluster)
     with errors.status("reading the trace" if trace is not None else "generating a synthetic trace"):
         loaded = read_trace(trace) if trace is not None else generate_table1(jobs, days, seed)
@@ -124,11 +128,6 @@ def simulate(
     _print(report, results, out)
 
 
-def _table1_spec(nodes: int) -> ClusterSpec:
-    text = spec_from_quotas(nodes, [(row.tenant, row.quota_percent) for row in TABLE1])
-    return parse_spec(text, f"Table 1 on {nodes} nodes")
-
-
 def _check_shown(cluster: ClusterSpec, tenants: list[str]) -> None:
     known = [vc.name for vc in cluster.virtual_clusters]
     for name in tenants:
@@ -148,13 +147,8 @@ def _bars(console: Console, options: Options, jobs: int) -> Iterator[Callable[[s
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, refresh_per_second=5) as progress:
-        tasks = {
-            f"{scheme.value} {policy.value}": progress.add_task(
-                f"{scheme.value} {policy.value}", total=jobs, start=False
-            )
-            for policy in options.policies
-            for scheme in options.schemes
-        }
+        labels = [f"{scheme.value} {policy.value}" for policy in options.policies for scheme in options.schemes]
+        tasks = {label: progress.add_task(label, total=jobs, start=False) for label in labels}
         started: set[str] = set()
 
         def report(label: str, done: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, Waiting, updated
+from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, updated
 from hived.server.places import named
 from hived.words import counted
 
@@ -247,9 +247,8 @@ def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width
 def _signs(picture: Picture, colours: dict[str, str]) -> dict[tuple[int, int, int], tuple[str, str]]:
     kinds = {"guaranteed": _USED, "opportunistic": _BORROWED, "reserved": _KEPT}
     signs: dict[tuple[int, int, int], tuple[str, str]] = {}
-    for holder in sorted(
-        picture.holders, key=lambda holder: holder.kind != "reserved"
-    ):  # who is there covers who comes
+    # who is there covers who comes
+    for holder in sorted(picture.holders, key=lambda holder: holder.kind != "reserved"):
         sign = (kinds[holder.kind], colours.get(holder.vc, "white"))
         signs.update((place, sign) for stretch in holder.parts for place in _places(stretch))
     return signs
@@ -262,7 +261,8 @@ def _places(stretch: Stretch) -> Iterator[tuple[int, int, int]]:
 
 def _where(chains: Sequence[Chain], holder: Holder) -> str:
     words, more = named(holder.parts, chains, 4)
-    return " ".join(words) + (f" +{more} nodes" if more else "")
+    note = "  stopping" if holder.stopping else "  kept for it" if holder.kind == "reserved" else ""
+    return " ".join(words) + (f" +{more} nodes" if more else "") + note
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
@@ -274,39 +274,36 @@ def _running(layout: Layout, picture: Picture, colours: dict[str, str], most: in
     chains = layout.views[0].chains if layout.views else []
     holders = sorted(picture.holders, key=lambda holder: (holder.kind != "guaranteed", holder.since, holder.id))
     shown = holders[: most if most >= len(holders) else max(1, most - 1)]
-    table = rich_table(_RUNNING, (_running_row(chains, holder, picture.at, colours) for holder in shown))
-    return _with_rest(table, len(holders) - len(shown), "run")
-
-
-def _running_row(chains: Sequence[Chain], holder: Holder, at: float, colours: dict[str, str]) -> tuple[str | Cell, ...]:
-    note = "  stopping" if holder.stopping else "  kept for it" if holder.kind == "reserved" else ""
-    return (
-        holder.id,
-        holder.name,
-        Cell(holder.vc, colours.get(holder.vc, "")),
-        f"{holder.gpus:,}",
-        "opp" if holder.kind == "opportunistic" else priority(holder.priority),
-        duration(at - holder.since),
-        _where(chains, holder) + note,
-    )
+    rows = [
+        (
+            holder.id,
+            holder.name,
+            Cell(holder.vc, colours.get(holder.vc, "")),
+            f"{holder.gpus:,}",
+            "opp" if holder.kind == "opportunistic" else priority(holder.priority),
+            duration(picture.at - holder.since),
+            _where(chains, holder),
+        )
+        for holder in shown
+    ]
+    return _with_rest(rich_table(_RUNNING, rows), len(holders) - len(shown), "run")
 
 
 def _waiting(picture: Picture, colours: dict[str, str], most: int) -> RenderableType:
     shown = picture.queue[: most if most >= picture.queue_total else max(1, most - 1)]
-    table = rich_table(_WAITING, (_waiting_row(job, picture.at, colours) for job in shown))
-    return _with_rest(table, picture.queue_total - len(shown), "wait")
-
-
-def _waiting_row(job: Waiting, at: float, colours: dict[str, str]) -> tuple[str | Cell, ...]:
-    return (
-        job.id,
-        job.name,
-        Cell(job.vc, colours.get(job.vc, "")),
-        f"{job.gpus:,}",
-        priority(job.priority),
-        age(at - job.since),
-        "; ".join(job.why) or job.state,
-    )
+    rows = [
+        (
+            job.id,
+            job.name,
+            Cell(job.vc, colours.get(job.vc, "")),
+            f"{job.gpus:,}",
+            priority(job.priority),
+            age(picture.at - job.since),
+            "; ".join(job.why) or job.state,
+        )
+        for job in shown
+    ]
+    return _with_rest(rich_table(_WAITING, rows), picture.queue_total - len(shown), "wait")
 
 
 def _with_rest(table: RenderableType, rest: int, verb: str) -> RenderableType:

@@ -47,6 +47,7 @@ from .options import state_folder
 
 #: addresses that only this machine reaches
 _HERE = ("127.0.0.1", "::1", "localhost")
+_ON_THE_NETWORK = "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
 #: open files that the engine may have, where the system allows that many
 _MOST_FILES = 65_536
 #: where the demo's dashboard is, if that port is free
@@ -168,9 +169,7 @@ def _chosen(spec: Path | None, devices: int | None, vcs: list[str], simulated: b
     """By the options, and by the last start where they say nothing."""
     last = last_start(store)
     again = last if spec is None and devices is None and not vcs else None
-    shares = _shares(vcs)
-    if not vcs and last is not None and last.shares is not None:
-        shares = last.shares
+    shares = _shares(vcs) if vcs or last is None else last.shares or ()
     if devices is not None:
         made = _shared_out(devices, "GPU", shares, not vcs)
         return _Chosen(made, Simulated(f"{devices} simulated devices"), shares)
@@ -339,6 +338,10 @@ class _Up:
 
     def _greet(self, engine: Engine, server: Server, token: str) -> None:
         say = self._console.print
+
+        def hint(text: str) -> None:
+            say(escape(text), style="dim", soft_wrap=True)
+
         as_before = " [dim](as at the last start)[/dim]" if self._chosen.as_before else ""
         say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self._spec)}{as_before}")
         if server.address is not None:
@@ -346,25 +349,20 @@ class _Up:
             shown = self._demo or sys.stdout.isatty()
             say(f"dashboard  [bold]{link(*server.address, token if shown else '')}[/bold]", soft_wrap=True)
             if not shown:
-                say(
-                    escape(f"           with ?token=... as it is in {self._folder / 'token'}"),
-                    style="dim",
-                    soft_wrap=True,
-                )
+                hint(f"           with ?token=... as it is in {self._folder / 'token'}")
         else:
-            say("dashboard  start with --listen 127.0.0.1:8080", style="dim")
+            hint("dashboard  start with --listen 127.0.0.1:8080")
+        warnings = [] if self._chosen.shares is None else scattered(self._spec)
         if server.address is not None and server.address[0] not in _HERE:
-            warning = "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
-            messages().print(f"hived: {warning}", style="yellow")
-        if self._chosen.shares is not None:
-            for told in scattered(self._spec):
-                messages().print(escape(f"hived: {told}"), style="yellow")
+            warnings.insert(0, _ON_THE_NETWORK)
+        for warning in warnings:
+            messages().print(escape(f"hived: {warning}"), style="yellow")
         state = "" if self._folder == state_folder(None) else f" --state {self._folder}"
         vc = self._spec.virtual_clusters[0].name if self._spec.virtual_clusters else "VC"
-        say(escape(f"try        hived ps{state}"), style="dim", soft_wrap=True)
-        say(escape(f"           hived submit{state} --vc {vc} --gpus 1 -- sleep 60"), style="dim", soft_wrap=True)
+        hint(f"try        hived ps{state}")
+        hint(f"           hived submit{state} --vc {vc} --gpus 1 -- sleep 60")
         end = "Ctrl-C ends it all" if self._demo else "Ctrl-C ends the engine; jobs run on"
-        say(f"           {end}\n", style="dim")
+        hint(f"           {end}\n")
         sys.stdout.flush()
 
     async def _tell(self, engine: Engine) -> None:
@@ -410,12 +408,12 @@ class _Up:
                     await engine.changed(engine.last_event)
 
     def _goodbye(self, engine: Engine) -> None:
-        running = sum(job.state.holds for job in engine.job_scheduler.jobs.values())
-        waiting = len(engine.job_scheduler.jobs) - running
-        if self._demo or not engine.job_scheduler.jobs:
+        jobs = engine.job_scheduler.jobs
+        if self._demo or not jobs:
             self._console.print("hived is down")
             return
-        left = f"{counted(running, 'running job')} left to run, {counted(waiting, 'waiting job')} in place"
+        running = sum(job.state.holds for job in jobs.values())
+        left = f"{counted(running, 'running job')} left to run, {counted(len(jobs) - running, 'waiting job')} in place"
         self._console.print(f"hived is down: {left}; hived up takes them over")
 
     def _fatal(self, error: HivedError, engine: Engine) -> HivedError:

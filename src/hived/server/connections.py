@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
+import pwd
 import socket
 import struct
 from typing import Any
 
+from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .failures import answer
-from .users import user_name
 
 CONNECTIONS = 256  #: of one listener; the engine needs its files for other things too
 HEAD_SECONDS = 30.0  #: to send the head of a request
@@ -105,10 +108,24 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
         timer.cancel()
 
 
+def asking(request: Request) -> str:
+    """Who asks: over a Unix socket the user that the kernel names, over TCP (who has the token) the engine's own."""
+    return str(getattr(request.state, "user", "")) or _user_name(os.geteuid())
+
+
+@functools.lru_cache(maxsize=1024)
+def _user_name(uid: int) -> str:
+    """The name of a user, or its number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
 def _peer(transport: asyncio.Transport) -> str | None:
     """Who is at the other end of a Unix socket; None where nobody can say."""
     end = transport.get_extra_info("socket")
     if end is None or end.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return None
     _, uid, _ = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return user_name(uid)
+    return _user_name(uid)

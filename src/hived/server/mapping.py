@@ -159,14 +159,7 @@ def usage(of: Map, sums: Usage[Any]) -> list[pictures.Usage]:
     beyond = max(0, sum(lent.values()) - max(0, of.gpus - sum(reserved.values())))
     shares = apportioned(beyond, list(idle.values()))
     return [
-        pictures.Usage(
-            vc=vc,
-            reserved=size,
-            used=used[vc],
-            lent=share,
-            borrowed=lent[vc],
-            waiting=sums.waiting[vc],
-        )
+        pictures.Usage(vc=vc, reserved=size, used=used[vc], lent=share, borrowed=lent[vc], waiting=sums.waiting[vc])
         for (vc, size), share in zip(reserved.items(), shares, strict=True)
     ]
 

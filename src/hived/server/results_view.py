@@ -248,14 +248,7 @@ class RunView:
                 since=moment - since,
                 lost=lost,
             )
-            found.append(
-                Waiting(
-                    **self.of(job),
-                    since=since / 1000,
-                    state="queued",
-                    why=why(wait),
-                )
-            )
+            found.append(Waiting(**self.of(job), since=since / 1000, state="queued", why=why(wait)))
         return found
 
     def _waits_since(self, job: int, moment: int) -> tuple[int, bool]:

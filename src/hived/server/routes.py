@@ -14,9 +14,9 @@ from sse_starlette.sse import EventSourceResponse
 from hived.errors import NotFoundError, RequestError
 
 from . import schema, streams
+from .connections import asking
 from .failures import declared
 from .schema import REF, Device, Jobs, JobStateName
-from .users import asking
 
 if TYPE_CHECKING:
     from .local_service import LocalService
@@ -72,17 +72,14 @@ def _in_digits(value: object) -> object:
     return value
 
 
-def _in_path(
-    ref: Annotated[str, Path(max_length=128, pattern=REF, description=_REF_WORDS, examples=["12"])],
-) -> str:
+def _in_path(ref: Annotated[str, Path(max_length=128, pattern=REF, description=_REF_WORDS, examples=["12"])]) -> str:
     _existing(ref)
     return ref
 
 
 def _in_query(
     job: Annotated[
-        str | None,
-        Query(max_length=128, pattern=REF, description=f"Only of one job. {_REF_WORDS}", examples=["12"]),
+        str | None, Query(max_length=128, pattern=REF, description=f"Only of one job. {_REF_WORDS}", examples=["12"])
     ] = None,
 ) -> str | None:
     return _existing(job)
@@ -92,8 +89,7 @@ Ref = Annotated[str, Depends(_in_path)]
 OfJob = Annotated[str | None, Depends(_in_query)]
 
 States = Annotated[
-    list[JobStateName],
-    Query(alias="state", max_length=16, description="Only in one of these states; none: in any."),
+    list[JobStateName], Query(alias="state", max_length=16, description="Only in one of these states; none: in any.")
 ]
 Vc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
 JobsLimit = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
@@ -102,8 +98,7 @@ Before = Annotated[int | None, Query(ge=0, le=_LARGEST, description="Only ids be
 Rank = Annotated[int, Query(ge=0, le=4_095, description="Which task of the gang.")]
 Attempt = Annotated[int | None, Query(ge=1, le=2**31, description="Which run of the job; left out: the latest.")]
 Offset = Annotated[
-    int,
-    Query(ge=-_LARGEST, le=_LARGEST, description="Of the first byte; below 0: so many bytes before the end."),
+    int, Query(ge=-_LARGEST, le=_LARGEST, description="Of the first byte; below 0: so many bytes before the end.")
 ]
 LogLimit = Annotated[int, Query(ge=1, le=1_048_576, description="At most so many bytes.")]
 
@@ -216,11 +211,7 @@ def job_routes(service: LocalService) -> APIRouter:
         responses={**streamed(log="LogPage", end="LogPage"), **declared(403, 404, 409, 422, 429, 503)},
     )
     async def stream_log(
-        ref: Ref,
-        rank: Rank = 0,
-        attempt: Attempt = None,
-        offset: Offset = 0,
-        last_event_id: LastEventId = None,
+        ref: Ref, rank: Rank = 0, attempt: Attempt = None, offset: Offset = 0, last_event_id: LastEventId = None
     ) -> EventSourceResponse:
         """The output of a task as it grows: events `log` (a LogPage), and `end` when the task has ended."""
         job = service.job(ref)
@@ -277,10 +268,7 @@ def engine_routes(service: LocalService) -> APIRouter:
         return EventSourceResponse(streams.to_the_end(streams.events(service, start, job)))
 
     @router.get(
-        "/decisions",
-        tags=["events"],
-        response_class=StreamingResponse,
-        responses={**_LINES, **declared(403, 429, 503)},
+        "/decisions", tags=["events"], response_class=StreamingResponse, responses={**_LINES, **declared(403, 429, 503)}
     )
     async def export_decisions() -> Response:
         """The event log of the core: lines of JSON, oldest first, that replay byte for byte."""

@@ -31,17 +31,13 @@ class Server:
         self._stopping = asyncio.Event()
         self._servers: list[tuple[_Uvicorn, asyncio.Task[None]]] = []
         self._socket: tuple[Path, tuple[int, int]] | None = None  #: the path, and which file we made there
-        self._address: tuple[str, int] | None = None
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """The host and the actual port of the TCP listener; None: there is none."""
-        return self._address
+        #: the host and the actual port of the TCP listener; None: there is none
+        self.address: tuple[str, int] | None = None
 
     @property
     def port(self) -> int | None:
         """The actual port of the TCP listener."""
-        return None if self._address is None else self._address[1]
+        return None if self.address is None else self.address[1]
 
     async def start(
         self,
@@ -67,7 +63,7 @@ class Server:
                 self._serve(socket_app, made)
             if listen is not None and app is not None:
                 made = tcp_socket(*listen)
-                self._address = made.getsockname()[:2]
+                self.address = made.getsockname()[:2]
                 self._serve(app, made, tls)
             for server, task in self._servers:
                 while not server.started:
@@ -93,7 +89,7 @@ class Server:
             with contextlib.suppress(OSError):
                 if _identity(path) == identity:  # and not that of whoever came after us
                     path.unlink()
-        self._address = None
+        self.address = None
 
     def _serve(self, app: ASGIApp, made: sockets.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.gangs.foreign import kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, GangState
@@ -16,21 +18,11 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
     """
     found = gang_scheduler.reserved()[:most]
     found += [gang_scheduler.gangs[entry.name] for entry in gang_scheduler.scheduler.in_turn(max(0, most - len(found)))]
-    return found + _in_no_line(gang_scheduler, most - len(found))
-
-
-def _in_no_line(gang_scheduler: GangTable, most: int) -> list[Gang]:
-    """Who waits for pods of its own that do not exist yet, or for kube-scheduler to ask. O(gangs)."""
-    waiting = sum(entry.status is Status.WAITING for entry in gang_scheduler.scheduler.jobs.values())
-    left = min(most, sum(gang_scheduler.usage.waiting.values()) - len(gang_scheduler.reserved()) - waiting)
-    found: list[Gang] = []
-    if left > 0:
-        for gang in gang_scheduler.gangs.values():
-            if gang.state is GangState.WAITING and not gang.in_line:
-                found.append(gang)
-                if len(found) == left:
-                    break
-    return found
+    # who waits for pods of its own that do not exist yet, or for kube-scheduler to ask
+    in_line = sum(entry.status is Status.WAITING for entry in gang_scheduler.scheduler.jobs.values())
+    left = min(most - len(found), gang_scheduler.usage.waiting.total() - len(gang_scheduler.reserved()) - in_line)
+    others = (g for g in gang_scheduler.gangs.values() if g.state is GangState.WAITING and not g.in_line)
+    return found + list(islice(others, max(0, left)))
 
 
 def bad_gpus(gang_scheduler: GangTable) -> int:
