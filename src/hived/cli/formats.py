@@ -216,6 +216,26 @@ def exit_code(job: Job) -> int:
     return 143 if job.state == "cancelled" else 1
 
 
+def standing(job: Job) -> str:
+    """Where a job runs, or why it waits: a sentence."""
+    name, reason = clean(job.name), "" if job.reason == job.state else clean(job.reason)
+    place = clean(where_in_words(job.placement))
+    match job.state:
+        case "running":
+            lent = ", on GPUs that others leave idle" if job.kind == "opportunistic" else ""
+            return f"{name} runs on {place}{lent}."
+        case "reserved":
+            return f"{name} gets {place}" + (f": {reason}" if reason else " as soon as those who are there have gone.")
+        case "queued" | "backoff":
+            return f"{name} waits" + (f": {reason}" if reason else " for its turn.")
+        case "stopping":
+            return f"{name} is being stopped" + (f": {reason}" if reason else ".")
+    code = f" (exit code {job.exit_code})" if job.exit_code and not reason else ""
+    return {"succeeded": f"{name} has succeeded", "failed": f"{name} has failed{code}"}.get(
+        job.state, f"{name} was cancelled"
+    ) + (f": {reason}" if reason else ".")
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 

@@ -36,9 +36,9 @@ from .formats import (
     priority,
     rich_table,
     runtime,
+    standing,
     where,
 )
-from .gpu_options import standing
 from .options import JobOrGroupArgument, JobsArgument, NumberOption, OfVcOption, seconds
 from .retrying import Retrying
 from .screen import full_screen, has_screen

@@ -17,8 +17,7 @@ from hived.server.schema import Job, LogPage
 from .asking import Asking, asks_engine
 from .client import Engine, job_path
 from .console import note
-from .formats import ENDED, NOT_STARTED, WAITING, clean
-from .gpu_options import standing
+from .formats import ENDED, NOT_STARTED, WAITING, clean, standing
 from .options import JobArgument
 from .retrying import Retrying
 

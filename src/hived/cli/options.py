@@ -1,4 +1,4 @@
-"""Options that verbs share: which job, which virtual cluster; and what the shell may complete."""
+"""Options that verbs share: which job, which virtual cluster, how many GPUs; and what the shell may complete."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hived.errors import InputError
 
 from .completion import complete_job, complete_node, complete_vc
 from .formats import read_duration
@@ -72,3 +74,31 @@ JobsArgument = Annotated[
         autocompletion=complete_job,
     ),
 ]
+GpusOption = Annotated[int, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1)]
+NodesOption = Annotated[
+    int,
+    typer.Option("--nodes", "-N", metavar="N", help="Tasks of the gang, of --gpus each; all start, or none.", min=1),
+]
+PriorityOption = Annotated[
+    int,
+    typer.Option(
+        "--priority", "-p", metavar="N", help="Higher goes first, and may preempt lower in its VC.", min=0, max=1000
+    ),
+]
+OpportunisticOption = Annotated[
+    bool, typer.Option("--opportunistic", help="Use what others leave idle, and go when they want it back.")
+]
+EarlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--early",
+        help="Start on what others leave idle, if that is before its turn; at its turn it stays there, or moves.",
+    ),
+]
+
+
+def wish(vc: str, gpus: int, nodes: int, priority: int, opportunistic: bool) -> dict[str, object]:
+    """The part of a submission that says which GPUs."""
+    if opportunistic and priority:
+        raise InputError("--opportunistic and --priority: an opportunistic job has no priority; give one of them")
+    return {"vc": vc, "gpus": gpus, "tasks": nodes, "priority": -1 if opportunistic else priority}

@@ -18,8 +18,8 @@ from .client import Engine
 from .completion import complete_vc
 from .console import note
 from .formats import Place, clean, clean_lines, where_in_words
-from .gpu_options import GpusOption, NodesOption, OpportunisticOption, PriorityOption, asked, wish
 from .manifests import Manifest, read_manifests
+from .options import GpusOption, NodesOption, OpportunisticOption, PriorityOption, wish
 
 _CODES = {"now": 0, "waits": 2, "never": 3}
 _MOST = 1_000  #: objects that are planned at once
@@ -73,8 +73,13 @@ def plan(
         with ask.connect() as there:
             if there.kind == "kubernetes":
                 raise there.wrong("there give manifests: hived plan -f job.yaml")
-            code = _plan_job(ask, there, vc, asked(gpus, nodes), wish(vc, gpus, nodes, priority, opportunistic))
+            code = _plan_job(ask, there, vc, _asked(gpus, nodes), wish(vc, gpus, nodes, priority, opportunistic))
     raise typer.Exit(code)
+
+
+def _asked(gpus: int, nodes: int) -> str:
+    """``4 GPUs``, ``2 tasks of 8 GPUs``."""
+    return counted(gpus, "GPU") if nodes == 1 else f"{nodes:,} tasks of {counted(gpus, 'GPU')}"
 
 
 def _plan_job(ask: Asking, there: Engine, vc: str, what: str, wanted: dict[str, object]) -> int:

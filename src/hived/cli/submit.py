@@ -17,10 +17,9 @@ from hived.server.schema import Job
 from .asking import Asking, asks_engine
 from .client import Engine, job_path
 from .console import note
-from .formats import WAITING, clean, exit_code, is_text
-from .gpu_options import EarlyOption, GpusOption, NodesOption, OpportunisticOption, PriorityOption, standing, wish
+from .formats import WAITING, clean, exit_code, is_text, standing
 from .logs import Output, follow_job
-from .options import VcOption, seconds
+from .options import EarlyOption, GpusOption, NodesOption, OpportunisticOption, PriorityOption, VcOption, seconds, wish
 
 #: what hived sets for each task; the submitter's own would mislead it
 _OURS = frozenset(

@@ -23,15 +23,10 @@ STATIC = Path(__file__).parent / "static"
 PAUSE_S = 0.25
 #: nothing from elsewhere, nothing inline: a job's name can never become a script
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
-#: the address of the page may carry the token (``/?token=...``): it is told to nobody
-PAGE_HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
 #: browsers ask each time whether a file changed (by its ETag), so a new version of hived never meets old scripts
 FILE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+#: the address of the page may carry the token (``/?token=...``): it is told to nobody
+PAGE_HEADERS = {**FILE_HEADERS, "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 
 ViewKey = Annotated[str | None, Query(description="key of one of the layout's views; the first where it is left out")]
 Offset = Annotated[int, Query(ge=0, le=10_000_000, description="how many to leave out")]

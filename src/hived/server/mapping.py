@@ -154,14 +154,21 @@ def usage(of: Map, sums: Usage[Any]) -> list[pictures.Usage]:
     used, lent = sums.used, sums.lent
     gone = sorted(vc for vc in {*+used, *+lent} if vc not in of.reserved)
     reserved = {**of.reserved, **dict.fromkeys(gone, 0)}
-    idle = {vc: max(0, size - used[vc]) for vc, size in reserved.items()}
-    # GPUs that nobody reserved are lent first; what is lent beyond them is idle in some VC
-    beyond = max(0, sum(lent.values()) - max(0, of.gpus - sum(reserved.values())))
-    shares = apportioned(beyond, list(idle.values()))
+    shares = lent_by(lent.total(), of.gpus, list(reserved.values()), [used[vc] for vc in reserved])
     return [
         pictures.Usage(vc=vc, reserved=size, used=used[vc], lent=share, borrowed=lent[vc], waiting=sums.waiting[vc])
         for (vc, size), share in zip(reserved.items(), shares, strict=True)
     ]
+
+
+def lent_by(lent: int, gpus: int, reserved: Sequence[int], used: Sequence[int]) -> list[int]:
+    """How many of the ``lent`` GPUs are each VC's: first what nobody reserved, then in proportion to what each leaves.
+
+    >>> lent_by(5, 10, [4, 4], [1, 4])
+    [3, 0]
+    """
+    idle = [max(0, size - number) for size, number in zip(reserved, used, strict=True)]
+    return apportioned(max(0, lent - max(0, gpus - sum(reserved))), idle)
 
 
 def apportioned(number: int, sizes: Sequence[int]) -> list[int]:

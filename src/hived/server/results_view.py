@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .mapping import apportioned
+from .mapping import lent_by
 from .pictures import Curves, Ended, EndedJobs, Holder, Picture, Queue, Totals, Usage, Waiting
 from .places import Places
 from .results_files import NEVER, Fates, Jobs, RunSummary, Series, Tenant
@@ -195,12 +195,10 @@ class RunView:
         return len(used) / max(1, sum(len(chain.nodes) for chain in self.places.chains))
 
     def _usage(self, held: Ints, waiting: Ints, guaranteed: Ints) -> list[Usage]:
-        """What is lent is first what nobody reserved, then every VC's, in proportion to what it leaves idle."""
         borrowed = self._by_chain(held, lent=1)
         reserved = self._cells + self._pinned
-        of_vcs = np.maximum(0, borrowed.sum(axis=0) - np.maximum(0, self._chain_gpus - reserved.sum(axis=0)))
-        idle = np.maximum(0, reserved - guaranteed)
-        by_chain = [apportioned(number, own) for number, own in zip(of_vcs.tolist(), idle.T.tolist(), strict=True)]
+        chains = (borrowed.sum(axis=0), self._chain_gpus, reserved.T, guaranteed.T)
+        by_chain = [lent_by(*chain) for chain in zip(*(column.tolist() for column in chains), strict=True)]
         lent = [sum(shares) for shares in zip(*by_chain, strict=True)]
         jobs = np.bincount(self.jobs.tenant[waiting], minlength=len(self._tenants))
         return [

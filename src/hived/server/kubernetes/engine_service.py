@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +10,7 @@ from hived import __version__
 from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import in_lines
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.explaining import WhyNot, explain, explain_pod, reasons, shortly, tell
+from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly, tell
 from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
@@ -20,7 +19,7 @@ from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 
 from . import schema
 from .inspection import GroupPods
-from .planning import plan
+from .planning import plan, reason_data
 from .reading import bad_gpus, waiting
 
 _SHOWN = 100
@@ -126,9 +125,8 @@ class EngineService:
         """One group."""
         gang_scheduler = self._engine.decides()
         gang = _gang(gang_scheduler, ref)
-        if gang is None:
-            entry = _pod(gang_scheduler, ref)
-            gang = entry.gang if entry is not None else None
+        if gang is None and (entry := _pod(gang_scheduler, ref)) is not None:
+            gang = entry.gang
         if gang is None:
             raise _unknown(ref)
         return self._info(gang_scheduler, gang)
@@ -137,32 +135,24 @@ class EngineService:
         """Why it waits, where it is. A pod is looked for first where both have the name: it is the closer question."""
         gang_scheduler = self._engine.decides()
         at = self._engine.clock()
-        entry = _pod(gang_scheduler, ref)
-        gang = _gang(gang_scheduler, ref)
+        entry, gang = _pod(gang_scheduler, ref), _gang(gang_scheduler, ref)
+        pod = ""
         if entry is not None and (gang is None or entry.gang is gang):
-            gang = entry.gang
-            found = [] if gang is None else [_data(reason) for reason in reasons(gang_scheduler, gang)]
-            if entry.refused is not None:
-                found = [{"kind": "misconfigured", "field": entry.refused.kind, "message": str(entry.refused)}]
+            gang, pod, lines = entry.gang, entry.key, explain_pod(gang_scheduler, entry, at)
             name = "" if gang is None else gang.name
-            return schema.GroupExplanation(
-                group=name, pod=entry.key, text=in_lines(explain_pod(gang_scheduler, entry, at)), reasons=found
-            )
-        if gang is None and (pod := _foreign_pod(gang_scheduler, ref)) is not None:
-            lines = [f"{pod.key} is not HiveD's:", gang_scheduler.conflicts.get(pod.uid, pod.situation)]
-            return schema.GroupExplanation(group="", pod=pod.key, text=in_lines(lines), reasons=[])
-        if gang is None:
-            ended = gang_scheduler.ended.get(ref) or gang_scheduler.ended.get(f"default/{ref}")
-            if ended is None:
-                raise _unknown(ref)
-            lines = [f"{ref} has ended:", *map(tell, ended.history[-5:])]
-            return schema.GroupExplanation(group=ref, pod="", text=in_lines(lines), reasons=[])
-        return schema.GroupExplanation(
-            group=gang.name,
-            pod="",
-            text=in_lines(explain(gang_scheduler, gang, at)),
-            reasons=[_data(reason) for reason in reasons(gang_scheduler, gang)],
-        )
+        elif gang is not None:
+            name, lines = gang.name, explain(gang_scheduler, gang, at)
+        elif (foreign := _foreign_pod(gang_scheduler, ref)) is not None:
+            name, pod = "", foreign.key
+            lines = [f"{pod} is not HiveD's:", gang_scheduler.conflicts.get(foreign.uid, foreign.situation)]
+        elif (ended := gang_scheduler.ended.get(ref) or gang_scheduler.ended.get(f"default/{ref}")) is not None:
+            name, lines = ref, [f"{ref} has ended:", *map(tell, ended.history[-5:])]
+        else:
+            raise _unknown(ref)
+        found = [] if gang is None else [reason_data(reason) for reason in reasons(gang_scheduler, gang)]
+        if pod and entry is not None and entry.refused is not None:
+            found = [{"kind": "misconfigured", "field": entry.refused.kind, "message": str(entry.refused)}]
+        return schema.GroupExplanation(group=name, pod=pod, text=in_lines(lines), reasons=found)
 
     def plan(self, request: schema.PlanRequest) -> schema.PlanAnswer:
         """What manifests would come to now. Raises :class:`~hived.errors.InputError` for those that are wrong."""
@@ -295,7 +285,3 @@ def _unknown(ref: str) -> NotFoundError:
     return NotFoundError(
         f"no group and no pod {ref!r} that HiveD decides about; write namespace/name, hived groups lists them"
     )
-
-
-def _data(reason: WhyNot) -> dict[str, object]:
-    return {"kind": reason.kind.value, **asdict(reason)}

@@ -11,7 +11,7 @@ import msgspec
 
 from hived.cluster.explain.sentences import MAX_NAMED
 from hived.engines.explaining import planned
-from hived.engines.kubernetes.gangs.explaining import in_words
+from hived.engines.kubernetes.gangs.explaining import WhyNot, in_words
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
@@ -50,6 +50,11 @@ def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: st
                 raise RequestError(field, f"{kind} {pod.metadata.name}: {error}") from None
             asks.setdefault(ask.group, ask)
     return [_planned(gang_scheduler, ask) for ask in asks.values()]
+
+
+def reason_data(reason: WhyNot) -> dict[str, object]:
+    """Why not, as data: its kind, and the numbers."""
+    return {"kind": reason.kind.value, **asdict(reason)}
 
 
 def _pods(thing: Object, namespace: str, field: str) -> list[Pod]:
@@ -108,5 +113,5 @@ def _planned(gang_scheduler: GangScheduler, ask: PodRequest) -> PlannedGroup:
         text=text,
         placement=[PodPlace(node=pod.node, devices=list(pod.leaf_cells)) for pod in pods],
         victims=list(getattr(decision, "victims", ())),
-        reasons=[{"kind": reason.kind.value, **asdict(reason)} for reason in reasons],
+        reasons=[reason_data(reason) for reason in reasons],
     )
