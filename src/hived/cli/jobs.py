@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import partial
 from pathlib import Path
@@ -118,31 +119,25 @@ def _listed(there: Engine, states: tuple[str, ...], vc: str | None, number: int)
     jobs: list[Job] = []
     total = 0
     for kind in (_HOLDING, WAITING, ENDED):
-        some = tuple(state for state in states if state in kind)
-        if some:
-            found, matching = _pages(there, some, vc, number - len(jobs) if number else 0, number != 0)
-            jobs += found
+        if some := tuple(state for state in states if state in kind):
+            found, matching = _pages(there, some, vc, number - len(jobs) if number else math.inf)
+            jobs += sorted(found, key=lambda job: job.id)
             total += matching
-    return Jobs(jobs=sorted(jobs, key=_order), total=max(total, len(jobs)))
+    return Jobs(jobs=jobs, total=max(total, len(jobs)))
 
 
-def _pages(there: Engine, states: tuple[str, ...], vc: str | None, most: int, limited: bool) -> tuple[list[Job], int]:
-    """The latest jobs in these states, page by page, and how many there are in all."""
+def _pages(there: Engine, states: tuple[str, ...], vc: str | None, most: float) -> tuple[list[Job], int]:
+    """The latest jobs in these states, page by page, at most ``most``; and how many there are in all."""
     jobs: list[Job] = []
     total, before = 0, None
     while True:
-        limit = min(_PAGE, most - len(jobs)) if limited else _PAGE
+        limit = int(min(_PAGE, most - len(jobs)))
         page = there.understood(Jobs, there.get("/v1/jobs", state=states, vc=vc, limit=max(1, limit), before=before))
         total = total or page.total
-        jobs += page.jobs[: max(0, limit)]
-        if len(page.jobs) < limit or (limited and len(jobs) >= most):
+        jobs += page.jobs[:limit]
+        if len(page.jobs) < limit or len(jobs) >= most:
             return jobs, total
         before = page.jobs[-1].id
-
-
-def _order(job: Job) -> tuple[int, int]:
-    """Those with GPUs first, then those that wait, then those that ended; each by age."""
-    return (0 if job.state in _HOLDING else 1 if job.state in WAITING else 2), job.id
 
 
 def job_rows(jobs: list[Job]) -> list[tuple[str | Cell, ...]]:

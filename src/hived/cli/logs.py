@@ -98,11 +98,9 @@ class Output:
     def page(self, page: LogPage) -> None:
         """One stretch more."""
         self.empty = self.empty and not page.text
-        if not self._ask.printed(page.model_dump(), one_of_many=True):
-            self.text(page.text)
-
-    def text(self, text: str) -> None:
-        """Text of a job."""
+        if self._ask.printed(page.model_dump(), one_of_many=True):
+            return
+        text = page.text
         if self._terminal:
             text = self._rest + text
             cut = _CUT_OFF.search(text)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -260,26 +261,22 @@ def _gpu_type(name: str) -> str:
     return "".join(sign if sign.isalnum() else "-" for sign in name).strip("-") or "GPU"
 
 
+@dataclass(frozen=True)
 class _Up:
     """From the start of the engine to its end."""
 
-    def __init__(
-        self,
-        chosen: _Chosen,
-        store: Store,
-        listen: tuple[str, int] | None,
-        group: str | None,
-        is_demo: bool,
-        quiet: bool,
-    ) -> None:
-        self._chosen, self._store, self._spec, self._folder = chosen, store, chosen.spec, store.folder
-        self._listen, self._group, self._demo, self._quiet = listen, group, is_demo, quiet
-        self._console: Console = output()
+    chosen: _Chosen
+    store: Store
+    listen: tuple[str, int] | None
+    group: str | None
+    is_demo: bool
+    quiet: bool
+    console: Console = field(default_factory=output)
 
     async def run(self) -> int:
         """The exit code."""
         loop, told = asyncio.get_running_loop(), told_to_end()
-        engine = Engine(self._spec, self._store, self._chosen.devices, shares=self._chosen.shares)
+        engine = Engine(self.chosen.spec, self.store, self.chosen.devices, shares=self.chosen.shares)
         server = Server()
         helpers: list[asyncio.Task[None]] = []
         try:
@@ -289,19 +286,19 @@ class _Up:
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             assert engine.failed is not None
-            source = local_view(engine, _title(self._spec))
+            source = local_view(engine, _title(self.chosen.spec))
             token = await self._serve(engine, source, server)
             helpers.append(loop.create_task(source.sample()))
             self._greet(engine, server, token)
-            if not self._quiet:
+            if not self.quiet:
                 helpers.append(loop.create_task(self._tell(engine)))
-            if self._demo:
+            if self.is_demo:
                 active = engine.job_scheduler.jobs.__len__
-                helpers.append(loop.create_task(demo.play(engine.submit, active, str(self._folder))))
+                helpers.append(loop.create_task(demo.play(engine.submit, active, str(self.store.folder))))
             await until(told, engine.failed, helpers)
             if engine.failed.done():
                 raise self._fatal(engine.failed.result(), engine)
-            if self._demo:
+            if self.is_demo:
                 helpers.pop().cancel()
                 await self._end_jobs(engine)
         finally:
@@ -315,53 +312,53 @@ class _Up:
 
     async def _serve(self, engine: Engine, source: Source, server: Server) -> str:
         service = LocalService(engine)
-        token = _token(self._folder)
-        listen, app = self._listen, None
-        if self._demo and listen is None:
+        token = _token(self.store.folder)
+        listen, app = self.listen, None
+        if self.is_demo and listen is None:
             listen = ("127.0.0.1", _DEMO_PORT)
         if listen is not None:
             app = make_app(service, source, token=token, hosts=() if listen[0] in ANY else (listen[0],))
         local = make_app(service, source, token=None, hosts=(), local=True)
-        socket = self._folder / "hived.sock"
-        if self._group is not None:
+        socket = self.store.folder / "hived.sock"
+        if self.group is not None:
             # they may go through the folder, to the socket; what else is there has a mode of its own
-            let_in(self._folder, self._group, 0o710)
+            let_in(self.store.folder, self.group, 0o710)
         try:
-            await server.start(app, listen=listen, socket_app=local, socket=socket, group=self._group)
+            await server.start(app, listen=listen, socket_app=local, socket=socket, group=self.group)
         except ConflictError:
             raise
         except InputError:
-            if not self._demo or self._listen is not None:
+            if not self.is_demo or self.listen is not None:
                 raise
-            await server.start(app, listen=("127.0.0.1", 0), socket_app=local, socket=socket, group=self._group)
+            await server.start(app, listen=("127.0.0.1", 0), socket_app=local, socket=socket, group=self.group)
         return token
 
     def _greet(self, engine: Engine, server: Server, token: str) -> None:
-        say = self._console.print
+        say = self.console.print
 
         def hint(text: str) -> None:
             say(escape(text), style="dim", soft_wrap=True)
 
-        as_before = " [dim](as at the last start)[/dim]" if self._chosen.as_before else ""
-        say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self._spec)}{as_before}")
+        as_before = " [dim](as at the last start)[/dim]" if self.chosen.as_before else ""
+        say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self.chosen.spec)}{as_before}")
         if server.address is not None:
             # who reads a journal could do anything with the token, as the engine's user
-            shown = self._demo or sys.stdout.isatty()
+            shown = self.is_demo or sys.stdout.isatty()
             say(f"dashboard  [bold]{link(*server.address, token if shown else '')}[/bold]", soft_wrap=True)
             if not shown:
-                hint(f"           with ?token=... as it is in {self._folder / 'token'}")
+                hint(f"           with ?token=... as it is in {self.store.folder / 'token'}")
         else:
             hint("dashboard  start with --listen 127.0.0.1:8080")
-        warnings = [] if self._chosen.shares is None else scattered(self._spec)
+        warnings = [] if self.chosen.shares is None else scattered(self.chosen.spec)
         if server.address is not None and server.address[0] not in _HERE:
             warnings.insert(0, _ON_THE_NETWORK)
         for warning in warnings:
             messages().print(escape(f"hived: {warning}"), style="yellow")
-        state = "" if self._folder == state_folder(None) else f" --state {self._folder}"
-        vc = self._spec.virtual_clusters[0].name if self._spec.virtual_clusters else "VC"
+        state = "" if self.store.folder == state_folder(None) else f" --state {self.store.folder}"
+        vc = self.chosen.spec.virtual_clusters[0].name if self.chosen.spec.virtual_clusters else "VC"
         hint(f"try        hived ps{state}")
         hint(f"           hived submit{state} --vc {vc} --gpus 1 -- sleep 60")
-        end = "Ctrl-C ends it all" if self._demo else "Ctrl-C ends the engine; jobs run on"
+        end = "Ctrl-C ends it all" if self.is_demo else "Ctrl-C ends the engine; jobs run on"
         hint(f"           {end}\n")
         sys.stdout.flush()
 
@@ -384,7 +381,7 @@ class _Up:
         text = clean(service.told(event).text)
         colour = {"preempted": "yellow", "stopping": "yellow", "failed": "red", "retrying": "red", "device_bad": "red"}
         at = time.strftime("%H:%M:%S", time.localtime(event.at))
-        self._console.print(f"[dim]{at}[/dim]  {escape(text)}", style=colour.get(event.kind, ""), soft_wrap=True)
+        self.console.print(f"[dim]{at}[/dim]  {escape(text)}", style=colour.get(event.kind, ""), soft_wrap=True)
         if event.kind == "submitted" and event.job is not None:
             self._later_say_why(event.job, service)
 
@@ -393,12 +390,12 @@ class _Up:
         with contextlib.suppress(HivedError):
             shown = service.job(str(job))
             if shown.state == "queued" and shown.reason:
-                self._console.print(
+                self.console.print(
                     f"          {escape(clean(f'{shown.name} waits: {shown.reason}'))}", style="cyan", soft_wrap=True
                 )
 
     async def _end_jobs(self, engine: Engine) -> None:
-        self._console.print("\nending the demo's jobs", style="dim")
+        self.console.print("\nending the demo's jobs", style="dim")
         for job in list(engine.job_scheduler.jobs.values()):
             with contextlib.suppress(HivedError):
                 engine.cancel(str(job.id), "the end of the demo")
@@ -409,12 +406,12 @@ class _Up:
 
     def _goodbye(self, engine: Engine) -> None:
         jobs = engine.job_scheduler.jobs
-        if self._demo or not jobs:
-            self._console.print("hived is down")
+        if self.is_demo or not jobs:
+            self.console.print("hived is down")
             return
         running = sum(job.state.holds for job in jobs.values())
         left = f"{counted(running, 'running job')} left to run, {counted(len(jobs) - running, 'waiting job')} in place"
-        self._console.print(f"hived is down: {left}; hived up takes them over")
+        self.console.print(f"hived is down: {left}; hived up takes them over")
 
     def _fatal(self, error: HivedError, engine: Engine) -> HivedError:
         if not isinstance(error, StorageError):

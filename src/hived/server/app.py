@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI
-from fastapi.routing import APIRoute
 
 from hived import __version__
 from hived.errors import ensure
@@ -69,7 +68,7 @@ def new_app(title: str, description: str, engine: EngineKind, **more: Any) -> Fa
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # they would redirect to whatever the Host header says
-        generate_unique_id_function=_operation,
+        generate_unique_id_function=lambda route: route.name,
         **more,
     )
     answer_failures(app)
@@ -104,11 +103,6 @@ def private(token: str | None, local: bool = False) -> dict[int | str, dict[str,
     return declared() if local or token is None else declared(401)
 
 
-def _operation(route: APIRoute) -> str:
-    """What an API document calls a route."""
-    return route.name
-
-
 def _health_routes(engine: EngineKind) -> APIRouter:
     """``/healthz`` of an application that is this kind of engine."""
     router = APIRouter(tags=["engine"])
@@ -126,14 +120,11 @@ def _declare_token(app: FastAPI, open_paths: Collection[str]) -> None:
     plain = app.openapi
 
     def with_token() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = plain()
-            schemes = {"token": {"type": "http", "scheme": "bearer"}}
-            document.setdefault("components", {})["securitySchemes"] = schemes
-            document["security"] = [{"token": []}]
-            for path in open_paths:
-                document["paths"][path]["get"]["security"] = []
-            app.openapi_schema = document
-        return app.openapi_schema
+        document = plain()  # made once
+        document.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+        for path in open_paths:
+            document["paths"][path]["get"]["security"] = []
+        return document
 
     app.openapi = with_token  # type: ignore[method-assign]  # as FastAPI documents it

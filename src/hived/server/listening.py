@@ -30,27 +30,21 @@ def unix_socket(path: Path, group: str | None) -> socket.socket:
         raise InputError(
             f"{path}: {length} bytes are too long for a socket's path ({_LONGEST_PATH}); use a shorter folder"
         )
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _alone(path.parent):
+        with _alone(path.parent), contextlib.ExitStack() as undo:
+            made = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             _make_way(path)
             made.bind(str(path))
-            try:
-                path.chmod(0o600)
-                if group is not None:
-                    let_in(path, group, 0o660)
-                made.listen(_BACKLOG)  # nobody can connect before this, and so not before the permission is right
-            except BaseException:
-                path.unlink()
-                raise
+            undo.callback(path.unlink)
+            path.chmod(0o600)
+            if group is not None:
+                let_in(path, group, 0o660)
+            made.listen(_BACKLOG)  # nobody can connect before this, and so not before the permission is right
+            made.setblocking(False)
+            undo.pop_all()
+            return made
     except OSError as error:
-        made.close()
         raise StorageError(f"{path}: no socket can be made there: {error.strerror or error}") from error
-    except BaseException:
-        made.close()
-        raise
-    made.setblocking(False)
-    return made
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:

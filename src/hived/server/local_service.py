@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 
 from hived import __version__
@@ -35,8 +35,6 @@ _LOOK_EVERY_S = 0.2
 _WIDEST = 4
 #: between SIGTERM and SIGKILL, where nobody says otherwise
 _GRACE_S = 30.0
-#: shown before a placement that there is not
-_NOWHERE: list[schema.TaskPlace] = []
 
 
 class LocalService:
@@ -51,7 +49,7 @@ class LocalService:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._names: dict[int, str] = {}
+        self._name = lru_cache(10_000)(lambda number: engine.find(str(number)).name)
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 
@@ -191,16 +189,6 @@ class LocalService:
         text = telling.tell(event, "" if event.job is None else self._name(event.job))
         return schema.JobEvent(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=text)
 
-    def _name(self, number: int) -> str:
-        job = self._engine.job_scheduler.jobs.get(number)
-        if job is not None:
-            return job.name
-        if number not in self._names:
-            if len(self._names) > 10_000:
-                self._names.clear()
-            self._names[number] = self._engine.find(str(number)).name
-        return self._names[number]
-
     # -- the machine ----------------------------------------------------------------------------------------------
 
     def about(self) -> schema.About:
@@ -288,12 +276,8 @@ def _own_folder() -> str:
 
 
 def _places(placement: Placement | None) -> list[schema.TaskPlace]:
-    if placement is None:
-        return _NOWHERE
-    return [
-        schema.TaskPlace(rank=rank, node=pod.node, devices=list(pod.leaf_cells))
-        for rank, pod in enumerate(placement.pods)
-    ]
+    pods = () if placement is None else placement.pods
+    return [schema.TaskPlace(rank=rank, node=pod.node, devices=list(pod.leaf_cells)) for rank, pod in enumerate(pods)]
 
 
 def _reason(reason: Reason) -> dict[str, object]:

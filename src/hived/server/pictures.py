@@ -202,17 +202,9 @@ class Update(Model):
 def updated(picture: Picture, update: Update) -> Picture:
     """The picture after what changed since. O(holders)."""
     gone = {*update.gone, *(holder.id for holder in update.holders)}
-    return Picture(
-        seq=update.seq,
-        at=update.at,
-        holders=[*(holder for holder in picture.holders if holder.id not in gone), *update.holders],
-        bad=picture.bad if update.bad is None else update.bad,
-        drained=picture.drained if update.drained is None else update.drained,
-        queue=picture.queue if update.queue is None else update.queue,
-        queue_total=update.queue_total,
-        usage=update.usage,
-        totals=update.totals,
-    )
+    changed = {name: value for name, value in update if value is not None and name in Picture.model_fields}
+    changed["holders"] = [*(holder for holder in picture.holders if holder.id not in gone), *update.holders]
+    return picture.model_copy(update=changed)
 
 
 class Curves(Model):

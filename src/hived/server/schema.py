@@ -30,10 +30,9 @@ FORMS = {
     ANY_TEXT: "may not have a NUL character in it",
 }
 Name = Annotated[str, StringConstraints(pattern=NAME)]
-#: as long as the system takes for one
+#: or the value of a variable: as long as the system takes for one
 Argument = Annotated[str, StringConstraints(max_length=131_071, pattern=ANY_TEXT)]
 VariableName = Annotated[str, StringConstraints(pattern=VARIABLE)]
-Value = Annotated[str, StringConstraints(max_length=131_071, pattern=ANY_TEXT)]
 JobStateName = Literal["queued", "reserved", "running", "stopping", "backoff", "succeeded", "failed", "cancelled"]
 EngineKind = Literal["local", "kubernetes", "results"]
 
@@ -78,7 +77,7 @@ class Submission(Model):
     name: Name | None = None
     cwd: Annotated[str, StringConstraints(pattern=FOLDER)] | None = None
     """None: the engine's own."""
-    environment: Annotated[dict[VariableName, Value], Field(max_length=4096)] = Field(default_factory=dict)
+    environment: Annotated[dict[VariableName, Argument], Field(max_length=4096)] = Field(default_factory=dict)
     retries: Annotated[int, Field(strict=True, ge=0, le=1000)] = 0
     backoff_s: Annotated[float, Field(strict=True, ge=0, le=300)] = 5.0
     time_limit_s: Annotated[float, Field(strict=True, gt=0, le=31_536_000)] | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -21,14 +20,8 @@ from hived.errors import InputError, RequestError
 
 from .schema import PlannedGroup, PodPlace
 
-#: where the template of the pods is, by kind
-_TEMPLATES = {
-    "Pod": (),
-    "Job": ("spec", "template"),
-    "Deployment": ("spec", "template"),
-    "StatefulSet": ("spec", "template"),
-    "ReplicaSet": ("spec", "template"),
-}
+#: kinds with a template of their pods
+_WITH_TEMPLATE = ("Job", "Deployment", "StatefulSet", "ReplicaSet")
 
 
 def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
@@ -68,11 +61,8 @@ def _pods(thing: Object, namespace: str, field: str) -> list[Pod]:
             templates = [job["template"]["spec"]["template"] for job in thing["spec"]["replicatedJobs"]]
         elif kind == "PyTorchJob":
             templates = [role["template"] for role in thing["spec"]["pytorchReplicaSpecs"].values()]
-        elif kind in _TEMPLATES:
-            template: Any = thing
-            for key in _TEMPLATES[kind]:
-                template = template[key]
-            templates = [template]
+        elif kind == "Pod" or kind in _WITH_TEMPLATE:
+            templates = [thing if kind == "Pod" else thing["spec"]["template"]]
         else:
             return []
         owner = Owner(
