@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
 
 from hived.errors import InputError, Location
 from hived.spec import Document, read_documents
@@ -51,17 +50,13 @@ def _text(file: str) -> tuple[str, str]:
 
 def _objects(document: Document) -> Iterator[Manifest]:
     """The object that a document is, or those in its list."""
-    if _is_list(document.data):
-        for number, item in enumerate(document.data["items"]):
+    data = document.data
+    items = data.get("items") if isinstance(data, dict) and str(data.get("kind", "")).endswith("List") else None
+    if isinstance(items, list):
+        for number, item in enumerate(items):
             yield _manifest(item, document.where(("items", number)))
     else:
-        yield _manifest(document.data, document.where(()))
-
-
-def _is_list(value: object) -> TypeGuard[dict[str, list[object]]]:
-    if not isinstance(value, dict):
-        return False
-    return str(value.get("kind", "")).endswith("List") and isinstance(value.get("items"), list)
+        yield _manifest(data, document.where(()))
 
 
 def _manifest(value: object, where: Location) -> Manifest:

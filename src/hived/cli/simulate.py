@@ -31,7 +31,7 @@ from hived.simulator.output import (
 )
 from hived.simulator.report import Report, RunReport, make_report
 from hived.simulator.traces import TABLE1, compress_clock, generate_table1, read_trace
-from hived.spec import ClusterSpec, load_spec, parse_spec, spec_from_quotas
+from hived.spec import load_spec, parse_spec, spec_from_quotas
 from hived.words import counted
 
 from .console import messages, numbers, output
@@ -103,7 +103,10 @@ def simulate(
     if clock_compression != 1.0:
         loaded = compress_clock(loaded, clock_compression)
     check_tenants(cluster, loaded)
-    _check_shown(cluster, tenant or [])
+    known = [vc.name for vc in cluster.virtual_clusters]
+    for name in tenant or ():
+        if name not in known:
+            raise InputError(f"--tenant {name}: no such tenant in {cluster.source}, which has {some(known)}")
     options = Options(
         tuple(dict.fromkeys(scheme)) if scheme else tuple(Sharing),
         tuple(dict.fromkeys(policy)) if policy else (PolicyName.YARN_CS,),
@@ -126,13 +129,6 @@ def simulate(
         write_summary(report, draft / "summary.json")
         (draft / CHECKSUMS).write_text(checksums(draft), encoding="utf-8")
     _print(report, results, out)
-
-
-def _check_shown(cluster: ClusterSpec, tenants: list[str]) -> None:
-    known = [vc.name for vc in cluster.virtual_clusters]
-    for name in tenants:
-        if name not in known:
-            raise InputError(f"--tenant {name}: no such tenant in {cluster.source}, which has {some(known)}")
 
 
 @contextmanager

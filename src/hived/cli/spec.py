@@ -1,19 +1,174 @@
-"""``hived spec``: making cluster specs."""
+"""``hived check`` and ``hived spec``: a spec as a tree, whether its virtual clusters fit, and making one."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
 
-from hived.cluster import check_feasible
+from hived.cells import LevelSafety
+from hived.cluster import Shortage, check_feasible, initial_safety, shortages
 from hived.errors import InputError
-from hived.spec import parse_spec, read_quotas, spec_from_quotas
+from hived.spec import ChainSpec, ClusterSpec, load_spec, parse_spec, read_quotas, spec_from_quotas
+from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
+from hived.words import counted
 
-from .console import show_verbs
+from .console import output, show_verbs
+from .formats import json_text
 
 spec_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make cluster specs.")
+
+
+def check(
+    spec: Annotated[Path, typer.Argument(help="The cluster spec (YAML).")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Show a cluster spec and say whether its virtual clusters fit, or why not.
+
+    Exit code 0: feasible; 2: infeasible or wrong.
+
+    Example: hived check spec.yaml
+    """
+    cluster = load_spec(spec)
+    rows = initial_safety(cluster)
+    short = shortages(cluster, rows)
+    if as_json:
+        typer.echo(json_text(_to_json(cluster, rows, short)))
+    else:
+        _print(cluster, rows, short)
+    if short:
+        raise typer.Exit(2)
+
+
+def _print(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Shortage, ...]) -> None:
+    console = output()
+    for tree in (_physical_tree(cluster), _virtual_tree(cluster)):
+        console.print(tree)
+        console.print()
+    table = Table(title="Cells reserved and to be had", title_justify="left", box=None)
+    for heading in ("chain", "level", "cell type"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("reserved", "pinned", "free", "by splitting", "to spare"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        obtainable = max(0, row.obtainable)  # a shortage above is shown where it is, not at every level below
+        spare = row.free + obtainable - (row.reserved - row.allocated)
+        margin = f"[red]{spare}[/red]" if spare < 0 else str(spare)
+        numbers = (row.reserved, row.allocated, row.free, obtainable)
+        table.add_row(escape(row.chain), str(row.level), escape(row.cell_type), *map(str, numbers), margin)
+    console.print(table)
+    for key, line in cluster.ignored:
+        console.print(f"\nignored: {key} (line {line}) means nothing here", style="dim", markup=False)
+    console.print()
+    if short:
+        console.print(f"infeasible: {cluster.source}", style="bold red", markup=False)
+        for shortage in short:
+            console.print(f"  {shortage}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"feasible: {cluster.source}", style="bold green", markup=False)
+
+
+def _physical_tree(cluster: ClusterSpec) -> Tree:
+    tree = Tree(f"[bold]physical cluster[/bold]: {counted(cluster.gpus, 'GPU')}")
+    for chain in cluster.chains:
+        branch = tree.add(
+            f"[bold]{escape(chain.name)}[/bold] x {chain.top_cells:,}: "
+            f"{counted(chain.gpus, 'GPU')} of type {escape(chain.leaf_type)}"
+        )
+        for number in range(len(chain.levels), 0, -1):
+            level = chain.levels[number - 1]
+            if number == 1:
+                branch.add(f"level 1 {escape(level.cell_type)}")
+                continue
+            child = chain.levels[number - 2].cell_type
+            words = f"level {number} {level.cell_type}: {level.fanout} x {child}, {counted(level.gpus, 'GPU')}"
+            words = escape(words)
+            branch = branch.add(words + (_nodes(chain) if number == chain.node_level else ""))
+    return tree
+
+
+def _nodes(chain: ChainSpec) -> str:
+    names = chain.node_names
+    shown = ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, ... {names[-1]}"
+    return f" [dim](node: {escape(shown)})[/dim]"
+
+
+def _virtual_tree(cluster: ClusterSpec) -> Tree:
+    tree = Tree(f"[bold]virtual clusters[/bold]: {len(cluster.virtual_clusters)}")
+    for vc in cluster.virtual_clusters:
+        words = f"[bold]{escape(vc.name)}[/bold]: {counted(cluster.reserved(vc), 'GPU')}"
+        if vc.opportunistic_weight is not None:
+            words += f", opportunistic weight {vc.opportunistic_weight:.15g}"
+        if vc.guests:
+            words += f", up to {vc.guests:,} guests beside a guaranteed job on each GPU"
+        if vc.opportunistic_grace_seconds != OPPORTUNISTIC_GRACE_SECONDS:
+            words += f", loans have at most {vc.opportunistic_grace_seconds:,} s of grace"
+        branch = tree.add(words)
+        for cells in vc.cells:
+            branch.add(escape(f"{cells.number:,} x {_path(cluster.chain(cells.chain), cells.level)}"))
+        for pin in vc.pinned:
+            words = f"pinned {pin.pinned_cell_id}: {_path(cluster.chain(pin.chain), pin.level)} no. {pin.index}"
+            branch.add(escape(words))
+    return tree
+
+
+def _path(chain: ChainSpec, level: int) -> str:
+    return ".".join(chain.levels[k].cell_type for k in range(len(chain.levels) - 1, level - 2, -1))
+
+
+def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Shortage, ...]) -> dict[str, object]:
+    return {
+        "source": cluster.source,
+        "feasible": not short,
+        "gpus": cluster.gpus,
+        "chains": [
+            {
+                "name": chain.name,
+                "leaf_type": chain.leaf_type,
+                "gpus": chain.gpus,
+                "nodes": chain.cells_at(chain.node_level),
+                "levels": [
+                    {"level": n, "cell_type": level.cell_type, "gpus": level.gpus, "node": n == chain.node_level}
+                    for n, level in enumerate(chain.levels, 1)
+                ],
+            }
+            for chain in cluster.chains
+        ],
+        "virtual_clusters": [
+            {
+                "name": vc.name,
+                "gpus": cluster.reserved(vc),
+                **({} if vc.opportunistic_weight is None else {"opportunisticWeight": vc.opportunistic_weight}),
+                "opportunisticGraceSeconds": vc.opportunistic_grace_seconds,
+                "guests": vc.guests,
+                "cells": [
+                    {"cell_type": _path(cluster.chain(c.chain), c.level), "level": c.level, "number": c.number}
+                    for c in vc.cells
+                ],
+                "pinned_cells": [
+                    {"id": p.pinned_cell_id, "cell_type": _path(cluster.chain(p.chain), p.level), "index": p.index}
+                    for p in vc.pinned
+                ],
+            }
+            for vc in cluster.virtual_clusters
+        ],
+        "safety": [
+            {"pinned" if name == "allocated" else name: said for name, said in asdict(row).items()}
+            | {"margin": row.margin}
+            for row in rows
+        ],
+        "shortages": [
+            {name: said for name, said in asdict(s).items() if name != "missing_top_cells"}
+            | {"by": dict(s.by), "reserve_fewer": s.need - s.supply, "or_add_top_cells": s.missing_top_cells}
+            for s in short
+        ],
+        "ignored": [{"key": key, "line": line} for key, line in cluster.ignored],
+    }
 
 
 @spec_app.command("from-quotas")

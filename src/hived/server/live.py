@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
 from hived.cluster.cluster import Cluster
@@ -206,13 +207,9 @@ class DashboardView(Generic[J]):
         return now
 
     def _stretches(self, places: Iterable[Device]) -> list[pictures.Stretch]:
-        by_node: dict[str, list[int]] = {}
-        for node, device in places:
-            by_node.setdefault(node, []).append(device)
-        found: list[pictures.Stretch] = []
-        for node, devices in sorted(by_node.items()):
-            found += self._map.stretches("", PodPlacement(node, tuple(sorted(devices))))
-        return found
+        by_node = groupby(sorted(places), key=lambda place: place[0])
+        pods = (PodPlacement(node, tuple(device for _, device in on)) for node, on in by_node)
+        return [stretch for pod in pods for stretch in self._map.stretches("", pod)]
 
     def _queue(self, offset: int, limit: int) -> list[pictures.Waiting]:
         return [

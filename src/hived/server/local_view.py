@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hived.engines.event import Event
 from hived.engines.local import event_text as telling
@@ -62,13 +62,15 @@ class _Running:
 
     def faulty(self) -> list[Device]:
         """Those that the spec or a job has."""
-        health, at = self._engine.job_scheduler.health, self._engine.job_scheduler.usage.at
-        return [place for place in health.bad if place in at or place[1] in health.devices.get(place[0], ())]
+        return self._known(self._engine.job_scheduler.health.bad)
 
     def kept(self) -> list[Device]:
-        health, at = self._engine.job_scheduler.health, self._engine.job_scheduler.usage.at
-        drained = [place for place in health.drained if place not in health.bad]
-        return [place for place in drained if place in at or place[1] in health.devices.get(place[0], ())]
+        health = self._engine.job_scheduler.health
+        return self._known(place for place in health.drained if place not in health.bad)
+
+    def _known(self, places: Iterable[Device]) -> list[Device]:
+        devices, at = self._engine.job_scheduler.health.devices, self._engine.job_scheduler.usage.at
+        return [place for place in places if place in at or place[1] in devices.get(place[0], ())]
 
     def waiting(self, most: int) -> Sequence[Job]:
         job_scheduler = self._engine.job_scheduler

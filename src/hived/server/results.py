@@ -13,7 +13,7 @@ from hived.words import counted
 
 from . import pictures
 from . import results_files as files
-from .results_files import ClusterFile, Delays
+from .results_files import ClusterFile
 from .results_runs import Placements, read_runs
 from .results_view import RunView
 from .results_words import length, moments, stays
@@ -184,8 +184,8 @@ class ResultsSource:
                     view=key,
                     label=view.label,
                     **view.summary.model_dump(include=_SHOWN),
-                    overall=_outcome("all", view.summary.overall),
-                    tenants=[_outcome(name, delays) for name, delays in view.summary.tenants.items()],
+                    overall=view.summary.overall.of("all"),
+                    tenants=[delays.of(name) for name, delays in view.summary.tenants.items()],
                 )
                 for key, view in self._views.items()
             ]
@@ -203,14 +203,3 @@ def _check_folder(folder: Path) -> None:
         raise InputError(
             f"{folder}: holds no results: {', '.join(missing)} not there; give the --out of hived simulate"
         )
-
-
-def _outcome(tenant: str, delays: Delays) -> pictures.TenantOutcome:
-    return pictures.TenantOutcome(
-        tenant=tenant,
-        jobs=delays.jobs,
-        mean_delay_s=delays.mean_s,
-        p95_delay_s=delays.p95_s,
-        to_private=delays.queue_to_private,
-        worse_jobs=None if delays.anomalies is None else delays.anomalies.jobs,
-    )

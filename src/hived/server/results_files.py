@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from hived.errors import InputError
 from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, checksums
 
-from .pictures import Chain
+from .pictures import Chain, TenantOutcome
 from .timeline import Ints
 
 AGAIN = "simulate again into an empty folder"
@@ -85,16 +85,18 @@ class NeverFits(_Plain):
     job_id: str
 
 
-class Worse(_Plain):
-    jobs: int
-
-
 class Delays(_Plain):
+    """Of a tenant, or of all."""
+
     jobs: int
-    mean_s: Number | None
-    p95_s: Number | None
-    queue_to_private: Number | None
-    anomalies: Worse | None
+    mean_delay_s: Annotated[Number | None, Field(alias="mean_s")]
+    p95_delay_s: Annotated[Number | None, Field(alias="p95_s")]
+    to_private: Annotated[Number | None, Field(alias="queue_to_private")]
+    worse_jobs: Annotated[int | None, Field(validation_alias=AliasPath("anomalies", "jobs"))] = None
+
+    def of(self, tenant: str) -> TenantOutcome:
+        """As the comparison has it."""
+        return TenantOutcome(tenant=tenant, **dict(self))
 
 
 class RunSummary(_Plain):

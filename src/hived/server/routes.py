@@ -6,9 +6,9 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 from sse_starlette.sse import EventSourceResponse
 
 from hived.errors import NotFoundError, RequestError
@@ -72,21 +72,16 @@ def _in_digits(value: object) -> object:
     return value
 
 
-def _in_path(ref: Annotated[str, Path(max_length=128, pattern=REF, description=_REF_WORDS, examples=["12"])]) -> str:
-    _existing(ref)
-    return ref
-
-
-def _in_query(
-    job: Annotated[
-        str | None, Query(max_length=128, pattern=REF, description=f"Only of one job. {_REF_WORDS}", examples=["12"])
-    ] = None,
-) -> str | None:
-    return _existing(job)
-
-
-Ref = Annotated[str, Depends(_in_path)]
-OfJob = Annotated[str | None, Depends(_in_query)]
+Ref = Annotated[
+    str,
+    Path(max_length=128, pattern=REF, description=_REF_WORDS, examples=["12"]),
+    AfterValidator(_existing),
+]
+OfJob = Annotated[
+    str | None,
+    Query(max_length=128, pattern=REF, description=f"Only of one job. {_REF_WORDS}", examples=["12"]),
+    AfterValidator(_existing),
+]
 
 States = Annotated[
     list[JobStateName], Query(alias="state", max_length=16, description="Only in one of these states; none: in any.")
