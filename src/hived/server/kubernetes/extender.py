@@ -10,15 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.extender_answers import (
-    Answer,
-    BindAnswer,
-    BindArgs,
-    FilterArgs,
-    PreemptArgs,
-    Victims,
-    encoder,
-)
+from hived.engines.kubernetes.gangs import extender_answers as wire
 from hived.errors import ForbiddenError, HivedError
 from hived.server.failures import answer as failure
 
@@ -26,12 +18,12 @@ from .metrics import Metrics
 
 _log = logging.getLogger("hived.kubernetes")
 _QUIET_S = 10.0  #: between two lines of the log about wrong questions
-_filter_args = msgspec.json.Decoder(FilterArgs)
-_preempt_args = msgspec.json.Decoder(PreemptArgs)
-_bind_args = msgspec.json.Decoder(BindArgs)
+_filter_args = msgspec.json.Decoder(wire.FilterArgs)
+_preempt_args = msgspec.json.Decoder(wire.PreemptArgs)
+_bind_args = msgspec.json.Decoder(wire.BindArgs)
 
 #: what became of a question, in one word, and what is answered
-_Answered = tuple[str, Answer | BindAnswer | Victims | Response]
+_Answered = tuple[str, wire.Answer | wire.BindAnswer | wire.Victims | Response]
 
 
 class _NodeName(msgspec.Struct, frozen=True):
@@ -55,11 +47,11 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
         verb: str,
         request: Request,
         ask: Callable[[bytes], Awaitable[_Answered]],
-        wrong: Callable[[str, str], Answer | BindAnswer | Response],
+        wrong: Callable[[str, str], wire.Answer | wire.BindAnswer | Response],
     ) -> Response:
         """Time it, and give whatever goes wrong the shape that kube-scheduler reads."""
         began = time.perf_counter()
-        found: Answer | BindAnswer | Victims | Response
+        found: wire.Answer | wire.BindAnswer | wire.Victims | Response
         try:
             if needs_certificate and not getattr(request.state, "certificate", False):
                 raise ForbiddenError("kube-scheduler has to show a client certificate of the given authority")
@@ -76,7 +68,9 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
             _log.warning("%s was asked by %s in a way that is %s", verb, asker, result)
         metrics.observe(verb, result, time.perf_counter() - began)
         response = (
-            found if isinstance(found, Response) else Response(encoder.encode(found), media_type="application/json")
+            found
+            if isinstance(found, Response)
+            else Response(wire.encoder.encode(found), media_type="application/json")
         )
         if result == "unavailable":
             response.headers["Connection"] = "close"  # the next one may reach who decides
@@ -101,11 +95,11 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
     async def ask_bind(body: bytes) -> _Answered:
         args = _bind_args.decode(body)
         await engine.bind(args.PodUID, args.Node)
-        return "ok", BindAnswer()
+        return "ok", wire.BindAnswer()
 
     @router.post("/filter")
     async def filter_nodes(request: Request) -> Response:
-        return await answered("filter", request, ask_filter, lambda _, why: Answer(Error=why))
+        return await answered("filter", request, ask_filter, lambda _, why: wire.Answer(Error=why))
 
     @router.post("/preempt")
     async def preempt_pods(request: Request) -> Response:
@@ -114,7 +108,7 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
 
     @router.post("/bind")
     async def bind_pod(request: Request) -> Response:
-        return await answered("bind", request, ask_bind, lambda _, why: BindAnswer(Error=why))
+        return await answered("bind", request, ask_bind, lambda _, why: wire.BindAnswer(Error=why))
 
     return router
 

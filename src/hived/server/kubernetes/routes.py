@@ -9,19 +9,8 @@ from fastapi import APIRouter, Body, Path, Query
 from hived.server.failures import declared
 from hived.server.routes import BODY, Vc
 
-from .schema import (
-    Drained,
-    DrainRequest,
-    GroupExplanation,
-    GroupInfo,
-    Groups,
-    GroupStateName,
-    PlanAnswer,
-    PlanRequest,
-    Status,
-    VcDetail,
-    VcSummary,
-)
+from . import schema
+from .schema import Groups, GroupStateName
 
 if TYPE_CHECKING:
     from .engine_service import EngineService
@@ -60,17 +49,17 @@ def api_routes(service: EngineService) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["cluster"])
 
     @router.get("/status", responses=declared(403, 503))
-    async def get_status() -> Status:
+    async def get_status() -> schema.Status:
         """The service and its cluster, at a glance."""
         return service.status()
 
     @router.get("/vcs", responses=declared(403, 503))
-    async def list_vcs() -> list[VcSummary]:
+    async def list_vcs() -> list[schema.VcSummary]:
         """The virtual clusters, in GPUs."""
         return service.status().vcs
 
     @router.get("/vcs/{name:path}", responses=declared(403, 404, 422, 503))
-    async def get_vc(name: VcName) -> VcDetail:
+    async def get_vc(name: VcName) -> schema.VcDetail:
         """One virtual cluster: what it reserved, what runs in it, what waits."""
         return service.vc(name)
 
@@ -80,22 +69,22 @@ def api_routes(service: EngineService) -> APIRouter:
         return service.groups(vc, state, limit, offset)
 
     @router.get("/groups/{ref:path}", responses=declared(403, 404, 422, 503))
-    async def get_group(ref: GroupRef) -> GroupInfo:
+    async def get_group(ref: GroupRef) -> schema.GroupInfo:
         """One affinity group."""
         return service.group(ref)
 
     @router.get("/explain/{ref:path}", responses=declared(403, 404, 422, 503))
-    async def explain_group(ref: GroupRef) -> GroupExplanation:
+    async def explain_group(ref: GroupRef) -> schema.GroupExplanation:
         """Why a group waits, where it is, whom it waits for."""
         return service.explain(ref)
 
     @router.post("/plan", responses=declared(*BODY, 404, 409, 503))
-    async def plan_objects(request: Annotated[PlanRequest, Body(openapi_examples=_PLANS)]) -> PlanAnswer:
+    async def plan_objects(request: Annotated[schema.PlanRequest, Body(openapi_examples=_PLANS)]) -> schema.PlanAnswer:
         """What would become of manifests now; nothing is created, nothing is remembered."""
         return service.plan(request)
 
     @router.post("/drain", responses=declared(*BODY, 404, 409, 503))
-    async def drain_node(request: Annotated[DrainRequest, Body(openapi_examples=_DRAINS)]) -> Drained:
+    async def drain_node(request: Annotated[schema.DrainRequest, Body(openapi_examples=_DRAINS)]) -> schema.Drained:
         """Cordon a node, or let pods come again. Whoever runs there runs on."""
         return await service.drain(request)
 
