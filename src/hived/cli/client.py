@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -103,7 +103,7 @@ def connect(
     else:
         engine = Engine("http://localhost", None, state_folder(state) / "hived.sock", timeout_s)
     engine.instead, engine.start = instead, start
-    with engine:
+    with closing(engine):
         yield engine
 
 
@@ -155,10 +155,8 @@ class Engine:
             trust_env=False,  # a proxy of the environment has no business between us and the engine
         )
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Its connections."""
         self._http.close()
 
     @property

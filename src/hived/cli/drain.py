@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -45,12 +46,23 @@ def drain(
     """
     with ask.connect() as there:
         if there.kind == "kubernetes":
-            _drain_kubernetes(ask, there, node, device, now, undo)
+            _refuse_parts_of_nodes(there, node, device, now)
+            answer = there.post("/v1/drain", {"node": node, "undo": undo})
+            told = there.understood(Drained, answer)
+            if not ask.printed(answer):
+                what = f"{clean(told.node)} ({counted(told.gpus, 'GPU')})"
+                typer.echo(_sentence(what, "pod", not told.drained, "group", told.groups))
         else:
-            _drain_machine(ask, there, node, device, now, undo)
+            answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
+            devices = there.each(Device, answer)
+            if not ask.printed(answer):
+                jobs = sorted({one.job for one in devices if one.job is not None})
+                typer.echo(_sentence(counted(len(devices), "GPU"), "job", undo, "job", [*map(str, jobs)]))
+                print_table(_COLUMNS, _rows(devices))
 
 
-def _drain_kubernetes(ask: Asking, there: Engine, node: str | None, device: int | None, now: bool, undo: bool) -> None:
+def _refuse_parts_of_nodes(there: Engine, node: str | None, device: int | None, now: bool) -> None:
+    """On Kubernetes a node is cordoned, and nothing else."""
     if node is None:
         raise there.wrong("there say which node: hived drain NODE")
     if device is not None:
@@ -60,45 +72,24 @@ def _drain_kubernetes(ask: Asking, there: Engine, node: str | None, device: int 
         )
     if now:
         raise InputError(f"--now: on Kubernetes who runs there runs on; to send pods away: kubectl drain {node}")
-    answer = there.post("/v1/drain", {"node": node, "undo": undo})
-    told = there.understood(Drained, answer)
-    if ask.printed(answer):
-        return
-    what = f"{clean(told.node)} ({counted(told.gpus, 'GPU')})"
-    if told.drained:
-        typer.echo(f"{what}: no new pods{_still_there(told.groups, 'group')}")
-    else:
-        typer.echo(f"{what}: pods may come again")
 
 
-def _drain_machine(ask: Asking, there: Engine, node: str | None, device: int | None, now: bool, undo: bool) -> None:
-    answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
-    devices = there.each(Device, answer)
-    if ask.printed(answer):
-        return
-    what = counted(len(devices), "GPU")
-    if undo:
-        typer.echo(f"{what}: jobs may come again")
-    else:
-        jobs = sorted({one.job for one in devices if one.job is not None})
-        typer.echo(f"{what}: no new jobs{_still_there([str(job) for job in jobs], 'job')}")
+def _sentence(what: str, kept: str, undone: bool, word: str, names: list[str]) -> str:
+    """What was drained of new ones of this kind, and who is still there: this many of such a word, the first named."""
+    if undone:
+        return f"{what}: {kept}s may come again"
+    shown = ", ".join(map(clean, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+    still = f"; {counted(len(names), word)} still there: {shown}" if names else ""
+    return f"{what}: no new {kept}s{still}"
+
+
+def _rows(devices: list[Device]) -> Iterator[tuple[str | Cell, ...]]:
+    """Devices of a node that are in one state, with one job, in one row."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for one in devices:
-        groups.setdefault((one.node, _state(one), "" if one.job is None else str(one.job)), []).append(one.device)
-    print_table(
-        _COLUMNS,
-        (
-            (name, ranges(sorted(group)), Cell(words, "" if words == "free" else "yellow"), job or "-")
-            for (name, words, job), group in groups.items()
-        ),
-    )
-
-
-def _still_there(names: list[str], word: str) -> str:
-    if not names:
-        return ""
-    shown = ", ".join(map(clean, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
-    return f"; {counted(len(names), word)} still there: {shown}"
+        groups.setdefault((one.node, _state(one), "-" if one.job is None else str(one.job)), []).append(one.device)
+    for (node, words, job), group in groups.items():
+        yield node, ranges(sorted(group)), Cell(words, "" if words == "free" else "yellow"), job
 
 
 def _state(device: Device) -> str:

@@ -107,10 +107,7 @@ class _Running:
         found, total = self._engine.store.jobs(states, None, limit, None, offset)
         jobs = [
             pictures.Ended(
-                **of(job),
-                state=job.state.value,
-                at=job.since if job.ended_at is None else job.ended_at,
-                why=job.reason,
+                **of(job), state=job.state.value, at=job.since if job.ended_at is None else job.ended_at, why=job.reason
             )
             for job in found
         ]

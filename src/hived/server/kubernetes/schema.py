@@ -10,7 +10,6 @@ from hived.server.pictures import Reserved
 from hived.server.schema import Model
 
 GroupStateName = Literal["waiting", "reserved", "placed", "preempted"]
-Kind = Literal["guaranteed", "opportunistic"]
 
 
 class NodeCounts(Model):
@@ -107,7 +106,7 @@ class GroupInfo(Model):
     vc: str
     priority: int
     state: GroupStateName
-    kind: Kind | None
+    kind: Literal["guaranteed", "opportunistic"] | None
     """Of the GPUs it has; None: has none."""
     gpus: int
     size: int
