@@ -44,7 +44,7 @@ class _Running:
         self._engine = engine
         self.clock, self.started_at = engine.clock, engine.started_at
         self._gang_scheduler = engine.gang_scheduler
-        #: what is added to the number of an event: all numbers given out before ``_mind`` are below it
+        #: what is added to the number of an event: all numbers given out before ``_gang_scheduler`` are below it
         self._first = 0
 
     def now(self) -> Now[Gang]:
