@@ -137,9 +137,7 @@ def kubernetes(
     run = Serving(
         spec, config_map, kubeconfig, context, where, host or [], token, tls, name, evict_after, evict_patience, log
     )
-    code = asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
-    if code:
-        raise typer.Exit(code)
+    asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:

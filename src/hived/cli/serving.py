@@ -44,8 +44,8 @@ class Serving:
     evict_patience: float
     event_log: Callable[[str], None] | None
 
-    async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> int:
-        """The exit code: 0 when told to stop. Raises what it cannot go on with."""
+    async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> None:
+        """Return when told to stop. Raises what it cannot go on with."""
         loop, told = asyncio.get_running_loop(), told_to_end(terminated=0, hung_up=0)
         counts = Counts()
 
@@ -54,7 +54,7 @@ class Serving:
 
         connecting = loop.create_task(connect(self.kubeconfig, self.context, failed))
         if not await _before(told, connecting):
-            return 0
+            return
         engine = self._engine(await connecting, counts, lease)
         server = Server()
         sampling: asyncio.Task[None] | None = None
@@ -62,17 +62,13 @@ class Serving:
             starting = loop.create_task(engine.start())
             if not await _before(told, starting):
                 _log.info("stopping, before it has started")
-                return 0
+                return
             await starting
             assert engine.failed is not None
             source = kubernetes_view(engine, "Kubernetes")
+            metrics, hosts = Metrics(engine), self.hosts
             app = make_kubernetes_app(
-                engine,
-                source,
-                Metrics(engine),
-                token=self.token,
-                hosts=self.hosts,
-                needs_certificate=needs_certificate,
+                engine, source, metrics, token=self.token, hosts=hosts, needs_certificate=needs_certificate
             )
             await server.start(app, listen=self.listen, tls=self.tls)
             sampling = loop.create_task(source.sample())
@@ -87,7 +83,6 @@ class Serving:
             # questions that are being answered are answered, and then nobody decides here any more
             await server.stop()
             await engine.stop()
-        return 0
 
     def _engine(self, api: KubeApi, counts: Counts, lease: tuple[str, str] | None) -> Engine:
 

@@ -124,7 +124,10 @@ def up(
     _allow_many_files()
     with _folder(state, demo_) as folder, contextlib.closing(Store(folder)) as store:
         with messages().status("looking for GPUs"):
-            chosen = _demo() if demo_ else _chosen(spec, devices, vc or [], simulated, store)
+            if demo_:
+                chosen = _Chosen(demo.demo_spec(), Simulated("8 simulated devices"))
+            else:
+                chosen = _chosen(spec, devices, vc or [], simulated, store)
             check_feasible(chosen.spec)
         _may_displace(chosen.spec, store, yes)
         code = asyncio.run(_Up(chosen, store, where, group, demo_, quiet).run())
@@ -160,10 +163,6 @@ class _Chosen(NamedTuple):
     devices: Devices
     shares: Shares | None = None  #: that the spec was made of
     as_before: bool = False  #: whether nothing was asked for, so that it is as at the last start
-
-
-def _demo() -> _Chosen:
-    return _Chosen(demo.demo_spec(), Simulated("8 simulated devices"))
 
 
 def _chosen(spec: Path | None, devices: int | None, vcs: list[str], simulated: bool, store: Store) -> _Chosen:
