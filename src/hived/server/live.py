@@ -42,6 +42,8 @@ class Now(Generic[J]):
     first: int = 0  #: what is added to their numbers, so that those of one engine after another ascend
     jobs: Mapping[Any, J] = field(default_factory=dict)  #: that have not ended, by what events call them
     reserved: Collection[J] = ()  #: jobs with a reservation
+    faulty: Collection[Device] = ()  #: devices that are bad
+    kept: Collection[Device] = ()  #: other devices that new jobs are kept from
     #: what jobs hold that the spec may lack
     beyond: Mapping[int, Sequence[PodPlacement]] = field(default_factory=dict)
 
@@ -53,16 +55,10 @@ class RunningEngine(Protocol[J]):
     started_at: float
 
     def now(self) -> Now[J]:
-        """All that is at hand. O(1)."""
+        """All that is at hand. O(bad and drained devices)."""
 
     async def changed(self, seq: int) -> None:
         """Return once something is newer than ``seq``."""
-
-    def faulty(self) -> Collection[Device]:
-        """Devices that are bad."""
-
-    def kept(self) -> Collection[Device]:
-        """Other devices that new jobs are kept from."""
 
     def waiting(self, most: int) -> Sequence[J]:
         """The first who hold no GPUs, in the order of the queue. At least ``most``, where there are as many."""
@@ -121,8 +117,8 @@ class DashboardView(Generic[J]):
             seq=now.seq,
             at=self._engine.clock(),
             holders=self._map.holders(now.seq, (_held(job) for job in now.jobs.values() if job.placement is not None)),
-            bad=self._stretches(self._engine.faulty()),
-            drained=self._stretches(self._engine.kept()),
+            bad=self._stretches(now.faulty),
+            drained=self._stretches(now.kept),
             queue=self._queue(0, _SHOWN),
             queue_total=now.usage.waiting.total(),
             usage=usage(self._map, now.usage),
@@ -145,8 +141,8 @@ class DashboardView(Generic[J]):
             at=at,
             gone=[str(ref) for ref, job in touched.items() if job is None or job.placement is None],
             holders=[self._map.holder(_held(job)) for job in held],
-            bad=self._stretches(self._engine.faulty()) if hardware else None,
-            drained=self._stretches(self._engine.kept()) if hardware else None,
+            bad=self._stretches(now.faulty) if hardware else None,
+            drained=self._stretches(now.kept) if hardware else None,
             queue=self._queue(0, _SHOWN),
             queue_total=waiting,
             usage=usage(self._map, now.usage),
@@ -224,14 +220,13 @@ class DashboardView(Generic[J]):
 
     def _totals(self, now: Now[J]) -> pictures.Totals:
         held = now.usage.at.keys()
-        bad, kept = self._engine.faulty(), self._engine.kept()
         return pictures.Totals(
             gpus=self._map.gpus,
             guaranteed=now.usage.used.total(),
             opportunistic=now.usage.lent.total(),
             reserved=0 if now.cluster is None else kept_idle(now.cluster, now.reserved),
-            bad=len(bad) - len(held & bad),
-            drained=len(kept) - len(held & kept),
+            bad=len(now.faulty) - len(held & now.faulty),
+            drained=len(now.kept) - len(held & now.kept),
             fragmentation=len(now.usage.nodes) / self._map.nodes if self._map.nodes else 0.0,
         )
 

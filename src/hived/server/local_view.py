@@ -46,6 +46,12 @@ class _Running:
 
     def now(self) -> Now[Job]:
         job_scheduler = self._engine.job_scheduler
+        health, at = job_scheduler.health, job_scheduler.usage.at
+
+        def known(places: Iterable[Device]) -> list[Device]:
+            """Those that the spec or a job has."""
+            return [place for place in places if place in at or place[1] in health.devices.get(place[0], ())]
+
         return Now(
             job_scheduler.cluster.spec,
             self._engine.last_event,
@@ -54,23 +60,13 @@ class _Running:
             self._engine.recent,
             jobs=job_scheduler.jobs,
             reserved=job_scheduler.reserved(),
+            faulty=known(health.bad),
+            kept=known(place for place in health.drained if place not in health.bad),
             beyond=job_scheduler.beyond,
         )
 
     async def changed(self, seq: int) -> None:
         await self._engine.changed(seq)
-
-    def faulty(self) -> list[Device]:
-        """Those that the spec or a job has."""
-        return self._known(self._engine.job_scheduler.health.bad)
-
-    def kept(self) -> list[Device]:
-        health = self._engine.job_scheduler.health
-        return self._known(place for place in health.drained if place not in health.bad)
-
-    def _known(self, places: Iterable[Device]) -> list[Device]:
-        devices, at = self._engine.job_scheduler.health.devices, self._engine.job_scheduler.usage.at
-        return [place for place in places if place in at or place[1] in devices.get(place[0], ())]
 
     def waiting(self, most: int) -> Sequence[Job]:
         job_scheduler = self._engine.job_scheduler

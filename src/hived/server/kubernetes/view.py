@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from hived.cluster.explain.sentences import in_lines
 from hived.engines.kubernetes.engine import Engine
@@ -11,7 +11,6 @@ from hived.engines.kubernetes.gangs.gang import Gang
 from hived.errors import NotFoundError
 from hived.server import pictures, stays
 from hived.server.live import DashboardView, Now, of
-from hived.spec.compiled import Device
 
 from .reading import waiting
 
@@ -63,18 +62,14 @@ class _Running:
             first,
             gang_scheduler.gangs,
             gang_scheduler.reserved(),
+            gang_scheduler.nodes.faulty,
+            gang_scheduler.nodes.kept,
         )
 
     async def changed(self, seq: int) -> None:
         first = self.now().first
         if seq >= first:
             await self._engine.changed(seq - first)
-
-    def faulty(self) -> Collection[Device]:
-        return () if self._gang_scheduler is None else self._gang_scheduler.nodes.faulty
-
-    def kept(self) -> Collection[Device]:
-        return () if self._gang_scheduler is None else self._gang_scheduler.nodes.kept
 
     def waiting(self, most: int) -> Sequence[Gang]:
         return () if self._gang_scheduler is None else waiting(self._gang_scheduler, most)
