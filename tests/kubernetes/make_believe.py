@@ -239,7 +239,7 @@ class World:
         if entry.uid in self.pods and self.random.random() < 0.5:
             there, usable = self.pods[entry.uid], self.usable
             some = self.random.sample(usable, self.random.randint(0, len(usable)))
-            entry = self.gang_scheduler.asked_to_preempt(there, self.members.get(entry.uid), some, self.now)
+            entry = self.gang_scheduler.asked(there, self.members.get(entry.uid), some, self.now, emptied=True)
             self.settle()
         found = answering.preemption(self.gang_scheduler, entry).NodeNameToMetaVictims
         if found and self.random.random() < 0.8:

@@ -383,7 +383,7 @@ def test_a_reservation_on_a_node_that_kube_scheduler_does_not_take_any_more_ends
     assert placement is not None
     kept, lost = (place.node for place in placement.pods)
     world.gang_scheduler.asked(world.pods[mine[0].metadata.uid], None, [kept], world.now)
-    world.gang_scheduler.asked_to_preempt(world.pods[mine[0].metadata.uid], None, [kept], world.now)
+    world.gang_scheduler.asked(world.pods[mine[0].metadata.uid], None, [kept], world.now, emptied=True)
     world.settle()
     assert gang(world, "mine").state is GangState.WAITING
     assert all(gang(world, one.metadata.name).state is GangState.PLACED for one in loans)
@@ -404,12 +404,12 @@ def test_a_node_that_is_taken_once_its_pods_are_gone_stays_reserved_while_they_g
     asks = world.pods[mine.metadata.uid]
     world.gang_scheduler.asked(asks, None, [], world.now)
     assert gang(world, "mine").state is GangState.WAITING
-    world.gang_scheduler.asked_to_preempt(asks, None, list(world.gang_scheduler.nodes.healthy), world.now)
+    world.gang_scheduler.asked(asks, None, list(world.gang_scheduler.nodes.healthy), world.now, emptied=True)
     assert gang(world, "mine").state is GangState.RESERVED
     world.gang_scheduler.asked(asks, None, [], world.now)
     world.settle()
     assert gang(world, "mine").state is GangState.RESERVED
-    world.gang_scheduler.asked_to_preempt(asks, None, [], world.now)
+    world.gang_scheduler.asked(asks, None, [], world.now, emptied=True)
     world.settle()
     assert gang(world, "mine").state is GangState.WAITING, "it is not taken in that question either"
 

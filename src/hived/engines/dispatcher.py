@@ -130,10 +130,9 @@ class Dispatcher(ABC, Generic[J, D]):
                 self.becomes(job, "reserved", placement, at, {"victims": list(victims)})
             case decided.Stop(by=number):
                 self._preempt(job, self.job(number), at)
-            case decided.Unreserve(by=None):
-                self.unreserve(job, self.nodes_refused, at)
-            case decided.Unreserve(by=int(number)):
-                self.unreserve(job, f"{self.job(number).name}, of a higher priority, took it", at)
+            case decided.Unreserve(by=number):
+                taken = number is not None and f"{self.job(number).name}, of a higher priority, took it"
+                self.unreserve(job, taken or self.nodes_refused, at)
             case decided.Downgrade(by=number):
                 by = self.job(number).name
                 self.stands(job, f"made room for {by}", at, by)

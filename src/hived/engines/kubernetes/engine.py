@@ -284,7 +284,7 @@ class Engine:
         try:
             pod, members = await self._known(pod)
             gang_scheduler = self.decides()
-            entry = gang_scheduler.asked_to_preempt(pod, members, frozenset(offered), self.clock())
+            entry = gang_scheduler.asked(pod, members, frozenset(offered), self.clock(), emptied=True)
         except (PodRequestError, NotFoundError):
             return "refused", VictimsAnswer({})
         found = preemption(gang_scheduler, entry)

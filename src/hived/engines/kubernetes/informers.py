@@ -166,18 +166,19 @@ class Informers:
 
     async def _resolve(self, gang_scheduler: GangScheduler, pod: Pod) -> None:
         """Read the pod's owner; then the gang scheduler may know it."""
+        members: tuple[Member, ...] | PodRequestError | None
         try:
             members = await self._owners.members(pod)
         except PodRequestError as error:
-            latest = self._resolving.pop(pod.metadata.uid, None)
-            if latest is not None:
-                gang_scheduler.unreadable(latest, error, self._clock())
-                self._fed()
-            return
+            members = error
         latest = self._resolving.pop(pod.metadata.uid, None)
-        if latest is not None:
+        if latest is None:
+            return
+        if isinstance(members, PodRequestError):
+            gang_scheduler.unreadable(latest, members, self._clock())
+        else:
             self._is_known(gang_scheduler, latest, members)
-            self._fed()
+        self._fed()
 
     def _is_known(self, gang_scheduler: GangScheduler, pod: Pod, members: tuple[Member, ...] | None) -> None:
         gang_scheduler.pod_changed(pod, members, self._clock())

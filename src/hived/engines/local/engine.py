@@ -263,11 +263,6 @@ class Engine:
             raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
         return self.job_scheduler.jobs.get(stored.id, stored)
 
-    def set_health(self, found: Sequence[tuple[str, int]], why: str | None) -> None:
-        """Devices turned bad, or (None) healthy."""
-        self.job_scheduler.set_health(found, why, self.clock())
-        self._advance()
-
     # -- following ------------------------------------------------------------------------------------------------
 
     @property

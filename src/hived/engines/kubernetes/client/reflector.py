@@ -146,9 +146,8 @@ class Reflector(Generic[T]):
 
 def _newer(version: str, known: str) -> bool:
     """Versions are numbers in practice, though not by contract: those that are not are taken as they come."""
-    if version.isdecimal() and known.isdecimal():
-        return int(version) > int(known)
-    return version != known
+    numbers = version.isdecimal() and known.isdecimal()
+    return is_after(version, known) if numbers else version != known
 
 
 def is_after(version: str, of_list: str) -> bool:

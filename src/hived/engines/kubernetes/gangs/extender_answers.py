@@ -111,14 +111,10 @@ def answer(
         _tell(table, entry, "not offered", [text])
         return "not offered", refusal(text, offered, unresolvable)
     entry.waited = True
-    if gang.state is GangState.RESERVED:
-        why = shortly(table, gang)[0]
-        _tell(table, entry, _gist(table, gang), explain_pod(table, entry, None))
-        return "preempting", refusal(why, offered, unresolvable)
     lines = explain_pod(table, entry, None)
     why = next(iter(shortly(table, gang)), lines[-1])
     _tell(table, entry, _gist(table, gang), lines)
-    return "wait", refusal(why, offered, unresolvable)
+    return "preempting" if gang.reserved else "wait", refusal(why, offered, unresolvable)
 
 
 def _gist(table: GangTable, gang: Gang) -> str:

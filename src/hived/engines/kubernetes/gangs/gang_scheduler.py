@@ -347,11 +347,12 @@ class GangScheduler(GangTable):
         """kube-scheduler wants to know about ``pod``, and would take the nodes ``offered``. Decides what can be.
 
         ``some``: it would take others as well, and asks about them next. ``emptied``: beside those of its last
-        question, it would take these once pods of lower priority have left them. Raises :class:`NotFoundError` for a
-        pod that is gone.
+        question, if there was one, it would take these once pods of lower priority have left them. Raises
+        :class:`NotFoundError` for a pod that is gone.
         """
         uid = pod.metadata.uid
         entry = self.pods.get(uid)
+        emptied = emptied and entry is not None and entry.gang is not None and entry.gang.asked
         if entry is None:
             if uid in self._gone or pod.ended:
                 raise NotFoundError(f"pod {pod.key} ({uid}) is gone")
@@ -422,14 +423,6 @@ class GangScheduler(GangTable):
             entry = self.pods[uid] = PodEntry(pod)
         if entry.gang is None and not entry.bound:
             self.refuse(entry, error)
-
-    def asked_to_preempt(
-        self, pod: Pod, members: tuple[Member, ...] | None, offered: Collection[str], at: float
-    ) -> PodEntry:
-        """The same, about nodes that would do if pods of lower priority went: beside those of the last question."""
-        entry = self.pods.get(pod.metadata.uid)
-        asked = entry is not None and entry.gang is not None and entry.gang.asked
-        return self.asked(pod, members, offered, at, emptied=asked)
 
     # -- binding --------------------------------------------------------------------------------------------------
 

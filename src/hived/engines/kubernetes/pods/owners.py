@@ -116,7 +116,7 @@ def _members(thing: Object, what: str) -> tuple[Member, ...]:
     spec, status = thing["spec"], thing.get("status") or {}
     found: list[tuple[int, Object]] = []
     if thing.get("kind") == "JobSet":
-        done = {job["name"]: _number(job.get("succeeded")) for job in status.get("replicatedJobsStatus") or ()}
+        done = {job["name"]: _count(job.get("succeeded"), 0) for job in status.get("replicatedJobsStatus") or ()}
         for job in spec["replicatedJobs"]:
             inner = job["template"]["spec"]
             left = _left(_count(job.get("replicas")), done.get(job.get("name"), 0))
@@ -127,18 +127,15 @@ def _members(thing: Object, what: str) -> tuple[Member, ...]:
         roles = sorted(spec["pytorchReplicaSpecs"].items(), key=lambda role: (role[0] != "Master", role[0]))
         replicas: Object = status.get("replicaStatuses") or {}
         for name, role in roles:
-            succeeded = _number((replicas.get(name) or {}).get("succeeded"))
+            succeeded = _count((replicas.get(name) or {}).get("succeeded"), 0)
             found.append((_left(_count(role.get("replicas")), succeeded), role["template"]))
     else:
-        found.append((_at_once(spec, _number(status.get("succeeded"))), spec["template"]))
-    members = []
-    for pods, template in found:
-        gpus = template_gpus(template)
-        if pods and gpus:
-            members.append(Member(pods, gpus))
+        found.append((_at_once(spec, _count(status.get("succeeded"), 0)), spec["template"]))
+    sizes = [(pods, template_gpus(template)) for pods, template in found]
+    members = tuple(Member(pods, gpus) for pods, gpus in sizes if pods and gpus)
     if not members:
         raise PodRequestError("owner", f"{what} makes no pods with GPUs at the moment")
-    return tuple(members)
+    return members
 
 
 def template_gpus(template: Object) -> int | None:
@@ -173,15 +170,9 @@ def _left(number: int, done: int) -> int:
     return max(min(number, 1), number - done)
 
 
-def _number(value: Any) -> int:
-    """How many, as a status has it."""
-    return 0 if value is None else _count(value)
-
-
-def _count(value: Any) -> int:
-    """A number of replicas; 1 where none is said."""
-    if value is None:
-        return 1
+def _count(value: Any, default: int = 1) -> int:
+    """A number of pods, or ``default`` where none is said."""
+    value = default if value is None else value
     if type(value) is not int or value < 0:
         raise ValueError(f"a number of pods, not {value!r}")
     return value

@@ -249,7 +249,7 @@ class _Fields:
         if value is None or value == "":
             return None
         if isinstance(value, bool) or not (isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)):
-            raise PodRequestError("annotation", f"{self.where}: {key}: a name, not {word(value)}")
+            raise self._wrong(key, "a name", value)
         return str(value)
 
     def number(self, key: str, default: int | None, least: int, most: int) -> int:
@@ -257,19 +257,19 @@ class _Fields:
         value = self.values.get(key)
         value = default if value is None else value
         if type(value) is not int or not least <= value <= most:
-            raise PodRequestError(
-                "annotation", f"{self.where}: {key}: a number from {least} to {most:,}, not {word(value)}"
-            )
+            raise self._wrong(key, f"a number from {least} to {most:,}", value)
         return value
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self.values.get(key)
-        if value is None:
-            return default
+        value = default if value is None else value
         if type(value) is not bool:
-            raise PodRequestError("annotation", f"{self.where}: {key}: true or false, not {word(value)}")
+            raise self._wrong(key, "true or false", value)
         return value
+
+    def _wrong(self, key: str, wanted: str, value: object) -> PodRequestError:
+        return PodRequestError("annotation", f"{self.where}: {key}: {wanted}, not {word(value)}")
 
     def members(self) -> tuple[Member, ...]:
         """The members of a group."""
