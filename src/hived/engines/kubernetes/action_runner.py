@@ -23,6 +23,7 @@ from .counters import Counts
 from .pods import labels as keys
 
 _log = logging.getLogger("hived.kubernetes")
+_COMPONENT = "hived"  #: as Events and conditions name who writes them
 _AT_ONCE = 16
 _TRIES = 5
 _PAUSE_S = 0.5  #: after the first failure; doubled
@@ -71,7 +72,6 @@ class ActionRunner:
         counts: Counts,
         has_to_go: Callable[[str], bool],
         evict_failed: Callable[[str], None],
-        component: str,
     ) -> None:
         """``has_to_go``: whether a pod, by uid, is (still) to be deleted."""
         self._api = api
@@ -82,7 +82,6 @@ class ActionRunner:
         self.policy = "policy/v1"
         #: annotations that pods are to have, the latest, by uid
         self._notes: dict[str, dict[str, str]] = {}
-        self._component = component
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         #: warnings of pods that could not be told, the latest of each uid: they are when the pod is deleted
@@ -115,7 +114,7 @@ class ActionRunner:
         """Read what pods were told by a process before this: what is still so is not told again. O(Events of HiveD)."""
         try:
             async with asyncio.timeout(_RECALL_S):
-                of_ours = {"fieldSelector": f"source={self._component}"}
+                of_ours = {"fieldSelector": f"source={_COMPONENT}"}
                 events, _ = await self._api.list(api_path("events"), Event, of_ours)
         except (ApiError, TimeoutError) as error:
             _log.warning(
@@ -179,7 +178,7 @@ class ActionRunner:
             "type": "DisruptionTarget",
             "status": "True",
             "reason": "PreemptionByScheduler",
-            "message": f"{self._component}: {evict.why}",
+            "message": f"{_COMPONENT}: {evict.why}",
             "lastTransitionTime": _now(),
         }
         body = {"metadata": {"uid": evict.uid}, "status": {"conditions": [condition]}}
@@ -233,7 +232,7 @@ class ActionRunner:
             "reason": tell.reason,
             "message": shortened(tell.message, _LONGEST),
             "type": "Warning" if tell.warning else "Normal",
-            "source": {"component": self._component},
+            "source": {"component": _COMPONENT},
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

@@ -44,7 +44,6 @@ from .spec_source import SpecSource, understood
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
 _TIDY_S = 600.0  #: between two searches for all garbage
-_COMPONENT = "hived"
 _BEGINNING_S = 15.0  #: with an API server that does not answer as it should
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class Engine:
         self.failed: asyncio.Future[HivedError] | None = None
         self._leader = elect(self._leads) if elect is not None else None
         self._owners = Owners(api)
-        self._writer = ActionRunner(api, self.counts, self._has_to_go, self._evict_failed, _COMPONENT)
+        self._writer = ActionRunner(api, self.counts, self._has_to_go, self._evict_failed)
         self._tasks: list[asyncio.Task[Any]] = []
         self._binder = PodBinder(api, self.counts, self.clock, self._spawn)
         #: once it leads

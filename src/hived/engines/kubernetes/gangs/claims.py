@@ -65,14 +65,9 @@ def gather(entries: Iterable[PodEntry]) -> tuple[list[Found], list[Unknown]]:
     for of in said.values():
         one = Found(of[0][1], _story([info for _, _, info in of]))
         wrong = _wrong(one)
-        if wrong is not None:
-            unknown += [Unknown(entry, wrong, _devices(entry)) for entry, _, _ in of]
-            continue
         for entry, ask, info in of:
-            try:
-                _add(one, entry, ask, info)
-            except PodRequestError as error:
-                unknown.append(Unknown(entry, error, _devices(entry)))
+            if (problem := wrong or _add(one, entry, ask, info)) is not None:
+                unknown.append(Unknown(entry, problem, _devices(entry)))
         if one.entries:
             found.append(one)
     return found, unknown
@@ -126,14 +121,13 @@ def _wrong(found: Found) -> PodRequestError | None:
     return None
 
 
-def _add(of: Found, entry: PodEntry, ask: PodRequest, info: BindInfo) -> None:
+def _add(of: Found, entry: PodEntry, ask: PodRequest, info: BindInfo) -> PodRequestError | None:
+    """A pod has its place in a story, or does not fit in."""
     if of.info.pods is not info.pods and info.pod not in of.info.pods:
-        raise PodRequestError("disagrees", f"pods of its group {ask.group} do not agree about where the group is")
-    slot = of.info.pods.index(info.pod)
-    if slot in of.entries:
-        other = of.entries[slot].key
-        raise PodRequestError("conflict", f"{other} was bound to the same GPUs; delete one of the two")
-    of.entries[slot] = entry
+        return PodRequestError("disagrees", f"pods of its group {ask.group} do not agree about where the group is")
+    other = of.entries.setdefault(of.info.pods.index(info.pod), entry)
+    what = f"{other.key} was bound to the same GPUs; delete one of the two"
+    return None if other is entry else PodRequestError("conflict", what)
 
 
 def _devices(entry: PodEntry) -> tuple[int, ...] | None:
