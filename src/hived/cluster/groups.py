@@ -39,8 +39,8 @@ class Group:
     Those that only wait are kept as :class:`Waiting`.
     """
 
-    #: how late it gives way in its VC, as of when it took its virtual leaves (:func:`.pool.rank_of`)
-    rank = -1
+    #: how late it gives way in its VC, as of when it took its virtual leaves (:func:`.pool.precedence_of`)
+    precedence = -1
     #: place among all groups by when they were bound or reserved; breaks ties
     sequence = 0
     state = GroupState.PENDING
@@ -159,7 +159,7 @@ class Waiting:
 
     request: Request
     reasons: tuple[Reason, ...]
-    sequence: int  #: rank among all that wait, by when they first asked
+    sequence: int  #: place among all that wait, by when they first asked
     since: float
     state: GroupState = GroupState.PENDING
 

@@ -4,7 +4,7 @@ The first step looks at nothing but the VC's own groups and bad hardware, so ten
 The second cannot fail (theorem 1), except that bad hardware or a list of suggested nodes can turn a choice down; then
 the hosts that did are left out, and the first step is asked again.
 
-    for each lower rank in use, from none upward:           rather preempt nobody, then the lowest
+    for each lower precedence in use, from none upward:     rather preempt nobody, then the lowest
         for each cap, from the one asked for upward:        (soft affinity)
             for each pool of the VC, in the order of the spec
 """
@@ -34,10 +34,10 @@ def place(state: State, group: Group, demand: Demand, suggested: Suggested | Non
         return True
     priority = group.request.priority
     pools = state.pools[demand.tenant]
-    lower = sorted({key for choice in demand.choices for key in pools[choice.where].below(priority)})
+    lower = sorted({precedence for choice in demand.choices for precedence in pools[choice.where].below(priority)})
     return any(
-        _at(state, group, demand, key, suggested)
-        for key in lower[_first_that_fits(state, group.request, demand, lower) :]
+        _at(state, group, demand, up_to, suggested)
+        for up_to in lower[_first_that_fits(state, group.request, demand, lower) :]
     )
 
 
@@ -58,16 +58,16 @@ def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Sugges
 
 
 def _first_that_fits(state: State, request: Request, demand: Demand, lower: list[int]) -> int:
-    """Place in ``lower`` of the first rank up to which taking leaves makes room in the VC; its length for none.
+    """Place in ``lower`` of the first precedence up to which taking leaves makes room in the VC; its length for none.
 
-    The higher the rank, the more can be had: a search by halves, O(log ranks) choices of virtual leaves.
+    The higher it is, the more can be had: a search by halves, O(log precedences) choices of virtual leaves.
     """
     pools = state.pools[demand.tenant]
 
-    def fits(key: int) -> bool:
+    def fits(up_to: int) -> bool:
         for choice in demand.choices:
             pool = pools[choice.where]
-            mine = [other for other in pool.below(request.priority) if other <= key]
+            mine = [other for other in pool.below(request.priority) if other <= up_to]
             highest = mine[-1] if mine else -1
             space = pool.space(highest)
             if any(pool.find(space, choice.needs, state.rank, cap, highest) is not None for cap in choice.caps):
@@ -81,38 +81,38 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
     return bisect_left(lower, True, hi=len(lower) - 1, key=fits)
 
 
-def _at(state: State, group: Group, demand: Demand, key: int, suggested: Suggested | None) -> bool:
-    """Where leaves taken at ranks up to ``key`` may be had."""
+def _at(state: State, group: Group, demand: Demand, up_to: int, suggested: Suggested | None) -> bool:
+    """Where leaves taken ``up_to`` a precedence may be had (-1: free ones alone)."""
     pools = state.pools[demand.tenant]
     for step, choice in demand.tries:
         pool = pools[choice.where]
-        if (key < 0 or key in pool.at) and _in(state, group, choice, pool, key, step, suggested):
+        if (up_to < 0 or up_to in pool.at) and _in(state, group, choice, pool, up_to, step, suggested):
             return True
     return False
 
 
 def _in(
-    state: State, group: Group, choice: Choice, pool: Pool, key: int, step: int, suggested: Suggested | None
+    state: State, group: Group, choice: Choice, pool: Pool, up_to: int, step: int, suggested: Suggested | None
 ) -> bool:
     """Choose leaves in one pool under one cap, and bind them; a host that cannot stand is left out of the next try."""
     cap = choice.caps[step]
-    space = pool.space(key)
+    space = pool.space(up_to)
     ours = False
     if suggested is not None:
         for host in suggested.hosts_elsewhere(pool):
             space, ours = space if ours else copied(space), True
             space.set(host, 0, 0)
     for _ in range(ATTEMPTS):
-        found = pool.find(space, choice.needs, state.rank, cap, key)
+        found = pool.find(space, choice.needs, state.rank, cap, up_to)
         if found is None:
             break
-        if key >= 0:
-            found = sparing(pool, space, choice.needs, state.rank, found, cap, key)
+        if up_to >= 0:
+            found = sparing(pool, space, choice.needs, state.rank, found, cap, up_to)
         group.chain, group.level, group.pool, group.spots = pool.nodes.number, found.level, pool, found.pods
         if step:
             hierarchy = pool.virtual.hierarchy
             group.relaxed = tuple([hierarchy.names[level] for level in choice.caps[:step]])
-        if key >= 0:
+        if up_to >= 0:
             stands = _stand_over_others(state, group, pool, suggested)
         else:
             stands = _bind(state, group, pool, suggested)

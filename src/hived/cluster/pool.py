@@ -1,11 +1,11 @@
-"""The cells that one VC reserved in one chain (or one pinned cell), under groups of many ranks.
+"""The cells that one VC reserved in one chain (or one pinned cell), under groups of many precedences.
 
 This is all that a VC's choice of leaves looks at, so that a VC is safe in outcome and not in count alone: nothing in it
 knows of other tenants, but for the bad hardware under its own cells.
 
 A leaf cell of a VC is taken by the group that runs in it and, while that one is being preempted, by the group that has
-reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a rank (a
-priority, and whether those of it lose work: :func:`rank_of`) is a :class:`~hived.cells.Space` of its own (a
+reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a precedence
+(a priority, and whether those of it lose work: :func:`precedence_of`) is a :class:`~hived.cells.Space` of its own (a
 *view*), made when somebody asks, and kept up as leaves are taken and given back until nobody has asked for as long as
 it would take to make it anew.
 """
@@ -28,7 +28,7 @@ from .parts import Part
 from .staying import Staying
 from .undo import Undo
 
-#: how many views of ranks are kept
+#: how many views of precedences are kept
 VIEWS = 16
 #: per pod: virtual host and leaves
 Spots = tuple[tuple[int, int], ...]
@@ -156,11 +156,11 @@ class Pool:
         self.binding = self.bindings()
         #: per host that has any: the groups that take leaves of it
         self.held: dict[int, dict[Group, int]] = {}
-        #: per rank: the groups of that rank, in the order in which they came
+        #: per precedence: the groups of it, in the order in which they came
         self.at: dict[int, dict[Group, None]] = {}
         # healthy free leaves
         self._space = self._free_space()
-        # what may be had where leaves taken at ranks up to the key count as free; the changes since it was asked for
+        # what may be had up to each precedence that somebody has asked for, and the changes since then
         self._views: dict[int, Space] = {}
         self._unused: dict[int, int] = {}
 
@@ -193,37 +193,37 @@ class Pool:
     # -- what may be had ----------------------------------------------------------------------------------------------
 
     def below(self, priority: int) -> list[int]:
-        """The ranks below ``priority`` that groups have here, ascending. O(ranks in use)."""
-        first = lowest_rank(priority)
+        """The precedences below ``priority`` that groups have here, ascending. O(precedences in use)."""
+        first = lowest_precedence(priority)
         if len(self.at) <= 1:  # the common case, without a sort
-            return [key for key in self.at if key < first]
-        return sorted(key for key in self.at if key < first)
+            return [precedence for precedence in self.at if precedence < first]
+        return sorted(precedence for precedence in self.at if precedence < first)
 
-    def space(self, key: int = -1) -> Space:
-        """What may be had: free leaves, and those taken at ranks up to ``key``. O(hosts) when first asked for."""
+    def space(self, up_to: int = -1) -> Space:
+        """What may be had: free leaves, and those taken ``up_to`` a precedence (-1: none). O(hosts) at first."""
         if self.binding.changed:
             self.settle()
-        if key < 0:
+        if up_to < 0:
             return self._space
-        view = self._views.get(key)
+        view = self._views.get(up_to)
         if view is None:
             if len(self._views) >= VIEWS:
                 self._forget(max(self._unused, key=lambda other: (self._unused[other], other)))
-            free = [self._healthy(host) & ~self._blocked(host, key) for host in range(self.virtual.hosts)]
-            view = self._views[key] = self.virtual.space(free, self._space.free)
-        self._unused[key] = 0
+            free = [self._healthy(host) & ~self._blocked(host, up_to) for host in range(self.virtual.hosts)]
+            view = self._views[up_to] = self.virtual.space(free, self._space.free)
+        self._unused[up_to] = 0
         return view
 
-    def find(self, space: Space, needs: Sequence[Need], rank: Rank, cap: int, key: int) -> Found | None:
-        """Leaves for all pods in ``space``, which :meth:`space` gave for ``key``; None when they do not fit."""
+    def find(self, space: Space, needs: Sequence[Need], rank: Rank, cap: int, up_to: int) -> Found | None:
+        """Leaves for all pods in ``space``, which :meth:`space` gave for ``up_to``; None when they do not fit."""
         return find(space, needs, rank, cap)
 
-    def total(self, key: int = -1) -> int:
+    def total(self, up_to: int = -1) -> int:
         """How many leaves may be had; see :meth:`space`."""
-        return self.space(key).total
+        return self.space(up_to).total
 
-    def _forget(self, key: int) -> None:
-        del self._views[key], self._unused[key]
+    def _forget(self, up_to: int) -> None:
+        del self._views[up_to], self._unused[up_to]
 
     def settle(self) -> None:
         """Hosts under which hardware turned bad or good are looked at again. O(such hosts * views)."""
@@ -236,32 +236,32 @@ class Pool:
     def _healthy(self, host: int) -> int:
         return self.virtual.shapes[host].full & ~self.binding.bad[host]
 
-    def _blocked(self, host: int, key: int) -> int:
+    def _blocked(self, host: int, up_to: int) -> int:
         blocked = 0
         for group, mask in self.held.get(host, {}).items():
-            if group.rank > key:
+            if group.precedence > up_to:
                 blocked |= mask
         return blocked
 
     def _refresh_views(self, host: int) -> None:
         healthy, free = self._healthy(host), self._space.free[host]
         patience = max(64, self.virtual.hosts)  # one change per host: making it anew is no dearer then
-        for key, view in list(self._views.items()):
-            view.set(host, healthy & ~self._blocked(host, key), free)
-            self._unused[key] += 1
-            if self._unused[key] > patience:
-                self._forget(key)
+        for up_to, view in list(self._views.items()):
+            view.set(host, healthy & ~self._blocked(host, up_to), free)
+            self._unused[up_to] += 1
+            if self._unused[up_to] > patience:
+                self._forget(up_to)
 
     # -- who has what -------------------------------------------------------------------------------------------------
 
     def take(self, group: Group) -> None:
         """``group`` takes its spots, whoever else is there. O(pods * views)."""
-        rank = group.rank = rank_of(group)
-        of_rank = self.at.get(rank)
-        if of_rank is None:
-            self.at[rank] = {group: None}
+        precedence = group.precedence = precedence_of(group)
+        equals = self.at.get(precedence)
+        if equals is None:
+            self.at[precedence] = {group: None}
         else:
-            of_rank[group] = None
+            equals[group] = None
         for host, mask in group.spots:
             held = self.held.get(host)
             if held is None:
@@ -282,10 +282,10 @@ class Pool:
 
     def give(self, group: Group) -> None:
         """``group`` takes them no longer; bindings are as they were. O(pods * (views + takers of the host))."""
-        of_rank = self.at[group.rank]
-        del of_rank[group]
-        if not of_rank:
-            del self.at[group.rank]
+        equals = self.at[group.precedence]
+        del equals[group]
+        if not equals:
+            del self.at[group.precedence]
         spots = group.spots
         hosts: Iterable[int] = (spots[0][0],) if len(spots) == 1 else dict.fromkeys([host for host, _ in spots])
         for host in hosts:
@@ -307,9 +307,9 @@ class Pool:
             self._refresh_views(host)
 
     def take_again(self, group: Group) -> None:
-        """Take what it gave just now, at its rank of by now; the groups of a rank stand in the order they came in."""
+        """Take what it gave just now, at its precedence of by now; equal groups stand in the order they came in."""
         self.take(group)
-        self.at[group.rank] = dict.fromkeys(sorted(self.at[group.rank], key=lambda g: g.sequence))
+        self.at[group.precedence] = dict.fromkeys(sorted(self.at[group.precedence], key=lambda g: g.sequence))
 
     def on(self, spots: Iterable[tuple[int, int]]) -> dict[Group, None]:
         """The groups that take some of these leaves."""
@@ -432,12 +432,12 @@ class Pool:
         held: dict[int, dict[Group, int]] = {}
         at: dict[int, set[Group]] = {}
         for group in groups:
-            at.setdefault(rank_of(group), set()).add(group)
+            at.setdefault(precedence_of(group), set()).add(group)
             for host, mask in group.spots:
                 of_host = held.setdefault(host, {})
                 of_host[group] = of_host.get(group, 0) | mask
         ensure(held == self.held, "groups per virtual host")
-        ensure(at == {key: set(of_rank) for key, of_rank in self.at.items()}, "groups per rank")
+        ensure(at == {precedence: set(equals) for precedence, equals in self.at.items()}, "groups per precedence")
         for host in range(self.virtual.hosts):
             for one, mask in held.get(host, {}).items():
                 for other, others in held[host].items():
@@ -455,9 +455,9 @@ class Pool:
             ensure(free == shape.full & ~taken, f"free leaves of virtual host {host}")
             free &= ~self.binding.bad[host]
             ensure(self._space.free[host] == free, f"healthy free leaves of virtual host {host}")
-            for key, view in self._views.items():
-                obtainable = self._healthy(host) & ~self._blocked(host, key)
-                ensure(view.free[host] == obtainable, f"leaves to be had at rank {key} in host {host}")
+            for up_to, view in self._views.items():
+                obtainable = self._healthy(host) & ~self._blocked(host, up_to)
+                ensure(view.free[host] == obtainable, f"leaves to be had at precedence {up_to} in host {host}")
                 ensure(view.idle[host] == free, f"free ones among them in host {host}")
         for view in [self._space, *self._views.values()]:
             view.validate()
@@ -473,12 +473,12 @@ def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     return taken, level, host.free.free
 
 
-def lowest_rank(priority: int) -> int:
-    """The rank of groups of a priority that lose no work when they give way; those that do come right after it."""
+def lowest_precedence(priority: int) -> int:
+    """The precedence of groups of a priority that lose no work when they give way; of those that do: one more."""
     return 2 * priority
 
 
-def rank_of(group: Group) -> int:
+def precedence_of(group: Group) -> int:
     """How late a group gives way in its VC: lower priorities first; among equals, who loses no work by it first.
 
     That is a group that becomes opportunistic instead (lazy preemption), or still waits for victims of its own VC.

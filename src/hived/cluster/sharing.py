@@ -255,24 +255,24 @@ class QuotaPool(Pool):
         """The quota, whichever chain it is used in."""
         return self.quota.limit
 
-    def total(self, key: int = -1) -> int:
+    def total(self, up_to: int = -1) -> int:
         """Leaves that may be had as far as the quota goes."""
-        return self.quota.left + self._lower(key)
+        return self.quota.left + self._lower(up_to)
 
-    def _lower(self, key: int) -> int:
-        """Leaves of its own groups of ranks up to ``key``."""
-        return sum(group.gpus for rank in self.at if rank <= key for group in self.at[rank]) if key >= 0 else 0
+    def _lower(self, up_to: int) -> int:
+        """Leaves of its own groups ``up_to`` a precedence."""
+        return sum([group.gpus for precedence in self.at if precedence <= up_to for group in self.at[precedence]])
 
-    def space(self, key: int = -1) -> Space:
-        """Leaves that nobody has guaranteed, and those of own groups of ranks up to ``key``. O(nodes) with these."""
+    def space(self, up_to: int = -1) -> Space:
+        """Leaves that nobody has guaranteed, and those of own groups ``up_to`` a precedence. O(nodes) with these."""
         space = self.nodes.open_space()
-        if key < 0:
+        if up_to < 0:
             return space
         view = Space(space.shapes, space.groups, space.node_level, space.free, space.idle)
         for host, held in self.held.items():
             lower = blocked = 0
             for group, mask in held.items():
-                if group.rank <= key:
+                if group.precedence <= up_to:
                     lower |= mask
                 else:
                     blocked |= mask
@@ -280,13 +280,13 @@ class QuotaPool(Pool):
             view.set(host, view.free[host] | lower, view.idle[host])
         return view
 
-    def find(self, space: Space, needs: Sequence[Need], rank: Rank, cap: int, key: int) -> Found | None:
+    def find(self, space: Space, needs: Sequence[Need], rank: Rank, cap: int, up_to: int) -> Found | None:
         """As far as the quota goes. Whole nodes are chosen by rank alone."""
-        if sum([need.gpus for need in needs]) > self.total(key):
+        if sum([need.gpus for need in needs]) > self.total(up_to):
             return None
         size = self.nodes.hierarchy.node_size
         if len(needs) == 1 or cap or any(need != Need(size) for need in needs):
-            return super().find(space, needs, rank, cap, key)
+            return super().find(space, needs, rank, cap, up_to)
         hosts = []
         for host in space.in_order(rank, size):
             hosts.append((host, space.shapes[host].full))
@@ -295,11 +295,11 @@ class QuotaPool(Pool):
         return None
 
     def displaced(self, group: Group) -> dict[Group, None]:
-        """And those whose part of the quota it needs, wherever they are: the lowest rank first, its latest first."""
+        """And those whose part of the quota it needs, wherever they are: the lowest first, among equals the latest."""
         found = self.on(group.spots)
         short = sum(mask.bit_count() for _, mask in group.spots) - self.quota.left - sum(g.gpus for g in found)
-        for rank in self.below(group.priority):
-            for other in reversed(self.at[rank]):
+        for precedence in self.below(group.priority):
+            for other in reversed(self.at[precedence]):
                 if short > 0 and other not in found:
                     found[other] = None
                     short -= other.gpus

@@ -30,20 +30,20 @@ STEPS = 1_000
 PODS = 64
 
 
-def sparing(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, key: int) -> Found:
-    """``found``, or the same leaves for the same pods elsewhere, where the groups of ranks up to ``key`` lose less."""
-    search = _Sparing(pool, space, needs, rank, cap, key)
+def sparing(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, up_to: int) -> Found:
+    """``found``, or the same leaves for the same pods elsewhere, where the groups ``up_to`` a precedence lose less."""
+    search = _Sparing(pool, space, needs, rank, cap, up_to)
     one_host = len({host for host, _ in found.pods}) == 1
     return (search.on_one_host() or found) if one_host else search.on_hosts(found)
 
 
 class _Sparing:
-    """The hosts and leaves of a pool whose taking loses the groups of ranks up to ``key`` least."""
+    """The hosts and leaves of a pool whose taking loses the groups ``up_to`` a precedence least."""
 
-    __slots__ = ("_cap", "_demand", "_key", "_known", "_needs", "_pool", "_rank", "_space", "_steps")
+    __slots__ = ("_cap", "_demand", "_known", "_needs", "_pool", "_rank", "_space", "_steps", "_up_to")
 
-    def __init__(self, pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, cap: int, key: int) -> None:
-        self._pool, self._space, self._needs, self._rank, self._cap, self._key = pool, space, needs, rank, cap, key
+    def __init__(self, pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, cap: int, up_to: int) -> None:
+        self._pool, self._space, self._needs, self._rank, self._cap, self._up_to = pool, space, needs, rank, cap, up_to
         self._demand = Demand(needs)
         # hosts looked at so far, for all pods of a gang on several hosts
         self._steps = 0
@@ -154,7 +154,7 @@ class _Sparing:
 
     def _held_by(self, host: int) -> dict[Group, int]:
         """The groups that can be ended on a host, and their leaves."""
-        return {group: mask for group, mask in self._pool.held.get(host, {}).items() if group.rank <= self._key}
+        return {group: mask for group, mask in self._pool.held.get(host, {}).items() if group.precedence <= self._up_to}
 
     def _masks(self, host: int, needs: tuple[Need, ...], lose: dict[Group, int]) -> Sequence[int] | None:
         """Masks for pods on one host that lose the groups ``lose``, with their leaves there, least; None for none."""
@@ -209,7 +209,7 @@ def _at_least(gpus: int) -> int:
 
 def _loss(group: Group) -> int:
     """GPUs of a group: any of one that ends weigh more than all of those that lose no work."""
-    return group.gpus << 32 if group.rank % 2 else group.gpus
+    return group.gpus << 32 if group.precedence % 2 else group.gpus
 
 
 _place = lru_cache(maxsize=4096)(place)

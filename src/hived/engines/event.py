@@ -13,7 +13,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 class Event:
     """Something that happened: to a job, to hardware, or to the engine."""
 
-    seq: int  #: rank among all events, from 1, without gaps
+    seq: int  #: place among all events, from 1, without gaps
     at: float  #: seconds since the epoch
     kind: str
     job: Any = None  #: number or name, as the engine calls its jobs; None: it is about none

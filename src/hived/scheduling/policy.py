@@ -20,7 +20,7 @@ class JobView(NamedTuple):
     job: str  #: its name
     gpus: int
     submitted: int  #: time of submission, in the caller's unit
-    sequence: int  #: rank among all submissions: tells jobs of one instant apart
+    sequence: int  #: place among all submissions: tells jobs of one instant apart
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,9 +141,9 @@ class Queue:
         """``entry`` waits here no more."""
         if self.first is not entry:
             for entries in (self._entries, self._aside):
-                rank = bisect_left(entries, (entry.key,))
-                if rank < len(entries) and entries[rank][1] is entry:
-                    del entries[rank]
+                place = bisect_left(entries, (entry.key,))
+                if place < len(entries) and entries[place][1] is entry:
+                    del entries[place]
                     return
             return
         del self._entries[0]
@@ -168,8 +168,8 @@ class Queue:
 
     def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
         """How many of those who may hold others back are before ``key``, and the first ``most`` of them."""
-        rank = bisect_left(self._entries, (key,))
-        return rank, [entry for _, entry in self._entries[: min(rank, most)]]
+        place = bisect_left(self._entries, (key,))
+        return place, [entry for _, entry in self._entries[: min(place, most)]]
 
     def __iter__(self) -> Iterator[Entry]:
         return (entry for _, entry in merge(self._entries, self._aside))

@@ -17,7 +17,7 @@ from hived.cluster.guaranteed import place as place_guaranteed
 from hived.cluster.nodes import Nodes, farthest_from_guaranteed
 from hived.cluster.opportunistic import lent_of_type, share_of
 from hived.cluster.opportunistic import place as place_opportunistic
-from hived.cluster.pool import Pool, VirtualCells, lowest_rank, packed, reserved_in
+from hived.cluster.pool import Pool, VirtualCells, lowest_precedence, packed, reserved_in
 from hived.cluster.requests import Request
 from hived.cluster.state import State
 from hived.cluster.suggested import Suggested
@@ -131,11 +131,11 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[why.Reason]
 
 def _exhausted(request: Request, pool: Pool, need: int, have: int) -> why.VcExhausted:
     """What stands in the way in the pool that has most to give."""
-    ranks = [of_rank for rank, of_rank in pool.at.items() if rank >= lowest_rank(request.priority)]
-    holders = [group for of_rank in ranks for group in islice(of_rank, NAMED)]
+    alike = [equals for precedence, equals in pool.at.items() if precedence >= lowest_precedence(request.priority)]
+    holders = [group for equals in alike for group in islice(equals, NAMED)]
     oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
     held_by = tuple((group.name, group.gpus) for group in oldest)
-    return why.VcExhausted(request.vc, need, have, pool.gpus, held_by, sum(map(len, ranks)) - len(held_by))
+    return why.VcExhausted(request.vc, need, have, pool.gpus, held_by, sum(map(len, alike)) - len(held_by))
 
 
 def _part_of_gang(choice: Choice, fit: int) -> list[why.Reason]:
