@@ -39,7 +39,7 @@ def test_arrows_run_downward_only_and_the_core_is_pure() -> None:
 def test_a_plain_install_needs_no_extra() -> None:
     code = (
         "import sys, hived.cli.app; "
-        "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes_asyncio', 'aiohttp', 'msgspec', "
+        "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes_asyncio', 'aiohttp', "
         "'prometheus_client'} & set(sys.modules); "
         "sys.exit(', '.join(extras) or 0)"
     )

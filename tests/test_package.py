@@ -50,7 +50,7 @@ def test_the_readmes_first_command_installs_all_that_the_readme_shows() -> None:
     ("extra", "lacks", "arguments"),
     [
         ("figures", "matplotlib", ["simulate", "--jobs", "5"]),
-        ("kubernetes", "msgspec", ["serve", "kubernetes", "--spec", "spec.yaml"]),
+        ("kubernetes", "kubernetes_asyncio", ["serve", "kubernetes", "--spec", "spec.yaml"]),
     ],
 )
 def test_what_is_not_installed_comes_from_where_hived_came_from(extra: str, lacks: str, arguments: list[str]) -> None:

@@ -22,7 +22,7 @@ from .addresses import address
 
 serve_app = typer.Typer(no_args_is_help=True, help="Decide for a cluster that something else runs.")
 #: what a plain install lacks
-_EXTRA = ("kubernetes_asyncio", "aiohttp", "msgspec", "prometheus_client")
+_EXTRA = ("kubernetes_asyncio", "aiohttp", "prometheus_client")
 _spec = partial(typer.Option, rich_help_panel="The spec")
 _listener = partial(typer.Option, rich_help_panel="The listener")
 _replicas = partial(typer.Option, rich_help_panel="Several replicas")
