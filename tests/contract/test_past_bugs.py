@@ -11,6 +11,7 @@ import pytest
 from hived import Bind, Cluster, Member, RecordedCluster, Request, RequestError, Wait
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import BadHardware, NeverFits, VcExhausted
+from hived.cluster.sharing import Sharing
 
 from .driver import Driver
 from .specs import Spec, cluster_spec, flat, lent, racks, reserves, wants
@@ -220,3 +221,41 @@ def test_a_reservation_planned_again_sees_hardware_that_another_has_left_whoever
 
     assert isinstance(story(look=True), Bind)
     assert story(look=True) == story(look=False)
+
+
+def racks_named(**racks_of: list[str]) -> Spec:
+    """A rack of nodes of 4 GPUs for each type: ``A``, ``B``."""
+    types: Spec = {}
+    for kind, names in racks_of.items():
+        types[kind] = {"childCellType": "GPU", "childCellNumber": 4, "isNodeLevel": True}
+        types[f"{kind}R"] = {"childCellType": kind, "childCellNumber": len(names)}
+    cells = [
+        {"cellType": f"{kind}R", "cellChildren": [{"cellAddress": name} for name in names]}
+        for kind, names in racks_of.items()
+    ]
+    return cluster_spec(types, cells, {"a": reserves({f"{kind}R": 1 for kind in racks_of})})
+
+
+def test_a_loan_that_a_new_spec_has_torn_apart_is_moved_in_thought_and_stays() -> None:
+    """The way back changed the nodes of another chain by the numbers of this one, and broke every later call."""
+    before = racks_named(B=["x0", "x1", "x2", "x3", "x4", "x5"])
+    after = racks_named(A=["x0", "x1"], B=["y0", "y1", "y2", "y3", "x5", "x4"])
+    driver = Driver(before)
+    request = lent("loan", "a", (6, 4))
+    driver.cluster.commit(driver.cluster.schedule(request))
+    driver.cluster.reconfigure(after)
+    seen = driver.cluster.snapshot()
+    driver.cluster.move(request)
+    assert driver.cluster.snapshot() == seen
+    driver.cluster.validate()
+    driver.cluster.release("loan")
+    driver.cluster.validate()
+
+
+@pytest.mark.parametrize("sharing", [Sharing.QUOTA, Sharing.HIVED])
+def test_a_loan_that_has_lost_all_its_devices_is_not_promoted_on_nothing(sharing: Sharing) -> None:
+    cluster = Cluster.from_spec(racks_named(A=["x0", "x1"]), sharing)
+    cluster.commit(cluster.schedule(lent("loan", "a", 4)))
+    cluster.reconfigure(racks_named(A=["y0", "y1"]))
+    assert not cluster.promote(wants("loan", "a", 4))
+    cluster.validate()

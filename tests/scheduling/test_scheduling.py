@@ -365,3 +365,12 @@ def test_a_number_used_twice_and_the_end_of_a_job_that_does_not_run_are_bugs_of_
         desk.engine.submit(running, "a", JobView("again", 1, 2, 2))
     with pytest.raises(InvariantError, match="does not run"):
         desk.engine.finish([waiting])
+
+
+def test_a_job_that_has_ended_keeps_no_cluster_of_an_old_spec_in_memory() -> None:
+    desk = Desk(Sharing.HIVED, nodes(1))
+    job = desk.submit("a", 8)
+    entry = desk.scheduler.jobs[job]
+    assert entry.demand is not None
+    desk.finish(job)
+    assert entry.demand is entry.loan_demand is None

@@ -227,6 +227,8 @@ class Space:
         bucket = self._buckets[host].get((free, idle))
         if bucket is None:
             bucket = self._bucket(host, self.shapes[host], free, idle)
+        if self._capacities and (free != self.free[host] or idle != self.idle[host]):
+            self._changed(host)
         self.free[host] = free
         self.idle[host] = idle
         old = self._where[host]
@@ -247,11 +249,13 @@ class Space:
             if not before:
                 bucket.summary |= 1 << word
                 self.occupied |= bucket.bit
-        if self._capacities:
-            self._log.append(host)
-            if len(self._log) > max(1024, self.hosts):  # counting afresh is no dearer now
-                self._log.clear()
-                self._capacities.clear()
+
+    def _changed(self, host: int) -> None:
+        """Capacities have to count a host again."""
+        self._log.append(host)
+        if len(self._log) > max(1024, self.hosts):  # counting afresh is no dearer now
+            self._log.clear()
+            self._capacities.clear()
 
     @property
     def layout(self) -> Layout:

@@ -161,11 +161,12 @@ class Cluster:
 
         For a scheduler that keeps its own queues and asks for no reasons. ``near``: where the group ran until now, and
         would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as
-        :meth:`schedule`; ``demand``: what :meth:`demand` answers, so that the request need not be checked again.
+        :meth:`schedule`; ``demand``: what :meth:`demand` answers for this request, or for one that differs by name
+        alone, which then is not checked again: one of another request gets another's leaf cells.
         """
         _check_seconds(now)
         state = self._settled()
-        if demand is None or demand.by is not state.demands or not request.group:
+        if not isinstance(demand, Demand) or demand.by is not state.demands or not request.group:
             demand = state.demands.of(request)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
@@ -236,7 +237,7 @@ class Cluster:
         ``demand``: as :meth:`place`.
         """
         state = self._settled()
-        if demand is None or demand.by is not state.demands:
+        if not isinstance(demand, Demand) or demand.by is not state.demands:
             demand = state.demands.of(request)
         return can_lend(state, demand)
 

@@ -195,7 +195,8 @@ class Nodes:
         before = {node: self.reserved[node] for number, node, _ in group.parts if number == self.number}
         if event is LeafEvent.ALLOCATE:  # beside who has reserved them; as an event that cannot be
             for number, node, mask in group.parts:
-                self.reserved[node] &= ~mask if number == self.number else -1
+                if number == self.number:
+                    self.reserved[node] &= ~mask
         self.claim(event, group)
         for node, reserved in before.items():
             self.reserved[node] |= reserved
@@ -203,7 +204,7 @@ class Nodes:
 
     def changed_kind(self, group: Group) -> None:
         """``group`` became opportunistic, or guaranteed, where it runs."""
-        for node in {node for _, node, _ in group.parts}:
+        for node in {node for number, node, _ in group.parts if number == self.number}:
             self._refresh(node)
 
     def apply(self, event: LeafEvent, node: int, mask: int) -> None:

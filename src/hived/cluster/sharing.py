@@ -329,6 +329,6 @@ class QuotaPool(Pool):
     def in_place(self, parts: Sequence[Part]) -> Spots | None:
         """The leaves themselves, as far as the quota goes: it names no place."""
         gpus = sum([mask.bit_count() for _, _, mask in parts])
-        if gpus > self.quota.left or any(chain != self.nodes.number for chain, _, _ in parts):
+        if not gpus or gpus > self.quota.left or any(chain != self.nodes.number for chain, _, _ in parts):
             return None
         return tuple([(node, mask) for _, node, mask in parts])

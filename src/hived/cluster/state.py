@@ -15,7 +15,7 @@ from hived.cells import LevelSafety, Rank
 from hived.errors import ensure
 from hived.spec.compiled import ClusterSpec
 
-from .demands import Demand, Demands
+from .demands import Demands
 from .doomed import doom
 from .fairness import whole
 from .groups import Group, Waiting
@@ -81,7 +81,7 @@ class State:
         #: groups that run as opportunistic for the sake of another
         self.displaced: dict[Group, None] = {}
         #: why a demand (with its cap by name) would not fit even if all were free; None where it would
-        self.fits_empty: dict[tuple[Demand, bool, str | None], NeverFits | None] = {}
+        self.fits_empty: dict[tuple[object, ...], NeverFits | None] = {}
         #: whether hardware was ever bad, and :meth:`see_bad` may find something
         self.ever_bad = False
         #: counts every change that was kept

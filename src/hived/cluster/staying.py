@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from .binding import Binding
 
@@ -11,23 +10,34 @@ from .binding import Binding
 class Staying:
     """The nodes that an opportunistic job runs on, offered one by one to the virtual hosts that it is to stand on.
 
-    Made once per request in O(levels * hosts); a hint costs O(levels * the job's nodes).
+    Made once per request in O(levels * hosts); a hint costs O(levels + cells above node level that the job is in).
     """
 
-    __slots__ = ("_binding", "_masks", "_needed")
+    __slots__ = ("_binding", "_groups", "_masks", "_needed")
 
     def __init__(self, binding: Binding, hosts: Iterable[int], own: Sequence[tuple[int, int]]) -> None:
         """``own``: nodes and the job's leaves on them; ``hosts``: the virtual hosts to be bound, in any order."""
         self._binding = binding
+        hierarchy = binding.virtual.hierarchy
         #: leaves by node, of the nodes that no host has taken
         self._masks = dict(own)
+        #: per level from the nodes up: those nodes by the physical cell they are in
+        self._groups: dict[int, dict[int, dict[int, None]]] = {}
+        for level in range(hierarchy.node_level, hierarchy.top + 1):
+            groups = self._groups[level] = {}
+            for node in sorted(self._masks):
+                groups.setdefault(node // self._nodes(level), {})[node] = None
         #: how many of the hosts stand under each virtual cell
-        self._needed: Counter[int] = Counter()
+        self._needed: dict[int, int] = {}
         for host in hosts:
             cell = host
             while cell >= 0:
-                self._needed[cell] += 1
+                self._needed[cell] = self._needed.get(cell, 0) + 1
                 cell = binding.virtual.cells[cell].parent
+
+    def _nodes(self, level: int) -> int:
+        hierarchy = self._binding.virtual.hierarchy
+        return max(1, hierarchy.gpus[level] // hierarchy.node_size)
 
     def hint(self, host: int) -> tuple[int, int] | None:
         """The node, and the job's leaves on it, that suits ``host`` best; None when all are taken.
@@ -37,32 +47,35 @@ class Staying:
         """
         if not self._masks:
             return None
-        cells, bound = self._binding.virtual.cells, self._binding.bound
+        cells = self._binding.virtual.cells
         path = []  # from the host up, what has to be bound for it
         cell = host
-        while cell >= 0 and bound[cell] < 0:
+        while cell >= 0 and self._binding.bound[cell] < 0:
             path.append(cell)
             cell = cells[cell].parent
-        inside = [*self._masks]
+        inside: Collection[int] = self._masks
         if cell >= 0 and cell != host:
-            inside = self._by_cell(cells[cell].level, inside).get(bound[cell], inside)
+            inside = self._groups[cells[cell].level].get(self._binding.bound[cell]) or inside
         for cell in reversed(path):
             level, wanted = cells[cell].level, self._needed[cell]
             if level > self._binding.virtual.hierarchy.node_level:
-                groups = self._by_cell(level, inside)
+                nodes = self._nodes(level)
+                around = {node // nodes for node in inside} if len(inside) < len(self._groups[level]) else None
+                groups = {
+                    group: members
+                    for group, members in self._groups[level].items()
+                    if (group in around if around is not None else next(iter(members)) in inside)
+                }
                 best = min(groups, key=lambda g: (len(groups[g]) < wanted, abs(len(groups[g]) - wanted), g))
                 inside = groups[best]
-        return inside[0], self._masks[inside[0]]
-
-    def _by_cell(self, level: int, nodes: list[int]) -> dict[int, list[int]]:
-        """Nodes, ascending, by the physical cell of a level above them that they are in."""
-        hierarchy = self._binding.virtual.hierarchy
-        size = hierarchy.gpus[level] // hierarchy.node_size
-        groups: dict[int, list[int]] = {}
-        for node in sorted(nodes):
-            groups.setdefault(node // size, []).append(node)
-        return groups
+        node = next(iter(inside))
+        return node, self._masks[node]
 
     def taken(self, node: int) -> None:
         """A host stands on ``node`` now, one of the job's or not."""
-        self._masks.pop(node, None)
+        if self._masks.pop(node, None) is not None:
+            for level, groups in self._groups.items():
+                cell = node // self._nodes(level)
+                del groups[cell][node]
+                if not groups[cell]:
+                    del groups[cell]

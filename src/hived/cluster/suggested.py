@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from itertools import islice, tee
 
 from hived.cells import Steps, backtrack
 
@@ -20,7 +22,7 @@ Allowed = Callable[[int], bool]
 
 
 class Suggested:
-    """The nodes, per chain, that a request may use: those that are named, or all but those. O(1) to make."""
+    """The nodes, per chain, that a request may use: those that are named, or all but those. O(names) to make."""
 
     __slots__ = ("_chains", "_named", "_others", "given", "searched_all")
 
@@ -34,7 +36,10 @@ class Suggested:
         self._others = names is None
         named = excluded if names is None else names - excluded
         # per chain: the named ones
-        self._named = [{numbers[name] for name in named if name in numbers} for numbers in by_name.numbers]
+        self._named: list[set[int]] = []
+        for numbers in by_name.numbers:
+            fewer, more = (named, numbers) if len(named) < len(numbers) else (numbers, named)
+            self._named.append({numbers[name] for name in fewer if name in more})
         #: whether no search was cut short
         self.searched_all = True
 
@@ -109,21 +114,21 @@ def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo
     """
     binding, shapes = pool.binding, pool.virtual.shapes
     hosts = [(host, mask) for host, mask in by_host(pods) if binding.bound[host] < 0]
-    cells: dict[tuple[int, int], list[int]] = {}  # by leaves of a host, and how many of them have to be healthy
+    cells: dict[tuple[int, int], Iterator[int]] = {}  # by leaves of a host, and how many of them have to be healthy
     for host, mask in hosts:
         kind = shapes[host].leaves, mask.bit_count()
         if kind not in cells:
-            cells[kind] = list(suggested.cells(pool, host, mask))
+            (cells[kind],) = tee(suggested.cells(pool, host, mask), 1)  # read again by each attempt, as far as needed
     for leaves, least in cells:
-        alike = [shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts]
-        if len(cells[leaves, least]) < sum(alike):
+        alike = sum([shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts])
+        if sum(1 for _ in islice(copy(cells[leaves, least]), alike)) < alike:
             return False
     steps = Steps(STEPS + len(hosts))
 
     def attempts(at: int) -> Iterator[bool]:
         host, mask = hosts[at]
         # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
-        for cell in cells[shapes[host].leaves, mask.bit_count()] if binding.bound[host] < 0 else ():
+        for cell in copy(cells[shapes[host].leaves, mask.bit_count()]) if binding.bound[host] < 0 else ():
             if not binding.can_stand(host, cell):
                 continue
             steps.left -= 1

@@ -112,6 +112,7 @@ class Scheduler:
         self._leave(entry)
         self.reserved.pop(entry.number, None)
         entry.status, entry.placement = Status.NOWHERE, None
+        entry.demand = entry.loan_demand = None
         self._touch(entry.vc)
         if self._explains:
             try:
@@ -135,6 +136,7 @@ class Scheduler:
         if not waits:
             self._leave(entry)
             entry.status = Status.NOWHERE
+            entry.demand = entry.loan_demand = None  # they hold the whole state that they are of
             del self.jobs[entry.number], self._by_name[entry.name]
         elif entry.early and entry.line is not None and was in (Status.LENT, Status.MOVING):
             entry.status = Status.WAITING  # it keeps its place in line
@@ -426,6 +428,7 @@ class Scheduler:
         """What was reserved for a job is free."""
         del self.reserved[entry.number]
         entry.status, entry.placement = Status.NOWHERE, None
+        entry.demand = entry.loan_demand = None  # the spec may be another when it waits again
         self._touch(entry.vc)
 
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:

@@ -62,7 +62,7 @@ class Simulation:
     ) -> Record:
         """Play the trace to its end, or up to ``until``. ``progress`` hears the number of jobs submitted so far."""
         with _no_garbage_collection():
-            self._play(_NEVER - 1 if until is None else until, progress, after_event)
+            self._play(_NEVER if until is None else until, progress, after_event)
         return self._record
 
     def _play(
@@ -80,7 +80,7 @@ class Simulation:
             if time > now and self._lost:
                 self._settle(now)
                 continue  # it may have brought an end back
-            if time > until:
+            if time == _NEVER or time > until:
                 break
             if stopped < 0:
                 now = self._now = time

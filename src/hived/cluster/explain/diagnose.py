@@ -28,7 +28,8 @@ NAMED = 8
 
 def never(state: State, request: Request, demand: Demand) -> why.NeverFits | None:
     """Why the group could not start in an empty, healthy VC (or cluster); None when it could. O(1) once asked."""
-    key = demand, request.opportunistic, request.within
+    size = demand.gpus, demand.largest_pod
+    key = demand.tenant, demand.choices, size, request.opportunistic, request.within
     if key in state.fits_empty:
         return state.fits_empty[key]
     reason: why.NeverFits | None = None
