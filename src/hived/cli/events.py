@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Annotated, Any
 
 import typer
@@ -124,18 +125,19 @@ def _export(there: Engine, file: Path, force: bool) -> None:
         return
     if file.exists() and not force:
         raise InputError(f"{file}: exists already; give --force to overwrite it")
-    lines, draft = 0, file.parent / f".{file.name}.{os.getpid()}.part"
+    lines, draft = 0, file.parent / f".{file.name}.{token_hex(8)}.part"
     try:
-        try:
-            with draft.open("xb") as out, patience("reading the decision log"):
-                for bits in there.raw("/v1/decisions"):
-                    out.write(bits)
-                    lines += bits.count(b"\n")
+        with draft.open("xb") as out:
+            try:
+                with patience("reading the decision log"):
+                    for bits in there.raw("/v1/decisions"):
+                        out.write(bits)
+                        lines += bits.count(b"\n")
                 out.flush()
                 os.fsync(out.fileno())
-            draft.replace(file)
-        finally:
-            draft.unlink(missing_ok=True)
+                draft.replace(file)
+            finally:
+                draft.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"{file}: cannot be written ({error.strerror}); choose another --export") from None
     note(f"{file}: {lines:,} lines")

@@ -112,7 +112,9 @@ def submit(
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
         submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
-        answer = there.post("/v1/jobs", submission)
+        # what was not asked for is not said: an engine of before the option would not know it
+        said = {what: value for what, value in submission.items() if value is not None and value is not False}
+        answer = there.post("/v1/jobs", said)
         job = there.understood(Job, answer)
         if follow:
             raise typer.Exit(_follow(ask, there, job, answer, quiet))

@@ -7,9 +7,9 @@ the epoch when ``clock`` is "unix", since the start of the trace when it is "tra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .schema import Model
 
@@ -33,6 +33,12 @@ class Chain(Model):
     nodes: list[str]  #: names, in order
     #: device indices of the nodes (by number) that have other than 0, 1, 2, ...
     devices: dict[int, list[int]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_nodes(self) -> Self:
+        if not 1 <= self.node_level <= len(self.levels):
+            raise ValueError(f"node_level is one of the {len(self.levels)} levels, not {self.node_level}")
+        return self
 
     @property
     def gpus_per_node(self) -> int:

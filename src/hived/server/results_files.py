@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
 import numpy as np
-from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hived.errors import InputError
 from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, checksums
@@ -85,6 +85,12 @@ class NeverFits(_Plain):
     job_id: str
 
 
+class Worse(_Plain):
+    """Jobs that wait longer than in their tenant's private cluster."""
+
+    jobs: int
+
+
 class Delays(_Plain):
     """Of a tenant, or of all."""
 
@@ -92,11 +98,13 @@ class Delays(_Plain):
     mean_delay_s: Annotated[Number | None, Field(alias="mean_s")]
     p95_delay_s: Annotated[Number | None, Field(alias="p95_s")]
     to_private: Annotated[Number | None, Field(alias="queue_to_private")]
-    worse_jobs: Annotated[int | None, Field(validation_alias=AliasPath("anomalies", "jobs"))] = None
+    anomalies: Worse | None
 
     def of(self, tenant: str) -> TenantOutcome:
         """As the comparison has it."""
-        return TenantOutcome(tenant=tenant, **dict(self))
+        shown = {name: value for name, value in self if name != "anomalies"}
+        worse = None if self.anomalies is None else self.anomalies.jobs
+        return TenantOutcome(tenant=tenant, worse_jobs=worse, **shown)
 
 
 class RunSummary(_Plain):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -111,6 +112,15 @@ def test_an_export_replaces_nothing_unasked(hived: Hived, engine: Engine, folder
     assert (folder / "log.jsonl").read_text(encoding="utf-8") == "mine"
     assert hived("events", "--export", "log.jsonl", "--force").code == 0
     assert (folder / "log.jsonl").read_text(encoding="utf-8") == '{"n":0}\n{"n":1}\n'
+
+
+def test_an_export_leaves_what_another_is_writing(hived: Hived, engine: Engine, folder: Path) -> None:
+    for number in range(1, 400):  # whatever the process is called, in a container of few
+        (folder / f".log.jsonl.{number}.part").write_text("another's", encoding="utf-8")
+    (folder / f".log.jsonl.{os.getpid()}.part").write_text("another's", encoding="utf-8")
+    before = tree(folder)
+    assert hived("events", "--export", "log.jsonl").code == 0
+    assert set(before) < set(tree(folder))
 
 
 def test_an_export_that_cannot_be_written_leaves_nothing(hived: Hived, engine: Engine, folder: Path) -> None:

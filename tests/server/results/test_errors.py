@@ -167,6 +167,8 @@ def test_a_value_that_means_nothing_is_refused(old: Path, name: str, number: int
         ("summary.json", lambda s: s["runs"].clear(), "runs"),
         ("summary.json", lambda s: s["runs"][0].update(utilization="high"), "runs.0.utilization"),
         ("summary.json", lambda s: s.pop("trace"), "trace"),
+        ("summary.json", lambda s: next(iter(s["runs"][0]["tenants"].values())).pop("anomalies"), "anomalies"),
+        ("cluster.json", lambda c: c["schemes"]["hived"][0].update(node_level=99), "node_level is one of the"),
     ],
 )
 def test_json_of_another_shape_is_refused(old: Path, name: str, change: Callable[[Any], object], words: str) -> None:

@@ -62,7 +62,7 @@ class GoneError(ApiError):
 class Status(msgspec.Struct):
     """What the API server says of a failure."""
 
-    status: str | None = None  #: ``Failure``
+    status: Any = None  #: ``Failure``; a gateway in between says what it likes
     message: str | None = None
     reason: str | None = None
     code: int | None = None
