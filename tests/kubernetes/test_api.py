@@ -166,6 +166,11 @@ def test_something_else_at_the_address_is_told_as_such(tmp_path: Path) -> None:
         async with talking(tmp_path, lambda _: ok(b"<html>no</html>", "502 Bad Gateway")) as api:
             with pytest.raises(ApiError, match="502: <html>no</html>"):
                 await api.version()
+        said = b'{"status": 503, "message": "upstream down", "reason": "Gateway"}'  # of a gateway in between
+        async with talking(tmp_path, lambda _: ok(said, "503 Service Unavailable")) as api:
+            with pytest.raises(ApiError, match="503 Gateway: upstream down") as caught:
+                await api.version()
+            assert caught.value.reason == "Gateway"
 
     asyncio.run(story())
 
