@@ -65,7 +65,7 @@ class Group:
     #: names of the cell types given up as caps
     relaxed: tuple[str, ...] = ()
     #: while preempting: who still has to go, in the order in which they started; replaced, never changed
-    victims: dict[Group, None] = {}  # noqa: RUF012
+    victims: dict[Group, None] = {}  # noqa: RUF012 - replaced as a whole, never changed
     #: while preempting: the state's version and the suggested nodes when it was last found to start nowhere else
     replanned: tuple[int, Given] = (-1, EVERY_NODE)
     #: as it is promoted: the opportunistic group that it runs as
@@ -79,7 +79,7 @@ class Group:
     #: while opportunistic: place among all such groups by when they became so
     lent_at = 0
     #: while being preempted: for whom; replaced, never changed
-    preempted_by: dict[Group, None] = {}  # noqa: RUF012
+    preempted_by: dict[Group, None] = {}  # noqa: RUF012 - replaced as a whole, never changed
     #: the group for whose sake it became opportunistic (lazy preemption)
     displaced_by: Group | None = None
     #: the levels of the reserved cells it stood in before that

@@ -46,8 +46,8 @@ _HOLDS_NOBODY_BACK = (Misconfigured, NeverFits, BadHardware, NotSuggested)
 _REMEMBERED = 10_000
 
 
-class _Place(NamedTuple):
-    """Where jobs of one shape wait, and what they ask for."""
+class _ShapeInfo(NamedTuple):
+    """What is known of jobs of one shape: where they wait, and what they ask for."""
 
     line: Queue | None  #: for their turn
     backlog: Queue | None  #: for a loan
@@ -87,7 +87,7 @@ class Scheduler:
         # the first of each backlog, by what is asked for
         self._fronts: dict[Hashable, dict[Entry, None]] = {}
         # per VC, shape, and whether it may start early: where such jobs wait for their turn, and for a loan
-        self._found: dict[tuple[str, Hashable, bool], _Place] = {}
+        self._found: dict[tuple[str, Hashable, bool], _ShapeInfo] = {}
         # why others wait that ask for the same, as of a version of the cluster
         self._known: dict[tuple[Hashable, ...], tuple[Reason, ...]] = {}
         self._known_version = -1
@@ -520,7 +520,7 @@ class Scheduler:
                 loan = self._demand(entry.loan)
             if loan is not None and not self.cluster.never_fits(entry.loan):
                 backlog = queues.backlog if opportunistic or line is not None else queues.outsized
-            found = self._found[key] = _Place(line, backlog, turn, loan)
+            found = self._found[key] = _ShapeInfo(line, backlog, turn, loan)
         entry.line, entry.backlog, entry.demand, entry.loan_demand = found
 
     def _demand(self, request: Request) -> Demand | None:
