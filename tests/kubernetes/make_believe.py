@@ -21,8 +21,18 @@ from hived.cluster.decisions import PodPlacement
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs import extender_answers as answering
-from hived.engines.kubernetes.gangs.actions import Annotate, Bind, Binding, Evict, Instruction, Tell, Wake
-from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
+from hived.engines.kubernetes.gangs.gang import (
+    Annotate,
+    Bind,
+    Binding,
+    Evict,
+    Gang,
+    GangState,
+    Instruction,
+    PodEntry,
+    Tell,
+    Wake,
+)
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods.objects import Condition, Node, Pod, PodSpec, PodStatus

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, connect
-from hived.engines.kubernetes.client.paths import api_path, lease_path, resource_of
+from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, api_path, connect, lease_path, resource_of
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.errors import InputError
 

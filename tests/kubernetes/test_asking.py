@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods.objects import Container, Owner, PodSpec, Resources
-from hived.engines.kubernetes.pods.pod_request import PodRequest, ask, concerns, gang_owner
-from hived.engines.kubernetes.pods.untrusted import PodRequestError, read_yaml
+from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError, ask, concerns, gang_owner, read_yaml
 
 from .pods import annotated, labelled, on, pod
 

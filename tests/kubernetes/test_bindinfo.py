@@ -11,7 +11,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info, notes, shared
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequestError
 
 from .pods import annotated, flat_spec, pod
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hived.engines.kubernetes.gangs.actions import Evict
 from hived.engines.kubernetes.gangs.explaining import explain
-from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.gangs.gang import Evict, GangState
 from hived.engines.kubernetes.pods import labels as keys
-from hived.engines.kubernetes.pods.pod_request import ask, check_grace
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequestError, ask, check_grace
 
 from .make_believe import World
 from .pods import flat_spec, pod

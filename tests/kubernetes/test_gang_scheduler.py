@@ -15,9 +15,8 @@ from hived.cluster.explain.sentences import in_lines
 from hived.cluster.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs import extender_answers as answering
-from hived.engines.kubernetes.gangs.actions import Evict, Wake
 from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly, tell
-from hived.engines.kubernetes.gangs.gang import Gang, GangState
+from hived.engines.kubernetes.gangs.gang import Evict, Gang, GangState, Wake
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.errors import ConflictError, NotFoundError

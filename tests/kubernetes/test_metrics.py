@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hived import __version__
 from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.gangs.gang import GangState
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.errors import InvariantError
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics, metrics_routes

@@ -12,7 +12,7 @@ from hived.cluster.requests import Member
 from hived.engines.kubernetes.client.api import ApiError, KubeApi
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.engines.kubernetes.pods.owners import Owners, members_of
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequestError
 
 from .pods import pod
 

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, connect
+from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, api_path, connect, lease_path
 from hived.engines.kubernetes.client.leader_election import LeaderElector
-from hived.engines.kubernetes.client.paths import api_path, lease_path
 from hived.engines.kubernetes.client.reflector import Reflector
 from hived.engines.kubernetes.pods.objects import ConfigMap, Node, Object, Pod
 

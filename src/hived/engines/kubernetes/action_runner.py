@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from hived.engines.kubernetes.client.api import ApiError, KubeApi, Status
-from hived.engines.kubernetes.client.paths import api_path, pod_path
-from hived.engines.kubernetes.gangs.actions import Annotate, Binding, Evict, Tell, Wake
+from hived.engines.kubernetes.client.api import ApiError, KubeApi, Status, api_path, pod_path
+from hived.engines.kubernetes.gangs.gang import Annotate, Binding, Evict, Tell, Wake
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods.objects import Event, Pod
 from hived.errors import ConflictError

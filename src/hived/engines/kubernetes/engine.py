@@ -18,19 +18,16 @@ from typing import Any, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.engines.event import after
-from hived.engines.kubernetes.client.api import ApiError, KubeApi
+from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.client.leader_election import LeaderElector, LeaderLabel
-from hived.engines.kubernetes.client.paths import api_path
-from hived.engines.kubernetes.gangs.actions import Bind
 from hived.engines.kubernetes.gangs.explaining import tell
 from hived.engines.kubernetes.gangs.extender_answers import Answer, answer, preemption, refusal
 from hived.engines.kubernetes.gangs.extender_answers import Victims as VictimsAnswer
-from hived.engines.kubernetes.gangs.gang import GangState
+from hived.engines.kubernetes.gangs.gang import Bind, GangState
 from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangScheduler
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
-from hived.engines.kubernetes.pods.pod_request import may_concern
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequestError, may_concern
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
 from hived.events.recorded import RecordedCluster
 from hived.scheduling import YarnCS

@@ -12,13 +12,12 @@ from typing import Any
 import msgspec
 
 from hived.cluster.requests import Member
-from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.paths import api_path, pod_path
+from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path, pod_path
 from hived.engines.kubernetes.client.reflector import Reflector, is_after
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequestError
 
 from .counters import Counts
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hived.cluster import check_feasible
-from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.paths import api_path
+from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.client.reflector import Reflector
 from hived.engines.kubernetes.pods.objects import ConfigMap
 from hived.errors import InputError, SpecError

@@ -21,8 +21,7 @@ import msgspec
 from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods.objects import Pod
 
-from .api import ApiError, KubeApi
-from .paths import api_path, lease_path
+from .api import ApiError, KubeApi, api_path, lease_path
 
 _log = logging.getLogger("hived.kubernetes")
 

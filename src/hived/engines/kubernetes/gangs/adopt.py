@@ -1,19 +1,143 @@
-"""Taking bound pods in: who runs, runs, and the core learns where. Nobody is given what they may be using."""
+"""Bound pods taken in, after a restart or when somebody else has bound them: who runs, runs, and the core learns where.
+
+What pods say is checked against each other: pods of one gang tell one story, and a device has one owner. Who cannot be
+believed is told apart: what it may be using is given to nobody else.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from hived.cluster.decisions import Placement, PodPlacement, Record
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info
+from hived.engines.kubernetes.pods.objects import Pod
+from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError, named_devices, uses
 from hived.errors import InvariantError, RequestError
 from hived.scheduling import loan_of
-from hived.spec.compiled import Device
+from hived.spec.compiled import ClusterSpec, Device
 
-from .actions import Tell
-from .claims import Found, Unknown, gather, without
-from .gang import Gang, GangEvent, GangState, PodEntry
+from .gang import Gang, GangEvent, GangState, PodEntry, Tell
 from .gang_table import GangTable
+
+
+@dataclass(slots=True)
+class Found:
+    """A gang that its bound pods tell of."""
+
+    ask: PodRequest
+    info: BindInfo
+    placement: Placement  #: as the pods say; later without places whose devices somebody else has
+    entries: dict[int, PodEntry] = field(default_factory=dict)  #: by their places in ``placement``
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A bound pod that no gang is made of."""
+
+    entry: PodEntry
+    error: PodRequestError
+    devices: tuple[int, ...] | None  #: that it may use; None: any of its node
+
+
+#: what one pod says: what it asks for, and where its gang is
+_Said = tuple[PodEntry, PodRequest, BindInfo]
+
+
+def gather(entries: Iterable[PodEntry], spec: ClusterSpec) -> tuple[list[Found], list[Unknown]]:
+    """What bound pods say, the earliest gang first. O(pods), and O(pods * stories) where pods tell several."""
+    said: dict[str, list[_Said]] = {}
+    unknown: list[Unknown] = []
+    for entry in sorted(entries, key=lambda entry: (entry.pod.created_at, entry.key)):
+        try:
+            ask, info = _read(entry.pod, said)
+        except PodRequestError as error:
+            unknown.append(Unknown(entry, error, _devices(entry)))
+        else:
+            said.setdefault(ask.group, []).append((entry, ask, info))
+    found = []
+    for of in said.values():
+        info = _story([info for _, _, info in of])
+        one = Found(of[0][1], info, info.placement(spec))
+        wrong = _wrong(one)
+        for entry, ask, info in of:
+            if (problem := wrong or _add(one, entry, ask, info)) is not None:
+                unknown.append(Unknown(entry, problem, _devices(entry)))
+        if one.entries:
+            found.append(one)
+    return found, unknown
+
+
+def _read(pod: Pod, said: dict[str, list[_Said]]) -> tuple[PodRequest, BindInfo]:
+    """What a pod says, if it agrees with what others of its group have ``said``."""
+    info = bind_info(pod)
+    if info is None:
+        raise PodRequestError(
+            "unplaced", f"it was bound to {pod.spec.node_name} by somebody else, and has no GPUs of HiveD"
+        )
+    if info.pod.node != pod.spec.node_name:
+        raise PodRequestError("bind-info", f"it is on {pod.spec.node_name}, and its annotations say {info.pod.node}")
+    ask = asking.ask(pod, info.members)
+    if (of := said.get(ask.group)) and (why := of[0][1].disagrees(ask)) is not None:
+        raise PodRequestError("disagrees", f"its group {ask.group} has pods that ask for something else: {why}")
+    return ask, info
+
+
+def _story(told: list[BindInfo]) -> BindInfo:
+    """The one in which most of these pods are where they say, told by most, the largest.
+
+    A pod that is bound after a spec has taken devices away from its gang tells a smaller one; and of a change between
+    guaranteed and opportunistic some may not have heard, so who says guaranteed is believed, if that can be.
+    """
+    stories = {(info.pods, all(info.cell_types)): info for info in reversed(told)}
+    if len(stories) == 1:
+        return told[0]
+    tellers = Counter(info.pods for info in told)
+
+    def weight(info: BindInfo) -> tuple[int, int, int, bool]:
+        places = set(info.pods)
+        there = sum(one.pod in places for one in told)
+        return there, tellers[info.pods], len(places), all(info.cell_types)
+
+    return max(reversed(stories.values()), key=weight)
+
+
+def _wrong(found: Found) -> PodRequestError | None:
+    """Why a story cannot be true, whoever tells it: the core would refuse it, and look at all the others again."""
+    pods, ask = found.info.pods, found.ask
+    largest = max(member.leaf_cells for member in ask.members)
+    most = max(len(pod.leaf_cells) for pod in pods)
+    if len(pods) > ask.size:
+        what = f"it places {len(pods)} pods, and its group {ask.group} has {ask.size}"
+    elif most > largest:
+        what = f"a pod has {most} devices, more than the {largest} asked for"
+    elif len(set(found.placement.devices())) < found.placement.gpus:
+        what = f"two pods of its group {ask.group} have the same device"
+    else:
+        return None
+    return PodRequestError("bind-info", f"annotation {keys.BIND_INFO}: {what}")
+
+
+def _add(of: Found, entry: PodEntry, ask: PodRequest, info: BindInfo) -> PodRequestError | None:
+    """A pod has its place in a story, or does not fit in."""
+    if of.info.pods is not info.pods and info.pod not in of.info.pods:
+        return PodRequestError("disagrees", f"pods of its group {ask.group} do not agree about where the group is")
+    other = of.entries.setdefault(of.info.pods.index(info.pod), entry)
+    what = f"{other.key} was bound to the same GPUs; delete one of the two"
+    return None if other is entry else PodRequestError("conflict", what)
+
+
+def _devices(entry: PodEntry) -> tuple[int, ...] | None:
+    """What a pod may be using, whose annotations are not what they should be: () nothing, None any of its node.
+
+    Annotations can be changed by whoever owns the pod, its resources cannot: they say whether it has devices, and
+    mostly how many.
+    """
+    some, number = uses(entry.pod)
+    return named_devices(entry.pod, number) if some else ()
 
 
 def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
@@ -22,9 +146,9 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
     for entry in entries:
         table.forget_refusal(entry)
     freed = {node for entry in entries if (node := table.nodes.free(entry.uid)) is not None}
-    found, unknown = gather(entries)
+    found, unknown = gather(entries, table.cluster.spec)
     taken: dict[Device, str] = {}
-    ready: list[tuple[Found, Placement, list[PodEntry | None]]] = []
+    ready: list[Found] = []
     again: list[PodEntry] = []
     for one in found:
         gang = table.gangs.get(one.ask.group)
@@ -39,14 +163,13 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
                 entry.waited = entry.waited or gang.asked
                 again.append(entry)
                 table.leave(entry, at)
-        placement, kept, lost = _without_conflicts(table, one, taken, at)
-        unknown += lost
-        if any(kept):
-            ready.append((one, placement, kept))
-            taken |= dict.fromkeys(placement.devices(), one.ask.group)
+        unknown += _without_conflicts(table, one, taken, at)
+        if one.entries:
+            ready.append(one)
+            taken |= dict.fromkeys(one.placement.devices(), one.ask.group)
     unknown += _recover(table, ready, at)
-    for person in unknown:
-        _hold(table, person, at)
+    for pod in unknown:
+        _hold(table, pod, at)
     for entry in again:
         table.join(entry, entry.members, at)
     table.nodes_applied(at)
@@ -98,13 +221,9 @@ def _put_in(gang: Gang, entry: PodEntry, found: Found, place: PodPlacement) -> N
     entry.gang, entry.ask, entry.bound, entry.binding, entry.place = gang, found.ask, True, False, place
 
 
-def _without_conflicts(
-    table: GangTable, found: Found, taken: dict[Device, str], at: float
-) -> tuple[Placement, list[PodEntry | None], list[Unknown]]:
-    """The placement, without pods whose devices somebody else has; who is on each place; and who is left out."""
-    placement = found.info.placement(table.cluster.spec)
-    if found.ask.priority < 0:
-        placement = Placement(placement.chain, placement.pods)
+def _without_conflicts(table: GangTable, found: Found, taken: dict[Device, str], at: float) -> list[Unknown]:
+    """Take the places out of ``found`` whose devices somebody else has; the pods there are unknown."""
+    placement = found.placement
     bad: dict[int, str] = {}
     for slot, pod in enumerate(placement.pods):
         for device in pod.leaf_cells:
@@ -124,34 +243,39 @@ def _without_conflicts(
         for slot, name in bad.items()
         if (entry := found.entries.get(slot)) is not None
     ]
-    kept = [found.entries.get(slot) for slot in range(len(placement.pods)) if slot not in bad]
-    return without(placement, set(bad)), kept, lost
+    kept = [slot for slot in range(len(placement.pods)) if slot not in bad]
+    guaranteed = placement.guaranteed and found.ask.priority >= 0
+    levels = tuple(placement.reserved_levels[slot] for slot in kept) if guaranteed else ()
+    found.placement = Placement(placement.chain, tuple(placement.pods[slot] for slot in kept), levels)
+    found.entries = {number: found.entries[slot] for number, slot in enumerate(kept) if slot in found.entries}
+    return lost
 
 
-def _recover(table: GangTable, ready: list[tuple[Found, Placement, list[PodEntry | None]]], at: float) -> list[Unknown]:
+def _recover(table: GangTable, ready: list[Found], at: float) -> list[Unknown]:
     """The core takes all of them at once; those that it cannot have are unknown."""
     unknown = []
-    records: list[Record] = []
-    for one, placement, _ in ready:
-        request = one.ask.request()
-        if one.ask.early and not placement.guaranteed:
-            request = loan_of(request)
-        records.append(Record(one.ask.group, request, placement))
+    records = [_record(one) for one in ready]
     while records:
         try:
             table.cluster.recover(records)
         except RequestError as error:
             number = _blamed(error, records)
-            one, placement, kept = ready.pop(number)
+            one = ready.pop(number)
             del records[number]
-            for pod, entry in zip(placement.pods, kept, strict=True):
-                if entry is not None:
-                    unknown.append(Unknown(entry, PodRequestError("unrecoverable", error.message), pod.leaf_cells))
+            refused = PodRequestError("unrecoverable", error.message)
+            places = one.placement.pods
+            unknown += [Unknown(entry, refused, places[slot].leaf_cells) for slot, entry in one.entries.items()]
         else:
             break
-    for one, placement, kept in ready:
-        _founded(table, one, placement, kept, at)
+    for one in ready:
+        _founded(table, one, at)
     return unknown
+
+
+def _record(found: Found) -> Record:
+    request = found.ask.request()
+    loan = found.ask.early and not found.placement.guaranteed
+    return Record(found.ask.group, loan_of(request) if loan else request, found.placement)
 
 
 def _blamed(error: RequestError, records: Sequence[Record]) -> int:
@@ -162,23 +286,22 @@ def _blamed(error: RequestError, records: Sequence[Record]) -> int:
     raise InvariantError(f"what could not be recovered has no name: {error}") from error
 
 
-def _founded(table: GangTable, found: Found, placement: Placement, kept: list[PodEntry | None], at: float) -> None:
+def _founded(table: GangTable, found: Found, at: float) -> None:
     """A gang that runs is known from now on."""
-    first = min((entry for entry in kept if entry is not None), key=lambda entry: (entry.pod.created_at, entry.key))
+    first = min(found.entries.values(), key=lambda entry: (entry.pod.created_at, entry.key))
     gang = table.new_gang(found.ask, first.pod.created_at, at)
     gang.asked = True
     core = table.cluster.group(gang.name).placement
     assert core is not None
-    for place, entry in zip(placement.pods, kept, strict=True):
-        if entry is not None:
-            _put_in(gang, entry, found, place)
+    for slot, entry in found.entries.items():
+        _put_in(gang, entry, found, found.placement.pods[slot])
     since = min((entry.pod.bound_at for entry in gang.pods.values()), default=at)
     table.becomes(gang, GangEvent.PLACED, core, min(at, since or at), {"adopted": True})
     table.scheduler.runs(gang.entry, core.guaranteed)
     gang.waited_since = None
     if gang.name in table.to_bind:
         table.to_bind[gang.name] = at
-    gang.widest = placement.gpus
+    gang.widest = found.placement.gpus
     gang.keep_places([(entry.place, entry.uid) for entry in gang.pods.values()], core)
     if core.pods == found.info.pods and core != found.info.placement(table.cluster.spec):
         table.annotate(gang)

@@ -11,9 +11,8 @@ from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.words import shortened
 
-from .actions import Bind, Tell
 from .explaining import explain_pod, reasons, shortly
-from .gang import Gang, GangState, PodEntry
+from .gang import Bind, Gang, GangState, PodEntry, Tell
 from .gang_table import GangTable
 
 _LONGEST = 140  #: characters of a reason that is repeated for every node

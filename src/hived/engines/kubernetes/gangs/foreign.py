@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from hived.cluster.decisions import Placement
 from hived.cluster.states import LeafState
 from hived.engines.kubernetes.pods import pod_request as asking
-from hived.engines.kubernetes.pods.gpus import named_devices, uses
 from hived.engines.kubernetes.pods.objects import Pod
+from hived.engines.kubernetes.pods.pod_request import named_devices, uses
 from hived.words import counted
 
-from .actions import Tell
+from .gang import Tell
 
 if TYPE_CHECKING:
     from .gang_table import GangTable

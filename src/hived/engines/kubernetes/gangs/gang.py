@@ -1,9 +1,10 @@
-"""Gangs and their pods, as the gang scheduler knows them."""
+"""Gangs and their pods, as the gang scheduler knows them, and what it wants done about them in Kubernetes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from hived.cluster.decisions import Placement, PodPlacement
@@ -12,8 +13,7 @@ from hived.cluster.requests import Member
 from hived.engines.event import Event
 from hived.engines.job import EngineJob
 from hived.engines.kubernetes.pods.objects import Pod
-from hived.engines.kubernetes.pods.pod_request import PodRequest
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError
 from hived.scheduling import Status
 
 _REMEMBERED = 200  #: events of one gang
@@ -226,3 +226,58 @@ def _index(pod: Pod) -> int:
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
     parts = _NUMBERS.split(name)
     return tuple((int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _OfPod:
+    """Something about a pod."""
+
+    uid: str
+    key: str  #: ``namespace/name``
+
+
+@dataclass(frozen=True, slots=True)
+class Evict(_OfPod):
+    """Have a pod end: its gang has to go."""
+
+    why: str
+    grace: int | None = None  #: seconds that it has for it; None: what it asks for
+    delete: bool = False  #: evictions have had their time: delete it, whatever its disruption budget says
+
+
+@dataclass(frozen=True, slots=True)
+class Wake(_OfPod):
+    """Have kube-scheduler look at a pod again: it was told to wait, and can go now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind(_OfPod):
+    """Bind a pod although kube-scheduler would not take the node: the pod asked for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate(_OfPod):
+    """A bound pod stands in other cells than its annotations say."""
+
+    notes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(_OfPod):
+    """Make an Event of a pod."""
+
+    reason: str
+    message: str
+    warning: bool = False
+    gist: str = ""  #: what tells it from others for this reason; "": its message
+
+
+@dataclass(frozen=True, slots=True)
+class Binding(_OfPod):
+    """The answer to kube-scheduler's bind: what to write, in one call."""
+
+    node: str
+    notes: dict[str, str]
+
+
+Instruction = Evict | Wake | Bind | Annotate | Tell

@@ -25,16 +25,15 @@ from hived.engines.kubernetes.pods import labels as keys
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.errors import ConflictError, NotFoundError
 from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec
 
 from . import adopt as adoption
 from . import foreign
-from .actions import Binding, Evict, Instruction, Tell, Wake
 from .extender_answers import tell_again
-from .gang import Gang, GangEvent, GangState, PodEntry, in_rank_order
+from .gang import Binding, Evict, Gang, GangEvent, GangState, Instruction, PodEntry, Tell, Wake, in_rank_order
 from .gang_table import GangTable
 
 #: seconds after which a pod that can go and was not bound is brought to mind again

@@ -14,12 +14,11 @@ from hived.engines.job import next_state
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.objects import Pod
-from hived.engines.kubernetes.pods.untrusted import PodRequestError
+from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.scheduling import Policy, Status
 
-from .actions import Annotate, Instruction, Tell, Wake
 from .foreign import ForeignPods
-from .gang import GANG_TABLE, Gang, GangEvent, GangState, PodEntry
+from .gang import GANG_TABLE, Annotate, Gang, GangEvent, GangState, Instruction, PodEntry, Tell, Wake
 from .nodes import Nodes
 
 _RECENT = 20_000  #: events

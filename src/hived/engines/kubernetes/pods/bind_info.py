@@ -20,8 +20,7 @@ from hived.words import shortened
 
 from . import labels as keys
 from .objects import Pod
-from .pod_request import MOST_PODS
-from .untrusted import PodRequestError, read_yaml
+from .pod_request import MOST_PODS, PodRequestError, read_yaml
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _MANY = 100  #: pods

@@ -11,13 +11,10 @@ from typing import Any
 import msgspec
 
 from hived.cluster.requests import Member
-from hived.engines.kubernetes.client.api import ApiError, KubeApi
-from hived.engines.kubernetes.client.paths import api_path
+from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 
-from .gpus import gpus_of
 from .objects import Container, Object, Owner, Pod
-from .pod_request import GANG_OWNERS, gang_owner
-from .untrusted import PodRequestError
+from .pod_request import GANG_OWNERS, PodRequestError, gang_owner, gpus_of
 
 _KEPT = 10_000
 _FRESH_S = 10.0
