@@ -166,8 +166,7 @@ class Cluster:
         """
         _check_seconds(now)
         state = self._settled()
-        if not isinstance(demand, Demand) or demand.by is not state.demands or not request.group:
-            demand = state.demands.of(request)
+        demand = self._demand(request, demand)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         at = () if near is None else self._parts(near)
@@ -213,17 +212,17 @@ class Cluster:
         """What a request comes to under this spec, checked: one for all that differ by name alone. O(members)."""
         return self._settled().demands.of(request)
 
-    def promote(self, request: Request) -> bool | None:
+    def promote(self, request: Request, demand: Demand | None = None) -> bool | None:
         """Make an opportunistic group guaranteed, as ``request`` asks, on the very leaf cells that it has.
 
         ``True``: it is. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
-        None: its VC has no room. O(levels + pods).
+        None: its VC has no room. ``demand``: as :meth:`place`. O(levels + pods).
         """
-        state = self._settled()
+        state, demand = self._settled(), self._demand(request, demand)
         group = state.groups.get(request.group)
         if request.opportunistic or group is None or group.guaranteed:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
-        moved = relocated(state, group, request, state.demands.of(request), None, group.since, in_place=True)
+        moved = relocated(state, group, request, demand, None, group.since, in_place=True)
         if moved is None:
             return None
         stays = moved.parts == group.parts
@@ -236,10 +235,12 @@ class Cluster:
 
         ``demand``: as :meth:`place`.
         """
-        state = self._settled()
-        if not isinstance(demand, Demand) or demand.by is not state.demands:
-            demand = state.demands.of(request)
-        return can_lend(state, demand)
+        return can_lend(self._settled(), self._demand(request, demand))
+
+    @property
+    def idle_gpus(self) -> int:
+        """Healthy leaf cells that nobody has or has reserved. O(chains + nodes that changed)."""
+        return sum([nodes.idle_gpus for nodes in self._settled().chains])
 
     def never_fits(self, request: Request) -> bool:
         """Whether it would have to wait in an empty, healthy VC (or cluster) too. O(1) once asked."""
@@ -259,6 +260,11 @@ class Cluster:
         """Leaf cells that the opportunistic groups of a VC have, or have reserved. O(chains)."""
         state = self._state
         return sum(state.lent[state.tenants.index(vc)].values())
+
+    def _demand(self, request: Request, demand: Demand | None) -> Demand:
+        """What a request comes to: ``demand``, if it is of this spec."""
+        demands = self._state.demands
+        return demand if isinstance(demand, Demand) and demand.by is demands and request.group else demands.of(request)
 
     def _parts(self, placement: Placement) -> tuple[Part, ...]:
         names = self._by_name()

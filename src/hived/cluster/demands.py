@@ -47,6 +47,7 @@ class Demand(NamedTuple):
     choices: tuple[Choice, ...]  #: in the order of the spec; none when there are more pods than leaf cells
     tries: tuple[tuple[int, Choice], ...]  #: in the order in which they are tried: which cap of which choice
     gpus: int  #: leaf cells of all pods, in the first choice
+    least_gpus: int  #: in the choice where they are fewest
     pods: int
     largest_pod: int  #: leaf cells of the largest pod
 
@@ -103,7 +104,8 @@ class Demands:
         gpus = sum(size * number for size, number in sizes)
         tries = [(step, choice) for choice in choices for step in range(len(choice.caps))]
         tries.sort(key=itemgetter(0))
-        return Demand(self, tenant, tuple(choices), tuple(tries), gpus, pods, max(sizes)[0])
+        least = min((sum([need.gpus for need in choice.needs]) for choice in choices), default=gpus)
+        return Demand(self, tenant, tuple(choices), tuple(tries), gpus, least, pods, max(sizes)[0])
 
     def _places(self, request: Request, tenant: int) -> list[_Place]:
         """What the request may look at, in the order in which it is tried."""

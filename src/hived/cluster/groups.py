@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .pool import Pool
 
 
+_PREEMPTING = GroupState.PREEMPTING
+
 #: what a group cannot change while it has its placement
 FIXED = (
     "vc",
@@ -70,6 +72,8 @@ class Group:
     replanned: tuple[int, Given] = (-1, EVERY_NODE)
     #: as it is promoted: the opportunistic group that it runs as
     loan: Group | None = None
+    #: as it is promoted: whether only the very leaves of its loan will do
+    in_place = False
     #: as it is placed: where it ran, and would stay
     near: tuple[Part, ...] = ()
     #: as it is placed: lazy groups of its VC that become opportunistic for it
@@ -103,7 +107,7 @@ class Group:
     @property
     def running(self) -> bool:
         """Whether somebody runs on its leaf cells, rather than waiting for them."""
-        return self.state is not GroupState.PREEMPTING
+        return self.state is not _PREEMPTING
 
     @property
     def chains(self) -> tuple[int, ...]:

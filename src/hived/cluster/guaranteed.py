@@ -184,6 +184,9 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
     """Bind the group's leaves; ``False`` where that cannot be, and nothing is bound then."""
     start = mark = state.undo.mark()
     if group.loan is not None:  # its own leaves are no loans of others
+        if group.in_place and pool.elsewhere(group.spots, group.loan.parts):
+            group.parts = ()  # what it would come to does not matter
+            return True
         state.vacate(group.loan)
         mark = state.undo.mark()
     parts = pool.bind(group.spots, group.near)
@@ -202,12 +205,15 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
     return False
 
 
-def promoted(state: State, group: Group, loan: Group, demand: Demand, suggested: Suggested | None) -> bool:
+def promoted(
+    state: State, group: Group, loan: Group, demand: Demand, suggested: Suggested | None, in_place: bool
+) -> bool:
     """Bind free leaves of its VC for the group that runs as ``loan``, on the leaves of that if they can be bound there.
 
-    ``loan`` has its leaves no more then; ``False``: its VC has no room, and nothing has changed. O(levels + pods).
+    ``loan`` has its leaves no more then; ``False``: its VC has no room, and nothing has changed. ``in_place``: nothing
+    need be bound that is not there. O(levels + pods).
     """
-    group.loan = loan
+    group.loan, group.in_place = loan, in_place
     own = suggested is None and not (loan.preempted_by or loan.guest)  # its leaves are its own to keep
     for pool in state.pools[demand.tenant] if own else ():
         spots = pool.in_place(loan.parts) if pool.pinned == group.request.pinned_cell_id else None

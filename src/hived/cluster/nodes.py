@@ -19,7 +19,7 @@ from .decisions import Placement, PodPlacement
 from .groups import Group
 from .guests import Guests
 from .parts import Part
-from .states import LEAF_EFFECTS, LeafEvent, LeafState
+from .states import ALLOCATE, CANCEL, LEAF_EFFECTS, RELEASE, RESERVE, LeafEvent, LeafState
 from .undo import Undo
 
 #: how many top cells are searched for a node before any node will do
@@ -146,7 +146,7 @@ class Nodes:
         for number, node, mask in group.parts:
             if number != self.number:
                 continue
-            if event is LeafEvent.ALLOCATE and not (used[node] | self.reserved[node]) & mask:
+            if event is ALLOCATE and not (used[node] | self.reserved[node]) & mask:
                 used[node] |= mask
             else:
                 self.apply(event, node, mask)
@@ -160,7 +160,7 @@ class Nodes:
             else:
                 self._set_lent(node, self.lent[node] | mask)
             self._dirty.add(node)
-        self._note((self.unclaim, LeafEvent.RELEASE if event is LeafEvent.ALLOCATE else LeafEvent.CANCEL, group))
+        self._note((self.unclaim, RELEASE if event is ALLOCATE else CANCEL, group))
 
     def unclaim(self, event: LeafEvent, group: Group) -> None:
         """``group`` has ended (``RELEASE``), or gives up what it has reserved (``CANCEL``)."""
@@ -168,7 +168,7 @@ class Nodes:
             if number != self.number:
                 continue
             shared = self.used[node] & self.reserved[node] & mask
-            if event is LeafEvent.RELEASE and not mask & ~self.used[node]:
+            if event is RELEASE and not mask & ~self.used[node]:
                 self.used[node] ^= mask
             else:
                 self.apply(event, node, mask)
@@ -188,12 +188,12 @@ class Nodes:
             else:
                 self._set_lent(node, self.lent[node] & ~mask)
             self._dirty.add(node)
-        self._note((self._claim_again, LeafEvent.ALLOCATE if event is LeafEvent.RELEASE else LeafEvent.RESERVE, group))
+        self._note((self._claim_again, ALLOCATE if event is RELEASE else RESERVE, group))
 
     def _claim_again(self, event: LeafEvent, group: Group) -> None:
         """Undo :meth:`unclaim`: the groups of a node stand in the order in which they came."""
         before = {node: self.reserved[node] for number, node, _ in group.parts if number == self.number}
-        if event is LeafEvent.ALLOCATE:  # beside who has reserved them; as an event that cannot be
+        if event is ALLOCATE:  # beside who has reserved them; as an event that cannot be
             for number, node, mask in group.parts:
                 if number == self.number:
                     self.reserved[node] &= ~mask

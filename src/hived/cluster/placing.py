@@ -111,7 +111,7 @@ def relocated(
         state.vacate(group)
         found = guaranteed.on_free(state, again, demand, suggested)
     else:
-        found = guaranteed.promoted(state, again, group, demand, suggested)
+        found = guaranteed.promoted(state, again, group, demand, suggested, in_place)
     if not found:
         state.undo.rollback()
         return None

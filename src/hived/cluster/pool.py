@@ -384,6 +384,18 @@ class Pool:
         """
         return None
 
+    def elsewhere(self, spots: Spots, parts: Sequence[Part]) -> bool:
+        """Whether bindings that stand already put ``spots`` on other nodes than those of ``parts``. O(pods).
+
+        Not while hardware is bad, since what is bound may not do then.
+        """
+        nodes, bound = self.nodes, self.binding.bound
+        if nodes.allocator.bad_leaves:
+            return False
+        own = {node for chain, node, _ in parts if chain == nodes.number}
+        size, shapes = nodes.hierarchy.node_size, self.virtual.shapes
+        return not own.issuperset([bound[h] * shapes[h].leaves // size for h, _ in spots if bound[h] >= 0])
+
     def unbind(self, spots: Spots) -> None:
         """End the bindings of leaves that nobody takes any more."""
         for host, mask in spots if len(spots) == 1 else by_host(spots):

@@ -27,7 +27,7 @@ from .reasons import LostReservation, NeverFits, Reason, Suspended
 from .requests import OPPORTUNISTIC, Request
 from .sharing import Sharing, lay_out
 from .state_check import check_state
-from .states import GroupEvent, GroupState, LeafEvent, next_group_state
+from .states import ALLOCATE, BIND, CANCEL, RELEASE, RESERVE, GroupEvent, GroupState, next_group_state
 from .undo import Undo
 
 _STARTED = next_group_state(GroupState.PENDING, GroupEvent.BIND)
@@ -162,7 +162,7 @@ class State:
         if group.level:
             group.within = nodes.chain.names[group.level]
         if not group.guest:
-            nodes.claim(LeafEvent.RESERVE if group.victims else LeafEvent.ALLOCATE, group)
+            nodes.claim(RESERVE if group.victims else ALLOCATE, group)
         for other in group.overtaken:
             if other.pool is not None:
                 other.pool.unbind(other.spots)
@@ -188,7 +188,7 @@ class State:
         ensure(not group.victims, f"{group}: its victims are gone")
         self.happens(group, GroupEvent.BIND)
         for _, node, mask in group.parts:
-            self.chains[group.chain].apply(LeafEvent.BIND, node, mask)
+            self.chains[group.chain].apply(BIND, node, mask)
             self.chains[group.chain].look_again(node)  # it may have guests from now on
 
     def suspend(self, group: Group, why: tuple[Reason, ...]) -> None:
@@ -203,7 +203,7 @@ class State:
 
     def end(self, group: Group, event: GroupEvent = GroupEvent.END) -> None:
         """``group`` runs no longer, or is withdrawn; what it has goes to who has reserved it."""
-        had_only_reserved = group.state is GroupState.PREEMPTING
+        had_only_reserved = not group.running
         if had_only_reserved:
             self.give_up(group)
         else:
@@ -221,7 +221,7 @@ class State:
             self.guests_of(group.chain).remove(group)
             return
         for chain in group.chains:
-            self.chains[chain].unclaim(LeafEvent.RELEASE, group)
+            self.chains[chain].unclaim(RELEASE, group)
         if group.preempted_by:
             self._no_victim_any_more(group)
         pool = group.pool
@@ -272,7 +272,7 @@ class State:
 
     def _cancel(self, group: Group) -> None:
         """The reservation ends; victims that nobody else wants are spared."""
-        self.chains[group.chain].unclaim(LeafEvent.CANCEL, group)
+        self.chains[group.chain].unclaim(CANCEL, group)
         for victim in group.victims:
             self.undo.assign(victim, preempted_by={by: None for by in victim.preempted_by if by is not group})
             if not victim.preempted_by:

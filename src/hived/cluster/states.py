@@ -20,6 +20,8 @@ class GroupState(StrEnum):
     BEING_PREEMPTED = "being preempted"  #: runs on leaf cells that a preempting group has reserved
     DELETED = "deleted"  #: ended or withdrawn; nothing of it is left
 
+    __hash__ = str.__hash__  # an enum's own is slow
+
 
 class GroupEvent(StrEnum):
     """What happens to a group."""
@@ -34,6 +36,8 @@ class GroupEvent(StrEnum):
     RESTORE = "restore"  #: it is guaranteed from now on, where it runs
     SUSPEND = "suspend"  #: it gives its leaf cells up, and is kept as one that waits
     END = "end"  #: released or cancelled
+
+    __hash__ = str.__hash__
 
 
 P, R, A, B, D = GroupState
@@ -77,16 +81,18 @@ class LeafEvent(StrEnum):
     CANCEL = "cancel"  #: the reservation ends, and nobody starts
 
 
+# members are looked up slowly in an enum before Python 3.12
+ALLOCATE, RESERVE, RELEASE, BIND, CANCEL = LeafEvent
 #: state and event to the next state; what is not here is a bug
 LEAF_TABLE: dict[tuple[LeafState, LeafEvent], LeafState] = {
-    (LeafState.FREE, LeafEvent.ALLOCATE): LeafState.USED,
-    (LeafState.FREE, LeafEvent.RESERVE): LeafState.RESERVED,
-    (LeafState.USED, LeafEvent.RESERVE): LeafState.RESERVING,
-    (LeafState.USED, LeafEvent.RELEASE): LeafState.FREE,
-    (LeafState.RESERVING, LeafEvent.RELEASE): LeafState.RESERVED,
-    (LeafState.RESERVING, LeafEvent.CANCEL): LeafState.USED,
-    (LeafState.RESERVED, LeafEvent.BIND): LeafState.USED,
-    (LeafState.RESERVED, LeafEvent.CANCEL): LeafState.FREE,
+    (LeafState.FREE, ALLOCATE): LeafState.USED,
+    (LeafState.FREE, RESERVE): LeafState.RESERVED,
+    (LeafState.USED, RESERVE): LeafState.RESERVING,
+    (LeafState.USED, RELEASE): LeafState.FREE,
+    (LeafState.RESERVING, RELEASE): LeafState.RESERVED,
+    (LeafState.RESERVING, CANCEL): LeafState.USED,
+    (LeafState.RESERVED, BIND): LeafState.USED,
+    (LeafState.RESERVED, CANCEL): LeafState.FREE,
 }
 
 

@@ -71,7 +71,7 @@ class RecordedCluster(Cluster):
         )
         return decision
 
-    def promote(self, request: Request) -> bool | None:
+    def promote(self, request: Request, demand: Demand | None = None) -> bool | None:
         promoted: bool | None = self._recorded(journal.Promoted(request))
         return promoted
 

@@ -30,7 +30,9 @@ class Status(Enum):
     GUARANTEED = "guaranteed"
 
 
-_HOLDS = (Status.GUARANTEED, Status.LENT, Status.MOVING, Status.LEAVING)
+# asked of every job at every step, and members are looked up slowly in an enum before Python 3.12
+NOWHERE, WAITING, RESERVED, LENT, MOVING, LEAVING, GUARANTEED = Status
+_HOLDS = (GUARANTEED, LENT, MOVING, LEAVING)
 
 
 class Entry:
@@ -46,7 +48,7 @@ class Entry:
     may_preempt = True
     #: its place in the order; () before it has waited
     key: Key = ()
-    status = Status.NOWHERE
+    status = NOWHERE
     #: where it waits for its turn, None if that can never come; and where for a loan, the same
     line: Queue | None = None
     backlog: Queue | None = None

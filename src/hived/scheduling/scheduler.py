@@ -38,8 +38,21 @@ from hived.spec.compiled import ClusterSpec
 
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
 from .policy import Displaced, Policy, Reaction
-from .queue import Entry, Key, Queue, Status, VcQueues
+from .queue import (
+    GUARANTEED,
+    LEAVING,
+    LENT,
+    MOVING,
+    NOWHERE,
+    RESERVED,
+    WAITING,
+    Entry,
+    Key,
+    Queue,
+    VcQueues,
+)
 
+_GUARANTEED, _OPPORTUNISTIC = Kind
 #: what a job waits for without holding back who is behind it: it may never come
 _HOLDS_NOBODY_BACK = (Misconfigured, NeverFits, BadHardware, NotSuggested)
 #: requests of which it is remembered whether they can ever be had
@@ -96,11 +109,11 @@ class Scheduler:
 
     def wait(self, entry: Entry) -> None:
         """A job has come, or waits again. Its place in the order is the one that it had."""
-        if self.jobs.get(entry.number, entry) is not entry or entry.status is not Status.NOWHERE:
+        if self.jobs.get(entry.number, entry) is not entry or entry.status is not NOWHERE:
             raise InvariantError(f"job number {entry.number} is used twice")
         if not entry.key:
             entry.key = self._key(entry)
-        entry.status = Status.WAITING
+        entry.status = WAITING
         self.jobs[entry.number] = self._by_name[entry.name] = entry
         self._join(entry)
 
@@ -111,7 +124,7 @@ class Scheduler:
         del self._by_name[entry.name]
         self._leave(entry)
         self.reserved.pop(entry.number, None)
-        entry.status, entry.placement = Status.NOWHERE, None
+        entry.status, entry.placement = NOWHERE, None
         entry.demand = entry.loan_demand = None
         self._touch(entry.vc)
         if self._explains:
@@ -129,28 +142,28 @@ class Scheduler:
         self.cluster.release(entry.name)
         self._idle = True
         first = None if entry.line is None else entry.line.first
-        if self._explains or (first is not None and (was is Status.GUARANTEED or (first is entry and not waits))):
+        if self._explains or (first is not None and (was is GUARANTEED or (first is entry and not waits))):
             self._dirty[entry.vc] = None
-        if self._between and was is Status.GUARANTEED:
+        if self._between and was is GUARANTEED:
             self._dirty.update(dict.fromkeys(self._between))
         if not waits:
             self._leave(entry)
-            entry.status = Status.NOWHERE
+            entry.status = NOWHERE
             entry.demand = entry.loan_demand = None  # they hold the whole state that they are of
             del self.jobs[entry.number], self._by_name[entry.name]
-        elif entry.early and entry.line is not None and was in (Status.LENT, Status.MOVING):
-            entry.status = Status.WAITING  # it keeps its place in line
+        elif entry.early and entry.line is not None and was in (LENT, MOVING):
+            entry.status = WAITING  # it keeps its place in line
             self._queue(entry)
         else:
             self._leave(entry)
-            entry.status = Status.NOWHERE
+            entry.status = NOWHERE
             self.wait(entry)
 
     def leaving(self, entry: Entry) -> None:
         """A job that runs is going, and not to make room: its turn is somebody else's, though it still has its GPUs."""
-        if entry.status in (Status.LENT, Status.MOVING):
+        if entry.status in (LENT, MOVING):
             self._leave(entry)
-            entry.status, entry.near = Status.LEAVING, None
+            entry.status, entry.near = LEAVING, None
             self._dirty[entry.vc] = None
 
     def runs(self, entry: Entry, guaranteed: bool) -> None:
@@ -166,18 +179,18 @@ class Scheduler:
         """
         self._leave(entry)
         if guaranteed:
-            entry.status, entry.near = Status.GUARANTEED, None
-        elif entry.status not in (Status.MOVING, Status.LEAVING):
-            entry.status = Status.LENT
+            entry.status, entry.near = GUARANTEED, None
+        elif entry.status not in (MOVING, LEAVING):
+            entry.status = LENT
         entry.placement = self.cluster.group(entry.name).placement
         self._find_queues(entry)
-        if entry.status in (Status.LENT, Status.MOVING) and entry.early and entry.line is not None:
+        if entry.status in (LENT, MOVING) and entry.early and entry.line is not None:
             entry.line.add(entry)
             self._new[entry.number] = entry
 
     def exclude(self, entry: Entry, nodes: frozenset[str]) -> None:
         """A job cannot go to these nodes."""
-        waits = entry.status is Status.WAITING
+        waits = entry.status is WAITING
         if waits:
             self._leave(entry)
         entry.excluded = nodes
@@ -191,7 +204,7 @@ class Scheduler:
         stood = entry.line is not None and entry in entry.line
         self._leave(entry)
         entry.key = self._key(entry)
-        if entry.status is Status.WAITING:
+        if entry.status is WAITING:
             self._join(entry)
         elif stood and entry.line is not None:
             entry.line.add(entry)
@@ -217,7 +230,7 @@ class Scheduler:
         self._known.clear()
         for entry in self.jobs.values():
             entry.near = None  # under another spec that may be nowhere
-            if entry.status is Status.WAITING:
+            if entry.status is WAITING:
                 self._leave(entry)
                 self._join(entry)
             elif entry.holds:
@@ -229,12 +242,12 @@ class Scheduler:
     def dispatch(self, now: float = 0.0) -> None:
         """Let start who can. ``now``: seconds by the engine's clock, as the core keeps them."""
         self._now = now
-        while self._dirty or self._new or self._idle or self.reserved:
+        while True:
             version = -1  # of the cluster, while somebody has reserved
             if self.reserved:
                 version = self.cluster.version
                 for entry in list(self.reserved.values()):
-                    if entry.status is Status.RESERVED and self._stands_otherwise(entry):
+                    if entry.status is RESERVED and self._stands_otherwise(entry):
                         self._ask(entry)
             while self._dirty or self._new:
                 self._take_turns()
@@ -242,7 +255,9 @@ class Scheduler:
                 self._idle = False
                 if self._fronts or self._explains:
                     self._lend()
-            if version >= 0 and version == self.cluster.version and not (self._dirty or self._new or self._idle):
+            if self._dirty or self._new or self._idle:
+                continue
+            if not self.reserved or version == self.cluster.version:
                 return
 
     def _stands_otherwise(self, entry: Entry) -> bool:
@@ -268,7 +283,7 @@ class Scheduler:
             while own is not None and own.first is not None and own.first.number in new:
                 if not self._next_turn(own, own.first):
                     break
-            if entry.status is not Status.WAITING:
+            if entry.status is not WAITING:
                 continue
             if backlog is None:
                 if own is None and self._explains:
@@ -310,11 +325,11 @@ class Scheduler:
 
     def _take_turn(self, entry: Entry) -> bool | None:
         """Whether it has left its line; None: it waits, and holds nobody back."""
-        if entry.status is Status.LENT:
-            promoted = self.cluster.promote(entry.request)
+        if entry.status is LENT:
+            promoted = self.cluster.promote(entry.request, entry.demand)
             if promoted:
                 self._leave(entry)
-                entry.status = Status.GUARANTEED
+                entry.status = GUARANTEED
                 self._carry_out(Promote(entry.number))
                 return True
             if promoted is None:
@@ -322,9 +337,9 @@ class Scheduler:
             if self._explains and self.cluster.group(entry.name).preempted_by:
                 return False  # it goes already, and asks again once it is gone
             entry.near = entry.placement
-            entry.status = Status.MOVING
+            entry.status = MOVING
             self._carry_out(Move(entry.number, self._keeps_work(entry, entry)))
-        if entry.status is Status.MOVING:  # it is not gone yet
+        if entry.status is MOVING:  # it is not gone yet
             return False
         return self._ask(entry)
 
@@ -357,14 +372,14 @@ class Scheduler:
     def _ask(self, entry: Entry) -> bool | None:
         """Ask the core for what a job asks for, and carry the answer out: as :meth:`_take_turn`."""
         request, excluded = entry.request, entry.excluded
-        if entry.status is not Status.RESERVED and (not self._explains or entry.near is not None):
+        if entry.status is not RESERVED and (not self._explains or entry.near is not None):
             placed = self.cluster.place(request, self._now, entry.near, False, excluded, entry.demand)
             if placed is not None:
                 return self._carry(entry, placed)
             if not self._explains:
                 return self._waits(entry)
         key = (entry.kind,)
-        reasons = self._why(key) if entry.status is Status.WAITING else None
+        reasons = self._why(key) if entry.status is WAITING else None
         if reasons is None:
             try:
                 decision: Decision = self.cluster.schedule(request, now=self._now, excluded_nodes=excluded)
@@ -375,14 +390,14 @@ class Scheduler:
                     return self._carry(entry, decision)
                 reasons = self._known[key] = decision.reasons
         self._carry_out(Hold(entry.number, reasons))
-        if entry.status is Status.RESERVED:  # the nodes of its reservation are not to be used any more
+        if entry.status is RESERVED:  # the nodes of its reservation are not to be used any more
             self._unreserved(entry)
             self._carry_out(Unreserve(entry.number))
         return None if isinstance(reasons[0], _HOLDS_NOBODY_BACK) else False
 
     def _carry(self, entry: Entry, decision: Bind | Preempt) -> bool:
         """Carry out what the core has answered for a job; whether it has left its queues."""
-        had = entry.placement if entry.status is Status.RESERVED else None
+        had = entry.placement if entry.status is RESERVED else None
         if isinstance(decision, Preempt):
             if decision.placement == had:
                 return True  # as before: some victims are not gone yet
@@ -407,14 +422,14 @@ class Scheduler:
             return self._reserve(entry, decision)
         if had is not None:
             del self.reserved[entry.number]
-        entry.status, kind = Status.LENT, Kind.OPPORTUNISTIC
+        entry.status, kind = LENT, _OPPORTUNISTIC
         if entry.request.priority >= 0:
-            entry.status, kind = Status.GUARANTEED, Kind.GUARANTEED
+            entry.status, kind = GUARANTEED, _GUARANTEED
         self._carry_out(Start(entry.number, kind, decision.placement))
         return True
 
     def _reserve(self, entry: Entry, decision: Preempt) -> bool:
-        entry.status = Status.RESERVED
+        entry.status = RESERVED
         self.reserved[entry.number] = entry
         self._carry_out(Reserve(entry.number, decision.placement, decision.victims))
         victims = [self._by_name[name] for name in decision.victims]
@@ -427,7 +442,7 @@ class Scheduler:
     def _unreserved(self, entry: Entry) -> None:
         """What was reserved for a job is free."""
         del self.reserved[entry.number]
-        entry.status, entry.placement = Status.NOWHERE, None
+        entry.status, entry.placement = NOWHERE, None
         entry.demand = entry.loan_demand = None  # the spec may be another when it waits again
         self._touch(entry.vc)
 
@@ -446,20 +461,23 @@ class Scheduler:
                         backlog.restore()
                         self._front_changed(before, backlog.first)
         lacking: set[Hashable] = set()  # idle GPUs only become fewer here
-        lent, weights = self.cluster.lent, self._weights
+        cluster, weights = self.cluster, self._weights
         while True:
             best: Entry | None = None
             best_share = 0.0
+            idle = 0 if self._explains else cluster.idle_gpus
             for kind, entries in self._fronts.items():
                 if kind in lacking:
                     continue
-                one = next(iter(entries))
-                if not self._explains and not self.cluster.can_lend(one.loan, one.loan_demand):
-                    lacking.add(kind)
-                    continue
+                if not self._explains:
+                    one = next(iter(entries))
+                    few = one.loan_demand is not None and one.loan_demand.least_gpus > idle
+                    if few or not cluster.can_lend(one.loan, one.loan_demand):
+                        lacking.add(kind)
+                        continue
                 for entry in entries:
                     weight = weights.get(entry.vc)
-                    share = lent(entry.vc) / weight if weight else inf
+                    share = cluster.lent(entry.vc) / weight if weight else inf
                     if best is None or (share, entry.key) < (best_share, best.key):
                         best, best_share = entry, share
             if best is None:
@@ -487,8 +505,8 @@ class Scheduler:
         if decision is not None:
             self.cluster.commit(decision)
             self._unqueue(entry)
-            entry.status, entry.placement = Status.LENT, decision.placement
-            self._carry_out(Start(entry.number, Kind.OPPORTUNISTIC, decision.placement))
+            entry.status, entry.placement = LENT, decision.placement
+            self._carry_out(Start(entry.number, _OPPORTUNISTIC, decision.placement))
             return True
         if not self._explains:
             return False
@@ -544,7 +562,7 @@ class Scheduler:
     def _leave(self, entry: Entry) -> None:
         """A job is in no queue any more."""
         self._new.pop(entry.number, None)
-        if entry.status is Status.GUARANTEED:
+        if entry.status is GUARANTEED:
             return
         if entry.line is not None:
             entry.line.remove(entry)
@@ -593,7 +611,7 @@ class Scheduler:
     def ahead(self, entry: Entry, most: int) -> tuple[int, list[Entry]]:
         """How many may hold back a job that waits (or runs early), and the first ``most``. O(log jobs + most)."""
         queue = entry.backlog if entry.line is None else entry.line
-        waits = entry.status is Status.WAITING or (entry.status is Status.LENT and entry.early)
+        waits = entry.status is WAITING or (entry.status is LENT and entry.early)
         return queue.ahead(entry.key, most) if waits and queue is not None else (0, [])
 
     def before(self, vc: str, priority: int, most: int) -> tuple[int, list[Entry]]:
@@ -626,18 +644,18 @@ class Scheduler:
             ensure(entry.number == number and self._by_name[entry.name] is entry, f"{entry} by number and name")
             if entry.holds:
                 core = self.cluster.group(entry.name)
-                ensure(core.guaranteed is (entry.status is Status.GUARANTEED), f"{entry} holds what its status says")
+                ensure(core.guaranteed is (entry.status is GUARANTEED), f"{entry} holds what its status says")
                 at = [placement and placement.pods for placement in (core.placement, entry.placement)]
                 ensure(at[0] == at[1], f"{entry} is where it is")
             elif not self._explains:
                 ensure(entry.name not in groups, f"{entry} holds nothing")
-            ensure((number in self.reserved) is (entry.status is Status.RESERVED), f"{entry} is among those reserved")
-            if entry.status is Status.WAITING:
+            ensure((number in self.reserved) is (entry.status is RESERVED), f"{entry} is among those reserved")
+            if entry.status is WAITING:
                 if entry.line is not None:
                     lines[entry.vc].append(entry)
                 if entry.backlog is not None:
                     backlogs[entry.backlog].append(entry)
-            elif entry.status in (Status.LENT, Status.MOVING) and entry in self.queues[entry.vc].line:
+            elif entry.status in (LENT, MOVING) and entry in self.queues[entry.vc].line:
                 lines[entry.vc].append(entry)
         for vc, entries in lines.items():
             line = self.queues[vc].line
@@ -657,7 +675,7 @@ class Scheduler:
 
 def _waiting(opportunistic: bool, *queues: Queue) -> Iterator[Entry]:
     """Who waits in any of these, in the policy's order."""
-    waiting = (entry for entry in merge(*queues, key=_by_key) if entry.status is Status.WAITING)
+    waiting = (entry for entry in merge(*queues, key=_by_key) if entry.status is WAITING)
     return (entry for entry in waiting if entry.request.opportunistic is opportunistic)
 
 
