@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
-from hived import Cluster, RequestError, Wait
+from hived import Bind, Cluster, Preempt, RequestError, Wait
 from hived.spec import ClusterSpec
 
 from .specs import flat, wants
@@ -79,3 +79,28 @@ def test_a_demand_spares_the_checks_of_a_request_and_changes_no_answer() -> None
     assert cluster.group("one").guaranteed
     assert cluster.place(wants("two", "b", 4), demand=demand) is None
     assert cluster.place(wants("three", "a", 4)) is not None
+
+
+def test_what_is_kept_at_once_is_what_a_commit_keeps() -> None:
+    """Starts, a lazy group that becomes opportunistic, a loan that has to go: answer by answer and state by state."""
+    spec = flat({"a": 1, "b": 1, "c": 1})
+    at_once, in_two = Cluster.from_spec(spec), Cluster.from_spec(spec)
+    requests = [
+        replace(wants("lazy", "a", 4), lazy_preemption=True),
+        replace(wants("loan", "a", 4), priority=-1),
+        replace(wants("high", "a", 4), priority=5),
+        wants("own", "b", 4),
+    ]
+    seen = []
+    for request in requests:
+        kept, placed = at_once.place(request, keep=True), in_two.place(request)
+        assert placed is not None
+        in_two.commit(placed)
+        assert kept == placed
+        assert at_once.snapshot() == in_two.snapshot()
+        at_once.commit(placed)  # carried out already
+        assert at_once.snapshot() == in_two.snapshot()
+        at_once.validate()
+        seen.append((type(placed), placed.downgraded))
+    assert seen == [(Bind, ()), (Bind, ()), (Bind, ("lazy",)), (Preempt, ())]
+    assert at_once.place(wants("none", "b", 4), keep=True) is None

@@ -31,7 +31,7 @@ from .placing import admitted, moved, relocated
 from .pool import packed
 from .reasons import Misconfigured, NeverFits, Reason, Suspended
 from .recovery import Reconfiguration
-from .requests import EVERY_NODE, Asked, Request
+from .requests import EVERY_NODE, KEPT, Asked, Request
 from .sharing import Sharing
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
@@ -155,14 +155,16 @@ class Cluster:
         near: Placement | None = None,
         idle: bool = False,
         excluded_nodes: Collection[str] = (),
+        keep: bool = False,
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         """What :meth:`schedule` answers for a group that holds nothing; None, and nothing remembered, where it waits.
 
         For a scheduler that keeps its own queues and asks for no reasons. ``near``: where the group ran until now, and
         would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as
-        :meth:`schedule`; ``demand``: what :meth:`demand` answers for this request, or for one that differs by name
-        alone, which then is not checked again: one of another request gets another's leaf cells.
+        :meth:`schedule`; ``keep``: what is answered is committed at once; ``demand``: what :meth:`demand` answers for
+        this request, or for one that differs by name alone, which then is not checked again: one of another request
+        gets another's leaf cells.
         """
         _check_seconds(now)
         state = self._settled()
@@ -172,9 +174,12 @@ class Cluster:
         at = () if near is None else self._parts(near)
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
         group = admitted(state, request, demand, suggested, now, at, idle)
-        excluded = () if suggested is None else suggested.given[1]
         if group is None:
             return None
+        if keep:
+            self._keep(group)
+            return group.answer(KEPT)
+        excluded = () if suggested is None else suggested.given[1]
         decision = group.answer(Asked("place", (request, now, near, idle, excluded), state.version))
         self._open = decision, group
         return decision

@@ -387,10 +387,10 @@ class Pool:
     def elsewhere(self, spots: Spots, parts: Sequence[Part]) -> bool:
         """Whether bindings that stand already put ``spots`` on other nodes than those of ``parts``. O(pods).
 
-        Not while hardware is bad, since what is bound may not do then.
+        Not while hardware is bad, since what is bound may not do then; nor of a group that has lost all its devices.
         """
         nodes, bound = self.nodes, self.binding.bound
-        if nodes.allocator.bad_leaves:
+        if nodes.allocator.bad_leaves or not parts:
             return False
         own = {node for chain, node, _ in parts if chain == nodes.number}
         size, shapes = nodes.hierarchy.node_size, self.virtual.shapes

@@ -87,3 +87,7 @@ class Asked(NamedTuple):
     call: str  #: the name of the method
     arguments: tuple[Any, ...]
     version: int  #: of the state that answered
+
+
+#: of an answer that was kept at once
+KEPT = Asked("", (), -1)

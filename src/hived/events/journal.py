@@ -86,6 +86,7 @@ class Placed(Call):
     near: Placement | None = None
     idle: bool = False
     excluded_nodes: tuple[str, ...] = ()
+    keep: bool = False
     answer: Bind | Preempt | None = None  #: None: it waits
 
     def answered(self, answer: Bind | Preempt | None) -> Placed:

@@ -59,9 +59,10 @@ class RecordedCluster(Cluster):
         near: Placement | None = None,
         idle: bool = False,
         excluded_nodes: Collection[str] = (),
+        keep: bool = False,
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
-        call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or ())
+        call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or (), keep)
         decision: Bind | Preempt | None = self._recorded(call)
         return decision
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from hived.cluster.decisions import Decision, Wait
+from hived.cluster.requests import KEPT
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
 
@@ -68,7 +69,7 @@ def replay(lines: Iterable[str], make: Callable[[ClusterSpec], C]) -> C:
 
 def _remember(decision: Decision | None, offered: dict[Decision, Decision]) -> None:
     """``decision`` can be committed until the cluster changes, and what it answered before a change no more. O(1)."""
-    if decision is None or isinstance(decision, Wait) or decision.asked is None:
+    if decision is None or isinstance(decision, Wait) or decision.asked is None or decision.asked is KEPT:
         return  # there is nothing to commit, or nothing to be decided again
     before = next(iter(offered.values()), decision)
     if not isinstance(before, Wait) and before.asked and before.asked.version != decision.asked.version:

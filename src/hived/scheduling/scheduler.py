@@ -24,10 +24,10 @@ from dataclasses import replace
 from heapq import heappop, heappush, merge
 from itertools import islice, zip_longest
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Decision, Preempt, Wait
+from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Wait
 from hived.cluster.demands import Demand
 from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSuggested, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
@@ -373,9 +373,10 @@ class Scheduler:
         """Ask the core for what a job asks for, and carry the answer out: as :meth:`_take_turn`."""
         request, excluded = entry.request, entry.excluded
         if entry.status is not RESERVED and (not self._explains or entry.near is not None):
-            placed = self.cluster.place(request, self._now, entry.near, False, excluded, entry.demand)
+            keep = entry.may_preempt
+            placed = self.cluster.place(request, self._now, entry.near, False, excluded, keep, entry.demand)
             if placed is not None:
-                return self._carry(entry, placed)
+                return self._carry_placed(entry, placed, None) if keep else self._carry(entry, placed)
             if not self._explains:
                 return self._waits(entry)
         key = (entry.kind,)
@@ -396,7 +397,7 @@ class Scheduler:
         return None if isinstance(reasons[0], _HOLDS_NOBODY_BACK) else False
 
     def _carry(self, entry: Entry, decision: Bind | Preempt) -> bool:
-        """Carry out what the core has answered for a job; whether it has left its queues."""
+        """Commit what the core has answered for a job, and carry it out; whether it has left its queues."""
         had = entry.placement if entry.status is RESERVED else None
         if isinstance(decision, Preempt):
             if decision.placement == had:
@@ -405,6 +406,10 @@ class Scheduler:
                 self._carry_out(Hold(entry.number, (WaitingForPreemption(decision.victims),)))
                 return False
         self.cluster.commit(decision)
+        return self._carry_placed(entry, decision, had)
+
+    def _carry_placed(self, entry: Entry, decision: Bind | Preempt, had: Placement | None) -> Literal[True]:
+        """The core has placed a job, so it leaves its queues; ``had``: what was reserved for it until then."""
         if had is None:
             self._leave(entry)
         elif decision.placement != had:
@@ -428,7 +433,7 @@ class Scheduler:
         self._carry_out(Start(entry.number, kind, decision.placement))
         return True
 
-    def _reserve(self, entry: Entry, decision: Preempt) -> bool:
+    def _reserve(self, entry: Entry, decision: Preempt) -> Literal[True]:
         entry.status = RESERVED
         self.reserved[entry.number] = entry
         self._carry_out(Reserve(entry.number, decision.placement, decision.victims))
@@ -501,9 +506,9 @@ class Scheduler:
         reasons = self._why(key) if self._explains else None
         decision = None
         if reasons is None:
-            decision = self.cluster.place(entry.loan, self._now, None, True, entry.excluded, entry.loan_demand)
+            loan, excluded = entry.loan, entry.excluded
+            decision = self.cluster.place(loan, self._now, None, True, excluded, True, entry.loan_demand)
         if decision is not None:
-            self.cluster.commit(decision)
             self._unqueue(entry)
             entry.status, entry.placement = LENT, decision.placement
             self._carry_out(Start(entry.number, _OPPORTUNISTIC, decision.placement))

@@ -95,7 +95,7 @@ class Simulation:
                     _, job, stopped = heappop(finishes)
                     if stopped == stops[job]:
                         ended, now = True, time
-                        self._stop(job, now)
+                        self._close(job, now)
                         finish[job] = now
                         scheduler.free(entries[job])
                 if not ended:
@@ -112,12 +112,12 @@ class Simulation:
             progress(number)
 
     def _entry(self, number: int) -> Entry:
-        job = self._jobs[number]
-        members = self._members.get(job.gpus)
+        name, tenant, submitted, _, gpus, _ = self._jobs[number]
+        members = self._members.get(gpus)
         if members is None:
-            members = self._members[job.gpus] = (Member(1, job.gpus),)
-        request = Request(job.job_id, job.tenant, 0, members, whole_nodes=True)
-        return Entry(number, request, JobView(job.job_id, job.gpus, job.submit_ms, number), self._early, job.gpus)
+            members = self._members[gpus] = (Member(1, gpus),)
+        request = Request(name, tenant, 0, members, whole_nodes=True)
+        return Entry(number, request, JobView(name, gpus, submitted, number), self._early, gpus)
 
     def _carry_out(self, instruction: Instruction) -> None:
         """Whoever has to go is gone at once."""
