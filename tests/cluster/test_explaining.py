@@ -29,7 +29,7 @@ from hived.cluster.reasons import (
     WaitingForPreemption,
 )
 
-from ..events.logged import values
+from ..events.values import values
 
 MANY = tuple(f"g{number}" for number in range(20))
 

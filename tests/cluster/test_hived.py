@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hived import Bind, Preempt
-from hived.cluster import Cluster, Member, Placement, PodPlacement, Request, Sharing
+from hived.cluster import Cluster, Member, Request, Sharing
 from hived.spec.compiled import ChainSpec, VirtualClusterSpec
 
 from ..strategies import GPU, NODE, PAIR, RACK, SOCKET, cluster_of, nodes_of_8, racks, vc
-from .helpers import Jobs, check_bindings
+from .helpers import Jobs
 
 FIRST_SOCKET, SECOND_SOCKET = 0b0000_1111, 0b1111_0000
 
 
 def shared(chain: ChainSpec, *vcs: VirtualClusterSpec) -> Jobs:
     return Jobs(Cluster(cluster_of(chain, *vcs), Sharing.HIVED))
-
-
-def test_a_vc_uses_the_node_where_fewest_gpus_are_lent_and_takes_those_alone() -> None:
-    chain = nodes_of_8(3)
-    jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 2)))
-    jobs.lent("b", 8)
-    five, three = jobs.lent("b", 5), jobs.lent("b", 3)
-    six = jobs.lent("b", 6)
-    assert [job.nodes for job in (five, three, six)] == [[1], [1], [2]]
-    job = jobs.new("a", 8)
-    assert jobs.promote(job) == (False, (six,))
-    assert job.nodes == [2]
-    assert (six.kind, six.parts) == (".", ())
-    assert (five.kind, three.kind) == ("O", "O")
-
-
-def test_an_opportunistic_job_is_left_alone_while_another_node_is_idle() -> None:
-    chain = nodes_of_8(2)
-    jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
-    lodger = jobs.lent("b", 8)
-    assert lodger.nodes == [0]
-    assert jobs.guaranteed("a", 8).nodes == [1]
-    assert lodger.kind == "O"
 
 
 def test_an_opportunistic_job_keeps_what_its_lender_does_not_need_yet() -> None:
@@ -55,47 +30,6 @@ def test_an_opportunistic_job_keeps_what_its_lender_does_not_need_yet() -> None:
     last = jobs.new("a", 1)
     assert jobs.promote(last) == (False, (lodger,))
     assert last.parts == ((0, 1, 0b0000_0001),)
-
-
-def test_a_victim_loses_all_its_gpus_though_one_is_needed() -> None:
-    chain = nodes_of_8(2)
-    jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
-    wide = jobs.lent("b", 16)
-    job = jobs.new("a", 1)
-    assert jobs.promote(job) == (False, (wide,))
-    assert wide.parts == ()
-    assert jobs.can_lend(8)
-    assert jobs.cluster.lent("b") == 0
-
-
-def test_a_guaranteed_job_is_never_taken_from() -> None:
-    chain = nodes_of_8(2)
-    jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
-    jobs.guaranteed("a", 8)
-    jobs.guaranteed("b", 8)
-    jobs.waits("a", 1)
-    jobs.waits("b", 1)
-    assert not jobs.can_lend(1)
-
-
-def test_a_vc_gets_its_rack_whatever_the_others_did_before() -> None:
-    """The quota cluster's anomaly: as many GPUs as asked for are free, on nodes that are all broken."""
-    chain = racks(2)
-    jobs = shared(chain, vc("a", (chain, RACK, 1)), vc("b", (chain, NODE, 4)))
-    small = [jobs.guaranteed("b", 1) for _ in range(32)]
-    jobs.release(*small[1:7], *small[9:15], *small[17:23], *small[25:31])
-    assert len({node for job in small for node in job.nodes}) == 4, "b is on four nodes, with two GPUs on each"
-    assert len(jobs.guaranteed("a", 32).nodes) == 4
-
-
-def test_an_idle_vc_is_bound_to_nothing_and_binds_anew_where_it_is_quiet() -> None:
-    chain = nodes_of_8(2)
-    jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
-    first = jobs.guaranteed("a", 8)
-    assert first.nodes == [0]
-    jobs.release(first)
-    assert jobs.lent("b", 8).nodes == [0]
-    assert jobs.guaranteed("a", 8).nodes == [1]
 
 
 def test_a_vc_in_use_stays_on_its_cell() -> None:
@@ -191,14 +125,6 @@ def test_a_job_across_racks_is_promoted_in_place_though_its_first_node_is_the_od
     assert jobs.promote(lodger) == (True, ())
 
 
-def test_victims_are_told_in_the_order_in_which_they_started() -> None:
-    chain = nodes_of_8(2)
-    jobs = shared(chain, vc("a", (chain, NODE, 2)))
-    first, second, third = jobs.lent("a", 6), jobs.lent("a", 6), jobs.lent("a", 2)
-    assert [job.nodes for job in (first, second, third)] == [[0], [1], [0]]
-    assert jobs.promote(jobs.new("a", 16)) == (False, (first, second, third))
-
-
 def test_opportunistic_jobs_stay_far_from_guaranteed_ones_and_close_to_each_other() -> None:
     chain = nodes_of_8(3)
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 2)))
@@ -223,24 +149,6 @@ def test_a_lent_job_of_several_nodes_needs_them_whole_and_idle() -> None:
     assert jobs.cluster.lent("a") == 24
     assert not jobs.can_lend(9)
     assert jobs.can_lend(7)
-
-
-def test_a_pinned_cell_is_bound_by_nobody_and_lent_like_any_other() -> None:
-    chain = nodes_of_8(2)
-    jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("pins", pinned=[(chain, NODE, 0)]))
-    assert jobs.guaranteed("a", 8).nodes == [1]
-    assert jobs.lent("a", 8).nodes == [0]
-    jobs.waits("pins", 1)
-
-
-def test_two_vcs_share_a_node_by_sockets() -> None:
-    chain = nodes_of_8(1)
-    jobs = shared(chain, vc("a", (chain, SOCKET, 1)), vc("b", (chain, SOCKET, 1)))
-    one, other = jobs.guaranteed("a", 4), jobs.guaranteed("b", 1)
-    assert one.parts == ((0, 0, FIRST_SOCKET),)
-    assert other.parts == ((0, 0, 0b0001_0000),)
-    jobs.waits("a", 1)
-    check_bindings(jobs.cluster)
 
 
 def test_a_reserved_socket_is_bound_where_fewest_gpus_are_lent() -> None:
@@ -274,15 +182,6 @@ def test_a_job_lent_in_another_chain_than_its_vc_has_moves() -> None:
     assert lodger.parts[0].chain == 0
     assert jobs.promote(lodger) == (False, ())
     assert lodger.parts[0].chain == 1
-
-
-def test_a_placement_is_told_in_the_names_and_devices_of_the_spec() -> None:
-    chain = replace(nodes_of_8(2), device_indices={1: (7, 6, 5, 4, 3, 2, 1, 0)})
-    jobs = shared(chain, vc("a", (chain, NODE, 2)))
-    whole, pair = jobs.guaranteed("a", 8).placement, jobs.guaranteed("a", 2).placement
-    assert whole == Placement("NODE", (PodPlacement("node-node-0", tuple(range(8))),), (NODE,))
-    assert pair == Placement("NODE", (PodPlacement("node-node-1", (7, 6)),), (NODE,))
-    assert list(jobs.cluster.nodes()) == [("NODE", "node-node-0", 8), ("NODE", "node-node-1", 8)]
 
 
 def test_safety_tells_what_is_bound_and_what_could_still_be() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 
 from hived import Bind
-from hived.cluster import Cluster, Sharing
+from hived.cluster import Cluster, Placement, PodPlacement, Sharing
 from hived.spec.compiled import ChainSpec, ClusterSpec
 
 from ..strategies import GPU, NODE, PAIR, RACK, SOCKET, chain_of, cluster_of, feasible_specs, nodes_of_8, racks, vc
@@ -19,66 +19,6 @@ def alone(chain: ChainSpec, *cells: tuple[int, int]) -> Jobs:
     return Jobs(
         Cluster(cluster_of(chain, vc("a", *((chain, level, number) for level, number in cells))), Sharing.PRIVATE)
     )
-
-
-def test_a_second_job_of_one_gpu_lands_on_the_buddy_of_the_first() -> None:
-    jobs = alone(nodes_of_8(2), (NODE, 2))
-    assert jobs.guaranteed("a", 1).parts == ((0, 0, 0b01),)
-    assert jobs.guaranteed("a", 1).parts == ((0, 0, 0b10),)
-
-
-def test_a_pair_does_not_break_the_pair_of_another_job() -> None:
-    jobs = alone(nodes_of_8(1), (NODE, 1))
-    jobs.guaranteed("a", 1)
-    assert jobs.guaranteed("a", 2).parts == ((0, 0, 0b1100),)
-    assert jobs.guaranteed("a", 4).parts == ((0, 0, 0b1111_0000),)
-    assert jobs.guaranteed("a", 1).parts == ((0, 0, 0b10),)
-    jobs.waits("a", 1)
-
-
-def test_a_job_is_packed_onto_the_node_that_it_fills() -> None:
-    jobs = alone(nodes_of_8(3), (NODE, 3))
-    assert jobs.guaranteed("a", 5).nodes == [0]
-    assert jobs.guaranteed("a", 6).nodes == [1]
-    assert jobs.guaranteed("a", 2).nodes == [1], "two GPUs fill a pair, on the node with the fewest to spare"
-    assert jobs.guaranteed("a", 3).nodes == [0]
-    jobs.guaranteed("a", 8)
-    jobs.waits("a", 1)
-
-
-def test_a_job_goes_where_its_gpus_are_closest_together_though_another_node_is_tighter() -> None:
-    jobs = alone(nodes_of_8(2), (NODE, 2))
-    assert jobs.guaranteed("a", 3).parts == ((0, 0, 0b0000_0111),)
-    assert jobs.guaranteed("a", 3).parts == ((0, 0, 0b0111_0000),)
-    assert jobs.guaranteed("a", 2).parts == ((0, 1, 0b0000_0011),), "not one GPU in each socket of node 0"
-    assert jobs.guaranteed("a", 1).parts == ((0, 0, 0b0000_1000),)
-
-
-def test_eight_gpus_on_two_half_used_nodes_are_not_eight_gpus_on_one() -> None:
-    jobs = alone(nodes_of_8(2), (NODE, 2))
-    four, five = jobs.guaranteed("a", 4), jobs.guaranteed("a", 5)
-    assert four.nodes != five.nodes
-    jobs.waits("a", 5)
-    jobs.release(four)
-    assert jobs.guaranteed("a", 8).nodes == [0]
-
-
-def test_several_nodes_are_taken_under_one_rack_and_in_the_tightest_one() -> None:
-    jobs = alone(racks(3), (RACK, 3))
-    jobs.guaranteed("a", 8)
-    assert jobs.guaranteed("a", 16).nodes == [1, 2], "the rack that is broken already"
-    assert jobs.guaranteed("a", 16).nodes == [4, 5], "not one node in each of two racks"
-    assert jobs.guaranteed("a", 32).nodes == [8, 9, 10, 11]
-    assert jobs.guaranteed("a", 24).nodes == [3, 6, 7], "no rack has three: from wherever there are"
-    jobs.waits("a", 8)
-
-
-def test_a_job_larger_than_a_node_takes_whole_nodes() -> None:
-    jobs = alone(racks(1), (RACK, 1))
-    job = jobs.guaranteed("a", 9)
-    assert job.held == 16
-    jobs.guaranteed("a", 4)
-    jobs.waits("a", 9)
 
 
 def test_reserved_nodes_stand_alone_and_reserved_racks_together() -> None:
@@ -96,14 +36,6 @@ def test_a_reserved_cell_smaller_than_a_node_is_a_host_of_its_own() -> None:
     assert jobs.guaranteed("a", 2).nodes == [1]
     jobs.waits("a", 2)
     assert jobs.guaranteed("a", 1).nodes == [0]
-
-
-def test_whole_nodes_are_not_made_of_sockets() -> None:
-    jobs = alone(nodes_of_8(4), (NODE, 1), (SOCKET, 4))
-    assert not jobs.can_ever_fit("a", 16)
-    jobs.waits("a", 16)
-    assert jobs.guaranteed("a", 8).nodes == [0]
-    jobs.waits("a", 8)
 
 
 def test_a_reserved_gpu_of_a_node_with_one_gpu_is_as_good_as_the_node() -> None:
@@ -124,13 +56,6 @@ def test_cells_of_two_levels_with_as_many_gpus_are_told_apart() -> None:
     assert jobs.guaranteed("a", 2).nodes == [1]
 
 
-def test_chains_are_tried_in_the_order_of_the_spec() -> None:
-    new, old = nodes_of_8(1, "NEW"), nodes_of_8(1, "OLD")
-    jobs = Jobs(Cluster(cluster_of([new, old], vc("a", (old, NODE, 1), (new, NODE, 1))), Sharing.PRIVATE))
-    assert [jobs.guaranteed("a", 8).parts for _ in range(2)] == [((0, 0, 0xFF),), ((1, 0, 0xFF),)]
-    assert not jobs.can_ever_fit("a", 16), "a job stands in one chain"
-
-
 def test_a_pinned_cell_serves_only_who_names_it() -> None:
     chain = nodes_of_8(2)
     spec = cluster_of(chain, vc("a", (chain, GPU, 1), pinned=[(chain, NODE, 0)]))
@@ -143,12 +68,22 @@ def test_a_pinned_cell_serves_only_who_names_it() -> None:
         assert isinstance(jobs.cluster.place(in_the_pin), Bind)
 
 
-def test_a_tenant_without_cells_fits_nothing() -> None:
-    chain = nodes_of_8(1)
-    jobs = Jobs(Cluster(cluster_of(chain, vc("none"), vc("a", (chain, NODE, 1))), Sharing.PRIVATE))
-    assert not jobs.can_ever_fit("none", 1)
-    jobs.waits("none", 1)
-    jobs.guaranteed("a", 8)
+def test_nodes_are_named_after_their_owner_and_numbered_through_all_chains() -> None:
+    new, old = nodes_of_8(2, "NEW"), nodes_of_8(1, "OLD")
+    spec = cluster_of([new, old], vc("a", (new, NODE, 1), (old, SOCKET, 1)), vc("b", (new, NODE, 1), (old, SOCKET, 1)))
+    jobs = Jobs(Cluster(spec, Sharing.PRIVATE))
+    first, second, third = jobs.guaranteed("a", 8), jobs.guaranteed("a", 3), jobs.guaranteed("b", 8)
+    fourth = jobs.guaranteed("b", 1)
+    placements = [job.placement for job in (first, second, third, fourth)]
+    assert placements == [
+        Placement("NEW", (PodPlacement("a-node-0", tuple(range(8))),), (NODE,)),
+        Placement("OLD", (PodPlacement("a-node-1", (0, 1, 2)),), (SOCKET,)),
+        Placement("NEW", (PodPlacement("b-node-0", tuple(range(8))),), (NODE,)),
+        Placement("OLD", (PodPlacement("b-node-1", (0,)),), (SOCKET,)),
+    ]
+    assert [(name, gpus) for _, name, gpus in jobs.cluster.nodes()] == [
+        ("a-node-0", 8), ("a-node-1", 4), ("b-node-0", 8), ("b-node-1", 4),
+    ]  # fmt: skip
 
 
 @given(feasible_specs())

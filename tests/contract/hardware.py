@@ -62,17 +62,6 @@ class Hardware:
         """All device indices of a node, of every chain it is in."""
         return sorted(device for _, name, device in self._leaf if name == node)
 
-    def vc_gpus(self, vc: str) -> int:
-        """Leaf cells that a VC reserved, pinned ones included."""
-        cells = sum(
-            n * self.chains[chain].levels[level - 1].gpus
-            for (name, chain, level), n in self.reserved.items()
-            if name == vc
-        )
-        return cells + sum(
-            self.chains[c.chain].levels[c.level - 1].gpus for c, (_, owner) in self.pins.items() if owner == vc
-        )
-
     def leaves(self, chain: str, pod: PodPlacement) -> frozenset[int]:
         """The leaf numbers of a pod; fails when it has a device that is not there, or one twice."""
         node, devices = pod

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hived import Bind, Preempt, Wait
-from hived.cluster.reasons import ReasonKind
+from hived import Preempt, Wait
 
 from .driver import Driver, devices
 from .specs import Spec, cell_types, cluster_spec, flat, lent, racks, reserves, wants
@@ -24,24 +23,6 @@ def test_single_gpus_leave_whole_nodes_to_who_needs_them() -> None:
     driver.bind(wants("pair", "a", (2, 4)))
 
 
-def test_an_opportunistic_group_keeps_away_from_guaranteed_ones_while_it_can() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    mine = driver.bind(wants("mine", "a", 1)).placement.pods[0].node
-    loan = driver.bind(lent("loan", "a", 1)).placement.pods[0].node
-    assert loan != mine
-    driver.bind(lent("more", "a", 3))
-    driver.bind(lent("near", "a", 2))
-    assert driver.running["near"].pods[0].node == mine
-
-
-def test_a_vc_out_of_cells_waits_although_the_cluster_is_empty() -> None:
-    driver = Driver(flat({"a": 1, "b": 7}))
-    driver.bind(wants("mine", "a", 4))
-    waits = driver.wait(wants("more", "a", 1))
-    assert waits.reasons[0].kind is ReasonKind.VC_EXHAUSTED
-    driver.bind(lent("loan", "a", (7, 4)))
-
-
 def test_gpus_of_two_nodes_are_no_node() -> None:
     driver = Driver(flat({"a": 2}))
     for node in ("n0", "n1"):
@@ -55,13 +36,6 @@ def test_a_vc_that_reserved_two_nodes_can_not_have_a_third_by_asking_for_pieces(
         driver.bind(wants(f"piece-{i}", "a", 1))
     assert len({pod.node for run in driver.running.values() for pod in run.pods}) == 2
     driver.wait(wants("ninth", "a", 1))
-
-
-def test_two_vcs_are_never_on_one_reserved_node() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    one = driver.bind(wants("one", "a", 1)).placement.pods[0].node
-    two = driver.bind(wants("two", "b", 1)).placement.pods[0].node
-    assert one != two
 
 
 def test_a_node_is_given_back_when_nothing_of_the_vc_runs_there() -> None:
@@ -96,16 +70,6 @@ def test_loans_are_taken_back_at_once_by_whoever_owns_the_cells() -> None:
     assert decision.victims == ("everything",)
 
 
-def test_a_gang_is_asked_pod_by_pod_and_answered_the_same_each_time() -> None:
-    driver = Driver(flat({"a": 2}))
-    gang = wants("gang", "a", (2, 4))
-    first = driver.bind(gang)
-    for _ in range(2):
-        again = driver.ask(gang)
-        assert isinstance(again, Bind)
-        assert again.placement == first.placement
-
-
 def test_different_groups_of_one_vc_and_several_levels_of_reservation() -> None:
     spec = racks({"a": {"RACK.NODE": 1, "RACK.NODE.SOCKET": 2}, "b": {"RACK": 1}}, count=2, nodes=2)
     driver = Driver(spec)
@@ -132,9 +96,3 @@ def test_quarters_of_a_node_are_reserved_by_four_tenants() -> None:
         driver.bind(wants(vc, vc, 1))
         driver.wait(wants(f"{vc}-more", vc, 1))
     assert devices(tuple(pod for run in driver.running.values() for pod in run.pods)) == {("n0", i) for i in range(4)}
-
-
-def test_a_job_of_more_than_a_node_in_whole_nodes() -> None:
-    driver = Driver(flat({"a": 3}, size=8))
-    assert len(driver.bind(wants("large", "a", (2, 8))).placement.pods) == 2
-    driver.bind(wants("medium", "a", 8))

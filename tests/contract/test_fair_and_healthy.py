@@ -86,14 +86,6 @@ def test_a_tenant_at_its_share_gives_no_more_although_its_next_loan_would_do() -
     assert driver.preempt(lent("a", "a", 2)).victims == ("b-3",)
 
 
-def test_a_guaranteed_group_takes_the_node_with_the_fewest_gpus_on_loan() -> None:
-    driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
-    driver.bind(lent("a-early", "a", 4), suggested=["n0"])
-    driver.bind(lent("a-late", "a", 4), suggested=["n1"])
-    driver.bind(lent("b", "b", 1), suggested=["n2"])
-    assert driver.preempt(wants("c", "c", 4)).victims == ("b",)
-
-
 def test_a_fair_place_is_the_same_when_another_was_asked_in_between() -> None:
     spec = flat({"a": 1, "b": 1}, nodes=3)
     spec["virtualClusters"]["c"] = reserves({"NODE.SOCKET": 2})

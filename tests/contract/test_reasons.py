@@ -40,14 +40,6 @@ def test_a_vc_in_full_use_says_who_holds_it() -> None:
     assert reason.held_by == (("z-old", 4), ("a-new", 3))
 
 
-def test_what_lower_groups_hold_counts_as_free() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.bind(wants("low", "a", 4))
-    driver.bind(wants("high", "a", 4, priority=7))
-    reason = only(driver.wait(wants("job", "a", (2, 4), priority=5)), VcExhausted)
-    assert (reason.need, reason.have, reason.held_by) == (8, 4, (("high", 4),))
-
-
 def test_room_that_is_not_close_together_is_fragmented() -> None:
     driver = Driver(flat({"a": 2}))
     for node in ("n0", "n1"):
@@ -143,14 +135,6 @@ def test_explain_of_a_preemption_names_who_and_why() -> None:
     driver.preempt(wants("high", "a", 4, priority=1))
     assert "low" in driver.cluster.explain("high")
     assert "high" in driver.cluster.explain("low")
-
-
-def test_explain_says_something_of_every_group() -> None:
-    driver = Driver(flat({"a": 1}))
-    driver.bind(wants("runs", "a", 4))
-    driver.wait(wants("waits", "a", 4))
-    for name in driver.cluster.groups():
-        assert driver.cluster.explain(name).strip()
 
 
 def test_explain_follows_the_last_answer() -> None:

@@ -17,13 +17,6 @@ def test_all_lower_groups_count_as_free_whatever_order_they_came_in() -> None:
     assert reason == VcExhausted("a", need=8, have=6, size=8, held_by=(("five", 2),), more=0)
 
 
-def test_the_lowest_of_several_lower_groups_goes_whatever_order_they_came_in() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.bind(wants("two", "a", 4, priority=2))
-    driver.bind(wants("one", "a", 4, priority=1))
-    assert driver.preempt(wants("job", "a", 4, priority=3)).victims == ("one",)
-
-
 def test_a_question_about_lazy_groups_does_not_change_who_is_named_first() -> None:
     driver = Driver(flat({"a": 3}))
     for i in range(10):

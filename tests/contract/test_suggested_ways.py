@@ -38,13 +38,6 @@ def test_a_search_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) ->
     driver.bind(gang, suggested=["n1", "n2"])
 
 
-def test_names_that_are_no_nodes_are_not_counted_as_suggested() -> None:
-    driver = Driver(flat({"a": 3}))
-    driver.bind(wants("there", "a", 4), suggested=["n0"])
-    reason = driver.wait(wants("job", "a", 4), suggested=["n0", "elsewhere", "nowhere"]).reasons[0]
-    assert reason == NotSuggested(1, searched_all=True)
-
-
 def test_the_free_choice_is_taken_where_it_lies_on_the_nodes_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     # one node in the middle was missing, and all the others were looked at before the same one was taken
     cluster = Cluster.from_spec(flat({"a": 100, "b": 100}))

@@ -30,7 +30,7 @@ from hived.events.journal import (
 from hived.spec import ClusterSpec, VirtualClusterSpec, load_spec
 
 from ..strategies import NODE, RACK, chain_of, cluster_of, feasible_specs, racks, vc
-from .logged import values
+from .values import values
 
 HARDWARE = racks(1, 2)
 SPEC = cluster_of(HARDWARE, vc("a", (HARDWARE, NODE, 1)), vc("b", pinned=[(HARDWARE, NODE, 1)]))

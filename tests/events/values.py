@@ -1,39 +1,13 @@
-"""Event logs in property tests: the lines of a failing example are shown, and any values to write into them."""
+"""Any values that an event log can hold."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from hypothesis import note
 from hypothesis import strategies as st
-
-from hived.events.replay import replay
-from hived.spec.compiled import ClusterSpec
-
-C = TypeVar("C")
-
-
-class Logged:
-    """Takes the lines of a cluster's event log: ``RecordedCluster(spec, Logged())``.
-
-    When the example fails, all lines stand in the failure, each after the step that wrote it: what fails is then
-    replayed without hypothesis. Make one per example (in ``__init__`` or an ``@initialize`` rule of a machine).
-    """
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def __call__(self, line: str) -> None:
-        """The next line."""
-        self.lines.append(line)
-        note(line)
-
-    def replayed(self, make: Callable[[ClusterSpec], C]) -> C:
-        """A new cluster on which the log was carried out and gave the same lines. For a machine's ``teardown``."""
-        return replay(self.lines, make)
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
