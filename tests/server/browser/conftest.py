@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
 
+from hived.server.results import ResultsSource
 from hived.server.sources import Source
 
+from .finished import finished_run
 from .serving import Served, find_chromium, launch
 
 SCREENSHOTS = Path(os.environ.get("HIVED_SCREENSHOTS", "test-output/screenshots"))
@@ -112,6 +114,11 @@ class Shown:
 
 
 Show = Callable[..., Shown]
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> ResultsSource:
+    return finished_run(tmp_path_factory.mktemp("finished"))
 
 
 @pytest.fixture

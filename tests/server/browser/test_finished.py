@@ -6,21 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from hived.server.pictures import Comparison, Layout
+from hived.server.pictures import Comparison
+from hived.server.results import ResultsSource
 from tests.server.results.helpers import played
 from tests.simulator.helpers import nodes_of_8
 
 from .conftest import Show
-from .finished import SPAN, FinishedStub
+from .finished import SPAN
 
 
-@pytest.fixture(scope="module")
-def source() -> FinishedStub:
-    return FinishedStub()
-
-
-def jobs_at(source: FinishedStub, view: str, at: float) -> list[str]:
-    return sorted(holder.id for holder in source.picture(view, at).holders)
+def jobs_at(source: ResultsSource, scheme: str, at: float) -> list[str]:
+    return sorted(holder.id for holder in source.picture(f"{scheme} yarn-cs", at).holders)
 
 
 SHOWN = "[...__hived.app.cells.holders.values()].map(({ id }) => id).sort()"
@@ -28,19 +24,19 @@ AT = "__hived.app.at"
 BUSY = SPAN * 0.4
 
 
-def test_the_slider_moves_the_picture(show: Show, source: FinishedStub) -> None:
-    shown = show(source)
+def test_the_slider_moves_the_picture(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished)
     slider = shown.page.locator("input[type=range]")
     for share in (0.75, 0.2):
         slider.fill(str(int(2000 * share)))
         shown.until(f"{AT} === {SPAN * share}")
-        assert shown.page.evaluate(SHOWN) == jobs_at(source, "hived", SPAN * share)
+        assert shown.page.evaluate(SHOWN) == jobs_at(finished, "hived", SPAN * share)
         day = int(SPAN * share // 86400) + 1
         assert f"day {day}," in shown.text(".replay output")
 
 
-def test_sliding_repaints_only_what_differs(show: Show, source: FinishedStub) -> None:
-    shown = show(source, path=f"#at={BUSY:.0f}")
+def test_sliding_repaints_only_what_differs(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished, path=f"#at={BUSY:.0f}")
     before = shown.counters
     shown.page.keyboard.press(".")
     shown.until(f"{AT} > {BUSY}")
@@ -49,8 +45,8 @@ def test_sliding_repaints_only_what_differs(show: Show, source: FinishedStub) ->
     assert after["cells"] - before["cells"] < 128
 
 
-def test_a_slider_that_moves_fast_ends_at_its_last_place(show: Show, source: FinishedStub) -> None:
-    shown = show(source)
+def test_a_slider_that_moves_fast_ends_at_its_last_place(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished)
     asked: list[str] = []
     shown.page.on("request", lambda request: asked.append(request.url) if "/picture" in request.url else None)
     shown.page.evaluate("""() => { const slider = document.querySelector("input[type=range]");
@@ -58,18 +54,18 @@ def test_a_slider_that_moves_fast_ends_at_its_last_place(show: Show, source: Fin
             slider.value = String(at);
             slider.dispatchEvent(new Event("input")); } }""")
     shown.until(f"{AT} === {SPAN * 0.5}")
-    assert shown.page.evaluate(SHOWN) == jobs_at(source, "hived", SPAN * 0.5)
+    assert shown.page.evaluate(SHOWN) == jobs_at(finished, "hived", SPAN * 0.5)
     assert len(asked) < 20
 
 
-def test_it_opens_at_a_time_at_which_something_goes_on(show: Show, source: FinishedStub) -> None:
-    shown = show(source)
+def test_it_opens_at_a_time_at_which_something_goes_on(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished)
     assert shown.page.evaluate(AT) == pytest.approx(0.6 * SPAN, rel=0.1)
     assert shown.page.evaluate(f"{SHOWN}.length") > 0
 
 
-def test_it_plays_and_pauses(show: Show, source: FinishedStub) -> None:
-    shown = show(source, path=f"#at={SPAN * 0.1:.0f}")
+def test_it_plays_and_pauses(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished, path=f"#at={SPAN * 0.1:.0f}")
     shown.page.click("#title")
     shown.page.keyboard.press("Space")
     shown.until(f"{AT} > {SPAN * 0.11}")
@@ -77,16 +73,16 @@ def test_it_plays_and_pauses(show: Show, source: FinishedStub) -> None:
     assert shown.page.evaluate("__hived.app.replay.playing") is False
 
 
-def test_each_view_is_a_cluster_of_its_own(show: Show, source: FinishedStub) -> None:
-    shown = show(source, path=f"#at={BUSY:.0f}")
-    shown.page.select_option("#view", "private")
-    shown.until(f"__hived.app.cells.view.key === 'private' && {SHOWN}.length > 0")
+def test_each_view_is_a_cluster_of_its_own(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished, path=f"#at={BUSY:.0f}")
+    shown.page.select_option("#view", "private yarn-cs")
+    shown.until(f"__hived.app.cells.view.key === 'private yarn-cs' && {SHOWN}.length > 0")
     assert shown.page.evaluate("__hived.app.cells.chains.length") == 4
-    assert shown.page.evaluate(SHOWN) == jobs_at(source, "private", BUSY)
+    assert shown.page.evaluate(SHOWN) == jobs_at(finished, "private", BUSY)
 
 
-def test_a_click_on_a_chart_goes_to_that_time(show: Show, source: FinishedStub) -> None:
-    shown = show(source)
+def test_a_click_on_a_chart_goes_to_that_time(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished)
     shown.until("__hived.app.curves.curves?.at.length > 100")
     plot = shown.page.locator(".plot").first
     box = plot.bounding_box()
@@ -95,13 +91,19 @@ def test_a_click_on_a_chart_goes_to_that_time(show: Show, source: FinishedStub) 
     shown.until(f"{AT} > {SPAN * 0.98}")
 
 
-def test_the_comparison_has_tables_curves_and_a_map_per_view(show: Show, source: FinishedStub) -> None:
-    shown = show(source, path=f"#at={BUSY:.0f}")
+def test_the_comparison_has_tables_curves_and_a_map_per_view(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished, path=f"#at={BUSY:.0f}")
     shown.page.keyboard.press("c")
     shown.until("document.querySelectorAll('.column').length === 3")
     shown.until("__hived.app.compare.columns.every(({ cells }) => cells.known)")
     outcome = shown.text(".outcome")
-    for words in ("Mean queueing delay", "private · yarn-cs", "HiveD · yarn-cs", "Fragmentation", "Preemptions"):
+    for words in (
+        "Mean queueing delay",
+        "Private clusters (yarn-cs)",
+        "HiveD (yarn-cs)",
+        "Fragmentation",
+        "Preemptions",
+    ):
         assert words in outcome
     tenants = shown.text(".tenants")
     assert all(name in tenants for name in ("prod-a", "res-b", "speech", "vision"))
@@ -109,13 +111,13 @@ def test_the_comparison_has_tables_curves_and_a_map_per_view(show: Show, source:
     assert shown.page.locator(".delays .chart").count() == 4
     for at, key in enumerate(("private", "quota", "hived")):
         ids = "at => [...__hived.app.compare.columns[at].cells.holders.values()].map(({ id }) => id).sort()"
-        assert shown.page.evaluate(ids, at) == jobs_at(source, key, BUSY)
+        assert shown.page.evaluate(ids, at) == jobs_at(finished, key, BUSY)
 
 
 def test_guaranteed_and_opportunistic_use_add_up_to_utilization_and_what_looks_as_good_is_marked(
-    show: Show, source: FinishedStub
+    show: Show, finished: ResultsSource
 ) -> None:
-    shown = show(source, path="#page=compare")
+    shown = show(finished, path="#page=compare")
     shown.until("__hived.app.compare.columns.length === 3")
     rows = shown.page.evaluate(
         """[...document.querySelectorAll(".outcome tr")]
@@ -138,32 +140,29 @@ def test_guaranteed_and_opportunistic_use_add_up_to_utilization_and_what_looks_a
     assert all(marked)
 
 
-def test_two_that_look_the_same_are_both_best(show: Show, source: FinishedStub) -> None:
-    class Close(FinishedStub):
-        def comparison(self) -> Comparison | None:
-            found = source.comparison()
-            assert found is not None
-            ratios = dict(zip(("private", "quota", "hived"), (1.0, 0.112, 0.114), strict=True))
-            outcomes = [
-                one.model_copy(update={"overall": one.overall.model_copy(update={"to_private": ratios[one.view]})})
-                for one in found.outcomes
-            ]
-            return Comparison(outcomes=outcomes)
-
-    shown = show(Close(), path="#page=compare")
+def test_two_that_look_the_same_are_both_best(
+    show: Show, finished: ResultsSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = finished.comparison()
+    assert found is not None
+    outcomes = [
+        one.model_copy(update={"overall": one.overall.model_copy(update={"to_private": ratio})})
+        for one, ratio in zip(found.outcomes, (1.0, 0.112, 0.114), strict=True)
+    ]
+    monkeypatch.setattr(finished, "comparison", lambda: Comparison(outcomes=outcomes))
+    shown = show(finished, path="#page=compare")
     shown.until("__hived.app.compare.columns.length === 3")
     row = shown.page.locator(".outcome tr", has_text="Mean over private")
     assert row.locator("td.best").all_inner_texts() == ["0.11 ×", "0.11 ×"]
 
 
 def test_the_slider_ends_where_jobs_stop_arriving_and_goes_on_where_it_is_asked_to(
-    show: Show, source: FinishedStub
+    show: Show, finished: ResultsSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Long(FinishedStub):
-        def layout(self) -> Layout:
-            return source.layout().model_copy(update={"arrivals_end": SPAN / 16})
-
-    shown = show(Long())
+    assert show(finished).page.get_by_label("Until").is_hidden(), "there is no long end"
+    long = finished.layout().model_copy(update={"arrivals_end": SPAN / 16})
+    monkeypatch.setattr(finished, "layout", lambda: long)
+    shown = show(finished)
     slider = shown.page.locator("input[type=range]")
     slider.fill("2000")
     shown.until(f"{AT} === {SPAN / 16}")
@@ -172,13 +171,12 @@ def test_the_slider_ends_where_jobs_stop_arriving_and_goes_on_where_it_is_asked_
     slider.fill("2000")
     shown.until(f"{AT} === {SPAN}")
     assert shown.page.evaluate("__hived.app.curves.charts[0].span") == [0, SPAN]
-    linked = show(Long(), path=f"#at={SPAN / 2:.0f}")
+    linked = show(finished, path=f"#at={SPAN / 2:.0f}")
     assert linked.page.evaluate(AT) == SPAN / 2
-    assert show(source).page.get_by_label("Until").is_hidden(), "there is no long end"
 
 
-def test_labels_of_an_axis_are_whole_however_long_they_are(show: Show, source: FinishedStub) -> None:
-    shown = show(source)
+def test_labels_of_an_axis_are_whole_however_long_they_are(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished)
     shown.until("__hived.app.curves.curves?.at.length > 100")
     left = """() => { const chart = __hived.app.curves.charts[2];
         chart.setData({ at: [0, 1], waiting: [0, 1234567] }, [0, 1]);
@@ -192,8 +190,8 @@ def test_labels_of_an_axis_are_whole_however_long_they_are(show: Show, source: F
 
 
 @pytest.mark.parametrize("page", [".outcome", ".tenants"])
-def test_on_a_phone_the_comparisons_tables_show_their_values(show: Show, source: FinishedStub, page: str) -> None:
-    shown = show(source, 390, 844, path="#page=compare")
+def test_on_a_phone_the_comparisons_tables_show_their_values(show: Show, finished: ResultsSource, page: str) -> None:
+    shown = show(finished, 390, 844, path="#page=compare")
     shown.until("__hived.app.compare.columns.length === 3")
     right = shown.page.evaluate(
         """page => Math.max(...[...document.querySelectorAll(`${page} td, ${page} th`)]
@@ -213,10 +211,10 @@ def test_a_comparison_says_no_share_of_the_nodes_where_there_is_one(show: Show, 
     assert shown.page.locator(".column .chart").first.is_visible()
 
 
-def test_the_jobs_of_a_finished_run_are_those_of_the_moment(show: Show, source: FinishedStub) -> None:
-    shown = show(source, path=f"#at={BUSY:.0f}")
+def test_the_jobs_of_a_finished_run_are_those_of_the_moment(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished, path=f"#at={BUSY:.0f}")
     shown.page.click("#list-ended")
-    over = source.ended("hived", BUSY, 0, 200)
+    over = finished.ended("hived yarn-cs", BUSY, 0, 200)
     shown.until(f"document.querySelectorAll('.waiting').length === {len(over.jobs)}")
     assert over.total > 200
     shown.until_text("#queue-note", f"first 200 of {over.total}")
@@ -224,20 +222,20 @@ def test_the_jobs_of_a_finished_run_are_those_of_the_moment(show: Show, source: 
     shown.page.click(".show-more")
     shown.until(f"document.querySelectorAll('.waiting').length === {over.total}")
     shown.page.click("#list-running")
-    shown.until(f"document.querySelectorAll('.waiting').length === {len(jobs_at(source, 'hived', BUSY))}")
+    shown.until(f"document.querySelectorAll('.waiting').length === {len(jobs_at(finished, 'hived', BUSY))}")
 
 
-def test_the_comparisons_maps_follow_the_slider(show: Show, source: FinishedStub) -> None:
-    shown = show(source, path="#page=compare")
+def test_the_comparisons_maps_follow_the_slider(show: Show, finished: ResultsSource) -> None:
+    shown = show(finished, path="#page=compare")
     shown.until("__hived.app.compare.columns.length === 3")
     shown.page.locator("input[type=range]").fill("1500")
-    expected = len(jobs_at(source, "quota", SPAN * 0.75))
+    expected = len(jobs_at(finished, "quota", SPAN * 0.75))
     shown.until(f"__hived.app.compare.columns[1].cells.holders.size === {expected}")
 
 
-def test_the_address_says_what_is_shown(show: Show, source: FinishedStub) -> None:
-    job = jobs_at(source, "quota", SPAN * 0.3)[0]
-    shown = show(source, path=f"#view=quota&at={SPAN * 0.3:.0f}&job={job}")
-    shown.until_text("#job h2", f"job-{job}")
-    assert shown.page.evaluate("__hived.app.view.key") == "quota"
+def test_the_address_says_what_is_shown(show: Show, finished: ResultsSource) -> None:
+    job = jobs_at(finished, "quota", SPAN * 0.3)[0]
+    shown = show(finished, path=f"#view=quota%20yarn-cs&at={SPAN * 0.3:.0f}&job={job}")
+    shown.until_text("#job h2", job)
+    assert shown.page.evaluate("__hived.app.view.key") == "quota yarn-cs"
     assert shown.page.evaluate(AT) == SPAN * 0.3

@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .finished import FinishedStub
+from hived.server.results import ResultsSource
+
 from .serving import served
 from .stubs import LiveStub, held, small_cluster
 
@@ -93,8 +94,8 @@ def test_the_stream_begins_with_a_picture_and_goes_on_with_what_changed(client: 
         assert next(events)[0] == "picture"
 
 
-def test_finished_results_have_no_stream() -> None:
-    with served(FinishedStub()) as server:
+def test_finished_results_have_no_stream(finished: ResultsSource) -> None:
+    with served(finished) as server:
         assert httpx.get(server.url + "v1/dashboard/stream").status_code == 409
 
 
