@@ -6,7 +6,6 @@ plays no part in safety, so bad cells count as cells there.
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hived.cells import BuddyAllocator, Hierarchy
 from hived.spec.compiled import ChainSpec
 
-from ..strategies import GPU, NODE, PAIR, RACK, SOCKET, chain_of, chains, nodes_of_8, racks
+from ..strategies import NODE, RACK, SOCKET, chains, racks
 from .naive import Cell, NaiveBuddies
 
 
@@ -191,28 +190,6 @@ def test_a_higher_cell_is_split_around_a_bad_one_while_the_others_can_spare_it()
     assert allocator.margins()[NODE:] == [3, 0]
 
 
-def test_a_higher_cell_that_somebody_reserved_is_not_split_around_a_bad_one() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks(2)), NODE, [0, 0, 0, 0, 4, 1])
-    assert allocator.allocate(NODE) == 0
-    allocator.set_bad(1, 0, 1)
-    allocator.set_bad(2, 0, 0b11)
-    allocator.set_bad(3, 0, 1)
-    assert allocator.margins()[NODE:] == [0, 0]
-    assert allocator.shortage([0, 0, 0, 0, 3, 0]) == [0, 0, 0, 0, 3, 0]
-    assert allocator.shortage([0, 0, 0, 0, 3, 1]) == [0, 0, 0, 0, 3, 0]
-    assert [allocator.can_take(NODE, cell) for cell in (0, 1, 4)] == [False, True, False]
-    allocator.set_opportunistic(1, 0, 1)
-    assert [allocator.allocate(NODE) for _ in range(3)] == [3, 1, 2], "fewest bad leaves, then the least crowded"
-    assert allocator.allocate(RACK) == 1
-
-
-def test_a_whole_cell_is_kept_while_a_bad_one_still_has_healthy_parts() -> None:
-    allocator = BuddyAllocator(Hierarchy(nodes_of_8(2)), GPU, [0, 8, 0, 0, 1])
-    allocator.set_bad(0, 0, 0b0000_1111)
-    assert allocator.allocate(NODE) == 1
-    assert [allocator.allocate(GPU) for _ in range(8)] == [4, 5, 6, 7, 0, 1, 2, 3]
-
-
 def test_a_node_is_taken_from_a_broken_rack_before_a_healthy_rack_is_broken_up_for_it() -> None:
     allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE, [0, 0, 0, 0, 1, 1])
     allocator.set_bad(0, 0, 1)
@@ -224,33 +201,6 @@ def test_a_node_is_taken_from_a_broken_rack_before_a_healthy_rack_is_broken_up_f
     assert not allocator.is_bad(RACK, 1)
 
 
-def test_what_is_broken_already_is_broken_up_at_every_level_on_the_way_down() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks(2)), PAIR, [0, 0, 9, 0, 4, 0])
-    allocator.set_bad(5, 0, 0b0000_0001)
-    allocator.set_opportunistic(5, 0, 0xFF)
-    assert allocator.allocate(PAIR) == 21, "the other half of the broken socket of the broken node, however crowded"
-    assert allocator.allocate(PAIR) == 22, "then the rest of that node"
-    assert allocator.allocate(PAIR) == 23
-    assert [allocator.allocate(NODE) for _ in range(3)] == [4, 6, 7], "nodes nobody has split"
-
-
-def test_a_bad_node_serves_those_who_can_use_its_parts() -> None:
-    allocator = BuddyAllocator(Hierarchy(nodes_of_8(2)), PAIR, [0, 0, 2, 0, 1])
-    allocator.set_bad(0, 0, 1)
-    assert allocator.allocate(PAIR) == 1
-    assert allocator.allocate(PAIR) == 2, "the other socket of node 0 has no bad leaf"
-    assert allocator.allocate(NODE) == 1
-
-
-def test_a_bad_cell_that_has_nothing_healthy_of_the_level_is_not_broken_up() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), GPU, [0, 2, 0, 0, 2, 0])
-    for node in (0, 1):
-        allocator.set_bad(node, 0, 1)
-    assert allocator.allocate(NODE) == 2, "no node of rack 0 is healthy"
-    assert allocator.allocate(NODE) == 3
-    assert [allocator.allocate(GPU) for _ in range(2)] == [1, 2], "but some of its GPUs are"
-
-
 def test_of_two_that_want_a_healthy_rack_who_asks_for_the_parts_meets_the_shortage() -> None:
     allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE, [0, 0, 0, 0, 2, 1])
     allocator.set_bad(0, 0, 1)
@@ -259,27 +209,6 @@ def test_of_two_that_want_a_healthy_rack_who_asks_for_the_parts_meets_the_shorta
     assert not any(allocator.shortage(whole))
     assert not allocator.surely_healthy(parts), "rack 1 could give both, but rack 0 is broken up first"
     assert allocator.surely_healthy(whole)
-
-
-@pytest.mark.parametrize(
-    ("fanouts", "tops", "reserved", "bad", "wanted", "short"),
-    [
-        pytest.param((2, 2, 2), 2, [0, 4, 0, 3, 0], (4, 6), [0, 4, 0, 0, 0], [0, 2, 0, 0, 0], id="below a healthy one"),
-        pytest.param((2, 2), 2, [0, 4, 2, 0], (6,), [0, 4, 0, 0], [0, 1, 0, 0], id="inside one of its level"),
-        pytest.param((3, 2), 2, [0, 6, 2, 0], (0, 1, 3, 4), [0, 3, 0, 0], [0, 1, 0, 0], id="several inside one"),
-        pytest.param((2, 2), 4, [0, 0, 2, 3], (9,), [0, 0, 2, 2], [0, 0, 1, 0], id="after whole ones are taken"),
-    ],
-)
-def test_bad_cells_broken_up_first_use_up_what_a_healthy_one_might_have_given(
-    fanouts: tuple[int, ...], tops: int, reserved: list[int], bad: tuple[int, ...], wanted: list[int], short: list[int]
-) -> None:
-    allocator = BuddyAllocator(Hierarchy(chain_of(fanouts, tops)), 1, reserved)
-    if len(fanouts) == 3:
-        assert allocator.allocate(3) == 0
-    for leaf in bad:
-        allocator.set_bad(leaf, 0, 1)
-    assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted) == short
-    assert not allocator.surely_healthy(wanted)
 
 
 def test_a_bad_hint_is_ignored_while_there_is_a_healthy_cell() -> None:
@@ -295,21 +224,6 @@ def test_a_bad_hint_is_ignored_while_there_is_a_healthy_cell() -> None:
     assert allocator.allocate(NODE, near=6) == 6, "both are bad"
 
 
-def test_a_hint_that_is_healthy_is_followed_into_a_bad_rack_and_into_a_healthy_one() -> None:
-    for near, bad in ((1, 0), (1, 4)):
-        allocator = BuddyAllocator(Hierarchy(racks(2)), NODE)
-        allocator.set_bad(bad, 0, 1)
-        assert allocator.allocate(NODE, near) == near
-
-
-def test_of_bad_sockets_the_one_with_a_healthy_pair_inside_is_split_for_a_pair() -> None:
-    allocator = BuddyAllocator(Hierarchy(nodes_of_8(1)), GPU, [0, 4, 2, 0, 0])
-    allocator.set_bad(0, 0, 0b0011_0101)
-    assert allocator.allocate(PAIR) == 3, "socket 0 has a bad GPU in either pair"
-    allocator.release(PAIR, 3)
-    assert allocator.allocate(GPU) == 1, "for one GPU both are as good, and socket 0 is the lower"
-
-
 @given(chains(max_gpus=64), st.data())
 def test_where_every_node_is_bad_the_least_bad_parts_are_found(chain: ChainSpec, data: st.DataObject) -> None:
     reserved = data.draw(reservations(chain), label="reserved")
@@ -323,35 +237,6 @@ def test_where_every_node_is_bad_the_least_bad_parts_are_found(chain: ChainSpec,
         expected = naive.choose(level)
         assert expected == (level, allocator.allocate(level))
         naive.take(expected)
-
-
-def test_of_bad_nodes_the_one_with_fewest_bad_leaves_is_taken() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks()), PAIR, [0, 0, 4, 0, 2, 0])
-    for node, mask in enumerate((0b0111, 0b0011, 0b0001, 0b0111)):
-        allocator.set_bad(node, 0, mask)
-    assert allocator.allocate(PAIR) == 9, "in node 2, and there in the socket that is bad already"
-    assert [allocator.allocate(NODE) for _ in range(2)] == [1, 0]
-
-
-def test_whole_cells_are_counted_only_as_far_as_others_can_spare_them() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks(4)), NODE, [0, 0, 0, 0, 12, 1])
-    for rack in (0, 1):
-        allocator.allocate_at(NODE, 4 * rack)
-        for node in (1, 2, 3):
-            allocator.set_bad(4 * rack + node, 0, 1)
-    wanted = [0, 0, 0, 0, 10, 0]
-    assert allocator.margins()[NODE:] == [0, 1]
-    assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted) == [0, 0, 0, 0, 6, 0]
-
-
-def test_a_cell_split_for_one_level_is_no_longer_there_to_be_split_for_a_lower_one() -> None:
-    allocator = BuddyAllocator(Hierarchy(chain_of((2, 2), 3)), 1, [0, 6, 1, 1])
-    assert allocator.allocate(1) == 0
-    for leaf in (1, 2, 3):
-        allocator.set_bad(leaf, 0, 1)
-    wanted = [0, 5, 1, 0]
-    assert allocator.margins()[1:] == [0, 2, 1]
-    assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted) == [0, 3, 0, 0]
 
 
 def test_a_bad_child_of_an_allocated_cell_is_taken_last() -> None:
@@ -387,22 +272,3 @@ def test_a_doomed_cell_gets_the_least_bad_one_that_is_safe() -> None:
     allocator.set_bad(4, 0, 1)
     assert allocator.allocate_bad(SOCKET) == 1, "socket 8 has fewer bad leaves, but rack 1 is somebody's now"
     assert allocator.allocate_bad(RACK) == 1
-
-
-def test_a_cell_that_heals_is_as_good_as_any() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks()), NODE)
-    allocator.set_bad(0, 0, 0xFF)
-    assert allocator.bad_leaves == 8
-    assert allocator.allocate(NODE) == 1
-    allocator.set_bad(0, 0xFF, 0)
-    assert allocator.bad_leaves == 0
-    assert not any(allocator.bad)
-    assert allocator.allocate(NODE) == 0
-
-
-def test_where_all_is_healthy_nothing_falls_short() -> None:
-    allocator = BuddyAllocator(Hierarchy(chain_of((), 3)), 1, [0, 3])
-    assert allocator.shortage([0, 3]) == [0, 0]
-    allocator.set_bad(1, 0, 1)
-    assert allocator.shortage([0, 2]) == [0, 0]
-    assert allocator.shortage([0, 3]) == [0, 1]

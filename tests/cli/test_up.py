@@ -275,26 +275,6 @@ def test_what_cannot_be_is_one_clear_error(arguments: list[str], words: list[str
         assert word in text, text
 
 
-def test_a_folder_that_cannot_be_written_is_refused_loudly(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    code, text = refused("up", "--devices", "2", "--state", str(tmp_path / "file"), folder=tmp_path)
-    assert code == 73
-    assert "cannot be written" in text
-
-
-def test_two_engines_do_not_share_a_folder(tmp_path: Path) -> None:
-    first = hived("up", "--devices", "2", "-q", "--state", str(tmp_path / "state"), folder=tmp_path)
-    try:
-        _wait_for(tmp_path / "state" / "hived.sock", first)
-        code, text = refused("up", "--devices", "2", "--state", str(tmp_path / "state"), folder=tmp_path)
-        assert code == 2
-        assert f"pid {first.pid}" in text
-    finally:
-        first.send_signal(signal.SIGINT)
-        first.communicate(timeout=30)
-    assert first.returncode == 0
-
-
 def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 60
     while not path.exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hived.engines.local.explaining import explain, shortly
+from hived.engines.local.explaining import explain
 from hived.engines.local.model import JobState
 
 from .driver import Driver, job, stands
@@ -24,11 +24,6 @@ def test_a_job_that_starts_early_is_guaranteed_where_it_is_when_its_turn_comes(e
     assert early.guaranteed
     assert engine.kinds(early) == ["submitted", "started", "promoted"]
     engine.check_record()
-
-
-def test_without_being_asked_a_job_does_not_start_early(engine: Driver) -> None:
-    engine.submit(job("vision", 4))
-    assert stands(engine.submit(job("vision", 4)), JobState.QUEUED)
 
 
 def test_a_job_that_started_early_moves_where_its_cells_cannot_be_had_in_place(engine: Driver) -> None:
@@ -73,29 +68,6 @@ def test_a_job_that_was_moving_when_the_engine_was_killed_comes_to_its_own_cells
     assert early.guaranteed
 
 
-def test_a_preempted_job_that_started_early_is_back_at_its_place(engine: Driver) -> None:
-    own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
-    speech, research = engine.submit(job("speech", 2)), engine.submit(job("research", 2))
-    assert stands(early, JobState.STOPPING)
-    behind = engine.submit(job("vision", 1))
-    engine.gone(early)
-    assert stands(speech, JobState.RUNNING)
-    assert stands(research, JobState.RUNNING)
-    assert stands(early, JobState.QUEUED)
-    engine.end(own)
-    assert early.guaranteed
-    assert stands(behind, JobState.QUEUED)
-
-
-def test_a_cancelled_job_that_started_early_leaves_its_turn_to_the_next(engine: Driver) -> None:
-    own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
-    behind = engine.submit(job("vision", 4))
-    engine.do(lambda job_scheduler: job_scheduler.cancel(early, engine.now))
-    engine.end(own)
-    assert stands(behind, JobState.RUNNING)
-    assert not early.guaranteed
-
-
 def test_its_grace_is_that_of_a_loan_until_its_turn_has_come(engine: Driver) -> None:
     own = engine.submit(job("vision", 4))
     early = engine.submit(job("vision", 4, early=True, grace_s=600.0))
@@ -103,15 +75,3 @@ def test_its_grace_is_that_of_a_loan_until_its_turn_has_come(engine: Driver) -> 
     assert engine.job_scheduler.grace_s(early) == most < 600
     engine.end(own)
     assert engine.job_scheduler.grace_s(early) == 600
-
-
-def test_a_job_too_large_for_its_vc_waits_for_a_loan_and_says_so(engine: Driver) -> None:
-    other = engine.submit(job("speech", 2))
-    large = engine.submit(job("vision", 8, early=True))
-    assert stands(large, JobState.QUEUED)
-    for text in (explain(engine.job_scheduler, large, engine.now), "\n".join(shortly(engine.job_scheduler, large))):
-        assert "never" not in text
-        assert "it needs 8 idle GPUs, and 6 are idle" in text
-    engine.end(other)
-    assert stands(large, JobState.RUNNING)
-    assert "its turn never comes" in explain(engine.job_scheduler, large, engine.now)

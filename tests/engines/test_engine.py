@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -112,16 +111,6 @@ def test_the_tasks_of_a_gang_find_each_other(lives: Lives) -> None:
     assert text == "met rank 1\n"
 
 
-def test_when_one_task_fails_the_others_are_stopped(lives: Lives) -> None:
-    async def story(engine: Engine) -> Job:
-        script = "[ $RANK = 1 ] && exit 7; exec sleep 600"
-        return (await ended(engine, engine.submit(shell("vision", script, tasks=3))))[0]
-
-    job = lives.live(story)
-    assert (job.state, job.exit_code, job.reason) == (JobState.FAILED, 7, "task 1 ended with exit code 7")
-    assert {rank: ending["stopped"] for rank, ending in job.endings.items()} == {0: True, 1: False, 2: True}
-
-
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
@@ -146,40 +135,6 @@ def test_a_job_that_cannot_be_started_fails_with_the_reason(lives: Lives, spec: 
 # -- from start to end --------------------------------------------------------------------------------------------
 
 
-def test_output_of_every_attempt_is_kept(lives: Lives) -> None:
-    async def story(engine: Engine) -> list[str]:
-        job = engine.submit(shell("vision", "echo attempt $HIVED_ATTEMPT; exit 1", retries=1, backoff_s=0.01))
-        await ended(engine, job)
-        return [engine.task(job, 0, attempt).output.read_text() for attempt in (1, 2)]
-
-    assert lives.live(story) == ["attempt 1\n", "attempt 2\n"]
-
-
-def test_a_job_that_fails_is_tried_again_after_a_pause_that_doubles(lives: Lives) -> None:
-    async def story(engine: Engine) -> Job:
-        spec = shell("vision", "[ $HIVED_RETRIES = 2 ] || exit 3", retries=3, backoff_s=0.1)
-        return (await ended(engine, engine.submit(spec)))[0]
-
-    job = lives.live(story)
-    assert (job.state, job.attempt, job.retries) == (JobState.SUCCEEDED, 3, 2)
-    events = lives.events()
-    pauses = [
-        (float(event.data["at"]) - event.at, following.at >= float(event.data["at"]))
-        for event, following in pairwise(event for event in events if event.kind in ("retrying", "queued"))
-        if event.kind == "retrying"
-    ]
-    assert [round(pause, 6) for pause, _ in pauses] == [0.1, 0.2]
-    assert all(kept for _, kept in pauses)
-
-
-def test_a_job_at_its_time_limit_has_failed(lives: Lives) -> None:
-    async def story(engine: Engine) -> Job:
-        return (await ended(engine, engine.submit(shell("vision", STAYS, time_limit_s=0.2))))[0]
-
-    job = lives.live(story)
-    assert (job.state, job.reason) == (JobState.FAILED, "it ran into its time limit of 0.2 s")
-
-
 def test_who_is_cancelled_may_save_first(lives: Lives) -> None:
     async def story(engine: Engine) -> tuple[Job, str]:
         job = engine.submit(shell("vision", "trap 'echo saved; exit 0' TERM; echo here; while :; do sleep 0.02; done"))
@@ -195,17 +150,6 @@ def test_who_is_cancelled_may_save_first(lives: Lives) -> None:
     job, text = lives.live(story)
     assert (job.state, job.reason) == (JobState.CANCELLED, "cancelled by ann")
     assert text.splitlines()[-1] == "saved"
-
-
-def test_who_does_not_listen_is_killed_and_cancelled(lives: Lives) -> None:
-    async def story(engine: Engine) -> Job:
-        job = engine.submit(shell("vision", "trap '' TERM; echo here; while :; do sleep 0.02; done", grace_s=0.1))
-        await printed(engine, job, "here")
-        engine.cancel(str(job.id))
-        return (await ended(engine, job))[0]
-
-    assert lives.live(story).state is JobState.CANCELLED
-    assert not lives.marked()
 
 
 def test_who_is_preempted_comes_back_with_what_it_saved(lives: Lives) -> None:
@@ -238,17 +182,6 @@ def test_who_never_fits_or_asks_for_nonsense_is_refused_and_leaves_no_trace(live
         return engine.submit(shell("vision", "true")).id
 
     assert lives.live(story) == 1
-
-
-def test_an_attempt_or_task_that_never_was_is_not_found(lives: Lives) -> None:
-    async def story(engine: Engine) -> None:
-        job = engine.submit(shell("vision", "true"))
-        (job,) = await ended(engine, job)
-        for rank, attempt in ((1, None), (-1, None), (0, 2), (0, 0), (0, -1)):
-            with pytest.raises(NotFoundError):
-                engine.task(job, rank, attempt)
-
-    lives.live(story)
 
 
 # -- one engine after another -------------------------------------------------------------------------------------
@@ -377,15 +310,6 @@ def test_drained_devices_stay_so(lives: Lives) -> None:
     drained, job = lives.live(second)
     assert drained == [("node", device) for device in (0, 1, 2, 4, 5, 6, 7)]
     assert job.state is JobState.SUCCEEDED
-
-
-def test_draining_what_is_not_there_is_refused(lives: Lives) -> None:
-    async def story(engine: Engine) -> None:
-        for node, device in (("other", None), (None, 8), ("node", 99), ("other", 1)):
-            with pytest.raises(NotFoundError, match="no "):
-                engine.drain(node, device, False, False)
-
-    lives.live(story)
 
 
 def test_a_new_spec_comes_under_running_jobs(lives: Lives) -> None:
@@ -810,16 +734,6 @@ def test_many_forks_of_one_job_all_go_with_it(lives: Lives) -> None:
 
     assert lives.live(story).state is JobState.SUCCEEDED
     assert not lives.marked()
-
-
-def test_a_second_engine_on_the_same_folder_is_refused_and_harms_nobody(lives: Lives) -> None:
-    async def story(engine: Engine) -> Job:
-        job = engine.submit(shell("vision", "echo here; sleep 0.2"))
-        with pytest.raises(ConflictError):
-            Store(lives.folder)
-        return (await ended(engine, job))[0]
-
-    assert lives.live(story).state is JobState.SUCCEEDED
 
 
 class Sick(Simulated):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hived import ConflictError
-from hived.cluster.reasons import BehindOthers, PreemptedBy, VcExhausted
+from hived.cluster.reasons import PreemptedBy, VcExhausted
 from hived.engines.local.explaining import explain, reasons, shortly
 from hived.engines.local.model import JobState
 
@@ -38,35 +38,12 @@ def test_who_does_not_fit_waits_and_knows_why(engine: Driver) -> None:
     assert stands(second, JobState.RUNNING)
 
 
-def test_nobody_of_a_vc_passes_the_one_before(engine: Driver) -> None:
-    engine.submit(job("vision", 3))
-    large, small = engine.submit(job("vision", 2)), engine.submit(job("vision", 1))
-    assert stands(small, JobState.QUEUED)
-    (why,) = reasons(engine.job_scheduler, small)
-    assert why == BehindOthers(1, (large.name,))
-    assert shortly(engine.job_scheduler, small) == [f"1 group of its VC is ahead of it in line: {large.name}"]
-
-
 def test_who_is_withdrawn_holds_nobody_back(engine: Driver) -> None:
     engine.submit(job("vision", 3))
     large, small = engine.submit(job("vision", 2)), engine.submit(job("vision", 1))
     engine.do(lambda job_scheduler: job_scheduler.cancel(large, engine.now))
     assert stands(large, JobState.CANCELLED)
     assert stands(small, JobState.RUNNING)
-
-
-def test_one_tenants_line_is_no_other_tenants_affair(engine: Driver) -> None:
-    engine.submit(job("vision", 4))
-    engine.submit(job("vision", 4))
-    assert engine.submit(job("speech", 2)).state is JobState.RUNNING
-
-
-def test_the_higher_priority_is_first_in_line(engine: Driver) -> None:
-    first = engine.submit(job("vision", 4, priority=5))
-    low, high = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, priority=5))
-    engine.end(first)
-    assert stands(high, JobState.RUNNING)
-    assert stands(low, JobState.QUEUED)
 
 
 def test_a_loan_is_taken_back_and_the_borrower_comes_back(engine: Driver) -> None:
@@ -263,77 +240,6 @@ def test_a_reservation_moves_as_soon_as_a_device_of_it_is_kept_from_jobs_though_
     assert stands(owner, JobState.RUNNING)
 
 
-def test_the_age_of_a_job_that_waits_goes_on_while_gpus_are_reserved_for_it_and_lost_again(engine: Driver) -> None:
-    engine.submit(job("research", 8, priority=-1))
-    engine.now += 60
-    came = engine.now
-    owner = engine.submit(job("vision", 4))
-    assert stands(owner, JobState.RESERVED)
-    assert owner.placement is not None
-    node, devices = owner.placement.pods[0]
-    engine.now += 60
-    engine.do(lambda job_scheduler: job_scheduler.set_health([(node, devices[0])], "NVML: XID 79", engine.now))
-    assert "unreserved" in engine.kinds(owner)
-    assert owner.since == came
-    engine.now += 60
-    assert "waits, for 2 m now" in explain(engine.job_scheduler, owner, engine.now)
-
-
-def test_a_job_that_has_reserved_starts_elsewhere_once_there_is_room(engine: Driver) -> None:
-    loans = [engine.submit(job("research", 2, priority=-1)) for _ in range(4)]
-    owner = engine.submit(job("vision", 4))
-    assert stands(owner, JobState.RESERVED)
-    slow = [loan for loan in loans if stands(loan, JobState.STOPPING)]
-    assert len(slow) == 2
-    for loan in loans:
-        if loan not in slow:
-            engine.end(loan)
-    assert stands(owner, JobState.RUNNING), "though its victims take their time"
-    assert all(stands(loan, JobState.STOPPING) for loan in slow)
-
-
-def test_a_job_that_has_reserved_starts_where_another_of_its_vc_has_ended(engine: Driver) -> None:
-    low, other = engine.submit(job("vision", 2)), engine.submit(job("vision", 2))
-    high = engine.submit(job("vision", 2, priority=9))
-    victim, ends = (low, other) if stands(low, JobState.STOPPING) else (other, low)
-    engine.end(ends)
-    assert stands(high, JobState.RUNNING)
-    engine.gone(victim)
-    assert stands(victim, JobState.QUEUED) or stands(victim, JobState.RUNNING)
-
-
-def test_a_lazy_job_runs_on_as_opportunistic(engine: Driver) -> None:
-    lazy = engine.submit(job("vision", 4, lazy_preemption=True))
-    high = engine.submit(job("vision", 4, priority=9))
-    assert stands(high, JobState.RUNNING)
-    assert stands(lazy, JobState.RUNNING)
-    assert not lazy.guaranteed
-    assert "downgraded" in engine.kinds(lazy)
-
-
-def test_a_lazy_job_is_guaranteed_again_when_the_other_is_withdrawn_in_time(engine: Driver) -> None:
-    loan = engine.submit(job("research", 4, priority=-1))
-    lazy = engine.submit(job("vision", 4, lazy_preemption=True))
-    assert lazy.guaranteed
-    high = engine.submit(job("vision", 4, priority=9))  # has to wait for the loan to go
-    assert stands(loan, JobState.STOPPING)
-    assert stands(high, JobState.RESERVED)
-    assert not lazy.guaranteed
-    engine.do(lambda job_scheduler: job_scheduler.cancel(high, engine.now))
-    assert lazy.guaranteed
-    assert engine.kinds(lazy)[-2:] == ["downgraded", "restored"]
-
-
-def test_loans_go_to_the_tenant_with_the_least_on_loan(engine: Driver) -> None:
-    busy = engine.submit(job("vision", 4))
-    engine.submit(job("speech", 3, priority=-1))
-    engine.submit(job("research", 1, priority=-1))
-    earlier, later = engine.submit(job("speech", 4, priority=-1)), engine.submit(job("research", 4, priority=-1))
-    engine.end(busy)
-    assert stands(later, JobState.RUNNING)
-    assert stands(earlier, JobState.QUEUED)
-
-
 def test_a_restart_keeps_who_runs_running_and_who_waits_in_place(engine: Driver) -> None:
     first = engine.submit(job("vision", 4))
     second, third = engine.submit(job("vision", 4)), engine.submit(job("vision", 4))
@@ -359,32 +265,9 @@ def test_a_restart_in_the_middle_of_a_preemption_ends_it_well(engine: Driver) ->
     assert stands(owner, JobState.RUNNING)
 
 
-def test_a_restart_keeps_a_pause(engine: Driver) -> None:
-    flaky = engine.submit(job("vision", 1, retries=1, backoff_s=10))
-    engine.end(flaky, FAILED)
-    engine.wait(4)
-    engine.restart()
-    flaky = engine.jobs[flaky.id]
-    engine.wait(5.9)
-    assert stands(flaky, JobState.BACKOFF)
-    engine.wait(0.1)
-    assert stands(flaky, JobState.RUNNING)
-
-
 def test_a_machine_that_was_started_anew_puts_its_jobs_back_in_line(engine: Driver) -> None:
     train = engine.submit(job("vision", 4))
     lost = {**WELL, "code": 137, "lost": True, "rebooted": True, "error": "the machine was started anew under it"}
     engine.end(train, lost)
     assert stands(train, JobState.RUNNING)
     assert (train.attempt, train.resumes, train.retries) == (2, 1, 0)
-
-
-def test_a_submission_that_cannot_be_kept_has_never_been(engine: Driver) -> None:
-    engine.submit(job("vision", 4))
-    before = len(engine.events)
-    unlucky = engine.job_scheduler.submit(99, job("vision", 4), 0.0)
-    engine.job_scheduler.turn()
-    engine.job_scheduler.unsubmit(unlucky)
-    engine.settle()
-    assert len(engine.events) == before
-    assert engine.submit(job("vision", 1)).state is JobState.QUEUED

@@ -244,6 +244,11 @@ class World:
                 self.preempt(entry)
         return word
 
+    def asked(self, uid: str) -> None:
+        """kube-scheduler asks about a pod, and does nothing with the answer."""
+        self.gang_scheduler.asked(self.pods[uid], None, self.usable, self.now)
+        self.settle()
+
     def preempt(self, entry: PodEntry) -> None:
         """kube-scheduler asks whom to delete, and deletes those on one node."""
         if entry.uid in self.pods and self.random.random() < 0.5:
@@ -304,6 +309,12 @@ class World:
 
     # -- what the gang scheduler wants --------------------------------------------------------------------------------
 
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+        self.gang_scheduler.due(self.now)
+        self.settle()
+
     def settle(self) -> None:
         """Whoever can go goes; everything is checked."""
         self.gang_scheduler.dispatch(self.now)
@@ -353,6 +364,11 @@ class World:
         for uid, there in list(self.pods.items()):
             if there.metadata.deletion_timestamp is not None:
                 self.remove(uid)
+
+    def end(self, uid: str) -> None:
+        """Somebody deletes a pod, and its kubelet ends it."""
+        self.delete(uid)
+        self.kubelet()
 
     def again(self, there: Pod, created: int) -> Pod:
         """The pod that the owner of ``there`` makes in its place: the same but for its uid."""

@@ -22,7 +22,7 @@ from hived.errors import ConflictError
 
 from .make_believe import Sent, World
 from .pods import annotated, devices_of, flat_spec, labelled, on, pod
-from .test_gang_scheduler import gang, gang_of, places, run
+from .test_gang_scheduler import gang, gang_of, places, run, stands
 
 SPEC = flat_spec(("a", 2), ("b", 2))
 FOUR = (0, 1, 2, 3)
@@ -121,8 +121,7 @@ def test_the_earlier_of_two_on_one_device_has_it_and_the_other_is_told() -> None
     assert "group t/early has its GPUs on n0; delete one of the two" in refusal(world, late)
     assert world.gang_scheduler.conflicts.keys() == {late.metadata.uid}
     assert [told.reason for told in world.told] == ["HivedConflict"]
-    world.delete(late.metadata.uid)
-    world.kubelet()
+    world.end(late.metadata.uid)
     world.deliver_all()
     assert not world.gang_scheduler.conflicts
 
@@ -160,8 +159,7 @@ def test_a_place_that_an_unknown_pod_may_be_using_is_not_given_to_a_pod_of_the_g
     assert "ask for something else: priority" in refusal(world, strange)
     world.quiet()
     assert places(world, late) == [None]
-    world.delete(strange.metadata.uid)
-    world.kubelet()
+    world.end(strange.metadata.uid)
     world.quiet()
     assert places(world, late) == ["n1"]
 
@@ -274,16 +272,14 @@ def test_a_reservation_gives_way_to_who_was_put_on_it() -> None:
     world = World(SPEC)
     run(world, *gang_of("loan", 4, 4, "b", priority="-1"))
     world.create(pod("mine", 4))
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
-    world.settle()
-    reserved = gang(world, "mine").placement
-    assert reserved is not None
-    victim = next(e for e in gang(world, "loan").pods.values() if e.pod.spec.node_name == reserved.pods[0].node)
+    world.asked("uid-t-mine")
+    reserved = stands(world, "mine")
+    victim = next(e for e in gang(world, "loan").pods.values() if e.pod.spec.node_name == reserved[0])
     assert victim.uid in world.pods
     world.pods.pop(victim.uid)  # its node died; and somebody else was quicker
     world.gang_scheduler.pod_gone(victim.uid, world.now)
     stranger = pod("stranger", 4, "b")
-    behind(world, there(stranger, (reserved.pods[0].node, FOUR), level=0))
+    behind(world, there(stranger, (reserved[0], FOUR), level=0))
     assert "group t/loan has its GPUs" in refusal(world, stranger)  # whose other pods are still there
     assert gang(world, "mine").state is GangState.RESERVED
 
@@ -293,9 +289,8 @@ def test_a_gang_that_was_not_bound_yet_gives_way_to_who_was_put_on_its_devices()
     meant = pod("meant", 4)
     world.create(meant)
     world.ask(meant.metadata.uid, bind=False)
-    placement = gang(world, "meant").placement
-    assert placement is not None
-    where = placement.pods[0].node
+    placement = stands(world, "meant")
+    where = placement[0]
     behind(world, there(pod("stranger", 4, "b"), (where, FOUR)))
     assert gang(world, "stranger").state is GangState.PLACED
     world.quiet()
@@ -318,11 +313,10 @@ def test_a_place_that_was_taken_by_a_stranger_is_not_bound_to_until_it_has_gone(
     one, two = gang_of("g", 2, 4)
     world.create(one, two)
     world.ask(one.metadata.uid)
-    placement = gang(world, "g").placement
-    assert placement is not None
+    placement = stands(world, "g")
     slot = world.gang_scheduler.pods[two.metadata.uid].slot
     assert slot is not None
-    where = placement.pods[slot].node
+    where = placement[slot]
     stranger = there(pod("stranger", 4, "b"), (where, FOUR))
     behind(world, stranger)
     assert "delete one of the two" in refusal(world, stranger)
@@ -332,8 +326,7 @@ def test_a_place_that_was_taken_by_a_stranger_is_not_bound_to_until_it_has_gone(
     )
     with pytest.raises(ConflictError):
         world.gang_scheduler.binding(two.metadata.uid, where)
-    world.delete(stranger.metadata.uid)
-    world.kubelet()
+    world.end(stranger.metadata.uid)
     world.quiet()
     assert places(world, two) == [where]
 
@@ -405,8 +398,7 @@ def test_a_pod_kept_outside_that_somebody_else_has_bound_does_not_wait_when_the_
     world.create(outside)
     world.ask(outside.metadata.uid)
     behind(world, there(outside, ("n3", FOUR)))
-    world.delete(inside.metadata.uid)
-    world.kubelet()
+    world.end(inside.metadata.uid)
     world.deliver_all()
     assert world.gang_scheduler.pods[outside.metadata.uid].bound
     assert not world.gang_scheduler.gangs or gang(world, "g").holds
@@ -418,14 +410,11 @@ def test_a_binding_of_a_former_leader_that_lands_late_is_seen_as_what_it_is() ->
     mine, other = pod("mine", 4, created=1), pod("other", 4, "b", created=2)
     world.create(mine)
     world.ask(mine.metadata.uid, bind=False)
-    placement = gang(world, "mine").placement
-    assert placement is not None
-    late = Sent(
-        world.gang_scheduler.binding(mine.metadata.uid, placement.pods[0].node), world.gang_scheduler, behind=True
-    )
+    placement = stands(world, "mine")
+    late = Sent(world.gang_scheduler.binding(mine.metadata.uid, placement[0]), world.gang_scheduler, behind=True)
     world.restart(compare=False)
     run(world, other)
-    assert places(world, other) == [placement.pods[0].node], "this test shows nothing"
+    assert places(world, other) == [placement[0]], "this test shows nothing"
     world.sent.append(late)
     world.arrive(late)
     world.calm()
@@ -463,9 +452,8 @@ def test_a_gang_that_is_not_bound_yet_leaves_a_node_where_nobody_knows_what_a_po
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    before = gang(world, "one").placement
-    assert before is not None
-    where = before.pods[0].node
+    before = stands(world, "one")
+    where = before[0]
     behind(world, on(pod("strange", 1), where))
     world.quiet()
     assert places(world, one) not in ([None], [where])

@@ -28,8 +28,7 @@ def test_it_starts_on_a_loan_and_its_annotations_follow_when_its_turn_has_come()
     assert "it runs on a loan, before its turn in a; it is next in line" in explain(
         world.gang_scheduler, gang(world, "early"), world.now
     )
-    world.delete(own.metadata.uid)
-    world.kubelet()
+    world.end(own.metadata.uid)
     world.calm()
     assert gang(world, "early").guaranteed
     assert gang(world, "early").state is GangState.PLACED
@@ -44,8 +43,7 @@ def test_after_a_restart_it_is_on_its_loan_and_still_has_its_turn() -> None:
     run(world, own, early)
     world.restart()
     assert not gang(world, "early").guaranteed
-    world.delete(own.metadata.uid)
-    world.kubelet()
+    world.end(own.metadata.uid)
     world.calm()
     assert gang(world, "early").guaranteed
 
@@ -63,8 +61,7 @@ def test_a_gang_too_large_for_its_vc_waits_for_a_loan_and_says_so() -> None:
     text = "\n".join(explain(world.gang_scheduler, gang(world, "large"), world.now))
     assert "never" not in text
     assert "idle" in text
-    world.delete(other.metadata.uid)
-    world.kubelet()
+    world.end(other.metadata.uid)
     world.calm()
     assert gang(world, "large").state is GangState.PLACED
     assert not gang(world, "large").guaranteed
@@ -77,8 +74,7 @@ def test_where_its_cells_cannot_be_had_it_is_evicted_and_who_is_made_for_it_has_
     half, ends, early = pod("half", 2), pod("ends", 2), pod("early-0", 2, more=of)
     run(world, half, ends, early)
     assert not gang(world, "early").guaranteed
-    world.delete(ends.metadata.uid)
-    world.kubelet()
+    world.end(ends.metadata.uid)
     world.calm()
     moving = gang(world, "early")
     assert moving.state is GangState.PREEMPTED
@@ -88,8 +84,7 @@ def test_where_its_cells_cannot_be_had_it_is_evicted_and_who_is_made_for_it_has_
     world.create(behind)
     world.ask(behind.metadata.uid)
     assert gang(world, "behind").state is GangState.WAITING
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(0)
     assert [one.uid for one in world.todo if isinstance(one, Evict)] == [early.metadata.uid]
     again = pod("early-1", 2, created=1, more=of)
     if in_time:  # as a Job makes it, once the pod before it is to go

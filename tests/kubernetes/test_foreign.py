@@ -14,7 +14,7 @@ from hived.engines.kubernetes.pods.objects import PodStatus
 from .make_believe import World
 from .pods import annotated, devices_of, flat_spec, foreign, labelled, node, node_names, on, pod
 from .test_adoption import FOUR, nobody_gets, there
-from .test_gang_scheduler import gang, gang_of, places, run
+from .test_gang_scheduler import gang, gang_of, places, run, stands
 
 SPEC = flat_spec(("a", 2), ("b", 2))
 
@@ -145,11 +145,10 @@ def test_a_gang_that_is_not_bound_yet_gives_way_where_a_foreign_pod_was_faster()
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    before = gang(world, "one").placement
-    assert before is not None
-    bound(world, "serve", 4, before.pods[0].node)
+    before = stands(world, "one")
+    bound(world, "serve", 4, before[0])
     world.quiet()
-    assert places(world, one) not in ([None], [before.pods[0].node])
+    assert places(world, one) not in ([None], [before[0]])
 
 
 def test_a_place_of_a_running_gang_whose_pod_is_not_there_yet_is_taken_by_a_foreign_pod_before_one_in_use() -> None:
@@ -180,8 +179,7 @@ def test_a_foreign_pod_with_more_gpus_than_are_free_is_a_conflict_and_has_what_i
     assert "2 of them are in use by t/one" in world.gang_scheduler.conflicts[uid]
     assert len(kept(world, uid)) == 2
     assert "t/serve" in in_lines(explain(world.gang_scheduler, gang(world, "one"), None))
-    world.delete(one.metadata.uid)
-    world.kubelet()
+    world.end(one.metadata.uid)
     world.deliver_all()
     assert kept(world, uid) == FOUR
     assert not world.gang_scheduler.conflicts
@@ -192,9 +190,8 @@ def test_a_binding_on_its_way_counts_until_it_fails() -> None:
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = gang(world, "one").placement
-    assert placement is not None
-    home = placement.pods[0].node
+    placement = stands(world, "one")
+    home = placement[0]
     world.bind(one.metadata.uid, home, "late")
     uid = bound(world, "serve", 4, home)
     assert world.gang_scheduler.conflicts.keys() == {uid}

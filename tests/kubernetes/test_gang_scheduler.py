@@ -51,6 +51,13 @@ def gang(world: World, name: str) -> Gang:
     return world.gang_scheduler.gangs[f"t/{name}"]
 
 
+def stands(world: World, name: str) -> list[str]:
+    """The nodes of a gang's placement."""
+    placement = gang(world, name).placement
+    assert placement is not None
+    return [place.node for place in placement.pods]
+
+
 def places(world: World, *pods: Pod) -> list[str | None]:
     """Where pods are."""
     return [world.pods[one.metadata.uid].spec.node_name for one in pods]
@@ -125,8 +132,7 @@ def test_a_pod_too_many_waits_until_one_of_its_gang_has_gone() -> None:
     assert "other pods have all 2 places" in in_lines(
         explain_pod(world.gang_scheduler, world.gang_scheduler.pods[late.metadata.uid], None)
     )
-    world.delete(pods[0].metadata.uid)
-    world.kubelet()
+    world.end(pods[0].metadata.uid)
     world.quiet()
     assert world.pods[late.metadata.uid].spec.node_name
 
@@ -151,8 +157,7 @@ def test_pods_that_name_one_group_and_ask_for_something_else_are_kept_outside_un
     world.create(other)
     assert world.ask(other.metadata.uid) == "refused"
     assert "members: 1 x 2 here, 1 x 4 there" in str(world.gang_scheduler.pods[other.metadata.uid].refused)
-    world.delete(one.metadata.uid)
-    world.kubelet()
+    world.end(one.metadata.uid)
     world.quiet()
     assert world.pods[other.metadata.uid].spec.node_name, "nobody asked for it again"
 
@@ -163,8 +168,7 @@ def test_a_pod_alone_and_a_group_of_the_same_name_do_not_share_a_place() -> None
     run(world, alone)
     world.create(*grouped)
     assert {world.ask(one.metadata.uid) for one in grouped} == {"refused"}
-    world.delete(alone.metadata.uid)
-    world.kubelet()
+    world.end(alone.metadata.uid)
     world.quiet()
     assert all(places(world, *grouped))
 
@@ -187,8 +191,7 @@ def test_a_job_recreated_at_once_waits_for_the_pods_of_the_former_one() -> None:
     assert world.ask("new-0") == "refused"
     assert "pods of a former t/train are still there" in str(world.gang_scheduler.pods["new-0"].refused)
     for one in former:
-        world.delete(one.metadata.uid)
-    world.kubelet()
+        world.end(one.metadata.uid)
     world.quiet()
     assert all(places(world, *new))
 
@@ -203,8 +206,7 @@ def test_the_vcs_order_decides_and_not_the_order_of_asking() -> None:
     world.create(second, first)
     assert world.ask(second.metadata.uid) == "wait"
     assert world.ask(first.metadata.uid) == "wait"
-    world.delete("uid-t-holder")
-    world.kubelet()
+    world.end("uid-t-holder")
     world.quiet()
     assert places(world, first, second) == ["n0", None] or places(world, first, second) == ["n1", None]
 
@@ -216,8 +218,7 @@ def test_a_higher_priority_goes_first() -> None:
     world.create(low, high)
     world.ask(low.metadata.uid)
     world.ask(high.metadata.uid)
-    world.delete("uid-t-holder")
-    world.kubelet()
+    world.end("uid-t-holder")
     world.quiet()
     assert places(world, high)[0]
     assert not places(world, low)[0]
@@ -286,9 +287,7 @@ def test_a_vc_takes_its_own_cells_back_though_the_victims_are_on_several_nodes()
     world.create(mine)
     assert world.ask(mine.metadata.uid) == "preempting"
     assert gang(world, "loan").state is GangState.PREEMPTED
-    world.now += 10.0
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(10.0)
     world.carry_out_all()
     assert all(world.pods[one.metadata.uid].metadata.deletion_timestamp for one in loans)
     for number, one in enumerate(loans):
@@ -363,9 +362,7 @@ def test_a_gang_that_has_reserved_is_placed_elsewhere_once_there_is_room_and_spa
         world.deliver_all()
     assert gang(world, "mine").state is GangState.PLACED
     assert all(gang(world, one.metadata.name).state is GangState.PLACED for one in slow)
-    world.now += 60.0
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(60.0)
 
     world.carry_out_all()
     assert not any(world.pods[one.metadata.uid].metadata.deletion_timestamp for one in slow)
@@ -434,15 +431,12 @@ def test_victims_are_spared_when_nobody_wants_their_gpus_any_more() -> None:
     loans = borrowed(world)
     world.create(pod("mine", 4))
     world.random.seed(3)
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
-    world.settle()
+    world.asked("uid-t-mine")
     assert gang(world, "loan").state is GangState.PREEMPTED
     world.remove("uid-t-mine")
     world.deliver_all()
     assert gang(world, "loan").state is GangState.PLACED
-    world.now += 60.0
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(60.0)
     world.carry_out_all()
     assert all(places(world, *loans))
     assert not world.evictions
@@ -452,8 +446,7 @@ def test_pods_that_are_spared_are_told_so_but_for_those_that_end_all_the_same() 
     world = World(flat_spec(("a", 2), ("b", 2)))
     loans = borrowed(world)
     world.create(pod("mine", 4))
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
-    world.settle()
+    world.asked("uid-t-mine")
     assert not events(world, "HivedSpared")
     world.delete(loans[0].metadata.uid)
     world.deliver_all()
@@ -471,8 +464,7 @@ def test_a_pod_of_a_spared_gang_that_was_told_to_wait_is_asked_for_again() -> No
     world.create(*loans)
     world.ask(loans[0].metadata.uid)
     world.create(pod("mine", 4))
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
-    world.settle()
+    world.asked("uid-t-mine")
     assert world.ask(loans[1].metadata.uid) == "wait"
     world.remove("uid-t-mine")
     world.deliver_all()
@@ -486,8 +478,7 @@ def test_a_gang_names_who_it_goes_for_though_the_first_to_want_its_gpus_has_gone
     borrowed(world)
     for name in ("one", "two"):
         world.create(pod(name, 4))
-        world.gang_scheduler.asked(world.pods[f"uid-t-{name}"], None, world.usable, world.now)
-        world.settle()
+        world.asked(f"uid-t-{name}")
     world.remove("uid-t-one")
     world.deliver_all()
     loan = gang(world, "loan")
@@ -544,9 +535,8 @@ def test_a_gang_that_is_not_bound_yet_leaves_a_node_that_turns_bad() -> None:
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = gang(world, "one").placement
-    assert placement is not None
-    bad = placement.pods[0].node
+    placement = stands(world, "one")
+    bad = placement[0]
     world.set_node(node(bad, ready=False))
     world.quiet()
     assert places(world, one)[0] not in (None, bad)
@@ -571,9 +561,8 @@ def test_a_pod_whose_node_kube_scheduler_does_not_take_is_placed_elsewhere() -> 
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = gang(world, "one").placement
-    assert placement is not None
-    first = placement.pods[0].node
+    placement = stands(world, "one")
+    first = placement[0]
     assert world.ask(one.metadata.uid, [name for name in world.usable if name != first]) == "node"
     assert places(world, one)[0] not in (None, first)
 
@@ -634,10 +623,9 @@ def test_a_word_from_before_its_binding_does_not_take_a_pod_off_its_node() -> No
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = gang(world, "one").placement
-    assert placement is not None
+    placement = stands(world, "one")
     world.write(labelled(world.pods[one.metadata.uid], priority="7"))
-    world.bind(one.metadata.uid, placement.pods[0].node)
+    world.bind(one.metadata.uid, placement[0])
     world.deliver(one.metadata.uid, newest=False)
     assert world.gang_scheduler.pods[one.metadata.uid].bound
     assert gang(world, "one").state is GangState.PLACED
@@ -648,9 +636,8 @@ def test_what_a_pod_asks_for_may_change_while_its_binding_fails() -> None:
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = gang(world, "one").placement
-    assert placement is not None
-    world.bind(one.metadata.uid, placement.pods[0].node, "late")
+    placement = stands(world, "one")
+    world.bind(one.metadata.uid, placement[0], "late")
     world.write(labelled(world.pods[one.metadata.uid], vc="b"))
     world.deliver_all()
     world.sent.clear()
@@ -662,19 +649,13 @@ def test_a_pod_that_could_not_be_told_to_go_is_told_again() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     loans = borrowed(world)
     world.create(pod("mine", 4))
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
-    world.now += 10.0
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.asked("uid-t-mine")
+    world.wait(10.0)
     world.todo.clear()
     world.gang_scheduler.evict_failed(loans[0].metadata.uid, world.now)
-    world.now += 0.5
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(0.5)
     assert not world.todo
-    world.now += 1.0
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(1.0)
     assert [instruction.uid for instruction in world.todo] == [loans[0].metadata.uid]
 
 
@@ -697,8 +678,7 @@ def test_a_pod_whose_budget_forbids_its_eviction_is_asked_less_and_less_often_an
     run(world, loan, pod("own", 4, "b"))
     world.budgets.add(loan.metadata.uid)
     world.create(pod("mine", 4))
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
-    world.settle()
+    world.asked("uid-t-mine")
     told = evictions(world, 60.0)
     assert told[0] == (0.0, False)
     assert told[-1] == (30.0, True)
@@ -715,7 +695,7 @@ def test_who_asks_why_is_told_that_an_eviction_is_refused() -> None:
     run(world, loan, pod("own", 4, "b"))
     world.budgets.add(loan.metadata.uid)
     world.create(pod("mine", 4))
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.asked("uid-t-mine")
     evictions(world, 5.0)
     assert "the eviction of t/loan was refused (a disruption budget" in in_lines(
         explain(world.gang_scheduler, gang(world, "loan"), None)
@@ -762,8 +742,7 @@ def test_an_event_says_when_the_reason_has_become_another() -> None:
     world.ask(two.metadata.uid)
     assert waits(world)[two.metadata.uid] == 1
     run(world, pod("loan", 4, "b", priority="-1"))
-    world.delete("uid-t-one")
-    world.kubelet()
+    world.end("uid-t-one")
     world.deliver_all()
     world.set_node(node("n0", cordoned=True))
     world.set_node(node("n1", cordoned=True))
@@ -907,11 +886,10 @@ def test_the_age_of_who_was_given_a_place_where_it_could_not_go_goes_on() -> Non
     world.create(mine)
     world.now += 60
     world.ask(mine.metadata.uid, bind=False)
-    placement = gang(world, "mine").placement
-    assert placement is not None
+    placement = stands(world, "mine")
     assert gang(world, "mine").since == world.now, "it has its GPUs since now"
     world.now += 60
-    home = placement.pods[0].node
+    home = placement[0]
     world.set_node(node("n0" if home == "n1" else "n1", cordoned=True))
     world.set_node(node(home, cordoned=True))
     assert gang(world, "mine").state is GangState.WAITING
@@ -1030,13 +1008,12 @@ def test_a_loan_that_was_bound_with_a_longer_one_has_the_cap_whoever_deletes_it(
     run(world, loan, pod("own", 4, "b"))
     world.respecify(with_grace(60))
     world.create(pod("mine", 4))
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
+    world.asked("uid-t-mine")
     if deleted:  # kube-scheduler was faster
         there = terminating(world.pods[loan.metadata.uid])
         world.write(replace(there, metadata=replace(there.metadata, deletion_grace_period_seconds=90)))
         world.deliver_all()
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(0)
     assert [(one.uid, one.grace) for one in world.todo if isinstance(one, Evict)] == [(loan.metadata.uid, 60)]
 
 
@@ -1045,9 +1022,8 @@ def test_a_pod_within_the_cap_has_the_time_that_it_asks_for() -> None:
     loan = patient(pod("loan", 4, "b", priority="-1"), 90)
     run(world, loan, pod("own", 4, "b"))
     world.create(pod("mine", 4))
-    world.gang_scheduler.asked(world.pods["uid-t-mine"], None, world.usable, world.now)
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.asked("uid-t-mine")
+    world.wait(0)
     assert [one.grace for one in world.todo if isinstance(one, Evict)] == [None]
 
 
@@ -1205,9 +1181,7 @@ def test_gpus_are_not_kept_for_pods_that_nobody_asks_about() -> None:
     world.create(*two)
     assert world.ask(two[0].metadata.uid) == "wait"
     for _ in range(17):  # its scheduler is gone, or never was
-        world.now += 21.0
-        world.gang_scheduler.due(world.now)
-        world.settle()
+        world.wait(21.0)
         world.todo.clear()
     assert gang(world, "one").state is GangState.WAITING
     assert not gang(world, "one").in_line
@@ -1244,9 +1218,7 @@ def test_a_victim_that_was_spared_before_it_was_told_to_go_is_told_by_the_next()
     world.create(*first)
     world.ask(first[0].metadata.uid, bind=False)
     assert gang(world, "loan").state is GangState.PREEMPTED
-    world.now += 3.0
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(3.0)
     assert [type(instruction) for instruction in world.todo].count(Evict) == 2
     world.todo.clear()
     world.remove(first[0].metadata.uid)
@@ -1255,7 +1227,5 @@ def test_a_victim_that_was_spared_before_it_was_told_to_go_is_told_by_the_next()
     second = gang_of("second", 1, 4)
     world.create(*second)
     world.ask(second[0].metadata.uid, bind=False)
-    world.now += 3.0
-    world.gang_scheduler.due(world.now)
-    world.settle()
+    world.wait(3.0)
     assert [type(instruction) for instruction in world.todo].count(Evict) == 2

@@ -66,29 +66,6 @@ def test_a_gang_of_upstreams_annotation_gets_upstreams_annotations(cluster: Clus
     assert shown["status"]["state"] == "Allocated"
 
 
-def test_pods_of_an_upstream_gang_start_before_all_of_them_exist(cluster: Cluster, service: Service) -> None:
-    group = {"name": "early", "members": [{"podNumber": 2, "leafCellNumber": 4}]}
-    cluster.create_pod(annotated("early-0", affinityGroup=group))
-    scenes.wait_for_places(cluster, "early-0")
-    cluster.create_pod(scenes.pod("other", "a", 4))
-    scenes.wait_for_words(cluster, "other", "4")
-    cluster.create_pod(annotated("early-1", affinityGroup=group))
-    assert set(scenes.wait_for_places(cluster, "early-1")) == {"early-0", "early-1"}
-
-
-def test_an_opportunistic_pod_of_upstreams_annotation_stands_in_no_reserved_cell(
-    cluster: Cluster, service: Service
-) -> None:
-    pod = annotated("lent", priority=-1, leafCellNumber=2)
-    pod["spec"]["priorityClassName"] = scenes.OPPORTUNISTIC
-    cluster.create_pod(pod)
-    scenes.wait_for_places(cluster, "lent")
-    [member] = bind_info(cluster.pod("lent"))["affinityGroupBindInfo"]
-    [placement] = member["podPlacements"]
-    assert placement["preassignedCellTypes"] == ["", ""]
-    assert service.groups()[f"{cluster.namespace}/lent"]["kind"] == "opportunistic"
-
-
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu"])
 def test_gpus_are_asked_for_by_their_vendors_names_too(cluster: Cluster, service: Service, resource: str) -> None:
     pod = scenes.pod("vendor", "a", 2)
@@ -197,62 +174,6 @@ def test_the_pods_of_a_job_are_a_gang_and_new_ones_come_back_to_the_places_of_ol
     end_job(cluster)
 
 
-def test_a_pod_of_a_job_that_is_made_anew_does_not_wait_for_one_that_has_succeeded(
-    cluster: Cluster, service: Service, controller_manager: None
-) -> None:
-    make_job(cluster, {"parallelism": 2, "completions": 2})
-    cluster.wait_until(lambda: len(cluster.placed()) == 2, "both are placed")
-    one, two = sorted(cluster.placed())
-    cluster.set_phase(one, "Succeeded")
-    cluster.set_phase(two, "Failed")
-    cluster.wait_until(lambda: len(cluster.pods()) == 3 and len(cluster.placed()) == 3, "the third has its place")
-    end_job(cluster)
-
-
-def test_a_job_that_does_not_fit_as_a_whole_gets_no_place_for_any_of_its_pods(
-    cluster: Cluster, service: Service, controller_manager: None
-) -> None:
-    cluster.create_pod(scenes.pod("first", "a", 2))
-    scenes.wait_for_places(cluster, "first")
-    make_job(cluster, {"parallelism": 4})
-    cluster.wait_until(lambda: len(cluster.pods()) == 5, "the Job has its pods")
-    name = next(name for name in cluster.pods() if name.startswith("train-"))
-    scenes.wait_for_words(cluster, name, "8")
-    assert set(cluster.placed()) == {"first"}
-    cluster.delete_pod("first", force=True)
-    cluster.wait_until(lambda: len(cluster.placed()) == 4, "all four are placed once there is room")
-    end_job(cluster)
-
-
-def test_the_pods_of_all_jobs_of_a_jobset_are_one_gang(cluster: Cluster, service: Service) -> None:
-    path = define(cluster, "jobset.x-k8s.io", "v1alpha2", "JobSet")
-    inner = {"parallelism": 2, "completions": 2, "template": template(2)}
-    job_set = cluster.api(
-        "POST",
-        path,
-        {
-            "apiVersion": "jobset.x-k8s.io/v1alpha2",
-            "kind": "JobSet",
-            "metadata": {"name": "set"},
-            "spec": {"replicatedJobs": [{"name": "workers", "replicas": 2, "template": {"spec": inner}}]},
-        },
-    )
-    jobs = []
-    for number in range(2):
-        body = {"metadata": {"name": f"set-workers-{number}"}, "spec": inner}
-        job = cluster.api("POST", f"/apis/batch/v1/namespaces/{cluster.namespace}/jobs", owned(body, job_set))
-        jobs.append({**job, "apiVersion": "batch/v1", "kind": "Job"})
-    for job in jobs:
-        for rank in range(2):
-            pod = scenes.pod(f"{job['metadata']['name']}-{rank}", "a", 2)
-            pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"] = "set"  # as its controller labels them
-            cluster.create_pod(owned(pod, job))
-    cluster.wait_until(lambda: len(cluster.placed()) == 4, "all four are placed")
-    assert len(places(cluster)) == 8
-    [group] = service.groups().values()
-    assert (group["state"], group["size"], len(group["pods"])) == ("placed", 4, 4)
-
-
 def test_the_master_and_the_workers_of_a_pytorchjob_are_one_gang(cluster: Cluster, service: Service) -> None:
     path = define(cluster, "kubeflow.org", "v1", "PyTorchJob")
     roles = {"Worker": {"replicas": 2, "template": template(2)}, "Master": {"replicas": 1, "template": template(4)}}
@@ -279,21 +200,6 @@ def test_the_master_and_the_workers_of_a_pytorchjob_are_one_gang(cluster: Cluste
 
 
 # -- priorities -------------------------------------------------------------------------------------------------------
-
-
-def test_within_a_tenant_the_higher_priority_preempts_the_lower_one_and_nobody_else(
-    cluster: Cluster, service: Service
-) -> None:
-    cluster.create_pod(scenes.pod("low", "a", 4, priority="1"))
-    cluster.create_pod(scenes.pod("middle", "a", 4, priority="5"))
-    cluster.create_pod(scenes.pod("neighbour", "b", 4))
-    scenes.wait_for_places(cluster, "low", "middle", "neighbour")
-    cluster.create_pod(scenes.pod("equal", "a", 4, priority="1"))
-    scenes.wait_for_words(cluster, "equal", "8")
-    cluster.create_pod(scenes.pod("high", "a", 4, priority="9"))
-    scenes.wait_for_places(cluster, "high")
-    assert set(cluster.placed()) == {"middle", "neighbour", "high"}
-    assert f"{cluster.namespace}/high" in scenes.said(cluster, "low", "HivedPreempted")
 
 
 def test_a_lazily_preempted_gang_runs_on_where_others_leave_gpus_idle(cluster: Cluster, service: Service) -> None:
@@ -350,40 +256,21 @@ def test_nobody_gets_gpus_of_pods_that_are_still_ending(
 # -- nodes that kube-scheduler would not take -------------------------------------------------------------------------
 
 
-def test_a_pod_of_a_pinned_cell_goes_there_whoever_has_borrowed_it(cluster: Cluster, service: Service) -> None:
-    for number in range(4):
-        cluster.create_pod(scenes.pod(f"lent-{number}", "a", 4, opportunistic=True))
-    scenes.wait_for_places(cluster, *(f"lent-{number}" for number in range(4)))
-    cluster.create_pod(annotated("upstream", virtualCluster="b", leafCellNumber=2, pinnedCellId="b-own"))
-    cluster.create_pod(scenes.pod("ours", "b", 2, pinned_cell="b-own"))
-    placed = scenes.wait_for_places(cluster, "upstream", "ours")
-    assert (placed["upstream"], placed["ours"]) == ("n3", "n3")
-    assert sum(name.startswith("lent-") for name in placed) == 3
-
-
-@pytest.mark.parametrize("trouble", ["tainted", "too little CPU"])
-def test_ignoring_suggested_nodes_is_what_the_annotation_says(cluster: Cluster, service: Service, trouble: str) -> None:
+def test_ignoring_suggested_nodes_is_what_the_annotation_says(cluster: Cluster, service: Service) -> None:
     """Pinned to a node that kube-scheduler does not take for it."""
-    taint = {"spec": {"taints": [{"key": "special", "effect": "NoSchedule"}]}}
-    little, much = ({"status": {"allocatable": {"cpu": cpu}}} for cpu in ("1", "64"))
-    if trouble == "tainted":
-        cluster.api("PATCH", "/api/v1/nodes/n3", taint, MERGE)
-    else:
-        cluster.api("PATCH", "/api/v1/nodes/n3/status", little, MERGE)
+
+    def taint(*taints: dict[str, str]) -> None:
+        cluster.api("PATCH", "/api/v1/nodes/n3", {"spec": {"taints": taints or None}}, MERGE)
+
+    taint({"key": "special", "effect": "NoSchedule"})
     try:
         for name, ignore in (("anywhere", True), ("suggested", False)):
             said = {"virtualCluster": "b", "leafCellNumber": 2, "pinnedCellId": "b-own"}
-            pod = annotated(name, **said, ignoreK8sSuggestedNodes=ignore)
-            pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "2"}
-            cluster.create_pod(pod)
+            cluster.create_pod(annotated(name, **said, ignoreK8sSuggestedNodes=ignore))
         assert scenes.wait_for_places(cluster, "anywhere") == {"anywhere": "n3"}
         scenes.wait_for_words(cluster, "suggested", "kube-scheduler takes 3 of the cluster's nodes")
         assert set(cluster.placed()) == {"anywhere"}
-        if trouble == "tainted":
-            cluster.api("PATCH", "/api/v1/nodes/n3", {"spec": {"taints": None}}, MERGE)
-        else:
-            cluster.api("PATCH", "/api/v1/nodes/n3/status", much, MERGE)
+        taint()
         assert scenes.wait_for_places(cluster, "suggested")["suggested"] == "n3"
     finally:
-        cluster.api("PATCH", "/api/v1/nodes/n3", {"spec": {"taints": None}}, MERGE)
-        cluster.api("PATCH", "/api/v1/nodes/n3/status", much, MERGE)
+        taint()

@@ -29,25 +29,6 @@ def all_nodes_are_well(ground: Cluster, nodes: list[str]) -> Iterator[None]:
         ground.annotate_node(name, bad_devices=None)
 
 
-def test_waiting_pods_avoid_nodes_that_are_not_ready_and_running_ones_run_on(
-    cluster: Cluster, service: Service, nodes: list[str]
-) -> None:
-    cluster.create_pod(scenes.pod("first", "a", 4))
-    home = scenes.wait_for_places(cluster, "first")["first"]
-    for name in nodes:
-        cluster.set_ready(name, False)
-    cluster.wait_until(lambda: service.get("/v1/status")["nodes"]["bad"] == 4, "the service knows")
-
-    cluster.create_pod(scenes.pod("second", "a", 4))
-    others = sorted(set(nodes) - {home})
-    scenes.wait_for_words(cluster, "second", "4 GPUs", "not ready", others[0])
-    assert set(cluster.placed()) == {"first"}
-    assert service.groups()[f"{cluster.namespace}/first"]["state"] == "placed"
-
-    cluster.set_ready(others[1], True)
-    assert scenes.wait_for_places(cluster, "second") == {"first": home, "second": others[1]}
-
-
 def test_a_drained_node_gets_no_new_pods_until_that_is_undone(
     cluster: Cluster, service: Service, nodes: list[str]
 ) -> None:
@@ -83,27 +64,6 @@ def test_a_drain_of_a_node_that_the_spec_or_kubernetes_lacks_is_refused_by_name(
         assert lacks in told.stderr
 
 
-def test_a_node_that_is_deleted_and_added_again_keeps_its_pods_and_gets_new_ones(
-    cluster: Cluster, service: Service, nodes: list[str]
-) -> None:
-    for pod in scenes.gang("train", "a", 2, 2):
-        cluster.create_pod(pod)
-    home = scenes.wait_for_places(cluster, "train-0", "train-1")["train-0"]
-    others = [name for name in nodes if name != home]
-    for name in nodes:
-        cluster.delete_node(name)
-    cluster.wait_until(lambda: service.get("/v1/status")["nodes"]["missing"] == nodes, "all four are missing")
-    assert service.groups()[f"{cluster.namespace}/train"]["state"] == "placed"
-
-    cluster.create_pod(scenes.pod("next", "a", 4))
-    cluster.create_nodes([home])
-    scenes.wait_for_words(cluster, "next", "no node of that name", others[0])
-    cluster.create_nodes([others[2]])
-    placed = scenes.wait_for_places(cluster, "next")
-    assert placed == {"train-0": home, "train-1": home, "next": others[2]}
-    assert service.get("/v1/status")["nodes"]["missing"] == others[:2]
-
-
 def test_nodes_that_only_the_spec_or_only_kubernetes_has_are_shown_and_never_used(
     cluster: Cluster, service: Service, nodes: list[str]
 ) -> None:
@@ -126,26 +86,6 @@ def test_nodes_that_only_the_spec_or_only_kubernetes_has_are_shown_and_never_use
     assert f"{nodes[3]}: there is no node of that name in Kubernetes" in shown
     assert "1 more in Kubernetes that the spec does not have" in shown
     assert len(cluster.placed()) == 3
-
-
-def test_bad_devices_are_kept_from_new_pods_and_taken_from_nobody(
-    cluster: Cluster, service: Service, nodes: list[str]
-) -> None:
-    for name in nodes[1:]:
-        cluster.cordon(name)
-    cluster.annotate_node(nodes[0], bad_devices="0,3")
-    cluster.wait_until(lambda: service.get("/v1/status")["bad"] == 14, "the service knows")
-    cluster.create_pod(scenes.pod("two", "a", 2, opportunistic=True))
-    scenes.wait_for_places(cluster, "two")
-    assert scenes.devices(cluster.pod("two")) == [(nodes[0], 1), (nodes[0], 2)]
-    cluster.create_pod(scenes.pod("one", "a", 1, opportunistic=True))
-    scenes.wait_for_words(cluster, "one", nodes[0])
-    assert set(cluster.placed()) == {"two"}
-
-    cluster.annotate_node(nodes[0], bad_devices="1,3")
-    scenes.wait_for_places(cluster, "one")
-    assert scenes.devices(cluster.pod("one")) == [(nodes[0], 0)]
-    assert service.groups()[f"{cluster.namespace}/two"]["state"] == "placed"
 
 
 def test_a_restart_finds_pods_on_nodes_that_are_bad_by_now(

@@ -71,19 +71,6 @@ def test_a_tenant_that_loses_nodes_runs_on_and_one_that_gains_them_uses_them(
     assert kept in cluster.placed()
 
 
-def test_pods_that_wait_fit_once_the_spec_gives_their_tenant_a_node(cluster: Cluster, service: Service) -> None:
-    for number in range(2):
-        cluster.create_pod(scenes.pod(f"own-{number}", "a", 4))
-    scenes.wait_for_places(cluster, "own-0", "own-1")
-    cluster.create_pod(scenes.pod("third", "a", 4))
-    scenes.wait_for_words(cluster, "third", "8")
-    cluster.create_nodes(["n4"])
-    assert "third" not in cluster.placed()
-    service.write_spec(scenes.spec(["n0", "n1", "n2", "n3", "n4"], {"a": 3, "b": 2}))
-    scenes.wait_for_places(cluster, "third")
-    assert service.get("/v1/status")["nodes"]["unmanaged"] == 0
-
-
 def test_a_tenant_and_a_node_that_a_new_spec_drops_run_on_and_come_back_with_it(
     cluster: Cluster, service: Service, nodes: list[str], spec: scenes.Json
 ) -> None:
@@ -119,29 +106,6 @@ def test_a_tenant_and_a_node_that_a_new_spec_drops_run_on_and_come_back_with_it(
     assert nodes[3] in told, told
 
 
-def test_a_node_that_comes_back_into_the_spec_still_belongs_to_the_pod_that_runs_there(
-    cluster: Cluster, service: Service, nodes: list[str], spec: scenes.Json
-) -> None:
-    for number in range(4):
-        cluster.create_pod(scenes.pod(f"own-{number}", "ab"[number % 2], 4))
-    placed = scenes.wait_for_places(cluster, *(f"own-{number}" for number in range(4)))
-    on_last = next(name for name, node in placed.items() if node == nodes[3])
-    for name in set(placed) - {on_last}:
-        cluster.delete_pod(name, force=True)
-    service.write_spec(scenes.spec(nodes[:3], {"a": 2, "b": 1}))
-    cluster.wait_until(lambda: service.get("/v1/status")["gpus"] == 12, "the new spec is used")
-    service.write_spec(spec)
-    cluster.wait_until(lambda: service.get("/v1/status")["gpus"] == 16, "the old spec is used")
-    for number in range(4):
-        cluster.create_pod(scenes.pod(f"lent-{number}", "a", 4, opportunistic=True))
-    cluster.wait_until(lambda: len(cluster.placed()) >= 4, "what is free is lent")
-    scenes.nobody_shares(cluster.pods())
-    service.kill()
-    service.start()
-    assert len(cluster.placed()) == 4
-    scenes.nobody_shares(cluster.pods())
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -171,45 +135,6 @@ def test_a_spec_that_cannot_be_is_refused_and_the_old_one_stays(
     service.write_spec(scenes.spec(["n0", "n1", "n2", "n3"], {"a": 3, "b": 1}))
     cluster.wait_until(lambda: not service.get("/v1/status")["spec"]["problem"], "a good one mends it")
     assert reserved(service) == {"a": 12, "b": 4}
-
-
-def test_a_spec_that_is_no_text_is_refused(cluster: Cluster, service: Service) -> None:
-    service.expected.add("the new spec is refused")
-    service.spec_file.write_bytes(b"physicalCluster: \xff\xfe\n")
-    problem = cluster.wait_until(lambda: service.get("/v1/status")["spec"]["problem"], "the status says why")
-    assert "not a UTF-8 text" in problem
-    assert "a later one was refused" in service.cli("status").stdout
-    assert reserved(service) == {"a": 8, "b": 8}
-
-
-def test_a_restart_after_a_new_spec_finds_everything_as_it_was(
-    cluster: Cluster, service: Service, nodes: list[str]
-) -> None:
-    for pod in [*scenes.gang("train", "a", 2, 2), scenes.pod("whole", "a", 4)]:
-        cluster.create_pod(pod)
-        if pod["metadata"]["name"] != "train-0":
-            cluster.wait_until(lambda: len(cluster.placed()) == len(cluster.pods()), "all are placed")
-    service.write_spec(scenes.spec(nodes, {"a": 1, "b": 3}))
-    now = cluster.wait_until(
-        lambda: found if "opportunistic" in (found := kinds(service, cluster)).values() else {},
-        "one of them has become opportunistic",
-    )
-    lost = next(name for name, kind in now.items() if kind == "opportunistic")
-    witness = lost if lost == "whole" else "train-0"
-    cluster.wait_until(lambda: set(cell_types(cluster, witness)) == {""}, "its annotation says so")
-
-    def picture() -> scenes.Json:
-        shown = service.groups()
-        for group in shown.values():
-            del group["since"]
-            group["pods"].sort(key=lambda pod: str(pod["name"]))
-        return shown
-
-    before = picture()
-    service.kill()
-    service.start()
-    assert picture() == before
-    assert service.metric("hived_conflicts") == 0
 
 
 def test_a_config_map_is_followed_with_no_more_than_the_granted_rights(
