@@ -24,10 +24,10 @@ from dataclasses import replace
 from heapq import heappop, heappush, merge
 from itertools import islice, zip_longest
 from math import inf
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Wait
+from hived.cluster.decisions import Bind, Decision, Preempt, Wait
 from hived.cluster.demands import Demand
 from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSuggested, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
@@ -376,7 +376,7 @@ class Scheduler:
             keep = entry.may_preempt
             placed = self.cluster.place(request, self._now, entry.near, False, excluded, keep, entry.demand)
             if placed is not None:
-                return self._carry_placed(entry, placed, None) if keep else self._carry(entry, placed)
+                return self._carry(entry, placed, keep)
             if not self._explains:
                 return self._waits(entry)
         key = (entry.kind,)
@@ -396,20 +396,17 @@ class Scheduler:
             self._carry_out(Unreserve(entry.number))
         return None if isinstance(reasons[0], _HOLDS_NOBODY_BACK) else False
 
-    def _carry(self, entry: Entry, decision: Bind | Preempt) -> bool:
-        """Commit what the core has answered for a job, and carry it out; whether it has left its queues."""
+    def _carry(self, entry: Entry, decision: Bind | Preempt, kept: bool = False) -> bool:
+        """Carry out what the core has answered for a job (and ``kept``); whether it has left its queues."""
         had = entry.placement if entry.status is RESERVED else None
-        if isinstance(decision, Preempt):
+        if isinstance(decision, Preempt) and not kept:
             if decision.placement == had:
                 return True  # as before: some victims are not gone yet
             if not entry.may_preempt:
                 self._carry_out(Hold(entry.number, (WaitingForPreemption(decision.victims),)))
                 return False
-        self.cluster.commit(decision)
-        return self._carry_placed(entry, decision, had)
-
-    def _carry_placed(self, entry: Entry, decision: Bind | Preempt, had: Placement | None) -> Literal[True]:
-        """The core has placed a job, so it leaves its queues; ``had``: what was reserved for it until then."""
+        if not kept:
+            self.cluster.commit(decision)
         if had is None:
             self._leave(entry)
         elif decision.placement != had:
@@ -433,7 +430,7 @@ class Scheduler:
         self._carry_out(Start(entry.number, kind, decision.placement))
         return True
 
-    def _reserve(self, entry: Entry, decision: Preempt) -> Literal[True]:
+    def _reserve(self, entry: Entry, decision: Preempt) -> bool:
         entry.status = RESERVED
         self.reserved[entry.number] = entry
         self._carry_out(Reserve(entry.number, decision.placement, decision.victims))
