@@ -211,15 +211,6 @@ def test_a_gang_on_one_host_is_like_one_job_and_each_pod_is_close_within_it() ->
     assert find(space, [Need(2), Need(4)], tightest) == Found(((0, 0b0011), (0, 0b1111_0000)), 4)
 
 
-def test_each_pod_of_a_gang_on_one_host_is_as_close_together_as_a_pod_alone() -> None:
-    sockets, plain = shape_of((4, 2)), shape_of((8,))
-    assert find(Space([sockets], [], 3, [FULL]), [Need(3)] * 2, tightest) == Found(((0, 0b0111), (0, 0b0111_0000)), 3)
-    assert find(Space([sockets], [], 3, [FULL]), [Need(3), Need(2)], tightest) == Found(
-        ((0, 0b0111), (0, 0b11_0000)), 3
-    )
-    assert find(Space([plain], [], 2, [FULL]), [Need(3), Need(2)], tightest) == Found(((0, 0b0111), (0, 0b1_1000)), 2)
-
-
 @settings(max_examples=200)
 @given(st.sampled_from([(2, 2, 2), (4, 2), (2, 4), (8,)]), st.integers(1, FULL), st.data())
 def test_no_pod_of_a_gang_on_one_host_could_stand_closer_on_leaves_that_the_gang_leaves_over(
@@ -236,31 +227,6 @@ def test_no_pod_of_a_gang_on_one_host_could_stand_closer_on_leaves_that_the_gang
         assert level_of(shape, mask) == shape.profile(left).level_for(size), f"{size} of {left:b} on {mask:b}"
 
 
-def test_whole_cells_are_placed_before_pods_that_could_take_any_leaf() -> None:
-    space = Space([NODE], [], 4, [0b0011_0101])
-    assert find(space, [Need(2), Need(2, 2)], tightest) == Found(((0, 0b0000_0101), (0, 0b0011_0000)), 4)
-    assert find(space, [Need(1), Need(2, 2), Need(2, 2)], tightest) is None
-
-
-def test_a_whole_cell_is_taken_where_larger_cells_are_broken_already() -> None:
-    space = Space([NODE], [], 4, [0b1101_1111])
-    assert find(space, [Need(2, 2)], tightest) == Found(((0, 0b1100_0000),), 2)
-
-
-def test_a_whole_cell_uses_up_the_cells_inside_it() -> None:
-    """Of two pairs in the left half none is left once that half is taken; the other half has two single leaves."""
-    broken = 0b0101_1111
-    for space in (Space([NODE], [], 4, [broken]), Space([NODE] * 2, [[0, 0]], 4, [broken, 0])):
-        assert find(space, [Need(4, 3), Need(2, 2)], tightest) is None
-        assert find(space, [Need(4, 3), Need(2)], tightest) == Found(((0, 0b1111), (0, 0b0101_0000)), 4)
-
-
-def test_pods_of_half_a_node_fill_nodes_before_they_open_new_ones() -> None:
-    space = Space([NODE] * 4, [[0, 0, 0, 0]], 4, [0x0F, FULL, 0xF0, FULL])
-    found = find(space, [Need(4)] * 3, tightest)
-    assert found == Found(((0, 0x0F), (1, 0x0F), (1, 0xF0)), 5)
-
-
 def test_the_rack_with_the_least_to_spare_is_taken_and_full_racks_stay_whole() -> None:
     space = Space([NODE] * 6, [[0, 0, 0, 1, 1, 1], [0] * 6], 4, [FULL] * 4 + [0x0F, FULL])
     assert find(space, [Need(8)] * 2, tightest) == Found(((3, FULL), (5, FULL)), 5)
@@ -268,19 +234,6 @@ def test_the_rack_with_the_least_to_spare_is_taken_and_full_racks_stay_whole() -
     assert find(space, [Need(8)] * 4, tightest) == Found(tuple((host, FULL) for host in (0, 1, 2, 3)), 6)
     assert find(space, [Need(8)] * 4, tightest, cap=5) is None
     assert find(space, [Need(8)] * 6, tightest) is None
-
-
-def test_beyond_all_cells_a_gang_may_stand_anywhere_unless_that_is_ruled_out() -> None:
-    space = Space([NODE] * 2, [[-1, -1]], 4, [FULL] * 2)
-    assert find(space, [Need(8)] * 2, tightest) == Found(((0, FULL), (1, FULL)), 0)
-    assert find(space, [Need(8)] * 2, tightest, cap=9) is None
-
-
-def test_a_cell_lower_than_a_node_serves_pods_that_fit_into_it() -> None:
-    half = shape_of((2, 2))
-    space = Space([NODE, half, half], [[-1] * 3], 4, [0x0F, 0xF, 0xF])
-    assert find(space, [Need(4, 3)] * 3, tightest) == Found(((0, 0x0F), (1, 0xF), (2, 0xF)), 0)
-    assert find(space, [Need(8, 4)], tightest) is None
 
 
 def test_idle_leaves_are_used_up_before_any_is_taken_from_somebody() -> None:
@@ -291,42 +244,6 @@ def test_idle_leaves_are_used_up_before_any_is_taken_from_somebody() -> None:
     assert found == Found(((0, FULL), (1, FULL)), 5), "six and five are taken, rather than eight"
     space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3, [0, 0b1000_0001, 0b0111])
     assert find(space, [Need(8)] * 2, anyone) == Found(((1, FULL), (2, FULL)), 5), "whatever the rank"
-
-
-def test_beside_a_whole_cell_that_has_to_be_taken_other_pods_still_use_idle_leaves() -> None:
-    space = Space([NODE], [], 4, [FULL], [0b0111_0010])
-    assert find(space, [Need(4, 3), Need(1)], tightest) == Found(((0, 0b1111_0000), (0, 0b0010)), 4)
-
-
-def test_unequal_pods_use_idle_leaves_before_any_is_taken_from_somebody() -> None:
-    space = Space([NODE] * 3, [[0, 0, 0]], 4, [0x7F, FULL, FULL], [0, 0x7F, 0x1F])
-    found = find(space, [Need(7), Need(5)], tightest)
-    assert found == Found(((1, 0x7F), (2, 0x1F)), 5), "no host has all, and nobody is disturbed"
-    found = find(space, [Need(7), Need(6)], tightest)
-    assert found == Found(((1, 0x7F), (2, 0x3F)), 5), "one leaf is taken rather than more, and not from host 0"
-
-
-def test_at_one_level_a_cell_that_costs_nothing_comes_before_the_one_with_the_least_to_spare() -> None:
-    space = Space([NODE] * 5, [[0, 0, 1, 1, 1]], 4, [FULL] * 5, [0, 0, FULL, FULL, FULL])
-    assert find(space, [Need(8)] * 2, tightest) == Found(((2, FULL), (3, FULL)), 5)
-    assert find(space, [Need(8), Need(7)], tightest) == Found(((2, FULL), (3, 0x7F)), 5)
-    space.set(2, FULL, 0)
-    space.set(3, FULL, 0)
-    assert find(space, [Need(8)] * 2, tightest) == Found(((0, FULL), (1, FULL)), 5)
-
-
-def test_among_hosts_where_as_much_is_taken_the_rank_decides() -> None:
-    space = Space([NODE] * 3, [[0, 0, 0]], 4, [0x0F, 0x3F, 0x1F], [0, 0, 0])
-    assert find(space, [Need(4)] * 2, tightest) == Found(((0, 0x0F), (2, 0x0F)), 5)
-    assert find(space, [Need(4)] * 2, roomiest) == Found(((1, 0x0F), (2, 0x0F)), 5)
-    space = Space([NODE] * 3, [[0, 0, 0]], 4, [0b0101_0101, 0x0F, 0b0001_0101], [0, 0, 0])
-    assert find(space, [Need(4), Need(3)], tightest) == Found(((1, 0x0F), (2, 0b0001_0101)), 5)
-
-
-def test_a_cap_inside_the_host_may_cost_more_than_going_without() -> None:
-    space = Space([NODE], [], 4, [FULL], [0b1000_0001])
-    assert find(space, [Need(2)], tightest) == Found(((0, 0b1000_0001),), 4)
-    assert find(space, [Need(2)], tightest, cap=2) == Found(((0, 0b0000_0011),), 2)
 
 
 def test_opportunistic_pods_get_idle_leaves_alone_and_keep_away_from_guaranteed_use() -> None:
@@ -362,22 +279,6 @@ def test_a_gang_that_best_fit_misses_is_found_by_the_exact_search() -> None:
     assert [host for host, _ in found.pods] == [1, 1, 0, 0]
 
 
-def test_unequal_pods_go_where_the_fewest_leaves_stay_and_first_to_hosts_that_have_some() -> None:
-    space = Space([NODE] * 4, [[0] * 4], 4, [0b0111, FULL, FULL, 0x1F])
-    found = find(space, [Need(8), Need(5), Need(1)], tightest)
-    assert found == Found(((1, FULL), (3, 0x1F), (0, 0b0100)), 5)
-    space.set(3, 0)
-    found = find(space, [Need(8), Need(5), Need(3)], tightest)
-    assert found == Found(((1, FULL), (2, 0b0001_1111), (2, 0b1110_0000)), 5), "not to host 0, which would do as well"
-
-
-def test_a_pod_that_fills_a_host_is_tried_nowhere_else() -> None:
-    """Seven steps in eight are saved here; without this rule it takes 109."""
-    rooms, steps = [(size, size) for size in (16, 7, 5, 4, 8, 3, 11, 3)], Steps()
-    assert pack(rooms, Demand([Need(gpus) for gpus in (8, 7, 6, 5, 5, 5, 5, 5, 4, 4, 3)]), steps) is None
-    assert Steps().left - steps.left < 20
-
-
 def test_the_exact_search_ends_after_its_steps_whatever_is_left_to_try() -> None:
     """Even pods leave a leaf of each odd host over, which is told only by trying."""
     rooms, steps = [(size, size) for size in (99, 101, 103, 105)], Steps(50)
@@ -388,12 +289,6 @@ def test_the_exact_search_ends_after_its_steps_whatever_is_left_to_try() -> None
     enough = Steps()
     assert pack(rooms, Demand(needs), enough) is None
     assert enough.left > 0, "no state is tried twice, so all of them are"
-
-
-def test_pods_keep_the_order_in_which_they_were_given() -> None:
-    space = Space([NODE] * 2, [[0, 0]], 4, [0b0111_1111, 0b0001_1111])
-    found = find(space, [Need(5), Need(7)], tightest)
-    assert found == Found(((1, 0b0001_1111), (0, 0b0111_1111)), 5)
 
 
 def test_nobody_asks_for_no_pods_and_gets_more() -> None:
@@ -409,25 +304,3 @@ def test_three_of_four_pods_would_fit() -> None:
     assert find(space, [Need(4), Need(3), Need(5), Need(4)], tightest) is None
     space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3)
     assert count_fitting(space, [Need(8), Need(8), Need(7), Need(6)], tightest) == 3
-
-
-def test_among_hosts_with_room_in_equal_cells_a_gang_gets_the_one_where_each_pod_stands_closest() -> None:
-    space = Space([NODE] * 3, [], 4, [0b0101_0101, 0b0111_0011, 0b1101_1011])
-    assert find(space, [Need(2)] * 2, tightest) == Found(((1, 0b0000_0011), (1, 0b0011_0000)), 4)
-    assert find(space, [Need(1), Need(3)], tightest) == Found(((1, 0b0000_0001), (1, 0b0111_0000)), 4)
-    assert find(space, [Need(1)] * 2, tightest) == Found(((1, 0b0000_0001), (1, 0b0000_0010)), 2)
-    assert find(space, [Need(2), Need(1)], roomiest) == Found(((2, 0b0000_0011), (2, 0b0000_1000)), 3)
-
-
-def test_inside_a_large_host_too_the_half_is_taken_where_each_pod_stands_closest() -> None:
-    large = shape_of((2, 2, 2, 2))
-    space = Space([large], [], 5, [0b0111_0011_0101_0101])
-    assert find(space, [Need(2)] * 2, tightest) == Found(((0, 0b0011 << 8), (0, 0b0011 << 12)), 4)
-
-
-def test_on_several_hosts_too_each_pod_stands_as_close_as_the_hosts_that_hold_as_many_allow() -> None:
-    spread, closer = 0b0101_0101, 0b0001_1111
-    space = Space([NODE] * 3, [[0] * 3], 4, [spread, closer, closer << 3])
-    assert find(space, [Need(4)] * 2, tightest) == Found(((1, 0b0000_1111), (2, 0b1111_0000)), 5)
-    space.set(2, FULL)
-    assert find(space, [Need(4)] * 3, tightest) == Found(((1, 0b0000_1111), (2, 0b0000_1111), (2, 0b1111_0000)), 5)

@@ -11,7 +11,6 @@ import pytest
 from fastapi import FastAPI
 
 from hived.cluster.cluster import Cluster
-from hived.engines.event import placement_data
 from hived.engines.kubernetes.gangs.explaining import reasons
 from hived.engines.kubernetes.gangs.gang import Gang, GangState
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
@@ -345,31 +344,6 @@ def test_a_life_of_which_the_beginning_is_forgotten_still_ends_in_what_is() -> N
         gang.remember(world.known.note("bound", gang.name, world.now, {"pod": f"pod {number}", "node": "a0"}))
     (stay,) = stays(gang.history, AFTER)
     assert (stay.kind, stay.start, stay.end) == ("guaranteed", 1000.0, None)
-
-
-def test_who_is_downgraded_while_it_has_to_go_still_has_to() -> None:
-    world = World()
-    gang = world.runs("vision", 1)
-    assert gang.placement is not None
-    on: dict[str, object] = {"placement": placement_data(gang.placement)}
-    for kind, data in (("preempted", on), ("downgraded", on), ("released", {}), ("ended", {})):
-        world.now += 10
-        gang.remember(world.known.note(kind, gang.name, world.now, data))
-    life = [(stay.kind, stay.start, stay.end) for stay in stays(gang.history, AFTER)]
-    assert life == [
-        ("guaranteed", 1000.0, 1010.0),
-        ("stopping", 1010.0, 1030.0),
-        ("waiting", 1030.0, 1040.0),
-    ]
-
-
-def test_a_clock_that_is_set_back_makes_no_stretch_of_less_than_nothing() -> None:
-    world = World()
-    gang = world.come("vision", 4)
-    world.now -= 500
-    world.end(gang)
-    (stay,) = stays(gang.history, AFTER)
-    assert (stay.start, stay.end) == (1000.0, 1000.0)
 
 
 def test_curves_go_on_while_nobody_looks() -> None:

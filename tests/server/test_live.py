@@ -16,7 +16,6 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.jobs import Job
 from hived.engines.local.model import JobState
-from hived.errors import NotFoundError
 from hived.server import pictures
 from hived.server.curves import LiveCurves
 from hived.server.live import VIEW, DashboardView
@@ -144,24 +143,6 @@ def test_reserved_gpus_that_are_still_in_use_are_not_idle() -> None:
     check_picture(driver, source.picture(VIEW), source.layout())
     driver.gone(loan)
     check_picture(driver, source.picture(VIEW), source.layout())
-
-
-def test_an_update_from_nowhere_is_none() -> None:
-    driver = Driver()
-    driver.submit(job("vision", 1))
-    source = looking_at(driver)
-    assert source.update(VIEW, 10_000) is None
-    update = source.update(VIEW, len(driver.events))
-    assert update is not None
-    assert (update.gone, update.holders, update.bad) == ([], [], None)
-    for ask in (
-        source.picture,
-        source.curves,
-        lambda view: source.update(view, 0),
-        lambda view: source.story(view, "1"),
-    ):
-        with pytest.raises(NotFoundError, match="no view"):
-            ask("other")
 
 
 def test_a_story_is_whole_however_long_it_is() -> None:

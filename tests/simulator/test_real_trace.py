@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hived.spec import read_quotas, spec_from_quotas
+from hived.simulator import Options, Sharing, run_experiment
+from hived.simulator.traces import compress_clock, read_trace
+from hived.spec import parse_spec, read_quotas, spec_from_quotas
 
 from .helpers import SHARED, Experiment, simulated
 from .reader import Outcome
@@ -17,10 +19,9 @@ TRACE = SHARED / "traces" / "philly-2017-oct-nov.csv.gz"
 pytestmark = pytest.mark.skipif(not TRACE.exists(), reason="the shared folder with the Philly trace is not here")
 
 
-def on_200_nodes(folder: Path, schemes: list[str], opportunistic: bool) -> Experiment:
+def spec_of_200_nodes() -> str:
     """Table 1's quotas in whole nodes."""
-    spec = spec_from_quotas(200, read_quotas(SHARED / "traces" / "hived_table1.csv"))
-    return simulated(folder, spec, TRACE, schemes=schemes, opportunistic=opportunistic, compression=1.5)
+    return spec_from_quotas(200, read_quotas(SHARED / "traces" / "hived_table1.csv"))
 
 
 def means(found: Experiment, scheme: str) -> dict[str, float]:
@@ -36,17 +37,16 @@ def mean_delay(outcome: Outcome, tenant: str, compared: list[str]) -> float:
     return sum(queue or 0 for queue in queues) / len(queues) / 1000
 
 
-def test_without_lending_every_job_starts_under_hived_at_exactly_the_second_it_starts_in_private(
-    tmp_path: Path,
-) -> None:
-    found = on_200_nodes(tmp_path, ["private", "hived"], opportunistic=False)
-    private, hived = ({n: job.start for n, job in found[s].jobs.items()} for s in ("private", "hived"))
-    assert sum(start is not None for start in private.values()) > 85_000
-    assert hived == private
+def test_without_lending_every_job_starts_under_hived_at_exactly_the_second_it_starts_in_private() -> None:
+    options = Options((Sharing.PRIVATE, Sharing.HIVED), opportunistic=False, clock_compression=1.5)
+    jobs = compress_clock(read_trace(TRACE), 1.5)
+    private, hived = run_experiment(parse_spec(spec_of_200_nodes(), "spec"), jobs, options).records
+    assert sum(start >= 0 for start in private.first_start) > 85_000
+    assert hived.first_start == private.first_start
 
 
 def test_quota_makes_tenants_wait_longer_than_in_private_and_hived_makes_none(tmp_path: Path) -> None:
-    found = on_200_nodes(tmp_path, ["private", "quota", "hived"], opportunistic=True)
+    found = simulated(tmp_path, spec_of_200_nodes(), TRACE, compression=1.5)
     private, quota, hived = (means(found, scheme) for scheme in ("private", "quota", "hived"))
     assert quota["prod-a"] > 2 * private["prod-a"]
     assert quota["res-f"] > private["res-f"]

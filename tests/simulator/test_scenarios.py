@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .helpers import Experiment, Row, nodes_of_8, simulated, spec_text, trace_text
+from .helpers import Experiment, Row, nodes_of_8, simulated, trace_text
 
 TWO_NODES = nodes_of_8(2, {"a": 1, "b": 1})
 ALL = ",".join(map(str, range(8)))
@@ -22,31 +22,6 @@ def play(folder: Path, *rows: Row, preempted: str = "resume", until_s: float | N
 def without_place(runs: list[Interval]) -> list[tuple[float, float, str]]:
     """Times and kinds alone."""
     return [(start, end, kind) for start, end, kind, _ in runs]
-
-
-def test_a_job_that_runs_opportunistically_becomes_guaranteed_where_it_runs(tmp_path: Path) -> None:
-    hived = play(tmp_path, ("first", "a", 0, 10, 8), ("early", "a", 1, 20, 8))["hived"]
-    runs = hived.kinds("early")
-    assert without_place(runs) == [(1, 10, "opportunistic"), (10, 21, "guaranteed")]
-    assert runs[0][3] == runs[1][3] != hived.kinds("first")[0][3]
-    assert hived.jobs["early"].preemptions == 0
-
-
-def test_it_keeps_its_place_before_those_who_came_later(tmp_path: Path) -> None:
-    hived = play(tmp_path, ("first", "a", 0, 10, 8), ("early", "a", 1, 20, 8), ("late", "a", 2, 5, 8))["hived"]
-    assert without_place(hived.kinds("early")) == [(1, 10, "opportunistic"), (10, 21, "guaranteed")]
-    assert without_place(hived.kinds("late")) == [(10, 15, "opportunistic")]
-
-
-def test_a_job_moves_to_its_own_cells_when_its_turn_comes_and_others_need_those_around_it(tmp_path: Path) -> None:
-    rows: list[Row] = [("first", "a", 0, 10, 8), ("neighbour", "b", 0, 100, 1), ("early", "a", 1, 20, 4)]
-    found = play(tmp_path, *rows)["hived"]
-    runs = found.kinds("early")
-    assert without_place(runs) == [(1, 10, "opportunistic"), (10, 21, "guaranteed")]
-    old, new = (placement.split(":")[0] for *_, placement in runs)
-    assert old == found.kinds("neighbour")[0][3].split(":")[0]
-    assert new == found.kinds("first")[0][3].split(":")[0]
-    assert found.jobs["early"].preemptions == 0
 
 
 def test_a_job_that_moves_starts_again_where_work_is_lost(tmp_path: Path) -> None:
@@ -74,54 +49,12 @@ def test_the_owner_takes_its_gpus_back_at_once_and_the_borrower_goes_on_later(
     assert found.jobs["early"].queue == waited * 1000
 
 
-def test_only_as_many_gpus_are_taken_back_as_the_owner_needs(tmp_path: Path) -> None:
-    rows: list[Row] = [
-        ("first", "a", 0, 100, 8),
-        ("big", "a", 0, 20, 4),
-        ("small", "a", 0, 20, 2),
-        ("owner", "b", 5, 1, 4),
-    ]
-    found = play(tmp_path, *rows)["hived"]
-    assert found.jobs["big"].preemptions + found.jobs["small"].preemptions == 1
-    assert found.kinds("owner")[0][:3] == (5, 6, "guaranteed")
-
-
-@pytest.mark.parametrize("scheme", ["private", "quota", "hived"])
-def test_a_job_larger_than_its_tenants_cluster_holds_nobody_back(tmp_path: Path, scheme: str) -> None:
-    found = play(tmp_path, ("outsized", "a", 0, 10, 16), ("next", "a", 1, 10, 8))[scheme]
-    assert without_place(found.kinds("next")) == [(1, 11, "guaranteed")]
-    borrowed = [(0, 1, "opportunistic"), (11, 20, "opportunistic")]
-    assert without_place(found.kinds("outsized")) == ([] if scheme == "private" else borrowed)
-
-
 @pytest.mark.parametrize("scheme", ["private", "quota", "hived"])
 def test_a_job_larger_than_everything_never_runs_and_holds_nobody_back(tmp_path: Path, scheme: str) -> None:
     found = play(tmp_path, ("monster", "a", 0, 10, 17), ("next", "a", 1, 10, 8))
     assert not found[scheme].jobs["monster"].finished
     assert without_place(found[scheme].kinds("next")) == [(1, 11, "guaranteed")]
     assert found.results.never_fit == (0,)
-
-
-@pytest.mark.parametrize(("scheme", "start"), [("private", 11), ("quota", 100), ("hived", 11)])
-def test_scattered_jobs_hold_back_one_that_is_within_its_quota_and_cells_do_not(
-    tmp_path: Path, scheme: str, start: int
-) -> None:
-    """The sharing anomaly in its smallest form: b's two GPUs are one on each node, and a's pair fits neither."""
-    spec = spec_text(
-        {"NODE": ("GPU", 2)}, [{"cellType": "NODE", "cellAddress": "n[0-1]"}], {"a": {"NODE": 1}, "b": {"NODE": 1}}
-    )
-    rows: list[Row] = [("a1", "a", 0, 10, 1), ("b1", "b", 0, 100, 1), ("b2", "b", 0, 100, 1), ("pair", "a", 11, 5, 2)]
-    found = simulated(tmp_path, spec, trace_text(rows))[scheme]
-    assert found.jobs["pair"].start == start * 1000
-
-
-def test_a_job_above_a_node_takes_whole_nodes(tmp_path: Path) -> None:
-    spec = nodes_of_8(3, {"a": 2, "b": 1})
-    found = simulated(tmp_path, spec, trace_text([("wide", "a", 0, 10, 12), ("next", "a", 1, 1, 4)]))
-    for scheme in ("private", "quota", "hived"):
-        assert [len(devices) for _, devices in found[scheme].runs["wide"][0].placement] == [8, 8]
-    assert without_place(found["hived"].kinds("next")) == [(1, 2, "opportunistic")]
-    assert without_place(found["private"].kinds("next")) == [(10, 11, "guaranteed")]
 
 
 def test_what_runs_at_the_end_of_the_simulation_is_cut_there(tmp_path: Path) -> None:

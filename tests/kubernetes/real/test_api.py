@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, api_path, connect, lease_path
-from hived.engines.kubernetes.client.leader_election import LeaderElector
+from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, api_path, connect
 from hived.engines.kubernetes.client.reflector import Reflector
 from hived.engines.kubernetes.pods.objects import ConfigMap, Node, Object, Pod
 
@@ -316,72 +315,5 @@ def test_a_reflector_keeps_in_step_through_a_restart_of_the_api_server(
         assert kept.restarts[0] == "disconnected"
         assert kept.reflector.problem is None
         task.cancel()
-
-    with_api(control_plane, story)
-
-
-def lease_of(cluster: Cluster) -> dict[str, Any]:
-    lease: dict[str, Any] = cluster.api("GET", lease_path(cluster.namespace, "hived"))["spec"]
-    return lease
-
-
-def test_two_replicas_have_one_leader_and_hand_over(control_plane: ControlPlane, cluster: Cluster) -> None:
-    async def story(api: KubeApi) -> None:
-        told: list[tuple[str, bool]] = []
-
-        def candidate(name: str) -> LeaderElector:
-            return LeaderElector(
-                api, cluster.namespace, "hived", name, lambda leads: told.append((name, leads)), retry_s=0.1
-            )
-
-        first, second = candidate("first"), candidate("second")
-        running = asyncio.create_task(first.run())
-        await until(lambda: first.is_leader)
-        waiting = asyncio.create_task(second.run())
-        await until(lambda: second.holder == "first")
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await until(lambda: len(told) == 3)  # it leads a moment before that is told
-        assert told == [("first", True), ("first", False), ("second", True)]
-        assert second.is_leader
-        spec = lease_of(cluster)
-        assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("second", 15, 1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert lease_of(cluster).get("holderIdentity", "") == ""
-
-    with_api(control_plane, story)
-
-
-def test_a_replica_that_stood_still_does_not_lead_when_it_wakes(control_plane: ControlPlane, cluster: Cluster) -> None:
-    async def story(api: KubeApi) -> None:
-        awake = asyncio.Event()
-        awake.set()
-
-        async def sleep(seconds: float) -> None:
-            await asyncio.sleep(seconds)
-            await awake.wait()
-
-        told: list[bool] = []
-        first = LeaderElector(
-            api, cluster.namespace, "hived", "a", told.append, duration_s=2, deadline_s=1, retry_s=0.1, sleep=sleep
-        )
-        second = LeaderElector(
-            api, cluster.namespace, "hived", "b", lambda _: None, duration_s=2, deadline_s=1, retry_s=0.1
-        )
-        tasks = [asyncio.create_task(first.run())]
-        await until(lambda: first.is_leader)
-        tasks.append(asyncio.create_task(second.run()))
-        awake.clear()
-        await until(lambda: second.is_leader)
-        assert told == [True]  # nothing of it has run since
-        assert not first.is_leader
-        awake.set()
-        await until(lambda: told == [True, False])
-        assert second.is_leader
-        await until(lambda: first.holder == "b")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     with_api(control_plane, story)

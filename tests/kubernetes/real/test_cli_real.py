@@ -75,33 +75,6 @@ def test_a_cluster_at_a_glance_and_in_detail(cluster: Cluster, service: Service)
     assert [group["name"] for group in shown["groups"]] == [f"{name}/late"]
 
 
-def test_a_group_and_a_pod_are_explained(cluster: Cluster, service: Service) -> None:
-    name = cluster.namespace
-    for pod in scenes.gang("train", "a", 2, 4):
-        cluster.create_pod(pod)
-    placed = scenes.wait_for_places(cluster, "train-0", "train-1")
-    told = service.cli("explain", f"{name}/train")
-    assert (told.returncode, told.stderr) == (0, "")
-    assert all(words in told.stdout for words in (f"{name}/train", "guaranteed", *placed.values()))
-    told = service.cli("explain", f"{name}/train-1")
-    assert f"{name}/train-1 is on {placed['train-1']}, with GPUs 0, 1, 2, 3" in told.stdout
-
-    cluster.create_pod(scenes.pod("late", "a", 4))
-    scenes.wait_for_words(cluster, "late", "8")
-    told = service.cli("explain", f"{name}/late")
-    assert "waits for 4 GPUs" in told.stdout
-    assert "VC a has 0 of the 4 GPUs" in told.stdout
-    assert f"{name}/train" in told.stdout
-    for form in ("json", "yaml"):
-        data = as_data(service.cli("explain", f"{name}/late", "-o", form), form)
-        assert (data["pod"], data["group"]) == (f"{name}/late", f"{name}/late")
-        assert data["reasons"][0]["need"] == 4
-
-    told = service.cli("explain", f"{name}/nothing")
-    assert told.returncode == 4
-    assert f"{name}/nothing" in told.stderr
-
-
 def test_a_plan_says_what_would_become_of_manifests(cluster: Cluster, service: Service) -> None:
     def plan(*objects: scenes.Json, form: str = "table") -> subprocess.CompletedProcess[str]:
         text = yaml.safe_dump_all(objects)
@@ -142,27 +115,3 @@ def test_a_plan_names_the_victims_and_takes_nothing_from_them(cluster: Cluster, 
     assert told.returncode == 0
     assert f"once {cluster.namespace}/lent has gone" in told.stdout
     assert service.groups()[f"{cluster.namespace}/lent"]["state"] == "placed"
-
-
-def test_a_node_is_drained_and_comes_back(cluster: Cluster, service: Service) -> None:
-    cluster.create_pod(scenes.pod("first", "a", 4))
-    home = scenes.wait_for_places(cluster, "first")["first"]
-    told = as_data(service.cli("drain", home, "-o", "json"), "json")
-    assert told == {"node": home, "drained": True, "gpus": 4, "groups": [f"{cluster.namespace}/first"]}
-    cluster.wait_until(lambda: service.get("/v1/status")["nodes"]["bad"] == 1, "the service knows")
-    told = as_data(service.cli("drain", home, "--undo", "-o", "yaml"), "yaml")
-    assert told == {"node": home, "drained": False, "gpus": 4, "groups": [f"{cluster.namespace}/first"]}
-    cluster.wait_until(lambda: service.get("/v1/status")["nodes"]["bad"] == 0, "the service knows")
-
-
-def test_without_the_token_or_the_service_it_says_what_is_missing(service: Service) -> None:
-    wrong = service.cli("status", token="not-the-token-at-all")
-    assert wrong.returncode not in (0, 1)
-    assert "token" in wrong.stderr
-    service.kill()
-    try:
-        nobody = service.cli("status")
-        assert nobody.returncode == 69
-        assert service.url in nobody.stderr
-    finally:
-        service.start()

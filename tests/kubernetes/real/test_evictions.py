@@ -155,35 +155,3 @@ def test_what_budgets_forbid_for_too_long_is_deleted_and_says_why(
     assert service.metric('hived_evictions_total{result="deleted"}') == before + 1
     for number in range(budgets):
         cluster.delete(f"{POLICY}/{cluster.namespace}/poddisruptionbudgets/budget-{number}")
-
-
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize("faster", [False, True], ids=["evicted", "deleted by another before"])
-def test_a_loan_that_was_bound_with_a_grace_of_a_day_has_the_cap(
-    cluster: Cluster, ground: Cluster, service: Service, nodes: list[str], spec: scenes.Json, faster: bool
-) -> None:
-    longer = {**spec, "virtualClusters": {**spec["virtualClusters"]}}
-    longer["virtualClusters"]["b"] = {**spec["virtualClusters"]["b"], "opportunisticGraceSeconds": 86_400}
-    service.write_spec(longer)
-    try:
-        lend(cluster, terminationGracePeriodSeconds=86_400)
-    finally:
-        service.write_spec(spec)
-    ground.finish_deletions().silent.update(nodes)
-    if faster:
-        cluster.delete_pod("loan")
-        assert told_to_go(cluster)["metadata"]["deletionGracePeriodSeconds"] == 86_400
-    cluster.create_pod(scenes.pod("mine", "a", 4))
-    cluster.wait_until(
-        lambda: cluster.pod("loan")["metadata"].get("deletionGracePeriodSeconds") == 30, "it has half a minute left"
-    )
-    ground.finish_deletions().silent.clear()
-    scenes.wait_for_places(cluster, "mine")
-
-
-def test_a_loan_that_asks_for_a_day_to_end_is_refused_with_what_it_may_have(cluster: Cluster, service: Service) -> None:
-    loan = scenes.pod("loan", "b", 4, opportunistic=True)
-    loan["spec"]["terminationGracePeriodSeconds"] = 86_400
-    cluster.create_pod(loan)
-    scenes.wait_for_words(cluster, "loan", "86,400", "at most 30 s", reason="HivedRefused")
-    assert cluster.placed() == {}
