@@ -27,7 +27,7 @@ from .explain import queries as looking
 from .groups import Group
 from .names import Names, leaf_state, set_health
 from .parts import Part
-from .placing import admitted, moved, relocated
+from .placing import admitted, moved, replanned
 from .pool import packed
 from .reasons import Misconfigured, NeverFits, Reason, Suspended
 from .recovery import Reconfiguration
@@ -115,7 +115,7 @@ class Cluster:
                 state.wait(request, decision.reasons, now)
                 state.undo.keep()
             else:
-                state.withdraw(known, decision.reasons)
+                state.lose_reservation(known, decision.reasons)
                 self._keep()
         return decision
 
@@ -139,7 +139,7 @@ class Cluster:
         if known is None:
             placed = admitted(state, request, demand, suggested, now) or reasons(state, request, demand, suggested)
         else:
-            placed = moved(state, known, demand, suggested, now)
+            placed = replanned(state, known, demand, suggested, now)
             if placed is None:
                 return known.answer()
         if isinstance(placed, tuple):
@@ -202,15 +202,15 @@ class Cluster:
         if request.opportunistic or group.guaranteed:
             group.refuse_another(request)
         suggested = self._suggested(None, excluded_nodes)
-        moved = relocated(state, group, request, demand, suggested, now)
-        if moved is None:
+        again = moved(state, group, request, demand, suggested, now)
+        if again is None:
             return None
-        if (moved.placement, moved.spots) == (group.placement, group.spots):
+        if (again.placement, again.spots) == (group.placement, group.spots):
             state.undo.rollback()
             return group.answer()
         excluded = () if suggested is None else suggested.given[1]
-        decision = moved.answer(Asked("move", (request, now, excluded), state.version))
-        self._open = decision, moved
+        decision = again.answer(Asked("move", (request, now, excluded), state.version))
+        self._open = decision, again
         return decision
 
     def demand(self, request: Request) -> Demand:
@@ -227,12 +227,12 @@ class Cluster:
         group = state.groups.get(request.group)
         if request.opportunistic or group is None or group.guaranteed:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
-        moved = relocated(state, group, request, demand, None, group.since, in_place=True)
-        if moved is None:
+        again = moved(state, group, request, demand, None, group.since, in_place=True)
+        if again is None:
             return None
-        stays = moved.parts == group.parts
+        stays = again.parts == group.parts
         if stays:
-            self._keep(moved)
+            self._keep(again)
         return stays
 
     def can_lend(self, request: Request, demand: Demand | None = None) -> bool:

@@ -49,7 +49,7 @@ def admitted(
     return group
 
 
-def moved(
+def replanned(
     state: State, group: Group, demand: Demand, suggested: Suggested | None, now: float
 ) -> Group | tuple[Reason, ...] | None:
     """A group that has reserved, as it is admitted elsewhere in the open transaction; None: it keeps its reservation.
@@ -66,7 +66,7 @@ def moved(
     state.see_bad()
     again = Group(request, group.tenant, now)
     if suggested is not None and not all(map(suggested.of(group.chain), {part.node for part in group.parts})):
-        state.give_up(group)
+        state.give_up_reservation(group)
         place = opportunistic.place if request.opportunistic else guaranteed.place
         if place(state, again, demand, suggested):
             state.replace(group, again)
@@ -78,7 +78,7 @@ def moved(
     own = group.guaranteed and any(victim.guaranteed for victim in group.victims)
     if not group.victims or group.replanned == seen or not _may_start(state, group, demand, own):
         return None
-    state.give_up(group)
+    state.give_up_reservation(group)
     if _started(state, group, again, demand, suggested, own):
         state.replace(group, again)
         return again
@@ -87,7 +87,7 @@ def moved(
     return None
 
 
-def relocated(
+def moved(
     state: State,
     group: Group,
     request: Request,

@@ -146,7 +146,7 @@ class State:
             undo.assign(victim, preempted_by={**victim.preempted_by, group: None})
             self.happens(victim, GroupEvent.CHOOSE)
         for other in group.overtaken:  # its bindings stay until the group has taken its leaves
-            self._cancel(other)
+            self._end_reservation(other)
         group.state = _RESERVED if group.victims else _STARTED
         levels: tuple[int, ...] = ()
         if pool is not None:
@@ -205,7 +205,7 @@ class State:
         """``group`` runs no longer, or is withdrawn; what it has goes to who has reserved it."""
         had_only_reserved = not group.running
         if had_only_reserved:
-            self.give_up(group)
+            self.give_up_reservation(group)
         else:
             self.vacate(group)
         self._drop(group)
@@ -247,9 +247,9 @@ class State:
                 pool.take_again(preemptor)
         self.undo.assign(group, preempted_by={})
 
-    def withdraw(self, group: Group, why: tuple[Reason, ...]) -> None:
+    def lose_reservation(self, group: Group, why: tuple[Reason, ...]) -> None:
         """A preempting group loses its reservation, and waits again."""
-        self.give_up(group)
+        self.give_up_reservation(group)
         self._back_to_waiting(group, why)
 
     def replace(self, group: Group, moved: Group) -> None:
@@ -264,13 +264,13 @@ class State:
             self.happens(group, GroupEvent.OVERTAKE)
         self.admit(moved)
 
-    def give_up(self, group: Group) -> None:
+    def give_up_reservation(self, group: Group) -> None:
         """The reservation ends, and its virtual leaves are unbound. The group is where it was in the list of groups."""
-        self._cancel(group)
+        self._end_reservation(group)
         if group.pool is not None:
             group.pool.unbind(group.spots)
 
-    def _cancel(self, group: Group) -> None:
+    def _end_reservation(self, group: Group) -> None:
         """The reservation ends; victims that nobody else wants are spared."""
         self.chains[group.chain].unclaim(CANCEL, group)
         for victim in group.victims:
@@ -432,7 +432,7 @@ class State:
                 if not group.running and any(
                     p.chain == chain and p.node == node and p.mask & mask for p in group.parts
                 ):
-                    self.withdraw(group, (LostReservation(None, nodes.names[node]),))
+                    self.lose_reservation(group, (LostReservation(None, nodes.names[node]),))
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
