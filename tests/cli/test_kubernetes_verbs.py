@@ -21,7 +21,7 @@ from ..server.api.fakes import FakeSource
 from .engine.fake import TOKEN, Engine, Running
 from .engine.shell import Terminal
 from .engine.test_finding import refused
-from .engine.test_verbs import assert_understood, completed, examples
+from .engine.test_verbs import assert_understood, completed
 from .helpers import Hived
 
 JOB = """\
@@ -574,16 +574,6 @@ def test_what_the_engine_cannot_do_is_one_line(
 
 
 # -- help and completion ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("verb", [["status"], ["vc", "ls"], ["vc", "show"], ["groups"], ["plan"]], ids=" ".join)
-def test_help_has_examples_that_are_right(hived: Hived, verb: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    section = hived(*verb, "--help").out.partition("Examples:")[2].partition("╭")[0]
-    found = [words for words in examples(section) if words[: len(verb)] == verb]
-    assert len(found) >= 2
-    for words in found:
-        assert_understood(words)
 
 
 @pytest.mark.parametrize("width", [80, 120])

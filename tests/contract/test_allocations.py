@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from hived import Bind, Cluster, Preempt, RequestError, replay
@@ -240,23 +238,6 @@ def test_what_does_not_run_cannot_move_nor_can_another_request() -> None:
     with pytest.raises(RequestError, match="use another group name"):
         driver.cluster.move(lent("low", "a", 4))
     driver.check()
-
-
-def test_promotions_and_moves_are_in_the_event_log() -> None:
-    driver = Driver(flat({"a": 2, "b": 1}), log=True)
-    driver.bind(lent("stays", "a", 4))
-    driver.bind(lent("waits", "a", 4))
-    cluster = driver.cluster
-    assert cluster.promote(wants("stays", "a", 4))
-    decision = cluster.schedule(wants("mine", "a", 4))
-    cluster.commit(decision)
-    assert cluster.promote(wants("waits", "a", 4)) is None
-    moved = cluster.move(wants("stays", "a", 4), 7.5, {"n2", "n0"})
-    assert isinstance(moved, Preempt)
-    cluster.commit(moved)
-    said = [json.loads(line)["is"] for line in driver.lines]
-    assert [name for name in said if name in ("Promoted", "Moved")] == ["Promoted", "Promoted", "Moved"]
-    assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
 
 
 # -------------------------------------------------------------------------------------------- suspending

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import json
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -132,42 +131,6 @@ def test_a_replay_keeps_no_decision_that_cannot_be_committed_any_more() -> None:
 
     replay(watched(), Cluster)
     assert kept[0] == kept[1]
-
-
-def a_day(driver: Driver) -> None:
-    """Some of everything."""
-    driver.bind(wants("low", "a", 4, lazy_preemption=True))
-    driver.bind(lent("loan", "b", 4))
-    driver.run(wants("high", "a", 4, priority=3))
-    idle = sorted(set(driver.hardware.nodes) - {pod.node for run in driver.running.values() for pod in run.pods})
-    driver.set_node(idle[0], healthy=False)
-    driver.run(wants("theirs", "b", 2))
-    driver.wait(wants("large", "a", (2, 4)))
-    driver.preempt(wants("top", "a", 4, priority=9))
-    driver.cancel("top")
-    driver.set_device(idle[0], 1, healthy=True)
-    driver.cluster.reconfigure(flat({"a": 1, "b": 1}, spare=3))
-    driver.check()
-
-
-def test_every_call_is_one_line_of_json_and_the_lines_are_the_cluster() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
-    a_day(driver)
-    assert all("\n" not in line.rstrip("\n") for line in driver.lines)
-    assert all(isinstance(json.loads(line), dict) for line in driver.lines)
-    again = replay(driver.lines, Cluster)
-    assert again.snapshot() == driver.cluster.snapshot()
-    assert again.records() == driver.cluster.records()
-    again.validate()
-
-
-def test_a_replay_that_is_logged_gives_the_same_lines() -> None:
-    lines: list[list[str]] = []
-    for _ in range(2):
-        driver = Driver(flat({"a": 1, "b": 1}, spare=2), log=True)
-        a_day(driver)
-        lines.append(driver.lines)
-    assert lines[0] == lines[1]
 
 
 def test_the_log_can_be_cut_anywhere() -> None:

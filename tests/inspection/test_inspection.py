@@ -17,7 +17,7 @@ from hived.spec import ClusterSpec, load_spec
 
 from ..contract.driver import Driver
 from ..contract.hardware import Hardware
-from ..contract.specs import flat, lent, racks, reserves, wants
+from ..contract.specs import flat, lent, reserves, wants
 from ..contract.test_any_events import SEEDS, SPECS, Walk
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -309,37 +309,6 @@ def shown(cells: Iterable[Cell]) -> list[tuple[str, str, int, str | None]]:
     ]
 
 
-def test_a_guaranteed_group_is_seen_in_its_vc_and_a_loan_beside_it() -> None:
-    driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE.SOCKET": 1}}, count=1))
-    driver.bind(wants("job", "a", 1, priority=5))
-    driver.bind(lent("loan", "b", 1))
-    inspection = Inspection(driver.cluster)
-    assert shown(inspection.virtual("a")) == [
-        ("a/0", "used", 5, "0/r0n0"),
-        ("a/0/0", "used", 5, "0/r0n0/0"),
-        ("a/0/0/0", "used", 5, "0/r0n0/0/0"),
-        ("a/0/0/1", "free", -2, None),
-        ("a/0/1", "free", -2, None),
-        ("a/0/1/2", "free", -2, None),
-        ("a/0/1/3", "free", -2, None),
-    ]
-    assert shown(inspection.virtual("b")) == [
-        ("b/0", "free", -2, None),
-        ("b/0/0", "free", -2, None),
-        ("b/0/1", "free", -2, None),
-        ("0/r0n1/0/0-opp", "used", -1, "0/r0n1/0/0"),
-    ]
-    assert shown(inspection.physical())[:5] == [
-        ("0", "used", 5, None),
-        ("0/r0n0", "used", 5, "a/0"),
-        ("0/r0n0/0", "used", 5, "a/0/0"),
-        ("0/r0n0/0/0", "used", 5, "a/0/0/0"),
-        ("0/r0n0/0/1", "free", -2, None),
-    ]
-    assert virtual_leaves(driver.cluster, "job") == (("a/0", "a/0/0/0"),)
-    assert virtual_leaves(driver.cluster, "loan") == ()
-
-
 def test_a_reservation_is_shown_over_the_loan_that_has_to_go() -> None:
     driver = Driver(flat({"a": 1, "b": 0}))
     driver.bind(lent("loan", "b", 4))
@@ -367,13 +336,6 @@ def test_a_loan_on_a_pinned_cell_does_not_make_its_vc_use_it() -> None:
         ("n0/0", None),
         ("n0/0/0", "b"),
     ]
-
-
-def test_a_doomed_cell_is_bad_in_its_vc() -> None:
-    driver = Driver(flat({"a": 2}))
-    driver.set_node("n1", healthy=False)
-    assert shown(Inspection(driver.cluster).virtual("a"))[0] == ("a/0", "free", -2, None)
-    assert ("a/1", "free!", -2, "n1") in shown(Inspection(driver.cluster).virtual("a"))
 
 
 def test_a_vc_that_a_new_spec_has_no_more_is_shown_while_its_groups_run() -> None:

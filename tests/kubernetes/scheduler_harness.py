@@ -7,27 +7,19 @@ import itertools
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec.structs import replace
+
 from hived import CheckedCluster
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import labels as keys
-from hived.engines.kubernetes.pods.objects import (
-    Condition,
-    Container,
-    Metadata,
-    Node,
-    NodeSpec,
-    NodeStatus,
-    Pod,
-    PodSpec,
-    Resources,
-)
+from hived.engines.kubernetes.pods.objects import Pod
 from hived.scheduling import YarnCS
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
-from .pods import foreign
+from .pods import foreign, node, on, pod
 
 #: two racks of two nodes of four, one node with devices of other numbers, and a VC for each kind of cell
 SPEC: dict[str, Any] = {
@@ -65,15 +57,6 @@ def other_spec() -> ClusterSpec:
         "speech": {"virtualCells": [{"cellType": "RACK.NODE", "cellNumber": 2}]},
     }
     return spec_from_dict({"physicalCluster": {"cellTypes": types, "physicalCells": cells}, "virtualClusters": shares})
-
-
-def node(name: str, ready: bool = True, cordoned: bool = False, bad: str = "") -> Node:
-    """A node as Kubernetes has it; ``bad``: what its annotation says of its devices."""
-    return Node(
-        metadata=Metadata(name=name, uid=f"node-{name}", annotations={keys.BAD_DEVICES: bad} if bad else None),
-        spec=NodeSpec(unschedulable=cordoned or None),
-        status=NodeStatus(conditions=[Condition(type="Ready", status="True" if ready else "False")]),
-    )
 
 
 class World:
@@ -149,18 +132,11 @@ class World:
         self.ask(gang)
 
     def _make(self, name: str, rank: int, labels: dict[str, str], gpus: int) -> None:
-        pod = Pod(
-            metadata=Metadata(
-                name=f"{name}-{rank}",
-                namespace="team",
-                uid=f"{name}-{rank}-{next(self._numbers)}",
-                labels=labels,
-                creation_timestamp=datetime.fromtimestamp(self.now, UTC).isoformat(),
-            ),
-            spec=PodSpec(containers=[Container(name="main", resources=Resources(limits={keys.GPU: gpus}))]),
-        )
-        self.pods[pod.metadata.uid] = pod
-        self.known.pod_changed(pod, None, self.now)
+        uid = f"{name}-{rank}-{next(self._numbers)}"
+        made = pod(f"{name}-{rank}", gpus, None, namespace="team", uid=uid)
+        created = datetime.fromtimestamp(self.now, UTC).isoformat()
+        self.pods[uid] = replace(made, metadata=replace(made.metadata, labels=labels, creation_timestamp=created))
+        self.known.pod_changed(self.pods[uid], None, self.now)
 
     def ask(self, gang: Gang) -> None:
         """kube-scheduler asks for each pod of it, and takes every node."""
@@ -176,17 +152,7 @@ class World:
             assert gang.placement is not None
             assert entry.slot is not None
             written = self.known.binding(entry.uid, gang.placement.pods[entry.slot].node)
-            pod = entry.pod
-            metadata = Metadata(
-                name=pod.metadata.name,
-                namespace=pod.metadata.namespace,
-                uid=entry.uid,
-                labels=pod.metadata.labels,
-                annotations=written.notes,
-                creation_timestamp=pod.metadata.creation_timestamp,
-            )
-            spec = PodSpec(containers=pod.spec.containers, node_name=written.node)
-            self.pods[entry.uid] = Pod(metadata=metadata, spec=spec)
+            self.pods[entry.uid] = on(entry.pod, written.node, written.notes)
             self.known.bound(entry.uid, self.now)
             self.known.pod_changed(self.pods[entry.uid], None, self.now)
         self.settle()
@@ -218,7 +184,7 @@ class World:
             self.known.pod_gone(uid, self.now)
             self.settle()
 
-    def node(self, name: str, ready: bool = True, cordoned: bool = False, bad: str = "") -> None:
+    def node(self, name: str, ready: bool = True, cordoned: bool = False, bad: str | None = None) -> None:
         """A node is there, like this."""
         self.nodes[name] = node(name, ready, cordoned, bad)
         self.known.node_changed(self.nodes[name], self.now)

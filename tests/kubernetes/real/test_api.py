@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 import pytest
 
-from hived.engines.kubernetes.client.api import ApiError, GoneError, KubeApi, api_path, connect
-from hived.engines.kubernetes.client.reflector import Reflector
+from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path, connect
 from hived.engines.kubernetes.pods.objects import ConfigMap, Node, Object, Pod
 
 from ..cluster import Cluster
@@ -145,20 +143,6 @@ def test_a_line_that_is_longer_than_any_buffer_is_read(control_plane: ControlPla
     with_api(control_plane, story)
 
 
-def test_an_old_version_is_gone(control_plane: ControlPlane, cluster: Cluster) -> None:
-    async def story(api: KubeApi) -> None:
-        path = api_path("pods", cluster.namespace)
-        _, version = await api.list(path, Pod)
-        cluster.create_pod({"metadata": {"name": "pod"}})
-        await asyncio.to_thread(control_plane.restart_api_server)  # what it has in memory begins now
-        with pytest.raises(GoneError) as caught:
-            async for _ in api.watch(path, Pod, version, timeout_s=5):
-                pass
-        assert caught.value.status == 410
-
-    with_api(control_plane, story)
-
-
 def test_a_binding_brings_its_annotations(control_plane: ControlPlane, cluster: Cluster) -> None:
     cluster.create_nodes(["node-1"])
     uid = cluster.create_pod({"metadata": {"name": "pod", "annotations": {"mine": "1"}}})["metadata"]["uid"]
@@ -246,74 +230,3 @@ def test_what_it_may_not_do_is_refused_with_the_way_out_and_counted(
 
     asyncio.run(run())
     assert counted == [("list", "pods", 403), ("create", "pods/binding", 403), ("watch", "nodes", 403)]
-
-
-def test_a_server_that_is_away_is_an_error_with_the_way_out(control_plane: ControlPlane, cluster: Cluster) -> None:
-    async def story(api: KubeApi) -> None:
-        await api.version()
-        await asyncio.to_thread(control_plane.stop_api_server)
-        with pytest.raises(ApiError, match="is it up") as caught:
-            await api.list(api_path("pods"), Pod)
-        assert caught.value.status == 0
-        await asyncio.to_thread(control_plane.start_api_server)
-        await api.list(api_path("pods"), Pod)
-
-    with_api(control_plane, story)
-
-
-class Kept:
-    """What a reflector tells of a namespace's pods."""
-
-    def __init__(self, api: KubeApi, namespace: str) -> None:
-        self.pods: dict[str, Pod] = {}
-        self.lists = 0
-        self.restarts: list[str] = []
-        self.reflector = Reflector(
-            api,
-            api_path("pods", namespace),
-            Pod,
-            replace=self._replace,
-            changed=self._changed,
-            restarted=self.restarts.append,
-            dice=random.Random(1),
-        )
-
-    def _replace(self, items: list[Pod], _version: str) -> None:
-        self.lists += 1
-        self.pods = {item.metadata.uid: item for item in items}
-
-    def _changed(self, kind: str, item: Pod) -> None:
-        if kind == "DELETED":
-            del self.pods[item.metadata.uid]
-        else:
-            self.pods[item.metadata.uid] = item
-
-    @property
-    def names(self) -> set[str]:
-        return {pod.metadata.name for pod in self.pods.values()}
-
-
-def test_a_reflector_keeps_in_step_through_a_restart_of_the_api_server(
-    control_plane: ControlPlane, cluster: Cluster
-) -> None:
-    cluster.create_pod({"metadata": {"name": "before"}})
-
-    async def story(api: KubeApi) -> None:
-        kept = Kept(api, cluster.namespace)
-        task = asyncio.create_task(kept.reflector.run())
-        await kept.reflector.synced.wait()
-        assert kept.names == {"before"}
-        await asyncio.to_thread(cluster.create_pod, {"metadata": {"name": "seen"}})
-        await until(lambda: kept.names == {"before", "seen"})
-        assert kept.lists == 1
-        await asyncio.to_thread(control_plane.stop_api_server)
-        await until(lambda: kept.restarts != [])
-        await asyncio.to_thread(control_plane.start_api_server)
-        await asyncio.to_thread(cluster.delete_pod, "before", force=True)
-        await asyncio.to_thread(cluster.create_pod, {"metadata": {"name": "after"}})
-        await until(lambda: kept.names == {"seen", "after"})
-        assert kept.restarts[0] == "disconnected"
-        assert kept.reflector.problem is None
-        task.cancel()
-
-    with_api(control_plane, story)

@@ -20,59 +20,11 @@ def as_data(told: subprocess.CompletedProcess[str], form: str) -> scenes.Json:
     return found
 
 
-def both(service: Service, *arguments: str) -> scenes.Json:
-    """The same as JSON and as YAML; it is the same."""
-    found = [as_data(service.cli(*arguments, "-o", form), form) for form in ("json", "yaml")]
-    assert found[0] == found[1]
-    return found[0]
-
-
 def job(name: str, pods: int, gpus: int, vc: str = "a") -> scenes.Json:
     pod = scenes.pod(name, vc, gpus)
     template = {"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]}
     spec = {"parallelism": pods, "completions": pods, "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-
-
-def test_a_cluster_at_a_glance_and_in_detail(cluster: Cluster, service: Service) -> None:
-    name = cluster.namespace
-    for pod in scenes.gang("train", "a", 2, 4):
-        cluster.create_pod(pod)
-    scenes.wait_for_places(cluster, "train-0", "train-1")
-    cluster.create_pod(scenes.pod("late", "a", 4))
-    scenes.wait_for_words(cluster, "late", "8")
-
-    told = service.cli("status")
-    assert (told.returncode, told.stderr) == (0, "")
-    for words in ("ready", "4: 4 healthy", "16: 8 guaranteed, 0 opportunistic, 8 idle", "1 waiting, 1 placed"):
-        assert words in told.stdout
-    status = both(service, "status")
-    assert (status["gpus"], status["guaranteed"], status["ready"]) == (16, 8, True)
-
-    told = service.cli("vc", "ls")
-    assert told.returncode == 0
-    assert [line.split() for line in told.stdout.splitlines()[1:]] == [
-        ["a", "8", "8", "0", "1"],
-        ["b", "8", "0", "0", "0"],
-    ]
-    assert as_data(service.cli("vc", "ls", "-o", "yaml"), "yaml") == status["vcs"]
-    told = service.cli("vc", "show", "a")
-    for words in ("8 of 8 reserved GPUs", "2 x NODE of 4 GPUs", f"{name}/train", f"{name}/late"):
-        assert words in told.stdout
-    shown = as_data(service.cli("vc", "show", "a", "-o", "json"), "json")
-    assert [group["name"] for group in shown["waiting"]] == [f"{name}/late"]
-    told = service.cli("vc", "show", "nobody")
-    assert (told.returncode, told.stdout) == (4, "")
-    assert "nobody" in told.stderr
-    assert "a, b" in told.stderr
-
-    told = service.cli("groups")
-    placed = cluster.placed()
-    late, train = told.stdout.splitlines()[1:]
-    assert all(words in train for words in (f"{name}/train ", "placed", "2/2", *placed.values()))
-    assert all(words in late for words in (f"{name}/late ", "waiting", "1/1"))
-    shown = as_data(service.cli("groups", "--vc", "a", "--state", "waiting", "-o", "yaml"), "yaml")
-    assert [group["name"] for group in shown["groups"]] == [f"{name}/late"]
 
 
 def test_a_plan_says_what_would_become_of_manifests(cluster: Cluster, service: Service) -> None:

@@ -20,25 +20,6 @@ def test_a_gang_of_four_lands_as_one(cluster: Cluster, service: Service) -> None
     assert (group["state"], group["kind"], group["gpus"]) == ("placed", "guaranteed", 8)
 
 
-def test_a_gang_that_does_not_fit_waits_as_one_and_the_pods_say_why(cluster: Cluster, service: Service) -> None:
-    cluster.create_pod(scenes.pod("first", "a", 4))
-    cluster.wait_until(lambda: "first" in cluster.placed(), "the first is placed")
-    for pod in scenes.gang("train", "a", 4, 2):
-        cluster.create_pod(pod)
-
-    def told() -> bool:
-        return any(
-            "need 8" in event["message"] or "8" in event["message"]
-            for event in cluster.events()
-            if event["reason"] == "HivedWaiting" and event["involvedObject"]["name"].startswith("train-")
-        )
-
-    cluster.wait_until(told, "an Event says why it waits")
-    assert set(cluster.placed()) == {"first"}
-    cluster.delete_pod("first")
-    cluster.wait_until(lambda: len(cluster.placed()) == 4, "all four are placed once there is room")
-
-
 def test_an_opportunistic_gang_is_preempted_by_the_other_tenant(cluster: Cluster, service: Service) -> None:
     for pod in scenes.gang("lent", "b", 4, 4, opportunistic=True):
         cluster.create_pod(pod)
@@ -77,35 +58,6 @@ def test_a_preemption_leaves_no_error_of_kube_scheduler_whatever_the_class_of_th
         assert "hived: its GPUs are reserved" in words
         assert "expected at least one victim" not in words
     assert "Status after running PostFilter" not in ground.plane.log("kube-scheduler")[before:]
-
-
-def test_a_gang_does_not_wait_for_slow_victims_once_other_nodes_are_free(
-    cluster: Cluster, ground: Cluster, service: Service, nodes: list[str]
-) -> None:
-    loans = [f"lent-{number}" for number in range(4)]
-    for name in loans:
-        pod = scenes.pod(name, "b", 4, opportunistic=True)
-        pod["spec"]["terminationGracePeriodSeconds"] = 30
-        cluster.create_pod(pod)
-    cluster.wait_until(lambda: len(cluster.placed()) == 4, "the loans are placed on all nodes")
-    kubelet = ground.finish_deletions()
-    kubelet.silent.update(nodes)
-    try:
-        for pod in scenes.gang("own", "a", 2, 4):
-            cluster.create_pod(pod)
-
-        def told() -> list[str]:
-            return [name for name in loans if "deletionTimestamp" in cluster.pod(name)["metadata"]]
-
-        cluster.wait_until(lambda: len(told()) == 2, "two of them are told to go")
-        slow = told()
-        assert not {"own-0", "own-1"} & set(cluster.placed())
-        for name in set(loans) - set(slow):
-            cluster.delete_pod(name, force=True)
-        scenes.wait_for_places(cluster, "own-0", "own-1")
-        assert set(slow) <= set(cluster.pods()), "though they are not gone"
-    finally:
-        kubelet.silent.clear()
 
 
 def test_nodes_whose_cpu_is_lent_as_well_are_asked_for_by_the_preempt_verb(cluster: Cluster, service: Service) -> None:
