@@ -291,12 +291,6 @@ def test_the_exact_search_ends_after_its_steps_whatever_is_left_to_try() -> None
     assert enough.left > 0, "no state is tried twice, so all of them are"
 
 
-def test_nobody_asks_for_no_pods_and_gets_more() -> None:
-    space = Space([NODE], [], 4, [FULL])
-    assert find(space, [], tightest) == Found((), 0)
-    assert count_fitting(space, [], tightest) == 0
-
-
 def test_three_of_four_pods_would_fit() -> None:
     space = Space([NODE] * 2, [[0, 0]], 4, [FULL, 0x0F])
     assert count_fitting(space, [Need(4)] * 4, roomiest) == 3

@@ -134,15 +134,6 @@ def test_a_profile_tells_the_most_free_leaves_of_a_cell_at_each_level(fanouts: t
             assert profile.level_for(gpus) == lowest_level(levels, free, gpus)
 
 
-@given(st.integers(0, 255))
-def test_the_touched_cells_are_all_below_the_host_that_hold_a_leaf_of_the_mask(mask: int) -> None:
-    shape = shape_of((2, 2, 2))
-    touched = shape.touched(mask)
-    assert dict(touched) == {c: m for c, m in enumerate(shape.masks) if c > 0 and m & mask}
-    sizes = [m.bit_count() for _, m in touched]
-    assert sizes == sorted(sizes, reverse=True), "from the top"
-
-
 def test_there_is_one_shape_per_fanouts() -> None:
     assert shape_of((2, 2)) is shape_of((2, 2))
     assert shape_of((2, 2)) is not shape_of((4,))

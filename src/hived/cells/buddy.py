@@ -60,6 +60,11 @@ OPEN: Final = 0
 SPLIT: Final = 1
 TAKEN: Final = 2
 
+#: all that follows from which cells are taken, in opportunistic use and bad
+_DERIVED: Final = (
+    "_state", "opportunistic", "_left", "_masks", "_counts", "_order", "free", "allocated", "bad", "bad_leaves",
+    "bad_under", "free_bad",
+)  # fmt: skip
 #: top cells per mask
 _ROOT_FANOUT: Final = 1024
 
@@ -70,28 +75,6 @@ class BuddyAllocator:
     An allocated cell belongs to one virtual cell, and its children are then taken one by one as that VC needs them
     (:meth:`take_child`). Levels and cells are numbers; level ``top + 1`` is the root.
     """
-
-    __slots__ = (
-        "_blocks",
-        "_counts",
-        "_fanout",
-        "_left",
-        "_masks",
-        "_order",
-        "_parents",
-        "_state",
-        "allocated",
-        "bad",
-        "bad_leaves",
-        "bad_under",
-        "changes",
-        "free",
-        "free_bad",
-        "hierarchy",
-        "levels",
-        "opportunistic",
-        "reserved",
-    )
 
     def __init__(self, hierarchy: Hierarchy, lowest: int = 1, reserved: Sequence[int] | None = None) -> None:
         """``lowest``: the lowest level that will ever be asked for; levels below cost nothing then.
@@ -278,8 +261,7 @@ class BuddyAllocator:
         """Allocate a cell of ``level`` from a free cell at ``k``: ``near``, or what the choices at every split give."""
         self.changes += 1
         self.free[k] -= 1
-        if self.bad_leaves:
-            self.free_bad[k].discard(cell)
+        self.free_bad[k].discard(cell)
         self._set(k, cell, TAKEN)
         while k > level:
             cell = self._split(k, cell, near, level)
@@ -478,54 +460,26 @@ class BuddyAllocator:
             raise InvariantError(f"level {level} is below the lowest this allocator was built for")
 
     def validate(self) -> None:
-        """Split cells have something taken, and every mask, order and count is what states and numbers give. O(cells).
+        """Everything equals what taking the same cells in a fresh chain gives, and nothing in an open one is taken.
 
-        So every free cell is listed once, and no free cell is inside another.
+        So split cells have something taken, every free cell is listed once, and none is inside another. O(cells).
         """
-        for k in self.levels:
-            self._validate_level(k)
-            self._validate_bad(k)
-
-    def _validate_level(self, k: int) -> None:
-        block, parents = self._blocks[k], range(self._parents[k])
-        left, masks = [0] * len(parents), [0] * (len(parents) * block)
-        for cell in range(self.hierarchy.count[k]):
-            if self._state[k][cell] == OPEN:
-                parent, i = divmod(cell, self._fanout[k + 1])
-                left[parent] += 1
-                if cell not in self.bad[k]:
-                    masks[parent * block + self.opportunistic[k][cell]] |= 1 << i
-        ensure(left == self._left[k], f"open children, at level {k}, per parent")
-        ensure(masks == self._masks[k], f"children, at level {k}, by opportunistic GPUs")
-        numbers = [[i for i in range(block) if masks[parent * block + i]] for parent in parents]
-        ensure(self._counts[k] == [sum(1 << i for i in of_one) for of_one in numbers], f"masks at level {k} in use")
-        above = self._state[k + 1]
-        order = [
-            numbers[parent][0] * len(parents) + parent
-            for parent in parents
-            if above[parent] == SPLIT and numbers[parent]
-        ]
-        ensure(list(self._order[k]) == sorted(order), f"free order, level {k}")
-        ensure(
-            self.free[k] == sum(left[parent] for parent in parents if above[parent] == SPLIT), f"free cells, level {k}"
-        )
-        for parent in parents:
-            whole = left[parent] == self._fanout[k + 1]
-            ensure(whole or above[parent] != OPEN, f"something inside the open cell {parent} of level {k + 1} is taken")
-            ensure(
-                not whole or above[parent] != SPLIT or k == self.hierarchy.top,
-                f"cell {parent} of level {k + 1} was merged",
-            )
-
-    def _validate_bad(self, k: int) -> None:
-        bad = self.bad[k]
-        ensure(all(bad.values()) and sum(bad.values()) == self.bad_leaves, f"bad leaves at level {k} are the chain's")
-        ensure(self.free_bad[k] == {cell for cell in bad if self.is_free(k, cell)}, f"free bad cells at level {k}")
-        under: dict[int, set[int]] = {}
-        leaves: dict[int, int] = {}
-        for cell, number in bad.items():
-            parent = cell // self._fanout[k + 1]
-            under.setdefault(parent, set()).add(cell)
-            leaves[parent] = leaves.get(parent, 0) + number
-        ensure(self.bad_under[k] == under, f"bad cells of level {k} by parent")
-        ensure(k == self.hierarchy.top or self.bad[k + 1] == leaves, f"bad leaves at level {k + 1} from those below")
+        fresh, hierarchy, lowest = BuddyAllocator(self.hierarchy, self.levels.start), self.hierarchy, self.levels.start
+        for k in reversed(self.levels):
+            for cell, state in enumerate(self._state[k]):
+                if state == TAKEN:
+                    above = self._state[k + 1][cell // self._fanout[k + 1]]
+                    ensure(above != OPEN, f"cell {cell} of level {k} is taken inside an open one")
+                    (fresh.allocate_at if above == SPLIT else fresh.take_child_at)(k, cell)
+        size = hierarchy.gpus[lowest]
+        for node in range(hierarchy.nodes):
+            lent = bad = 0
+            for i in range(hierarchy.node_size // size):
+                cell = node * (hierarchy.node_size // size) + i
+                lent |= (1 << self.opportunistic[lowest][cell]) - 1 << i * size
+                bad |= (1 << self.bad[lowest].get(cell, 0)) - 1 << i * size
+            fresh.set_opportunistic(node, 0, lent)
+            fresh.set_bad(node, 0, bad)
+        for name in _DERIVED:
+            have, want = getattr(self, name), getattr(fresh, name)
+            ensure(have == want, f"{name} of the cells of {hierarchy.spec.name}")

@@ -33,8 +33,6 @@ def _kind(shape: Shape, mask: int, need: Need) -> _Kind:
 class Counts:
     """Things ``0 .. n-1`` in the order of how many each has of something, then by number."""
 
-    __slots__ = ("_order", "counts")
-
     def __init__(self, counts: list[int], most: int) -> None:
         """``counts``: of each now; ``most``: that one of them can have. O(n)."""
         #: of each; to be read, not changed
@@ -67,8 +65,6 @@ class Counts:
 class Layout:
     """The cells above the hosts: per level, where each group's hosts start and end."""
 
-    __slots__ = ("hosts", "of_host", "spans")
-
     def __init__(self, hosts: int, groups: Sequence[Sequence[int]]) -> None:
         """``groups[j][host]``: the host's group ``j`` levels above, -1 for none; hosts of a group stand together."""
         #: number of hosts
@@ -94,8 +90,6 @@ class Capacity:
 
     Building is O(hosts), a host that changes O(levels), finding k hosts O(levels + k + kinds of host).
     """
-
-    __slots__ = ("_by_kind", "_groups", "_kind_of", "_kinds", "layout", "need", "seen", "total")
 
     def __init__(self, need: Need, layout: Layout, shapes: Sequence[Shape], masks: Sequence[int]) -> None:
         """``masks``: the leaves that count, per host."""

@@ -13,7 +13,8 @@ Equal pods, the usual gang, are counted by :class:`.Capacity`; unequal ones are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from hived.errors import InvariantError
@@ -21,8 +22,7 @@ from hived.errors import InvariantError
 from .capacity import Capacity
 from .host_fit import Demand, Leaves, Need, Room, apart, cells_at, level_of
 from .packing import Steps, pack
-from .shape import Shape
-from .space import HostClass, Rank, Space
+from .space import Rank, Space
 
 #: hosts of one class, and hosts in all, that are looked at for a gang on one host
 ALIKE, LOOKED_AT = 4, 16
@@ -58,8 +58,6 @@ def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found
         host = hosts.first()
         mask, level = space.spot(host, need, cap)
         return Found(((host, mask),), level)
-    if not needs:
-        return Found((), 0)
     demand = Demand(needs)
     found = _on_one_host(space, tuple(needs), demand, rank, cap)
     if found is not None or 0 < cap <= space.node_level:
@@ -76,16 +74,14 @@ def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Ra
     if demand.gpus > space.widest:
         return None
     largest = demand.needs[0]
-    if largest.level:
-        if space.capacity(largest).most() < demand.needs.count(largest):
-            return None
-        hosts = space.in_order(rank, demand.gpus, largest.level, largest.gpus, cap)
-    else:
-        hosts = space.in_order(rank, demand.gpus, cap=cap, each=ALIKE)
+    if largest.level and space.capacity(largest).most() < demand.needs.count(largest):
+        return None
+    level, size, each = (largest.level, largest.gpus, None) if largest.level else (0, 0, ALIKE)
     best: tuple[tuple[int, ...], int, tuple[int, ...]] | None = None
     found, looked_at = None, 0
-    for host in hosts:
-        first, last = _split(rank(space.class_of(host), demand.gpus))
+    for host in space.in_order(rank, demand.gpus, level, size, cap, each):
+        value = rank(space.class_of(host), demand.gpus) or ()
+        first, last = value[:-1], value[-1:]  # that tells tight hosts from others
         if best is not None and first > best[0]:
             break
         masks = space.place(host, needs, cap)
@@ -101,11 +97,6 @@ def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Ra
         if looked_at == LOOKED_AT or worth[1] == sum([empty.level_for(need.gpus) for need in needs]):
             break
     return found
-
-
-def _split(value: tuple[int, ...] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What a rank says of a host that can be used: all but the last, which tells tight hosts from others; and that."""
-    return (value[:-1], value[-1:]) if value else ((), ())
 
 
 def _cells(space: Space, capacities: Sequence[tuple[bool, Capacity]], pods: int, cap: int) -> Iterator[_Cell]:
@@ -141,24 +132,16 @@ def _equal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None:
     return None
 
 
-class _Order:
-    """What ``rank`` says of hosts, asked once per class; hosts that it refuses come last."""
+def _ranked(space: Space, rank: Rank) -> Callable[[int, int], tuple[bool, tuple[int, ...]]]:
+    """A key to sort a host by for so many GPUs: ``rank``, asked once per class; hosts that it refuses come last."""
 
-    __slots__ = ("_known", "_rank", "_space")
+    known = cache(rank)
 
-    def __init__(self, space: Space, rank: Rank) -> None:
-        self._space = space
-        self._rank = rank
-        self._known: dict[tuple[HostClass, int], tuple[bool, tuple[int, ...]]] = {}
+    def of(host: int, gpus: int) -> tuple[bool, tuple[int, ...]]:
+        value = known(space.class_of(host), gpus)
+        return value is None, value or ()
 
-    def of(self, host: int, gpus: int) -> tuple[bool, tuple[int, ...]]:
-        """A key to sort ``host`` by, for so many GPUs."""
-        key = self._space.class_of(host), gpus
-        known = self._known.get(key)
-        if known is None:
-            value = self._rank(*key)
-            known = self._known[key] = value is None, value or ()
-        return known
+    return of
 
 
 def _cheapest(space: Space, capacity: Capacity, hosts: range, pods: int, rank: Rank) -> list[tuple[int, int]]:
@@ -167,15 +150,12 @@ def _cheapest(space: Space, capacity: Capacity, hosts: range, pods: int, rank: R
     A pod more on a host never costs less than the one before it, so taking the cheapest pod again and again is best.
     Among equals, the host that holds most at that price, then the best by ``rank``.
     """
-    need, offers, order = capacity.need, [], _Order(space, rank)
-    prices: dict[Leaves, list[tuple[int, int]]] = {}
+    need, offers, order = capacity.need, [], _ranked(space, rank)
+    prices = cache(lambda leaves: Counter(_prices(leaves, need)).items())
     for host in hosts:
         if capacity.of_host(host):
-            leaves = space.leaves(host)
-            if leaves not in prices:
-                prices[leaves] = sorted(Counter(_prices(leaves, need)).items())
-            for price, number in prices[leaves]:
-                offers.append((price, -number, order.of(host, min(number, pods) * need.gpus), host))
+            for price, number in prices(space.leaves(host)):
+                offers.append((price, -number, order(host, min(number, pods) * need.gpus), host))
     offers.sort()
     shares: dict[int, int] = {}
     for _, number, _, host in offers:
@@ -222,17 +202,10 @@ def _rooms(space: Space, demand: Demand, hosts: range, idle: bool, rank: Rank) -
     masks = space.idle if idle else space.obtainable
     usable = [host for host in hosts if masks[host].bit_count() >= demand.smallest[0]]
     if space.costly and not idle:
-        order = _Order(space, rank)
-        usable.sort(key=lambda host: (order.of(host, demand.needs[0].gpus), host))
-    known: dict[tuple[Shape, int, int], Room] = {}
-    rooms = []
-    for host in usable:
-        shape, mask, costless = space.shapes[host], masks[host], space.idle[host]
-        room = known.get((shape, mask, costless))
-        if room is None:
-            room = known[shape, mask, costless] = demand.room(shape, mask, costless)
-        rooms.append(room)
-    return usable, rooms
+        order = _ranked(space, rank)
+        usable.sort(key=lambda host: (order(host, demand.needs[0].gpus), host))
+    room = cache(demand.room)
+    return usable, [room(space.shapes[host], masks[host], space.idle[host]) for host in usable]
 
 
 def _found(space: Space, shares: Sequence[tuple[int, Sequence[Need]]], order: Sequence[int]) -> Found:
@@ -264,14 +237,13 @@ def count_fitting(space: Space, needs: Sequence[Need], rank: Rank) -> int:
     """How many pods fit when placed one after another, each on the host that ranks best, the largest first.
 
     For telling how far a gang is from fitting; levels do not matter. Equal pods: O(levels). Unequal ones: O(hosts), to
-    copy as many hosts of each kind as there are pods, and O(pods * classes) on that copy.
+    copy the space, and O(pods * classes) on that copy.
     """
-    if not needs:
-        return 0
     demand = Demand(needs)
     if demand.needs[0] == demand.needs[-1]:
         return min(len(needs), space.capacity(demand.needs[0]).total)
-    copy, fitting = _few_of_each_kind(space, len(needs)), 0
+    copy = Space(space.shapes, (), space.node_level, space.free, space.idle, space.within_idle)
+    fitting = 0
     hopeless: Need | None = None
     for need in demand.needs:
         found = None if need == hopeless else find(copy, (need,), rank)
@@ -282,15 +254,3 @@ def count_fitting(space: Space, needs: Sequence[Need], rank: Rank) -> int:
             copy.set(host, copy.free[host] if copy.within_idle else copy.free[host] & ~mask, copy.idle[host] & ~mask)
             fitting += 1
     return fitting
-
-
-def _few_of_each_kind(space: Space, number: int) -> Space:
-    """A copy without cells above, with at most so many hosts of equal masks. O(hosts)."""
-    left: dict[tuple[Shape, int, int], int] = {}
-    kept = []
-    for kind in zip(space.shapes, space.free, space.idle, strict=True):
-        left[kind] = left.get(kind, number) - 1
-        if left[kind] >= 0:
-            kept.append(kind)
-    shapes, free, idle = zip(*kept, strict=True) if kept else ((), (), ())
-    return Space(shapes, [], space.node_level, free, idle, space.within_idle)

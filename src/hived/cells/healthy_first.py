@@ -89,8 +89,6 @@ def surely_healthy(cells: BuddyAllocator, wanted: Sequence[int]) -> bool:
 class Supply:
     """What is free in a chain, for one decision or for trying out many without touching the allocator."""
 
-    __slots__ = ("_bad", "_cells", "_healthy", "_level", "_margin", "_queues")
-
     def __init__(self, cells: BuddyAllocator) -> None:
         self._cells = cells
         # per level: the free bad cells (the allocator's own, until many requests are tried), and how many healthy ones

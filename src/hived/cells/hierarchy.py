@@ -14,8 +14,6 @@ class Hierarchy:
     children are the top cells, so that the top level needs no case of its own.
     """
 
-    __slots__ = ("count", "fanout", "gpus", "names", "node_level", "node_size", "nodes", "shape", "spec", "top")
-
     def __init__(self, spec: ChainSpec) -> None:
         #: what it was made from
         self.spec = spec

@@ -12,7 +12,6 @@ Which cell and which leaves are taken matters for closeness and for what it cost
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -29,14 +28,9 @@ class Need(NamedTuple):
     level: int = 0  #: 0: any ``gpus`` leaves; above 0: one whole cell of this level, which has ``gpus`` leaves
 
 
-@cache
 def cells_at(shape: Shape, level: int) -> tuple[int, ...]:
     """Masks of the cells of a level inside a host, from the left; none when the host is lower than that."""
-    size, first = shape.leaves, 0
-    for fanout in [*reversed(shape.fanouts[max(0, level - 1) :])]:
-        first += shape.leaves // size
-        size //= fanout
-    return shape.masks[first : first + shape.leaves // size] if 1 <= level <= shape.depth else ()
+    return shape.at_level[level - 1] if 1 <= level <= shape.depth else ()
 
 
 def count_of(shape: Shape, mask: int, need: Need) -> int:
@@ -59,8 +53,6 @@ def apart(shape: Shape, masks: Sequence[int]) -> int:
 class Demand:
     """The pods of a gang in the order in which they are placed: whole cells from large to small, then loose pods."""
 
-    __slots__ = ("_sizes", "_whole", "gpus", "needs", "order", "smallest")
-
     def __init__(self, needs: Sequence[Need]) -> None:
         #: for each pod in that order, its place in what was given
         self.order = sorted(range(len(needs)), key=lambda i: (-needs[i].level, -needs[i].gpus, i))
@@ -72,7 +64,6 @@ class Demand:
         self.smallest = [*accumulate((need.gpus for need in reversed(self.needs)), min)][::-1]
         sizes = {need.level: need.gpus for need in self.needs if need.level}
         self._whole = tuple(Need(size, level) for level, size in sizes.items())
-        self._sizes = tuple(sizes.values())
 
     def room(self, shape: Shape, mask: int, costless: int) -> Room:
         """What fits on the leaves of ``mask``, of which ``costless`` are nobody's."""
@@ -92,7 +83,7 @@ class Demand:
             own = self._whole.index(need)
             if not whole[own]:
                 return None
-            after = [0] * own + [whole[j] - need.gpus // self._sizes[j] for j in range(own, len(whole))]
+            after = [0] * own + [whole[j] - need.gpus // self._whole[j].gpus for j in range(own, len(whole))]
         else:
             after = [0] * len(whole)
         return (max(0, costless - need.gpus), leaves - need.gpus, *after)

@@ -36,10 +36,9 @@ def pack(rooms: Sequence[Room], demand: Demand, steps: Steps) -> list[int] | Non
     kinds = Counter(rooms)
     moves = _best_fit(Counter(kinds), demand)
     if moves is None:
-        search = _Search(kinds, demand, steps)
-        if not backtrack(len(demand.needs), search.attempts):
-            return None
-        moves = search.path
+        moves = _search(kinds, demand, steps)
+    if moves is None:
+        return None
     where: dict[Room, deque[int]] = {}
     for position, room in enumerate(rooms):
         where.setdefault(room, deque()).append(position)
@@ -98,39 +97,33 @@ def backtrack(number: int, attempts: Callable[[int], Iterator[bool]]) -> bool:
     return True
 
 
-class _Search:
+def _search(kinds: Counter[Room], demand: Demand, steps: Steps) -> list[_Move] | None:
     """All ways to place the pods, largest first, each state of the rooms at most once."""
+    path: list[_Move] = []
+    failed: set[tuple[int, frozenset[tuple[Room, int]]]] = set()
+    # leaves that the pods from the i-th on need
+    left = [sum(need.gpus for need in demand.needs[at:]) for at in range(len(demand.needs))]
 
-    __slots__ = ("_demand", "_failed", "_kinds", "_left", "_steps", "path")
-
-    def __init__(self, kinds: Counter[Room], demand: Demand, steps: Steps) -> None:
-        #: where the pods are so far
-        self.path: list[_Move] = []
-        self._kinds = kinds
-        self._demand = demand
-        self._steps = steps
-        self._failed: set[tuple[int, frozenset[tuple[Room, int]]]] = set()
-        # leaves that the pods from the i-th on need
-        self._left = [sum(need.gpus for need in demand.needs[at:]) for at in range(len(demand.needs))]
-
-    def attempts(self, at: int) -> Iterator[bool]:
+    def attempts(at: int) -> Iterator[bool]:
         """Place the ``at``-th pod wherever that can still lead anywhere, while there are steps left."""
         # what decides whether the pods from this one on fit: the rooms that can still hold any of them
-        smallest = self._demand.smallest[at]
-        rooms = frozenset([(room, number) for room, number in self._kinds.items() if room[1] >= smallest])
-        if (at, rooms) in self._failed or sum(room[1] * number for room, number in rooms) < self._left[at]:
+        smallest = demand.smallest[at]
+        rooms = frozenset([(room, number) for room, number in kinds.items() if room[1] >= smallest])
+        if (at, rooms) in failed or sum(room[1] * number for room, number in rooms) < left[at]:
             return
-        moves = _moves(self._kinds, self._demand, at)
+        moves = _moves(kinds, demand, at)
         # The largest pod of those left: where it fills a room, whatever else would go there can change places with it,
         # so no other way needs to be tried.
         exact = [move for move in moves if not move[1][1]]
         for before, after in exact[:1] or moves:
-            if self._steps.left <= 0:
+            if steps.left <= 0:
                 return
-            self._steps.left -= 1
-            _shift(self._kinds, before, after)
-            self.path.append((before, after))
+            steps.left -= 1
+            _shift(kinds, before, after)
+            path.append((before, after))
             yield True
-            self.path.pop()
-            _shift(self._kinds, after, before)
-        self._failed.add((at, rooms))
+            path.pop()
+            _shift(kinds, after, before)
+        failed.add((at, rooms))
+
+    return path if backtrack(len(demand.needs), attempts) else None

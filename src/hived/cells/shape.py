@@ -38,34 +38,11 @@ class Profile(NamedTuple):
         return 0
 
 
-class Step(NamedTuple):
-    """From an inner cell to one of its children."""
-
-    parent: int
-    child: int
-    siblings: tuple[int, ...]  #: all children of the parent
-    whole: bool  #: the child is wanted with all its leaves, so nothing below it need be told apart
-
-
 class Shape:
     """The cell hierarchy inside one host.
 
     ``fanouts`` are the children per cell from level 2 up to the host: ``(2, 2, 2)`` is 8 leaves in pairs in fours.
     """
-
-    __slots__ = (
-        "_at_level",
-        "_chosen",
-        "_profiles",
-        "_steps",
-        "_touched",
-        "children",
-        "depth",
-        "fanouts",
-        "full",
-        "leaves",
-        "masks",
-    )
 
     def __init__(self, fanouts: tuple[int, ...]) -> None:
         #: children per cell, from level 2 upward
@@ -79,11 +56,12 @@ class Shape:
         self.leaves = sizes[-1]
         #: all leaves
         self.full = (1 << self.leaves) - 1
-        self._at_level = tuple(
+        #: masks of the cells of each level, from the leaves up, from the left
+        self.at_level = tuple(
             tuple(((1 << size) - 1) << (i * size) for i in range(self.leaves // size)) for size in sizes
         )
         #: mask of inner cell ``c``; cell 0 is the host
-        self.masks: tuple[int, ...] = tuple(m for level in reversed(self._at_level) for m in level)
+        self.masks: tuple[int, ...] = tuple(m for level in reversed(self.at_level) for m in level)
         children: list[tuple[int, ...]] = []
         next_cell = 1
         for fanout in reversed(fanouts):
@@ -95,14 +73,12 @@ class Shape:
         self.children: tuple[tuple[int, ...], ...] = tuple(children)
         self._profiles: dict[int, Profile] = {}
         self._chosen: dict[tuple[int, int, int], int] = {}
-        self._steps: dict[int, tuple[Step, ...]] = {}
-        self._touched: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def profile(self, free: int) -> Profile:
         """The profile of a host with these free leaves. O(1) once seen."""
         profile = self._profiles.get(free)
         if profile is None:
-            most = tuple(max((free & mask).bit_count() for mask in level) for level in self._at_level)
+            most = tuple(max((free & mask).bit_count() for mask in level) for level in self.at_level)
             profile = self._profiles[free] = Profile(self.leaves, most)
         return profile
 
@@ -122,10 +98,10 @@ class Shape:
         level = self.profile(free).level_for(gpus)
         if not level or gpus <= 0:
             return 0
-        wide_enough = [mask for mask in self._at_level[level - 1] if (mask & free).bit_count() >= gpus]
+        wide_enough = [mask for mask in self.at_level[level - 1] if (mask & free).bit_count() >= gpus]
         cell = self.full
         for k in range(self.depth - 1, level - 1, -1):
-            children = (m for m in self._at_level[k - 1] if m & cell and any(m & w for w in wide_enough))
+            children = (m for m in self.at_level[k - 1] if m & cell and any(m & w for w in wide_enough))
             cell = min(children, key=lambda m: ((m & avoid).bit_count(), (m & free).bit_count(), m))
         return self._part_of(free & cell, gpus, level)
 
@@ -133,7 +109,7 @@ class Shape:
         """``gpus`` leaves of one cell's ``free`` ones, emptying whole children first."""
         chosen = 0
         while gpus:
-            parts = [mask & free for mask in self._at_level[level - 2]] if level > 1 else [free]
+            parts = [mask & free for mask in self.at_level[level - 2]] if level > 1 else [free]
             parts = [part for part in parts if part]
             enough = [part for part in parts if part.bit_count() >= gpus]
             if not enough:  # no child has it all: take the largest child whole, and look again
@@ -147,31 +123,6 @@ class Shape:
                 return chosen | part
             free, level = part, level - 1
         return chosen
-
-    def steps(self, mask: int) -> tuple[Step, ...]:
-        """How to get from the host down to the leaves of ``mask``, from the top. O(1) once seen."""
-        steps = self._steps.get(mask)
-        if steps is None:
-            steps = self._steps[mask] = tuple(self._walk(0, mask))
-        return steps
-
-    def _walk(self, cell: int, mask: int) -> Iterator[Step]:
-        children = self.children[cell]
-        for child in children:
-            leaves = self.masks[child]
-            if leaves & mask:
-                whole = leaves & mask == leaves
-                yield Step(cell, child, children, whole)
-                if not whole:
-                    yield from self._walk(child, mask)
-
-    def touched(self, mask: int) -> tuple[tuple[int, int], ...]:
-        """The inner cells below the host that hold some leaf of ``mask``, as ``(cell, cell's mask)``, from the top."""
-        cells = self._touched.get(mask)
-        if cells is None:
-            cells = tuple((c, m) for c, m in enumerate(self.masks) if c and m & mask)
-            self._touched[mask] = cells
-        return cells
 
 
 @cache

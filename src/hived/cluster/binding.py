@@ -20,13 +20,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from hived.cells import BuddyAllocator, IndexSet, Shape, leaves_of
+from hived.cells import IndexSet, Shape, leaves_of
 from hived.errors import InvariantError
 
 from .binding_check import check_bindings
 from .undo import Undo
 
 if TYPE_CHECKING:
+    from .nodes import Nodes
     from .pool import VirtualCells
 
 #: physical inner cell under each virtual inner cell of a host
@@ -40,52 +41,24 @@ Owners = dict[tuple[int, int], tuple["Binding", int]]
 class Binding:
     """The bindings of a VC's cells. To bind or unbind a host costs O(levels), inside a host O(its levels' fan-outs)."""
 
-    __slots__ = (
-        "_children",
-        "_note",
-        "allocator",
-        "anchored",
-        "bad",
-        "bad_leaves",
-        "bound",
-        "changed",
-        "doomed",
-        "free",
-        "inner",
-        "live",
-        "loose",
-        "owners",
-        "pinned",
-        "sick",
-        "virtual",
-    )
-
     def __init__(
-        self,
-        virtual: VirtualCells,
-        free: Sequence[int],
-        allocator: BuddyAllocator,
-        undo: Undo,
-        pinned_to: int,
-        bad_leaves: Sequence[int],
-        owners: Owners,
+        self, virtual: VirtualCells, free: Sequence[int], nodes: Nodes, undo: Undo, pinned_to: int = -1
     ) -> None:
         """``pinned_to``: the number of the physical cell that the one preassigned cell stands on for good; -1 for none.
 
-        ``free``: free leaves of every host, and ``bad_leaves``: bad leaves of every node, both kept by the caller;
-        ``owners``: told which reserved cells are bound.
+        ``nodes``: of the chain; ``free``: free leaves of every host, kept by the caller.
         """
         self.virtual = virtual
         self.free = free
         #: where its preassigned cells come from
-        self.allocator = allocator
+        self.allocator = nodes.allocator
         self._note = undo.note
         #: bad leaves per node
-        self.bad_leaves = bad_leaves
+        self.bad_leaves = nodes.bad
         #: bad leaves of each host, as far as they are known: those of hosts that are bound
         self.bad = [0] * virtual.hosts
         #: reserved cells that are bound, of all bindings that share the chain
-        self.owners = owners
+        self.owners = nodes.owners
         #: physical cell under each virtual cell; -1 while unbound
         self.bound = [-1] * len(virtual.cells)
         #: children of each virtual cell that are in use; a pinned cell counts its pin too, and so stays
@@ -99,11 +72,9 @@ class Binding:
         #: hosts with bad leaves
         self.sick: set[int] = set()
         #: per level: the preassigned cells that are not bound
-        self.loose: dict[int, IndexSet] = {}
+        self.loose = [IndexSet(len(virtual.cells)) for _ in virtual.hierarchy.gpus]
         for number, (level, parent) in enumerate(virtual.cells):
             if parent < 0:
-                if level not in self.loose:
-                    self.loose[level] = IndexSet(len(virtual.cells))
                 self.loose[level].add(number)
         #: virtual cell that is pinned, -1 for none
         self.pinned = -1
@@ -112,8 +83,7 @@ class Binding:
         self._children: list[list[int]] | None = None
         if pinned_to >= 0:
             self.pinned = next(v for v, cell in enumerate(virtual.cells) if cell.parent < 0)
-            allocator.allocate_at(virtual.cells[self.pinned].level, pinned_to)
-            self._preassign(self.pinned, pinned_to)
+            self._take(self.pinned, pinned_to)
             self.live[self.pinned] = 1
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -126,11 +96,6 @@ class Binding:
                 if parent >= 0:
                     self._children[parent].append(number)
         return self._children[cell]
-
-    def unbound(self, level: int) -> int:
-        """How many preassigned cells of ``level`` are not bound."""
-        loose = self.loose.get(level)
-        return len(loose) if loose is not None else 0
 
     def node_of(self, host: int) -> int:
         """The number of the node that a bound host stands on, or in."""
@@ -161,84 +126,63 @@ class Binding:
                 return -1
             cell = owner[1]
         else:
-            loose = self.loose.get(level)
-            cell = loose.first() if loose is not None else -1
+            cell = self.loose[level].first()
             if cell < 0:
                 return -1
         while cell >= self.virtual.hosts:
             wanted = first // hierarchy.gpus[self.virtual.cells[cell].level - 1]
-            children = self.children(cell)
-            child = next((c for c in children if self.bound[c] == wanted), -1)
-            if child < 0:
-                child = next((c for c in children if self.bound[c] < 0), -1)
-                if child < 0:
-                    return -1
-            cell = child
+            could = [child for child in self.children(cell) if self.bound[child] in (wanted, -1)]
+            if not could:
+                return -1
+            cell = next((child for child in could if self.bound[child] == wanted), could[0])
         return cell if self.can_stand(cell, first // hierarchy.gpus[self.virtual.cells[cell].level]) else -1
 
     # -- the steps that change something, each of which notes its way back --------------------------------------------
 
-    def _preassign(self, cell: int, physical: int) -> None:
-        """A preassigned cell stands on a physical one that was taken from the allocator."""
-        level = self.virtual.cells[cell].level
+    def _stand(self, cell: int, physical: int) -> None:
+        """A cell stands on a physical one, just taken: from the allocator, or from what its parent stands on."""
+        level, parent = self.virtual.cells[cell]
         self.bound[cell] = physical
-        self.loose[level].remove(cell)
-        self.owners[level, physical] = self, cell
+        if parent < 0:
+            self.loose[level].remove(cell)
+            self.owners[level, physical] = self, cell
         self._note((self._release, cell))
 
     def _release(self, cell: int) -> None:
-        """A preassigned cell stands nowhere any more; the allocator has its physical cell again."""
-        level, physical = self.virtual.cells[cell].level, self.bound[cell]
-        self.bound[cell] = -1
-        del self.owners[level, physical]
-        self.loose[level].add(cell)
-        self.allocator.release(level, physical)
-        self._note((self._take_back, cell, physical))
-
-    def _take_back(self, cell: int, physical: int) -> None:
-        """Undo :meth:`_release`."""
-        self.allocator.allocate_at(self.virtual.cells[cell].level, physical)
-        self._preassign(cell, physical)
-
-    def _attach(self, cell: int, physical: int) -> None:
-        """A cell stands on a child, just taken, of what its parent stands on."""
-        self.bound[cell] = physical
-        self._note((self._detach, cell))
-
-    def _detach(self, cell: int) -> None:
-        """It stands there no longer, and its parent's cell has the child again."""
+        """A cell stands nowhere any more, and its physical cell is given back."""
+        level, parent = self.virtual.cells[cell]
         physical = self.bound[cell]
         self.bound[cell] = -1
-        self.allocator.give_child(self.virtual.cells[cell].level, physical)
-        self._note((self._attach_again, cell, physical))
+        if parent < 0:
+            del self.owners[level, physical]
+            self.loose[level].add(cell)
+            self.allocator.release(level, physical)
+        else:
+            self.allocator.give_child(level, physical)
+        self._note((self._take, cell, physical))
 
-    def _attach_again(self, cell: int, physical: int) -> None:
-        """Undo :meth:`_detach`."""
-        self.allocator.take_child_at(self.virtual.cells[cell].level, physical)
-        self._attach(cell, physical)
+    def _take(self, cell: int, physical: int) -> None:
+        """A cell takes this very physical one, and stands on it."""
+        level, parent = self.virtual.cells[cell]
+        if parent < 0:
+            self.allocator.allocate_at(level, physical)
+        else:
+            self.allocator.take_child_at(level, physical)
+        self._stand(cell, physical)
 
     def _count(self, cell: int, more: int) -> None:
         """So many more of the children of ``cell`` are in use."""
         self.live[cell] += more
         self._note((self._count, cell, -more))
 
-    def _anchor(self, cell: int, is_anchored: bool) -> None:
-        """Whether nothing is in use in a bound cell."""
-        if (cell in self.anchored) != is_anchored:
-            if is_anchored:
-                self.anchored.add(cell)
+    def _mark(self, marked: set[int], cell: int, is_marked: bool) -> None:
+        """Whether a cell is one of :attr:`anchored`, or of :attr:`doomed`."""
+        if (cell in marked) != is_marked:
+            if is_marked:
+                marked.add(cell)
             else:
-                self.anchored.discard(cell)
-            self._note((self._anchor, cell, not is_anchored))
-
-    def _doom(self, cell: int, is_doomed: bool) -> None:
-        """Whether a preassigned cell is bound since nothing healthy is left for it."""
-        if (cell in self.doomed) != is_doomed:
-            if is_doomed:
-                self.doomed.add(cell)
-            else:
-                self.doomed.discard(cell)
-            self._note((self._doom, cell, not is_doomed))
+                marked.discard(cell)
+            self._note((self._mark, marked, cell, not is_marked))
 
     def _set_inner(self, host: int, inner: Inner | None) -> None:
         """What is bound inside a host."""
@@ -259,15 +203,35 @@ class Binding:
 
     # -- binding ------------------------------------------------------------------------------------------------------
 
-    def hold(self, host: int, mask: int, near: int = -1) -> None:
-        """``host`` is in use from now on, bound to a cell if it was not: ``near``, if that can be.
+    def hold(self, cell: int, mask: int, near: int = -1, exactly: bool = False) -> None:
+        """``cell`` is in use from now on, bound if it was not: to ``near``, if that can be.
 
-        ``mask``: what is wanted of it; bad leaves are anchored elsewhere in it as far as can be.
+        ``mask``: what is wanted of a host; bad leaves are anchored elsewhere in it as far as can be. ``exactly``: to
+        this very physical cell, which :meth:`can_stand` allows.
         """
-        if self.bound[host] < 0:
-            self._bind_cell(host, near, mask)
-        elif self.anchored and host in self.anchored:
-            self._use(host)
+        if self.bound[cell] >= 0:
+            if cell in self.anchored:
+                self._use(cell)
+            return
+        level, parent = self.virtual.cells[cell]
+        allocator = self.allocator
+        if parent >= 0 and (self.bound[parent] < 0 or parent in self.anchored):
+            self.hold(parent, mask, near // self.virtual.hierarchy.fanout[level + 1] if near >= 0 else -1, exactly)
+        if exactly:
+            self._take(cell, near)
+        elif parent >= 0:
+            self._stand(cell, allocator.take_child(level, self.bound[parent], near))
+        else:
+            physical = allocator.allocate(level, near)
+            if physical < 0:
+                raise InvariantError(f"no free cell at level {level} for a cell that was reserved: safety is broken")
+            self._stand(cell, physical)
+        if parent >= 0:
+            self._count(parent, 1)
+            if allocator.bad_leaves and self.live[parent] == 1:
+                self._anchor_inside(parent)
+        if allocator.bad_leaves and cell < self.virtual.hosts:
+            self._anchor_inside(cell, mask)
 
     def leaves(self, host: int, mask: int, crowd: list[int], near: tuple[int, int] | None = None) -> tuple[int, int]:
         """The node and the physical leaves under the virtual leaves ``mask`` of a bound ``host``, bound by this.
@@ -288,33 +252,9 @@ class Binding:
             self.inner[host] = inner
         return node, leaves << offset
 
-    def _bind_cell(self, cell: int, near: int, mask: int) -> None:
-        level, parent = self.virtual.cells[cell]
-        if parent < 0:
-            physical = self.allocator.allocate(level, near)
-            if physical < 0:
-                raise InvariantError(f"no free cell at level {level} for a cell that was reserved: safety is broken")
-            self._preassign(cell, physical)
-        else:
-            if self.bound[parent] < 0:
-                self._bind_cell(parent, near // self.virtual.hierarchy.fanout[level + 1] if near >= 0 else -1, mask)
-            elif parent in self.anchored:
-                self._use(parent)
-            self._attach_used(cell, self.allocator.take_child(level, self.bound[parent], near))
-        if self.allocator.bad_leaves and cell < self.virtual.hosts:
-            self.anchor_leaves(cell, mask)
-
-    def _attach_used(self, cell: int, physical: int) -> None:
-        """A cell in use stands on a child, just taken, of what its parent stands on."""
-        parent = self.virtual.cells[cell].parent
-        self._attach(cell, physical)
-        self._count(parent, 1)
-        if self.allocator.bad_leaves and self.live[parent] == 1:
-            self._anchor_children(parent)
-
     def _use(self, cell: int) -> None:
         """Something is in use in a cell that was only anchored, and so in those above it."""
-        self._anchor(cell, False)
+        self._mark(self.anchored, cell, False)
         if cell in self.doomed:
             self.allocator.changes += 1  # who is short has to be asked again
         parent = self.virtual.cells[cell].parent
@@ -322,23 +262,6 @@ class Binding:
             if parent in self.anchored:
                 self._use(parent)
             self._count(parent, 1)
-
-    def stand(self, cell: int, physical: int, mask: int = 0) -> None:
-        """Bind ``cell`` to this very physical cell, which :meth:`can_stand` allows, and count it as in use."""
-        if self.bound[cell] >= 0:
-            if cell in self.anchored:
-                self._use(cell)
-            return
-        level, parent = self.virtual.cells[cell]
-        if parent < 0:
-            self.allocator.allocate_at(level, physical)
-            self._preassign(cell, physical)
-        else:
-            self.stand(parent, physical // self.virtual.hierarchy.fanout[level + 1], mask)
-            self.allocator.take_child_at(level, physical)
-            self._attach_used(cell, physical)
-        if self.allocator.bad_leaves and cell < self.virtual.hosts:
-            self.anchor_leaves(cell, mask)
 
     def stand_leaves(self, host: int, leaves: int) -> int:
         """Bind virtual leaves of a bound ``host`` to these very physical ``leaves`` of its cell; 0 when that cannot be.
@@ -374,7 +297,7 @@ class Binding:
             if host != self.pinned:
                 self._leave(host)
             elif self.allocator.bad_leaves:
-                self.anchor_leaves(host, 0)
+                self._anchor_inside(host)
             return
         if before is not None:
             self._set_inner(host, _unbound_inside(shape, before, mask, free & ~self.bad[host]))
@@ -382,30 +305,21 @@ class Binding:
     def _leave(self, cell: int) -> None:
         """Nothing is in use in ``cell`` any more: it is unbound, or stays anchored where it is bad."""
         level, parent = self.virtual.cells[cell]
-        if parent < 0:
-            if cell in self.doomed:  # until somebody finds that it can be healthy again
-                self._anchor(cell, True)
-                self.allocator.changes += 1
-                if cell < self.virtual.hosts:
-                    self.anchor_leaves(cell, 0)
-                return
-            self._drop_inside(cell)
-            self._release(cell)
-            return
-        if self.allocator.bad_leaves and self.allocator.is_bad(level, self.bound[cell]):
-            self._anchor(cell, True)
-            if cell < self.virtual.hosts:
-                self.anchor_leaves(cell, 0)
-        else:
-            self._drop_inside(cell)
-            self._detach(cell)
-        self._count(parent, -1)
-        if not self.live[parent]:
-            self._leave(parent)
+        if cell in self.doomed:  # until somebody finds that it can be healthy again
+            self.allocator.changes += 1
+        elif parent < 0 or not self.allocator.is_bad(level, self.bound[cell]):
+            self._drop(cell)
+        if self.bound[cell] >= 0:
+            self._mark(self.anchored, cell, True)
+            self._anchor_inside(cell)
+        if parent >= 0:
+            self._count(parent, -1)
+            if not self.live[parent]:
+                self._leave(parent)
 
-    def _drop_inside(self, cell: int) -> None:
-        """``cell`` is about to stand on nothing any more, and so nothing that is anchored in it."""
-        self._anchor(cell, False)
+    def _drop(self, cell: int) -> None:
+        """``cell`` stands on nothing any more, and so nothing that is anchored in it."""
+        self._mark(self.anchored, cell, False)
         if cell < self.virtual.hosts:
             if self.inner[cell] is not None:
                 self._set_inner(cell, None)
@@ -413,32 +327,27 @@ class Binding:
         elif self.anchored:
             for child in self.children(cell):
                 if child in self.anchored:
-                    self._drop_inside(child)
-                    self._detach(child)
+                    self._drop(child)
+        self._release(cell)
 
     # -- bad hardware -------------------------------------------------------------------------------------------------
 
-    def doom(self, level: int) -> bool:
-        """Bind the last unbound preassigned cell of ``level`` to a bad physical one; ``False`` when there is none."""
-        cell = self.loose[level].last()
-        physical = self.allocator.allocate_bad(level)
+    def doom(self, level: int) -> int:
+        """Bind the last unbound preassigned cell of ``level`` to a bad physical one; its number, -1 for no such way."""
+        cell, physical = self.loose[level].last(), self.allocator.allocate_bad(level)
         if physical < 0:
-            return False
-        self._preassign(cell, physical)
-        self._anchor(cell, True)
-        self._doom(cell, True)
-        if cell < self.virtual.hosts:
-            self.anchor_leaves(cell, 0)
-        else:
-            self._anchor_children(cell)
-        return True
+            return -1
+        self._stand(cell, physical)
+        self._mark(self.anchored, cell, True)
+        self._mark(self.doomed, cell, True)
+        self._anchor_inside(cell)
+        return cell
 
     def undoom(self, cell: int) -> None:
         """Undo :meth:`doom`; where something is in use in ``cell`` by now, that keeps it bound."""
-        self._doom(cell, False)
+        self._mark(self.doomed, cell, False)
         if cell in self.anchored:
-            self._drop_inside(cell)
-            self._release(cell)
+            self._drop(cell)
 
     def health_changed(self, cell: int, node: int) -> None:
         """The bad leaves of ``node``, which is inside the bound ``cell``, have changed. O(levels * fan-out)."""
@@ -450,31 +359,31 @@ class Binding:
             child = next((c for c in self.children(cell) if self.bound[c] == physical), -1)
             if child < 0:
                 if self.allocator.is_bad(below, physical):
-                    self._anchor_children(cell)
+                    self._anchor_inside(cell)
                 return
             if child in self.anchored and not self.allocator.is_bad(below, physical):
-                self._drop_inside(child)
-                self._detach(child)
+                self._drop(child)
                 return
             cell = child
-        self.anchor_leaves(cell, 0)
+        self._anchor_inside(cell)
 
-    def _anchor_children(self, cell: int) -> None:
-        """Every bad physical child of a bound upper cell gets a virtual child: the last ones that are unbound."""
+    def _anchor_inside(self, cell: int, avoid: int = 0) -> None:
+        """Every bad physical child of a bound cell gets a virtual child: the last ones that are unbound.
+
+        In a host its bad leaves do; where there is a choice, not in ``avoid``.
+        """
+        if cell < self.virtual.hosts:
+            self._anchor_leaves(cell, avoid)
+            return
         level = self.virtual.cells[cell].level - 1
         for physical in self.allocator.bad_children(level, self.bound[cell]):
             if self.allocator.is_open(level, physical):
                 child = next(c for c in reversed(self.children(cell)) if self.bound[c] < 0)
-                self.allocator.take_child_at(level, physical)
-                self._attach(child, physical)
-                self._anchor(child, True)
-                if child < self.virtual.hosts:
-                    self.anchor_leaves(child, 0)
-                else:
-                    self._anchor_children(child)
+                self._take(child, physical)
+                self._mark(self.anchored, child, True)
+                self._anchor_inside(child)
 
-    def anchor_leaves(self, host: int, avoid: int) -> None:
-        """Say which virtual leaves of a bound host are bad; where there is a choice, the last, and not in ``avoid``."""
+    def _anchor_leaves(self, host: int, avoid: int) -> None:
         hierarchy, shape = self.virtual.hierarchy, self.virtual.shapes[host]
         node, part = divmod(self.bound[host], hierarchy.node_size // shape.leaves)
         bad = self.bad_leaves[node] >> part * shape.leaves & shape.full
@@ -516,13 +425,22 @@ def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own
     """
     bound = _list_of(shape, inner)
     masks, children = shape.masks, shape.children
-    leaves = 0
-    for parent, child, siblings, whole in shape.steps(mask):
-        if bound[child] < 0:
-            taken = [bound[c] for c in siblings]
-            bound[child] = _choose(masks, children[bound[parent]], taken, others, own)
-        if whole:
-            leaves |= masks[bound[child]]
+    leaves, below = 0, [0]
+    for cell in below:
+        for child in children[cell]:
+            wanted = masks[child] & mask
+            if not wanted:
+                continue
+            if bound[child] < 0:
+                taken = [bound[c] for c in children[cell]]
+                bound[child] = min(
+                    (c for c in children[bound[cell]] if c not in taken),
+                    key=lambda c: (-(masks[c] & own).bit_count(), (masks[c] & others).bit_count()),
+                )
+            if wanted == masks[child]:  # nothing below it need be told apart
+                leaves |= masks[bound[child]]
+            else:
+                below.append(child)
     return tuple(bound), leaves
 
 
@@ -530,8 +448,8 @@ def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own
 def _unbound_inside(shape: Shape, inner: Inner, mask: int, keep: int) -> Inner:
     """``inner`` once the virtual leaves ``mask`` are bound no more, as far as they are among ``keep``."""
     bound = list(inner)
-    for cell, leaves in shape.touched(mask):
-        if leaves & keep == leaves:
+    for cell, leaves in enumerate(shape.masks):
+        if cell and leaves & mask and leaves & keep == leaves:
             bound[cell] = -1
     return tuple(bound)
 
@@ -552,15 +470,3 @@ def _leaf_on(shape: Shape, inner: list[int], leaf: int, choose: Callable[[list[i
             inner[child] = at
         cell = child
     return cell
-
-
-def _choose(masks: Sequence[int], cells: Sequence[int], taken: list[int], crowd: int, near: int) -> int:
-    """The cell not taken that suits best: most leaves of ``near``, fewest of ``crowd``, lowest number."""
-    best, best_worth = -1, (0, 0)
-    for cell in cells:
-        if cell not in taken:
-            mask = masks[cell]
-            worth = -(mask & near).bit_count(), (mask & crowd).bit_count()
-            if best < 0 or worth < best_worth:
-                best, best_worth = cell, worth
-    return best

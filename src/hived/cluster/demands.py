@@ -55,8 +55,6 @@ class Demand(NamedTuple):
 class Demands:
     """Checks requests against one spec. What was checked once is remembered by shape."""
 
-    __slots__ = ("_gpus", "_known", "_leaf_types", "_pods", "_pools", "_tenants", "lent")
-
     def __init__(self, spec: ClusterSpec, lent: Sequence[Nodes], pools: Sequence[Sequence[Pool]]) -> None:
         """``lent``: the chains that opportunistic groups may use; ``pools``: of each tenant."""
         self.lent = lent

@@ -31,13 +31,13 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
 def _doom(nodes: Nodes, pool: Pool) -> bool:
     """Doom what a VC is short of; whether it was anything."""
     allocator, binding = nodes.allocator, pool.binding
-    wanted = [binding.unbound(level) for level in range(allocator.hierarchy.top + 1)]
+    wanted = [len(loose) for loose in binding.loose]
     if not any(wanted) or allocator.surely_healthy(wanted):
         return False
     before = len(nodes.doomed)
     for level, short in enumerate(allocator.shortage(wanted)):
         for _ in range(short):
-            cell = binding.loose[level].last()
-            if binding.doom(level):
+            cell = binding.doom(level)
+            if cell >= 0:
                 nodes.doomed.append((binding, cell))
     return len(nodes.doomed) > before

@@ -31,29 +31,26 @@ class Shortage:
         )
 
 
-def allocators(spec: ClusterSpec) -> list[BuddyAllocator]:
-    """Per chain its cells, all free, down to the lowest level at which some VC reserves any. O(cells)."""
+def allocators(spec: ClusterSpec) -> dict[str, BuddyAllocator]:
+    """By name of the chain its cells, all free, down to the lowest level at which some VC reserves any. O(cells)."""
     reserved = {chain.name: [0] * (len(chain.levels) + 1) for chain in spec.chains}
     for vc in spec.virtual_clusters:
         for name, level, number in vc.reserved():
             reserved[name][level] += number
-    found = []
+    found = {}
     for chain in spec.chains:
         lowest = min([level for level, number in enumerate(reserved[chain.name]) if number], default=chain.node_level)
-        found.append(BuddyAllocator(Hierarchy(chain), lowest, reserved[chain.name]))
+        found[chain.name] = BuddyAllocator(Hierarchy(chain), lowest, reserved[chain.name])
     return found
 
 
 def initial_safety(spec: ClusterSpec) -> tuple[LevelSafety, ...]:
     """Equations 1 and 2 for the empty cluster with its pinned cells taken. O(pinned cells) beside the build."""
-    rows: list[LevelSafety] = []
-    for allocator in allocators(spec):
-        for vc in spec.virtual_clusters:
-            for pin in vc.pinned:
-                if pin.chain == allocator.hierarchy.spec.name:
-                    allocator.allocate_at(pin.level, pin.index)
-        rows += allocator.safety()
-    return tuple(rows)
+    chains = allocators(spec)
+    for vc in spec.virtual_clusters:
+        for pin in vc.pinned:
+            chains[pin.chain].allocate_at(pin.level, pin.index)
+    return tuple(row for allocator in chains.values() for row in allocator.safety())
 
 
 def shortages(spec: ClusterSpec, rows: tuple[LevelSafety, ...] | None = None) -> tuple[Shortage, ...]:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 class Guests:
     """The guests on a chain's nodes, and where there is room for one more."""
 
-    __slots__ = ("_limits", "_nodes", "_note", "_spaces", "dirty", "held")
-
     def __init__(self, nodes: Nodes, limits: Sequence[int], undo: Undo) -> None:
         """``limits``: per tenant, how many guests its groups take in on a leaf."""
         self._nodes, self._limits, self._note = nodes, limits, undo.note

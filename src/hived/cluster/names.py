@@ -15,8 +15,6 @@ from .states import LeafState
 class Names:
     """Nodes and devices by name. O(nodes) to make."""
 
-    __slots__ = ("chains", "numbers")
-
     def __init__(self, chains: Sequence[Nodes]) -> None:
         #: those that have the nodes
         self.chains = chains

@@ -95,13 +95,15 @@ def space_of(nodes: Nodes, suggested: Suggested | None) -> Space:
     return space
 
 
-def share_of(state: State, tenant: int, chain: int, need: int) -> tuple[int, Fraction]:
-    """What is lent to a tenant, and its share of all that can be lent if it wanted ``need`` more. O(n log n)."""
+def shares_with(state: State, tenant: int, chain: int, need: int) -> tuple[list[int], list[Fraction]]:
+    """What is lent to each tenant, and its share of all that can be lent if ``tenant`` wanted ``need`` more.
+
+    O(n log n).
+    """
     lent, idle = lent_of_type(state, chain)
-    total = sum(lent) + idle
     wanted = list(lent)
     wanted[tenant] += need
-    return lent[tenant], shares(total, wanted, state.weights)[tenant]
+    return lent, shares(sum(lent) + idle, wanted, state.weights)
 
 
 def _from_others(state: State, group: Group, tenant: int, choice: Choice, suggested: Suggested | None) -> bool:
@@ -111,32 +113,26 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
     GPUs turned out not to be needed are spared. O(groups looked at * (tenants + their pods)).
     """
     need = sum(need.gpus for need in choice.needs)
-    lent, idle = lent_of_type(state, choice.chain)
-    wanted = list(lent)
-    wanted[tenant] += need
-    share = shares(sum(lent) + idle, wanted, state.weights)
+    lent, share = shares_with(state, tenant, choice.chain, need)
     if lent[tenant] + need > share[tenant]:
         return False
     nodes = state.chains[choice.chain]
-    idle = nodes.idle_gpus
-    givers = [t for t in range(len(state.tenants)) if t != tenant and lent[t] > share[t]]
-    latest = {t: reversed(state.borrowers[t]) for t in givers}
-    order = [(-per_weight(lent[t], state.weights[t]), t) for t in givers]
+    obtainable = nodes.idle_gpus
+    latest = {t: reversed(loans) for t, loans in enumerate(state.borrowers) if t != tenant and lent[t] > share[t]}
+    order = [(-per_weight(lent[t], state.weights[t]), t) for t in latest]
     heapify(order)
     space = space_of(nodes, suggested)
     allowed = None if suggested is None else suggested.of(choice.chain)
-    opened: dict[int, int] = {}
     found: Found | None = None
     taken = 0
-    gain = 0
     while order and found is None:
         _, giver = heappop(order)
         given = next((g for g in latest[giver] if choice.chain in g.chains and g.running), None)
         if given is None:
             continue
         lent[giver] -= given.gpus
-        gain += _open(nodes, space, given, opened, allowed)
-        if idle + gain >= need:
+        obtainable += _open(nodes, space, given, allowed)
+        if obtainable >= need:
             for step, cap in enumerate(choice.caps):
                 found = find(space, choice.needs, farthest_from_guaranteed, cap)
                 if found is not None:
@@ -144,8 +140,6 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
                     break
         if lent[giver] > share[giver]:
             heappush(order, (-per_weight(lent[giver], state.weights[giver]), giver))
-    for node in opened:
-        nodes.look_again(node)
     if found is None:
         return False
     _chosen(state, group, choice, found, taken)
@@ -155,15 +149,18 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
     return True
 
 
-def _open(nodes: Nodes, space: Space, group: Group, opened: dict[int, int], allowed: Allowed | None) -> int:
-    """Count the leaves of a group as idle, as far as nobody has reserved them and they are healthy; how many."""
+def _open(nodes: Nodes, space: Space, group: Group, allowed: Allowed | None) -> int:
+    """Count the healthy leaves of a group that nobody has reserved as idle, until the space is asked for again.
+
+    How many they are.
+    """
     gain = 0
     for number, node, mask in group.parts:
         if number == nodes.number and (allowed is None or allowed(node)):
             mask &= ~(nodes.reserved[node] | nodes.bad[node])
-            opened[node] = opened.get(node, 0) | mask
             gain += mask.bit_count()
             space.set(node, space.free[node], space.idle[node] | mask)
+            nodes.look_again(node)
     return gain
 
 

@@ -166,8 +166,7 @@ class Pool:
 
     def bindings(self) -> Binding:
         """What its cells are bound by."""
-        nodes = self.nodes
-        return Binding(self.virtual, self.free, nodes.allocator, self.undo, self.pinned_to, nodes.bad, nodes.owners)
+        return Binding(self.virtual, self.free, self.nodes, self.undo, self.pinned_to)
 
     def _all_free(self) -> list[int]:
         return [shape.full for shape in self.virtual.shapes]
@@ -430,7 +429,7 @@ class Pool:
                 shape = self.virtual.shapes[host]
                 offset = leaf // shape.leaves * shape.leaves
                 if not mask & ~(shape.full << offset):
-                    binding.stand(host, (node * hierarchy.node_size + leaf) // shape.leaves)
+                    binding.hold(host, 0, (node * hierarchy.node_size + leaf) // shape.leaves, exactly=True)
                     leaves = binding.stand_leaves(host, mask >> offset)
             if not leaves:
                 self.undo.rollback(mark)

@@ -71,10 +71,8 @@ def recover(state: State, names: Names, records: Sequence[Record]) -> Reconfigur
     for position, record in enumerate(records):
         _check_form(position, record)
     ordered = sorted(records, key=lambda record: (-record.request.priority, record.request.guest, record.group))
-    places = [_checked(state, names, record) for record in ordered]
-    _refuse_two_on_one(state, ordered, places)
     report = TakingOver(state)
-    for record, at in zip(ordered, places, strict=True):
+    for record, at in zip(ordered, _places(state, names, ordered), strict=True):
         recorded = tuple(record.placement.reserved_levels)
         report.add(record, at, recorded, was_guaranteed=bool(recorded))
     return report.finished()
@@ -156,29 +154,26 @@ def _is_placement(placement: Placement) -> bool:
         return False
 
 
-def _checked(state: State, names: Names, record: Record) -> Located:
-    """Where a record's group is. Raises :class:`RequestError` for a record that no cluster can have written."""
-    name, request, placement, _ = record
-    where = f"records[{name!r}]"
-    if name in state.groups:
-        raise RequestError(where, "this group runs already, or is given twice")
-    whole = request.whole_nodes  # a pod may have become several
-    most = sum(member.pods * (max(1, member.leaf_cells) if whole else 1) for member in request.members)
-    if len(placement.pods) > most or len(placement.reserved_levels) not in (0, len(placement.pods)):
-        raise RequestError(where, f"{len(placement.pods)} pods are placed, and {most} were asked for")
-    return located(names, placement)
+def _places(state: State, names: Names, records: Sequence[Record]) -> list[Located]:
+    """Where the groups of some records are. Raises :class:`RequestError` for what no cluster can have written.
 
-
-def _refuse_two_on_one(state: State, records: Sequence[Record], places: Sequence[Located]) -> None:
-    """No device is used twice, by these groups or by those that run already; and no group is given twice."""
+    That is a group or a job twice, more pods than were asked for, and a device that another group uses: one of these,
+    or one that runs already.
+    """
+    places: list[Located] = []
     taken: dict[tuple[int, int], list[tuple[int, str]]] = {}
     seen = {*state.groups, *state.joined}
-    for (name, request, _, jobs), at in zip(records, places, strict=True):
+    for name, request, placement, jobs in records:
         where, of_record = f"records[{name!r}]", {name, *jobs}
         if of_record & seen or len({*jobs}) < len(jobs):
             raise RequestError(where, "this group, or a job on it, runs already, or is given twice")
         seen |= of_record
-        for chain, node, mask in () if request.guest else at.parts:
+        whole = request.whole_nodes  # a pod may have become several
+        most = sum(member.pods * (max(1, member.leaf_cells) if whole else 1) for member in request.members)
+        if len(placement.pods) > most or len(placement.reserved_levels) not in (0, len(placement.pods)):
+            raise RequestError(where, f"{len(placement.pods)} pods are placed, and {most} were asked for")
+        places.append(located(names, placement))
+        for chain, node, mask in () if request.guest else places[-1].parts:
             nodes = state.chains[chain]
             users = [*taken.setdefault((chain, node), [])]
             if nodes.used[node] & mask:
@@ -187,6 +182,7 @@ def _refuse_two_on_one(state: State, records: Sequence[Record], places: Sequence
                 if held & mask:
                     raise RequestError(where, f"a device of {nodes.names[node]} that it runs on is used by {by!r}")
             taken[chain, node].append((mask, name))
+    return places
 
 
 class TakingOver:

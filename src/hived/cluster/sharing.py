@@ -7,7 +7,8 @@ private    a pool of the VC's own cells, which are nodes of their own: what the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from hived.cells import BuddyAllocator, Found, Hierarchy, Need, Rank, Space
@@ -36,69 +37,56 @@ def lay_out(spec: ClusterSpec, sharing: Sharing, undo: Undo) -> tuple[list[Nodes
 
     Raises :class:`~hived.errors.InfeasibleError` when cells are to be bound and do not fit. O(cells).
     """
-    hierarchies = [Hierarchy(chain) for chain in spec.chains]
-    match sharing:
-        case Sharing.PRIVATE:
+    if sharing is Sharing.HIVED:
+        check_feasible(spec)
+        chains = [Nodes(number, allocator, undo) for number, allocator in enumerate(allocators(spec).values())]
+    else:
+        hierarchies = {chain.name: Hierarchy(chain) for chain in spec.chains}
+        if sharing is Sharing.PRIVATE:
             return _private(spec, hierarchies, undo)
-        case Sharing.QUOTA:
-            chains = [Nodes(n, BuddyAllocator(h, h.node_level), undo) for n, h in enumerate(hierarchies)]
-            return chains, _quotas(spec, chains, undo)
-        case Sharing.HIVED:
-            check_feasible(spec)
-            chains = [Nodes(number, allocator, undo) for number, allocator in enumerate(allocators(spec))]
-            return chains, _bound(spec, chains, undo)
-
-
-def _cells(vc: VirtualClusterSpec, hierarchies: Sequence[Hierarchy]) -> list[tuple[int, VirtualCells]]:
-    """What a VC reserved, per chain where it reserved anything."""
-    found = []
-    for number, hierarchy in enumerate(hierarchies):
-        cells = [(c.level, c.number) for c in vc.cells if c.chain == hierarchy.spec.name]
-        if cells:
-            found.append((number, VirtualCells(hierarchy, cells)))
-    return found
-
-
-def _numbers(spec: ClusterSpec) -> dict[str, int]:
-    return {chain.name: number for number, chain in enumerate(spec.chains)}
-
-
-def _bound(spec: ClusterSpec, chains: Sequence[Nodes], undo: Undo) -> list[list[Pool]]:
-    numbers, hierarchies = _numbers(spec), [nodes.hierarchy for nodes in chains]
-    cells = [_cells(vc, hierarchies) for vc in spec.virtual_clusters]
-    pinned = []
-    for tenant, vc in enumerate(spec.virtual_clusters):  # they take their physical cells before others can
-        pools = []
-        for number, pin in enumerate(vc.pinned, len(cells[tenant])):
-            nodes = chains[numbers[pin.chain]]
-            virtual = VirtualCells(nodes.hierarchy, [(pin.level, 1)])
-            pools.append(Pool(tenant, number, virtual, nodes, undo, (pin.pinned_cell_id, pin.index)))
-        pinned.append(pools)
-    return [
-        [Pool(tenant, i, virtual, chains[number], undo) for i, (number, virtual) in enumerate(cells[tenant])]
-        + pinned[tenant]
-        for tenant in range(len(cells))
+        chains = [Nodes(n, BuddyAllocator(h, h.node_level), undo) for n, h in enumerate(hierarchies.values())]
+    by_name = {nodes.hierarchy.spec.name: nodes for nodes in chains}
+    if sharing is Sharing.QUOTA:
+        return chains, _quotas(spec, by_name, undo)
+    hierarchies = {name: nodes.hierarchy for name, nodes in by_name.items()}
+    pools = [
+        [
+            Pool(tenant, number, virtual, by_name[virtual.hierarchy.spec.name], undo, pin)
+            for number, (virtual, pin) in enumerate(_reserved(vc, hierarchies))
+        ]
+        for tenant, vc in enumerate(spec.virtual_clusters)
     ]
+    return chains, pools
+
+
+def _reserved(
+    vc: VirtualClusterSpec, hierarchies: Mapping[str, Hierarchy]
+) -> Iterator[tuple[VirtualCells, tuple[str, int] | None]]:
+    """The cells that a VC reserved: those of each chain, then each pinned one, with its id and physical cell."""
+    for name, hierarchy in hierarchies.items():
+        cells = [(c.level, c.number) for c in vc.cells if c.chain == name]
+        if cells:
+            yield VirtualCells(hierarchy, cells), None
+    for pin in vc.pinned:
+        yield VirtualCells(hierarchies[pin.chain], [(pin.level, 1)]), (pin.pinned_cell_id, pin.index)
 
 
 # -- private ----------------------------------------------------------------------------------------------------------
 
 
-def _private(spec: ClusterSpec, hierarchies: Sequence[Hierarchy], undo: Undo) -> tuple[list[Nodes], list[list[Pool]]]:
-    numbers = _numbers(spec)
+def _private(
+    spec: ClusterSpec, hierarchies: Mapping[str, Hierarchy], undo: Undo
+) -> tuple[list[Nodes], list[list[Pool]]]:
     chains: list[Nodes] = []
     found: list[list[Pool]] = []
     for tenant, vc in enumerate(spec.virtual_clusters):
         pools: list[Pool] = []
         first = 0
-        for _, virtual in _cells(vc, hierarchies):
-            chains.append(_own_nodes(len(chains), f"{vc.name}-node", first, virtual, undo))
-            pools.append(OwnPool(tenant, len(pools), virtual, chains[-1], undo))
+        for virtual, pin in _reserved(vc, hierarchies):
+            name = "node" if pin is None else pin[0]
+            chains.append(_own_nodes(len(chains), f"{vc.name}-{name}", first if pin is None else 0, virtual, undo))
+            pools.append(OwnPool(tenant, len(pools), virtual, chains[-1], undo, pin and (pin[0], -1)))
             first += virtual.hosts
-        for pin in vc.pinned:
-            virtual = VirtualCells(hierarchies[numbers[pin.chain]], [(pin.level, 1)])
-            chains.append(_own_nodes(len(chains), f"{vc.name}-{pin.pinned_cell_id}", 0, virtual, undo))
-            pools.append(OwnPool(tenant, len(pools), virtual, chains[-1], undo, (pin.pinned_cell_id, -1)))
         found.append(pools)
     return chains, found
 
@@ -115,17 +103,11 @@ def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: 
 class Unbound(Binding):
     """No bindings: the hosts are real nodes, and stand where they are. O(nodes) to make; pools may share one."""
 
-    __slots__ = ()
-
     def __init__(self, virtual: VirtualCells, nodes: Nodes, undo: Undo) -> None:
-        super().__init__(virtual, (), nodes.allocator, undo, -1, nodes.bad, {})
+        super().__init__(virtual, (), nodes, undo)
         self.bad = nodes.bad
         self.bound = [*range(virtual.hosts), *[-1] * (len(virtual.cells) - virtual.hosts)]
-        self.loose.clear()
         self.sick = nodes.sick
-
-    def hold(self, host: int, mask: int, near: int = -1) -> None:
-        """Nothing is to be done."""
 
     def leaves(self, host: int, mask: int, crowd: list[int], near: tuple[int, int] | None = None) -> tuple[int, int]:
         """The very leaves."""
@@ -138,18 +120,12 @@ class Unbound(Binding):
         """Itself, however small."""
         return host
 
-    def can_stand(self, cell: int, physical: int) -> bool:
-        """Only on itself."""
-        return cell == physical
-
     def validate(self) -> None:
         """Nothing is kept."""
 
 
 class OwnPool(Pool):
     """The cells of a private cluster, which are its nodes."""
-
-    __slots__ = ()
 
     def bindings(self) -> Binding:
         unbound = Unbound(self.virtual, self.nodes, self.undo)
@@ -172,8 +148,6 @@ class OwnPool(Pool):
 class Quota:
     """A tenant's number of leaf cells of one type, all chains together."""
 
-    __slots__ = ("left", "limit")
-
     def __init__(self, limit: int) -> None:
         #: how many it may have guaranteed
         self.limit = limit
@@ -181,28 +155,28 @@ class Quota:
         self.left = limit
 
 
-def _quotas(spec: ClusterSpec, chains: Sequence[Nodes], undo: Undo) -> list[list[Pool]]:
-    numbers = _numbers(spec)
-    whole = [VirtualCells(n.hierarchy, [(n.hierarchy.top, n.hierarchy.count[n.hierarchy.top])]) for n in chains]
-    unbound = [Unbound(virtual, nodes, undo) for virtual, nodes in zip(whole, chains, strict=True)]
+def _quotas(spec: ClusterSpec, chains: Mapping[str, Nodes], undo: Undo) -> list[list[Pool]]:
+    unbound = {}
+    for name, nodes in chains.items():
+        top, count = nodes.hierarchy.top, nodes.hierarchy.count
+        unbound[name] = Unbound(VirtualCells(nodes.hierarchy, [(top, count[top])]), nodes, undo)
     found: list[list[Pool]] = []
     for tenant, vc in enumerate(spec.virtual_clusters):
-        by_type: dict[str, Quota] = {}
+        limits: Counter[str] = Counter()
         for cells in vc.cells:
-            hierarchy = chains[numbers[cells.chain]].hierarchy
-            quota = by_type.setdefault(hierarchy.spec.leaf_type, Quota(0))
-            quota.limit += cells.number * hierarchy.gpus[cells.level]
-            quota.left = quota.limit
-        pools: list[Pool] = []
-        for number, nodes in enumerate(chains):
-            of_type = by_type.get(nodes.hierarchy.spec.leaf_type)
-            if of_type is not None:
-                pools.append(QuotaPool(tenant, len(pools), unbound[number], nodes, undo, of_type))
-        for pin in vc.pinned:
-            number = numbers[pin.chain]
-            own = Quota(chains[number].hierarchy.gpus[pin.level])
-            pools.append(QuotaPool(tenant, len(pools), unbound[number], chains[number], undo, own, pin.pinned_cell_id))
-        found.append(pools)
+            hierarchy = chains[cells.chain].hierarchy
+            limits[hierarchy.spec.leaf_type] += cells.number * hierarchy.gpus[cells.level]
+        quotas = {leaf_type: Quota(limit) for leaf_type, limit in limits.items()}
+        wanted: list[tuple[str, Quota, str | None]] = [
+            (chain.name, quotas[chain.leaf_type], None) for chain in spec.chains if chain.leaf_type in quotas
+        ]
+        wanted += [(p.chain, Quota(chains[p.chain].hierarchy.gpus[p.level]), p.pinned_cell_id) for p in vc.pinned]
+        found.append(
+            [
+                QuotaPool(tenant, number, unbound[chain], chains[chain], undo, quota, pinned)
+                for number, (chain, quota, pinned) in enumerate(wanted)
+            ]
+        )
     return found
 
 
@@ -212,17 +186,8 @@ class QuotaPool(Pool):
     Its leaves can be taken by other tenants, so a request within the quota may have to wait for them.
     """
 
-    __slots__ = ("quota", "unbound")
-
     def __init__(
-        self,
-        tenant: int,
-        number: int,
-        unbound: Unbound,
-        nodes: Nodes,
-        undo: Undo,
-        quota: Quota,
-        pinned: str | None = None,
+        self, tenant: int, number: int, unbound: Unbound, nodes: Nodes, undo: Undo, quota: Quota, pinned: str | None
     ) -> None:
         """``unbound``: of all quotas in the chain. O(1), so that tenants times nodes is never a cost."""
         self.quota = quota

@@ -40,8 +40,6 @@ def sparing(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: 
 class _Sparing:
     """The hosts and leaves of a pool whose taking loses the groups ``up_to`` a precedence least."""
 
-    __slots__ = ("_cap", "_demand", "_known", "_needs", "_pool", "_rank", "_space", "_steps", "_up_to")
-
     def __init__(self, pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, cap: int, up_to: int) -> None:
         self._pool, self._space, self._needs, self._rank, self._cap, self._up_to = pool, space, needs, rank, cap, up_to
         self._demand = Demand(needs)

@@ -13,8 +13,6 @@ class Staying:
     Made once per request in O(levels * hosts); a hint costs O(levels + cells above node level that the job is in).
     """
 
-    __slots__ = ("_binding", "_groups", "_masks", "_needed")
-
     def __init__(self, binding: Binding, hosts: Iterable[int], own: Sequence[tuple[int, int]]) -> None:
         """``own``: nodes and the job's leaves on them; ``hosts``: the virtual hosts to be bound, in any order."""
         self._binding = binding
@@ -59,13 +57,7 @@ class Staying:
         for cell in reversed(path):
             level, wanted = cells[cell].level, self._needed[cell]
             if level > self._binding.virtual.hierarchy.node_level:
-                nodes = self._nodes(level)
-                around = {node // nodes for node in inside} if len(inside) < len(self._groups[level]) else None
-                groups = {
-                    group: members
-                    for group, members in self._groups[level].items()
-                    if (group in around if around is not None else next(iter(members)) in inside)
-                }
+                groups = {g: nodes for g, nodes in self._groups[level].items() if next(iter(nodes)) in inside}
                 best = min(groups, key=lambda g: (len(groups[g]) < wanted, abs(len(groups[g]) - wanted), g))
                 inside = groups[best]
         node = next(iter(inside))

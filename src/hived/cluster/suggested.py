@@ -24,8 +24,6 @@ Allowed = Callable[[int], bool]
 class Suggested:
     """The nodes, per chain, that a request may use: those that are named, or all but those. O(names) to make."""
 
-    __slots__ = ("_chains", "_named", "_others", "given", "searched_all")
-
     def __init__(self, given: Given, by_name: Names) -> None:
         """``given``: names of nodes, None for all; and of those that are not meant."""
         #: as given
@@ -136,7 +134,7 @@ def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo
                 suggested.searched_all = False
                 return
             mark = undo.mark()
-            binding.stand(host, cell, mask)
+            binding.hold(host, mask, cell, exactly=True)
             if not binding.bad[host] & mask:
                 yield True
             undo.rollback(mark)

@@ -15,7 +15,7 @@ from hived.cluster.demands import Choice, Demand
 from hived.cluster.groups import Group
 from hived.cluster.guaranteed import place as place_guaranteed
 from hived.cluster.nodes import Nodes, farthest_from_guaranteed
-from hived.cluster.opportunistic import lent_of_type, share_of
+from hived.cluster.opportunistic import lent_of_type, shares_with
 from hived.cluster.opportunistic import place as place_opportunistic
 from hived.cluster.pool import Pool, VirtualCells, lowest_precedence, packed, reserved_in
 from hived.cluster.requests import Request
@@ -185,9 +185,9 @@ def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]
     need = sum(need.gpus for need in choice.needs)
     _, idle = lent_of_type(state, choice.chain)
     found: list[why.Reason] = [why.NothingIdle(need, idle)]
-    held, share = share_of(state, demand.tenant, choice.chain, need)
-    if held + need > share:
-        found.append(why.ShareUsedUp(request.vc, need, held, int(share)))
+    lent, share = shares_with(state, demand.tenant, choice.chain, need)
+    if lent[demand.tenant] + need > share[demand.tenant]:
+        found.append(why.ShareUsedUp(request.vc, need, lent[demand.tenant], int(share[demand.tenant])))
     space = nodes.idle_space()
     found += _part_of_gang(choice, count_fitting(space, choice.needs, farthest_from_guaranteed))
     bad = {node: nodes.bad[node] & ~(nodes.owned[node] | nodes.lent[node]) for node in nodes.sick}
