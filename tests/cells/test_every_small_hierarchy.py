@@ -87,7 +87,8 @@ class Adversary:
 
     def check(self) -> None:
         """What must hold in every state; that every VC's cells can be bound is checked by binding them."""
-        free = {(k, cell) for k in self.levels for cell in self.allocator.free_cells(k)}
+        count, is_free = self.hierarchy.count, self.allocator.is_free
+        free = {(k, cell) for k in self.levels for cell in range(count[k]) if is_free(k, cell)}
         assert free == self.naive.free, "what is free depends on what is allocated alone"
         assert_safe(safety(self.hierarchy, self.reserved, self.allocator.allocated, self.allocator.free))
 

@@ -108,7 +108,8 @@ class LegalMachine(RuleBasedStateMachine):
     def a_cell_may_be_taken_exactly_when_taking_it_leaves_all_safe(self, data: st.DataObject) -> None:
         level = self.some_level(data)
         cell = data.draw(st.integers(0, self.chain.cells_at(level) - 1), label="cell")
-        free = {(k, c) for k in self.allocator.levels for c in self.allocator.free_cells(k)}
+        count, is_free = self.allocator.hierarchy.count, self.allocator.is_free
+        free = {(k, c) for k in self.allocator.levels for c in range(count[k]) if is_free(k, c)}
         naive = NaiveBuddies(self.chain)
         naive.free = free
         safe = naive.holder_of((level, cell)) is not None

@@ -140,10 +140,6 @@ class BuddyAllocator:
         """Whether ``cell`` stands in the free list of ``level``."""
         return self.is_open(level, cell) and self._state[level + 1][cell // self._fanout[level + 1]] == SPLIT
 
-    def free_cells(self, level: int) -> Iterator[int]:
-        """The free list of ``level``, ascending. O(cells); for checks and displays."""
-        return (cell for cell in range(self.hierarchy.count[level]) if self.is_free(level, cell))
-
     def is_bad(self, level: int, cell: int) -> bool:
         """Whether ``cell`` has a bad leaf."""
         return cell in self.bad[level]

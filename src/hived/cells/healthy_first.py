@@ -28,7 +28,7 @@ A healthy cell is as good as any other of its level here, so they are counted; b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -95,22 +95,17 @@ class Supply:
         self._bad = cells.free_bad
         self._healthy = [number - len(bad) for number, bad in zip(cells.free, cells.free_bad, strict=True)]
         self._margin = cells.margins()
-        self._aim(0)
-
-    def _aim(self, level: int) -> None:
-        self._level = level
+        self._level = 0
         # per level, once asked for: its free bad cells as (holds no healthy cell of the level aimed at, badness)
-        self._queues: list[list[tuple[bool, tuple[int, int, int]]] | None] = [None] * len(self._bad)
+        self._queues: dict[int, list[tuple[bool, tuple[int, int, int]]]] = {}
 
     def _rank(self, k: int, cell: int) -> tuple[bool, tuple[int, int, int]]:
         return not holds_healthy(self._cells, k, cell, self._level), self._cells.badness(k, cell)
 
     def _queue(self, k: int) -> list[tuple[bool, tuple[int, int, int]]]:
-        queue = self._queues[k]
-        if queue is None:
-            queue = self._queues[k] = [self._rank(k, cell) for cell in self._bad[k]]
-            heapify(queue)
-        return queue
+        if k not in self._queues:
+            self._queues[k] = sorted([self._rank(k, cell) for cell in self._bad[k]])  # which is a heap
+        return self._queues[k]
 
     def highest(self, level: int) -> int:
         """The highest level whose free cells may serve a request at ``level``: safely, or as Algorithm 1 does."""
@@ -127,7 +122,8 @@ class Supply:
         bad there.
         """
         if level != self._level:
-            self._aim(level)
+            self._level = level
+            self._queues.clear()
         last_resort = None
         for k in range(level, self.highest(level) + 1):
             if self._bad[k] and (k > level or not self._healthy[k]):
@@ -201,9 +197,8 @@ class Supply:
             for bad in inside:
                 if bad != child:
                     self._bad[k].add(bad)
-                    queue = self._queues[k]
-                    if queue is not None:
-                        heappush(queue, self._rank(k, bad))
+                    if k in self._queues:
+                        heappush(self._queues[k], self._rank(k, bad))
             if child < 0:
                 self._healthy[k] -= 1
                 self._split_healthy(k)

@@ -19,10 +19,6 @@ def check_bindings(binding: Binding) -> None:
     taken: set[tuple[int, int]] = set()
     for number, (level, parent) in enumerate(virtual.cells):
         physical = binding.bound[number]
-        if number < virtual.hosts:
-            used = binding.free[number] != virtual.shapes[number].full
-            in_use = physical >= 0 and number not in binding.anchored
-            ensure(in_use == (used or number == binding.pinned), f"host {number} is bound while in use")
         if parent < 0:
             ensure((physical < 0) == (number in binding.loose[level]), f"cell {number} is loose while unbound")
         if physical < 0:
@@ -43,9 +39,9 @@ def check_bindings(binding: Binding) -> None:
                 ensure(not allocator.is_open(level - 1, child), f"bad child {child} is anchored")
     ensure(live == binding.live, "children in use per virtual cell")
     for number, bound in enumerate(binding.bound):
-        if number >= virtual.hosts:
-            in_use = bound >= 0 and number not in binding.anchored
-            ensure(in_use == (live[number] > 0), f"virtual cell {number} is bound while a child is in use")
+        used = number < virtual.hosts and binding.free[number] != virtual.shapes[number].full
+        in_use = bound >= 0 and number not in binding.anchored
+        ensure(in_use == (used or live[number] > 0), f"virtual cell {number} is bound while something in it is in use")
     for host, inner in enumerate(binding.inner):
         if inner is None:
             ensure(not binding.bad[host], f"host {host}: bad leaves are bound")

@@ -190,11 +190,11 @@ class TakingOver:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        #: names of those that wait again
+        self.cancelled: list[str] = []
         self._kept: list[str] = []
         self._downgraded: list[tuple[str, str]] = []
         self._lost: list[tuple[str, tuple[str, ...]]] = []
-        #: names of those that wait again
-        self.cancelled: list[str] = []
 
     def add(
         self, record: Record, at: Located, wanted: tuple[int, ...], was_guaranteed: bool, before: Group | None = None
@@ -206,36 +206,24 @@ class TakingOver:
         else has its leaves. One that would be a guest is one where others own its leaves, or as it was ``before``; it
         waits where these take no more in. O(tries * pods * levels).
         """
+        state, request = self._state, record.request
+        nodes = state.chains[at.chain]
+        since, guest = (0.0, False) if before is None else (before.since, before.guest)
+        if request.guest:
+            guest = guest or any(state.chains[chain].used[node] & mask for chain, node, mask in at.parts)
+        if guest and (nodes.guests is None or at.gone or not nodes.guests.admit(at.parts)):
+            state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), since)
+            self.cancelled.append(record.group)
+            return
+        group = Group(request, state.tenant(request.vc), since)
+        group.guest = guest
         levels: list[tuple[int, ...]] = []
-        if wanted and at.parts and not at.gone and record.request.priority > OPPORTUNISTIC:
-            pools = self._state.pools[self._state.tenant(record.request.vc)]
+        if wanted and at.parts and not at.gone and request.priority > OPPORTUNISTIC:
+            pools = state.pools[group.tenant]
             reserved = sorted({level for pool in pools if pool.nodes.number == at.chain for level in pool.levels})
             levels = [wanted] if all(level in reserved for level in wanted) else []
             levels += [(level,) * len(wanted) for level in reserved]
-        group = self._taken_over(record, at, levels, before)
-        if group is None:
-            self.cancelled.append(record.group)
-            return
-        if at.gone or not at.parts:  # without parts and gone nodes: it had lost all before
-            self._lost.append((group.name, at.gone))
-        if was_guaranteed and not group.guaranteed:
-            self._downgraded.append((group.name, self._why(group, at, levels)))
-        elif at.parts and not at.gone:
-            self._kept.append(group.name)
-
-    def _taken_over(
-        self, record: Record, at: Located, levels: Sequence[tuple[int, ...]], before: Group | None
-    ) -> Group | None:
-        state, request = self._state, record.request
-        since, was_guest = (0.0, False) if before is None else (before.since, before.guest)
-        used = any(state.chains[chain].used[node] & mask for chain, node, mask in at.parts)
-        nodes = state.chains[at.chain]
-        beside = nodes.guests if request.guest and (used or was_guest) else None
-        if request.guest and (used or was_guest) and (beside is None or at.gone or not beside.admit(at.parts)):
-            state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), since)
-            return None
         state.sequence += 1
-        group = Group(request, state.tenant(request.vc), since)
         group.sequence = state.sequence
         group.chain, group.parts = at.chain, at.parts
         group.origin = record.placement if at.gone else None
@@ -251,9 +239,8 @@ class TakingOver:
         if not stands and request.priority > OPPORTUNISTIC:
             group.priority = OPPORTUNISTIC
             state.displaced[group] = None
-        if beside is not None:
-            group.guest = True
-            beside.add(group)
+        if group.guest:
+            state.guests_of(at.chain).add(group)
         else:
             if not stands:
                 state.lend(group)
@@ -265,7 +252,12 @@ class TakingOver:
         state.waiting.pop(group.name, None)
         state.groups[group.name] = group
         state.set_jobs(group.name, record.jobs or state.jobs.get(group.name, ()))
-        return group
+        if at.gone or not at.parts:  # without parts and gone nodes: it had lost all before
+            self._lost.append((group.name, at.gone))
+        if was_guaranteed and not group.guaranteed:
+            self._downgraded.append((group.name, self._why(group, at, levels)))
+        elif at.parts and not at.gone:
+            self._kept.append(group.name)
 
     def _why(self, group: Group, at: Located, levels: Sequence[tuple[int, ...]]) -> str:
         """Why it is guaranteed no longer."""
@@ -280,9 +272,5 @@ class TakingOver:
 
     def finished(self) -> Reconfiguration:
         """What became of all of them, sorted by name."""
-        return Reconfiguration(
-            kept=tuple(sorted(self._kept)),
-            downgraded=tuple(sorted(self._downgraded)),
-            lost=tuple(sorted(self._lost)),
-            cancelled=tuple(sorted(self.cancelled)),
-        )
+        kept, cancelled = tuple(sorted(self._kept)), tuple(sorted(self.cancelled))
+        return Reconfiguration(kept, tuple(sorted(self._downgraded)), tuple(sorted(self._lost)), cancelled)

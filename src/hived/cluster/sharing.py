@@ -49,13 +49,11 @@ def lay_out(spec: ClusterSpec, sharing: Sharing, undo: Undo) -> tuple[list[Nodes
     if sharing is Sharing.QUOTA:
         return chains, _quotas(spec, by_name, undo)
     hierarchies = {name: nodes.hierarchy for name, nodes in by_name.items()}
-    pools = [
-        [
-            Pool(tenant, number, virtual, by_name[virtual.hierarchy.spec.name], undo, pin)
-            for number, (virtual, pin) in enumerate(_reserved(vc, hierarchies))
-        ]
-        for tenant, vc in enumerate(spec.virtual_clusters)
-    ]
+    pools: list[list[Pool]] = [[] for _ in spec.virtual_clusters]
+    for tenant, vc in enumerate(spec.virtual_clusters):
+        for virtual, pin in _reserved(vc, hierarchies):
+            nodes = by_name[virtual.hierarchy.spec.name]
+            pools[tenant].append(Pool(tenant, len(pools[tenant]), virtual, nodes, undo, pin))
     return chains, pools
 
 
@@ -171,12 +169,10 @@ def _quotas(spec: ClusterSpec, chains: Mapping[str, Nodes], undo: Undo) -> list[
             (chain.name, quotas[chain.leaf_type], None) for chain in spec.chains if chain.leaf_type in quotas
         ]
         wanted += [(p.chain, Quota(chains[p.chain].hierarchy.gpus[p.level]), p.pinned_cell_id) for p in vc.pinned]
-        found.append(
-            [
-                QuotaPool(tenant, number, unbound[chain], chains[chain], undo, quota, pinned)
-                for number, (chain, quota, pinned) in enumerate(wanted)
-            ]
-        )
+        pools: list[Pool] = []
+        for chain, quota, pinned in wanted:
+            pools.append(QuotaPool(tenant, len(pools), unbound[chain], chains[chain], undo, quota, pinned))
+        found.append(pools)
     return found
 
 

@@ -184,25 +184,13 @@ def records(state: State) -> tuple[Record, ...]:
 
 def snapshot(state: State) -> tuple[object, ...]:
     """The whole state as plain values. O(cells in use + groups)."""
-    held = tuple(
-        (
-            name,
-            group.request,
-            group.state.value,
-            group.guaranteed,
-            group.guest,
-            group.placement,
-            tuple(sorted(victim.name for victim in group.victims)),
-        )
-        for name, group in sorted(state.groups.items())
-    )
+    held = []
+    for name, group in sorted(state.groups.items()):
+        victims = tuple(sorted(victim.name for victim in group.victims))
+        held.append((name, group.request, group.state.value, group.guaranteed, group.guest, group.placement, victims))
     waiting = tuple((name, waiting.request) for name, waiting in sorted(state.waiting.items()))
-    cells = tuple(
-        (
-            nodes.hierarchy.spec.name,
-            tuple(sorted(nodes.owners)),
-            tuple((node, mask) for node, mask in enumerate(nodes.bad) if mask),
-        )
-        for nodes in state.chains
-    )
-    return held, waiting, cells, state.safety(), tuple(sorted(state.jobs.items()))
+    cells = []
+    for nodes in state.chains:
+        bad = tuple((node, mask) for node, mask in enumerate(nodes.bad) if mask)
+        cells.append((nodes.hierarchy.spec.name, tuple(sorted(nodes.owners)), bad))
+    return tuple(held), waiting, tuple(cells), state.safety(), tuple(sorted(state.jobs.items()))
