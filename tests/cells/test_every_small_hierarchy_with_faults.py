@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from hived.cells import BuddyAllocator, Hierarchy
+from hived.cells.healthy_first import Supply, surely_healthy
 from hived.spec.compiled import ChainSpec
 
 from .naive import Cell, NaiveBuddies, packs
@@ -79,13 +80,13 @@ def check_requests(allocator: BuddyAllocator, safe: set[Cell], left: list[int], 
                 assert cell == -1
     for highest in range(1, len(left)):
         wanted = [number if level <= highest else 0 for level, number in enumerate(left)]
-        short = allocator.shortage(wanted)
+        short = Supply(allocator).shortage(wanted)
         got = [(level, allocator.allocate(level)) for level in range(highest, 0, -1) for _ in range(wanted[level])]
         bad_at = [level for level, cell in got if allocator.is_bad(level, cell)]
         assert short == [bad_at.count(level) for level in range(len(left))]
         for level, cell in got:
             allocator.release(level, cell)
-        assert not (any(short) and allocator.surely_healthy(wanted))
+        assert not (any(short) and surely_healthy(allocator, wanted))
     for node, mask in enumerate(bad):
         allocator.set_bad(node, mask, 0)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hived.cells import BuddyAllocator, Hierarchy
+from hived.cells.healthy_first import Supply, surely_healthy
 from hived.spec.compiled import ChainSpec
 
 from ..strategies import NODE, RACK, SOCKET, chains, racks
@@ -147,9 +148,9 @@ class LegalMachine(RuleBasedStateMachine):
     def the_shortage_of_one_vc_is_what_it_would_meet(self, data: st.DataObject) -> None:
         wanted = [data.draw(st.integers(0, number) | st.just(number), label="wanted") for number in self.left()]
         before = [set(bad) for bad in self.allocator.free_bad]
-        short = self.allocator.shortage(wanted)
+        short = Supply(self.allocator).shortage(wanted)
         assert short == bad_ones_got(self.allocator, wanted)
-        assert not (self.allocator.surely_healthy(wanted) and any(short))
+        assert not (surely_healthy(self.allocator, wanted) and any(short))
         assert self.allocator.free_bad == before, "nothing is touched by asking"
 
     @invariant()
@@ -178,7 +179,7 @@ def test_the_shortage_in_a_cluster_with_many_faults_is_what_asking_for_the_cells
     left = [r - a for r, a in zip(reserved, allocator.allocated, strict=True)]
     for highest in range(1, len(left)):  # what is wanted at the levels above is for the other VCs
         wanted = [number if level <= highest else 0 for level, number in enumerate(left)]
-        assert allocator.shortage(wanted) == bad_ones_got(allocator, wanted)
+        assert Supply(allocator).shortage(wanted) == bad_ones_got(allocator, wanted)
 
 
 def test_a_higher_cell_is_split_around_a_bad_one_while_the_others_can_spare_it() -> None:
@@ -195,9 +196,9 @@ def test_a_node_is_taken_from_a_broken_rack_before_a_healthy_rack_is_broken_up_f
     allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE, [0, 0, 0, 0, 1, 1])
     allocator.set_bad(0, 0, 1)
     research, prod = [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]
-    assert not any(allocator.shortage(research) + allocator.shortage(prod))
+    assert not any(Supply(allocator).shortage(research) + Supply(allocator).shortage(prod))
     assert allocator.allocate(NODE) == 1, "the healthy node of rack 0, which is of no use to who wants a whole rack"
-    assert not any(allocator.shortage(prod))
+    assert not any(Supply(allocator).shortage(prod))
     assert allocator.allocate(RACK) == 1
     assert not allocator.is_bad(RACK, 1)
 
@@ -206,10 +207,10 @@ def test_of_two_that_want_a_healthy_rack_who_asks_for_the_parts_meets_the_shorta
     allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE, [0, 0, 0, 0, 2, 1])
     allocator.set_bad(0, 0, 1)
     parts, whole = [0, 0, 0, 0, 2, 0], [0, 0, 0, 0, 0, 1]
-    assert allocator.shortage(parts) == bad_ones_got(allocator, parts) == [0, 0, 0, 0, 1, 0]
-    assert not any(allocator.shortage(whole))
-    assert not allocator.surely_healthy(parts), "rack 1 could give both, but rack 0 is broken up first"
-    assert allocator.surely_healthy(whole)
+    assert Supply(allocator).shortage(parts) == bad_ones_got(allocator, parts) == [0, 0, 0, 0, 1, 0]
+    assert not any(Supply(allocator).shortage(whole))
+    assert not surely_healthy(allocator, parts), "rack 1 could give both, but rack 0 is broken up first"
+    assert surely_healthy(allocator, whole)
 
 
 def test_a_bad_hint_is_ignored_while_there_is_a_healthy_cell() -> None:

@@ -181,21 +181,17 @@ class BuddyAllocator:
             cell //= self._fanout[k]
         return k
 
-    def surely_healthy(self, wanted: Sequence[int]) -> bool:
-        """Whether :meth:`shortage` is 0 at every level, told without looking at bad cells one by one. O(levels).
-
-        ``False`` may be wrong: see :func:`hived.cells.healthy_first.surely_healthy`.
-        """
-        return healthy_first.surely_healthy(self, wanted)
-
     def shortage(self, wanted: Sequence[int]) -> list[int]:
         """How many of ``wanted[k]`` more cells at each level ``k`` one VC would get bad ones for.
 
         Exactly as many as come out bad when it takes all of them by :meth:`allocate`, higher levels first, and nobody
         else takes or gives any. ``wanted`` must be within what is reserved and not allocated; cells beyond what there
-        is at all are not counted. O(levels) while nothing is bad, else O(levels^2 + levels * b log b), b bad cells.
+        is at all are not counted. O(levels) where nothing is bad or healthy ones abound, else O(levels^2 + levels * b
+        log b), b bad cells.
         """
-        return healthy_first.Supply(self).shortage(wanted) if self.bad_leaves else [0] * len(wanted)
+        if not (self.bad_leaves and any(wanted)) or healthy_first.surely_healthy(self, wanted):
+            return [0] * len(wanted)
+        return healthy_first.Supply(self).shortage(wanted)
 
     # -- allocating ---------------------------------------------------------------------------------------------------
 

@@ -20,24 +20,13 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
     nodes.doomed.clear()
     if not allocator.bad_leaves:
         return
-    here = [pool for pool in pools if pool.nodes is nodes and pool.pinned is None]
-    found = True
-    while found:  # a cell doomed for one VC can be the last that another could have had by splitting
-        found = False
-        for pool in here:
-            found = _doom(nodes, pool) or found
-
-
-def _doom(nodes: Nodes, pool: Pool) -> bool:
-    """Doom what a VC is short of; whether it was anything."""
-    allocator, binding = nodes.allocator, pool.binding
-    wanted = [len(loose) for loose in binding.loose]
-    if not any(wanted) or allocator.surely_healthy(wanted):
-        return False
-    before = len(nodes.doomed)
-    for level, short in enumerate(allocator.shortage(wanted)):
-        for _ in range(short):
-            cell = binding.doom(level)
-            if cell >= 0:
-                nodes.doomed.append((binding, cell))
-    return len(nodes.doomed) > before
+    here = [pool.binding for pool in pools if pool.nodes is nodes and pool.pinned is None]
+    before = -1
+    while before < len(nodes.doomed):  # a cell doomed for one VC can be the last that another could have had
+        before = len(nodes.doomed)
+        for binding in here:
+            for level, short in enumerate(allocator.shortage([len(loose) for loose in binding.loose])):
+                for _ in range(short):
+                    cell = binding.doom(level)
+                    if cell >= 0:
+                        nodes.doomed.append((binding, cell))

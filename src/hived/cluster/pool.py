@@ -21,11 +21,10 @@ from typing import NamedTuple
 from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, find
 from hived.errors import ensure
 
-from .binding import Binding
+from .binding import Binding, Staying
 from .groups import Group
 from .nodes import Nodes
 from .parts import Part
-from .staying import Staying
 from .undo import Undo
 
 #: how many views of precedences are kept
