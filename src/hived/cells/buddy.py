@@ -250,38 +250,33 @@ class BuddyAllocator:
         return cell
 
     def _allocate_inside(self, k: int, cell: int, near: int, level: int) -> int:
-        """Allocate a cell of ``level`` from a free cell at ``k``: ``near``, or what the choices at every split give."""
+        """Allocate a cell of ``level`` from a free cell at ``k``: ``near``, or what the choices at every split give.
+
+        They are a bad child that holds a healthy cell of ``level``, else the least crowded healthy one, else a bad one.
+        """
         self.changes += 1
         self.free[k] -= 1
-        self.free_bad[k].discard(cell)
+        if self.bad_leaves:
+            self.free_bad[k].discard(cell)
         self._set(k, cell, TAKEN)
-        while k > level:
-            cell = self._split(k, cell, near, level)
-            k -= 1
+        while k > level:  # split it, and take one child
+            parent, k = cell, k - 1
+            bad = self.bad_under[k].get(parent)
+            cell = -1
+            if near >= 0:
+                cell = near // (self.hierarchy.gpus[k] // self.hierarchy.gpus[level])
+            elif bad:
+                cell = healthy_first.bad_child_towards(self, k + 1, parent, level)
+            if cell < 0:
+                cell = self._least_child(k, parent)
+            self._set(k, cell, TAKEN)
+            self._state[k + 1][parent] = SPLIT
+            self._reorder(k, parent, 0, self._counts[k][parent])
+            self.free[k] += self._fanout[k + 1] - 1
+            if bad:
+                self.free_bad[k] |= bad - {cell}
         self.allocated[level] += 1
         return cell
-
-    def _split(self, k: int, cell: int, near: int, level: int) -> int:
-        """Split a cell just taken at ``k`` and take one child: the one that holds ``near``, else the best.
-
-        That is a bad one that holds a healthy cell of ``level``, else the least crowded healthy one, else any bad one.
-        """
-        below = k - 1
-        bad = self.bad_under[below].get(cell)
-        child = -1
-        if near >= 0:
-            child = near // (self.hierarchy.gpus[below] // self.hierarchy.gpus[level])
-        elif bad:
-            child = healthy_first.bad_child_towards(self, k, cell, level)
-        if child < 0:
-            child = self._least_child(below, cell)
-        self._set(below, child, TAKEN)
-        self._state[k][cell] = SPLIT
-        self._reorder(below, cell, 0, self._counts[below][cell])
-        self.free[below] += self._fanout[k] - 1
-        if bad:
-            self.free_bad[below] |= bad - {child}
-        return child
 
     def release(self, level: int, cell: int) -> None:
         """Give an allocated cell back; it merges with its buddies as far up as they are all free."""

@@ -35,8 +35,8 @@ class Found(NamedTuple):
     level: int  #: of the lowest cell that has them all; 0 where no cell does
 
 
-#: hosts ``start`` to before ``end`` of one cell; with them, whether it holds the gang without cost to anybody
-_Cell = tuple[int, int, bool]
+#: hosts ``start`` to before ``end`` of one cell; whether it holds the gang without cost to anybody; and what says so
+_Cell = tuple[int, int, bool, Capacity]
 
 
 def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found | None:
@@ -105,11 +105,11 @@ def _cells(space: Space, capacities: Sequence[tuple[bool, Capacity]], pods: int,
         if not cap or space.node_level + 1 + above <= cap:
             for costless, capacity in capacities:
                 for group in capacity.groups(above, pods):
-                    yield *spans[group], costless
+                    yield *spans[group], costless, capacity
     if not cap:
         for costless, capacity in capacities:
             if capacity.total >= pods:
-                yield 0, space.hosts, costless
+                yield 0, space.hosts, costless, capacity
 
 
 def _capacities(space: Space, need: Need) -> list[tuple[bool, Capacity]]:
@@ -122,12 +122,11 @@ def _capacities(space: Space, need: Need) -> list[tuple[bool, Capacity]]:
 def _equal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None:
     """Equal pods on several hosts."""
     need, pods = demand.needs[0], len(demand.needs)
-    capacities = _capacities(space, need)
-    for start, end, costless in _cells(space, capacities, pods, cap):
+    for start, end, costless, capacity in _cells(space, _capacities(space, need), pods, cap):
         if costless:
-            shares = capacities[0][1].spread(start, end, pods)
+            shares = capacity.spread(start, end, pods)
         else:
-            shares = _cheapest(space, capacities[1][1], range(start, end), pods, rank)
+            shares = _cheapest(space, capacity, range(start, end), pods, rank)
         return _found(space, [(host, [need] * share) for host, share in shares], range(pods))
     return None
 
@@ -183,7 +182,7 @@ def _unequal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None
     largest = demand.needs[0]
     number = demand.needs.count(largest)
     of_largest = {cell[:2] for cell in _cells(space, [(False, space.capacity(largest))], number, cap)}
-    for start, end, costless in _cells(space, _capacities(space, Need(1)), demand.gpus, cap):
+    for start, end, costless, _ in _cells(space, _capacities(space, Need(1)), demand.gpus, cap):
         if (start, end) in of_largest:
             hosts, rooms = _rooms(space, demand, range(start, end), costless, rank)
             chosen = pack(rooms, demand, steps)

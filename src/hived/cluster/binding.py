@@ -16,6 +16,7 @@ be healthy are *doomed*: anchored to bad physical cells.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -73,29 +74,23 @@ class Binding:
         self.sick: set[int] = set()
         #: per level: the preassigned cells that are not bound
         self.loose = [IndexSet(len(virtual.cells)) for _ in virtual.hierarchy.gpus]
+        #: the virtual cells right below each upper one
+        self.children: defaultdict[int, list[int]] = defaultdict(list)
         for number, (level, parent) in enumerate(virtual.cells):
             if parent < 0:
                 self.loose[level].add(number)
+            else:
+                self.children[parent].append(number)
         #: virtual cell that is pinned, -1 for none
         self.pinned = -1
         #: per host: physical inner cell under each virtual inner cell, -1 while unbound; None while nothing is
         self.inner: list[Inner | None] = [None] * virtual.hosts
-        self._children: list[list[int]] | None = None
         if pinned_to >= 0:
             self.pinned = next(v for v, cell in enumerate(virtual.cells) if cell.parent < 0)
             self._take(self.pinned, pinned_to)
             self.live[self.pinned] = 1
 
     # -- looking ------------------------------------------------------------------------------------------------------
-
-    def children(self, cell: int) -> Sequence[int]:
-        """The virtual cells right below an upper one. O(cells) once."""
-        if self._children is None:
-            self._children = [[] for _ in self.virtual.cells]
-            for number, (_, parent) in enumerate(self.virtual.cells):
-                if parent >= 0:
-                    self._children[parent].append(number)
-        return self._children[cell]
 
     def node_of(self, host: int) -> int:
         """The number of the node that a bound host stands on, or in."""
@@ -131,7 +126,7 @@ class Binding:
                 return -1
         while cell >= self.virtual.hosts:
             wanted = first // hierarchy.gpus[self.virtual.cells[cell].level - 1]
-            could = [child for child in self.children(cell) if self.bound[child] in (wanted, -1)]
+            could = [child for child in self.children[cell] if self.bound[child] in (wanted, -1)]
             if not could:
                 return -1
             cell = next((child for child in could if self.bound[child] == wanted), could[0])
@@ -178,10 +173,7 @@ class Binding:
     def _mark(self, marked: set[int], cell: int, is_marked: bool) -> None:
         """Whether a cell is one of :attr:`anchored`, or of :attr:`doomed`."""
         if (cell in marked) != is_marked:
-            if is_marked:
-                marked.add(cell)
-            else:
-                marked.discard(cell)
+            marked ^= {cell}
             self._note((self._mark, marked, cell, not is_marked))
 
     def _set_inner(self, host: int, inner: Inner | None) -> None:
@@ -325,7 +317,7 @@ class Binding:
                 self._set_inner(cell, None)
             self._set_bad(cell, 0)
         elif self.anchored:
-            for child in self.children(cell):
+            for child in self.children[cell]:
                 if child in self.anchored:
                     self._drop(child)
         self._release(cell)
@@ -356,7 +348,7 @@ class Binding:
             below = self.virtual.cells[cell].level - 1
             # a preassigned cell is at node level or above here, so exactly one child holds the node
             physical = node * hierarchy.node_size // hierarchy.gpus[below]
-            child = next((c for c in self.children(cell) if self.bound[c] == physical), -1)
+            child = next((c for c in self.children[cell] if self.bound[c] == physical), -1)
             if child < 0:
                 if self.allocator.is_bad(below, physical):
                     self._anchor_inside(cell)
@@ -378,7 +370,7 @@ class Binding:
         level = self.virtual.cells[cell].level - 1
         for physical in self.allocator.bad_children(level, self.bound[cell]):
             if self.allocator.is_open(level, physical):
-                child = next(c for c in reversed(self.children(cell)) if self.bound[c] < 0)
+                child = next(c for c in reversed(self.children[cell]) if self.bound[c] < 0)
                 self._take(child, physical)
                 self._mark(self.anchored, child, True)
                 self._anchor_inside(child)

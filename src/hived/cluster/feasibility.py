@@ -67,15 +67,14 @@ def shortages(spec: ClusterSpec, rows: tuple[LevelSafety, ...] | None = None) ->
             need, supply = row.reserved - row.allocated, row.free + obtainable
             obtainable = max(0, supply - need) * chain.levels[row.level - 1].fanout
             if need > supply:
-                numbers = {
-                    vc.name: sum(c.number for c in vc.cells if c.chain == chain.name and c.level == row.level)
-                    for vc in spec.virtual_clusters
-                }
-                by = tuple((name, number) for name, number in numbers.items() if number)
+                by = []
+                for vc in spec.virtual_clusters:
+                    number = sum(c.number for c in vc.cells if (c.chain, c.level) == (chain.name, row.level))
+                    by += [(vc.name, number)] if number else []
                 # a top cell more adds to the margin of a level as many cells of that level as it has
                 of_top = [chain.levels[-1].gpus // chain.levels[other.level - 1].gpus for other in levels]
                 missing = max(-(other.margin // cells) for other, cells in zip(levels, of_top, strict=True))
-                found.append(Shortage(chain.name, row.level, row.cell_type, need, supply, by, missing))
+                found.append(Shortage(chain.name, row.level, row.cell_type, need, supply, tuple(by), missing))
     return tuple(found)
 
 

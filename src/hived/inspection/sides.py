@@ -238,7 +238,7 @@ class VirtualSide(Side):
         """The reserved cell that a virtual cell is, or is in. O(levels)."""
         cell = host = self._virtual.reserved_cell(cell)
         while host >= self._virtual.hosts:
-            host = self._children(host)[0]
+            host = self._children[host][0]
         kind = next(kind for kind in self._reserved if host in kind.hosts)
         leaf = host * self.hierarchy.node_size
         virtual = cell if cell >= self._virtual.hosts else 0
@@ -258,7 +258,7 @@ class VirtualSide(Side):
             cells, at = self._virtual.shapes[host].children[virtual], self.at(host)
             on = [at[cell] for cell in cells]
         else:
-            cells = self._children(virtual)
+            cells = self._children[virtual]
             on = [self._on(level, cell) for cell in cells]
             if level == hierarchy.node_level:
                 cells = (0,) * fanout
