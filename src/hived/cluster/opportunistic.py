@@ -14,7 +14,7 @@ from .nodes import Nodes, farthest_from_guaranteed
 from .parts import Part
 from .pool import packed
 from .state import State
-from .suggested import Allowed, Suggested
+from .suggested import Suggested
 
 
 def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
@@ -131,7 +131,12 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
         if given is None:
             continue
         lent[giver] -= given.gpus
-        obtainable += _open(nodes, space, given, allowed)
+        for number, node, mask in given.parts:  # what is healthy, and reserved by nobody, counts as idle for now
+            if number == nodes.number and (allowed is None or allowed(node)):
+                mask &= ~(nodes.reserved[node] | nodes.bad[node])
+                obtainable += mask.bit_count()
+                space.set(node, space.free[node], space.idle[node] | mask)
+                nodes.look_again(node)
         if obtainable >= need:
             for step, cap in enumerate(choice.caps):
                 found = find(space, choice.needs, farthest_from_guaranteed, cap)
@@ -147,21 +152,6 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
     group.victims = {other: None for other in on if other.running}
     group.overtaken = [other for other in on if not other.running]
     return True
-
-
-def _open(nodes: Nodes, space: Space, group: Group, allowed: Allowed | None) -> int:
-    """Count the healthy leaves of a group that nobody has reserved as idle, until the space is asked for again.
-
-    How many they are.
-    """
-    gain = 0
-    for number, node, mask in group.parts:
-        if number == nodes.number and (allowed is None or allowed(node)):
-            mask &= ~(nodes.reserved[node] | nodes.bad[node])
-            gain += mask.bit_count()
-            space.set(node, space.free[node], space.idle[node] | mask)
-            nodes.look_again(node)
-    return gain
 
 
 def lent_of_type(state: State, chain: int) -> tuple[list[int], int]:

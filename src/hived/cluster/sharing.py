@@ -218,11 +218,8 @@ class QuotaPool(Pool):
 
     def total(self, up_to: int = -1) -> int:
         """Leaves that may be had as far as the quota goes."""
-        return self.quota.left + self._lower(up_to)
-
-    def _lower(self, up_to: int) -> int:
-        """Leaves of its own groups ``up_to`` a precedence."""
-        return sum([group.gpus for precedence in self.at if precedence <= up_to for group in self.at[precedence]])
+        lower = [group.gpus for precedence in self.at if precedence <= up_to for group in self.at[precedence]]
+        return self.quota.left + sum(lower)
 
     def space(self, up_to: int = -1) -> Space:
         """Leaves that nobody has guaranteed, and those of own groups ``up_to`` a precedence. O(nodes) with these."""

@@ -146,16 +146,14 @@ def _part_of_gang(choice: Choice, fit: int) -> list[why.Reason]:
 
 def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space) -> list[why.Reason]:
     """The bad leaves of a pool without which the group would fit. O(bad hosts)."""
-    binding = pool.binding
-    healed = {}
+    binding, healed = pool.binding, {}
     for host in binding.sick:
         taken = higher = 0
         for group, mask in pool.held.get(host, {}).items():
             taken |= mask
             if group.priority >= request.priority:
                 higher |= mask
-        bad = binding.bad[host]
-        healed[host] = bad & ~higher, bad & ~taken
+        healed[host] = binding.bad[host] & ~higher, binding.bad[host] & ~taken
     if not _fits_with(healed, space, choice, rank):
         return []
     leaves = sum(binding.bad[host].bit_count() for host in healed)
