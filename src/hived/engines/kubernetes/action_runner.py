@@ -38,6 +38,11 @@ _RECALL_S = 5.0  #: for the Events that there are
 _STANDING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
 
 
+def _names(key: str) -> dict[str, str]:
+    """Of the pod with this ``namespace/name``."""
+    return dict(zip(("namespace", "name"), key.split("/", 1), strict=True))
+
+
 def _options(evict: Evict) -> dict[str, object]:
     """Of its deletion: this pod and none of the same name, and how long it has."""
     grace = {} if evict.grace is None else {"gracePeriodSeconds": evict.grace}
@@ -62,19 +67,20 @@ def _now() -> str:
 class ActionRunner:
     """Writes pods and Events: a few at a time, tried again, and Events no faster than they are read.
 
-    Nothing here has to succeed: what matters is asked for again.
+    None of these has to succeed: what matters is asked for again. Of a Binding, the gang scheduler is told what came.
     """
 
     def __init__(
         self,
         api: KubeApi,
         counts: Counts,
+        clock: Callable[[], float],
+        spawn: Callable[[Coroutine[Any, Any, Any]], None],
         has_to_go: Callable[[str], bool],
         evict_failed: Callable[[str], None],
     ) -> None:
         """``has_to_go``: whether a pod, by uid, is (still) to be deleted."""
-        self._api = api
-        self._counts = counts
+        self._api, self._counts, self._clock, self._spawn = api, counts, clock, spawn
         self._has_to_go = has_to_go
         self._evict_failed = evict_failed
         #: the API version of evictions
@@ -164,9 +170,8 @@ class ActionRunner:
 
     async def _ask_to_go(self, evict: Evict) -> None:
         """Its disruption budget is honoured, and the API server notes that the pod was disrupted."""
-        namespace, _, name = evict.key.partition("/")
-        metadata = {"name": name, "namespace": namespace}
-        body = {"apiVersion": self.policy, "kind": "Eviction", "metadata": metadata, "deleteOptions": _options(evict)}
+        pod, options = _names(evict.key), _options(evict)
+        body = {"apiVersion": self.policy, "kind": "Eviction", "metadata": pod, "deleteOptions": options}
         answer = msgspec.json.decode(await self._api.post(pod_path(evict.key, "eviction"), body), type=Status)
         if answer.status == "Failure":  # which comes as a success where a pod has several budgets
             raise ApiError(answer.message or "", answer.code or 0)
@@ -207,27 +212,36 @@ class ActionRunner:
         await self._patch(wake.uid, wake.key, {"labels": {keys.TURN: str(time.time_ns() // 1_000_000)}})
 
     async def _patch(self, uid: str, key: str, metadata: dict[str, object]) -> int:
+        """The HTTP status in the end: 200, or that of the last failure."""
         body = {"metadata": {"uid": uid, **metadata}}  # of another uid: refused
-        return await self._tried(lambda: self._api.patch(pod_path(key), body), key)
+        number = 0
+        while True:
+            try:
+                async with self._gate:
+                    await self._api.patch(pod_path(key), body)
+            except ApiError as error:
+                number += 1
+                if error.status in _GONE:
+                    return error.status
+                # an API server that begins forbids everything for a second or two
+                if error.status in (400, 401) or number == _TRIES:
+                    _log.warning("pod %s: given up: %s", key, error)
+                    return error.status
+                await asyncio.sleep(_PAUSE_S * 2 ** (number - 1))
+            else:
+                return 200
 
     async def _tell(self, tell: Tell) -> None:
-        namespace, _, name = tell.key.partition("/")
-        now = _now()
+        now, pod = _now(), _names(tell.key)
         body = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "generateName": f"{name[:200]}.",
-                "namespace": namespace,
+                "generateName": f"{pod['name'][:200]}.",
+                "namespace": pod["namespace"],
                 "annotations": {keys.GIST: tell.gist} if tell.gist else {},
             },
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": namespace,
-                "name": name,
-                "uid": tell.uid,
-            },
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod, "uid": tell.uid},
             "reason": tell.reason,
             "message": shortened(tell.message, _LONGEST),
             "type": "Warning" if tell.warning else "Normal",
@@ -238,7 +252,7 @@ class ActionRunner:
         }
         async with self._gate:
             try:
-                await self._api.post(api_path("events", namespace), body)
+                await self._api.post(api_path("events", pod["namespace"]), body)
             except ApiError as error:
                 self._not_told(tell)
                 _log.debug("no Event for pod %s: %s", tell.key, error)
@@ -259,45 +273,14 @@ class ActionRunner:
         self._tokens -= 1
         return True
 
-    async def _tried(self, request: Callable[[], Coroutine[Any, Any, bytes]], key: str) -> int:
-        """The HTTP status in the end: 200, or that of the last failure."""
-        for number in range(_TRIES):
-            try:
-                async with self._gate:
-                    await request()
-            except ApiError as error:
-                status = error.status
-                if status in _GONE:
-                    return status
-                # an API server that begins forbids everything for a second or two
-                if status in (400, 401) or number + 1 == _TRIES:
-                    _log.warning("pod %s: given up: %s", key, error)
-                    return status
-                await asyncio.sleep(_PAUSE_S * 2**number)
-            else:
-                return 200
-        return 200
-
-
-class PodBinder:
-    """Writes Bindings for a gang scheduler, and tells it what came of them."""
-
-    def __init__(
-        self,
-        api: KubeApi,
-        counts: Counts,
-        clock: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, Any]], None],
-    ) -> None:
-        self._api, self._counts, self._clock, self._spawn = api, counts, clock, spawn
+    # -- Bindings -----------------------------------------------------------------------------------------------------
 
     async def bind(self, gang_scheduler: GangScheduler, binding: Binding) -> None:
         """Bind a pod. Raises :class:`ConflictError` where that was refused, or is not known."""
-        namespace, _, name = binding.key.partition("/")
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": name, "namespace": namespace, "uid": binding.uid, "annotations": binding.notes},
+            "metadata": {**_names(binding.key), "uid": binding.uid, "annotations": binding.notes},
             "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
         }
         try:

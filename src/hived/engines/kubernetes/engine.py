@@ -33,7 +33,7 @@ from hived.events.recorded import RecordedCluster
 from hived.scheduling import YarnCS
 from hived.spec.compiled import ClusterSpec
 
-from .action_runner import ActionRunner, PodBinder
+from .action_runner import ActionRunner
 from .counters import Counts
 from .informers import Informers, Sized
 from .spec_source import SpecSource, understood
@@ -83,9 +83,8 @@ class Engine:
         self.failed: asyncio.Future[HivedError] | None = None
         self._leader = elect(self._leads) if elect is not None else None
         self._owners = Owners(api)
-        self._writer = ActionRunner(api, self.counts, self._has_to_go, self._evict_failed)
+        self._writer = ActionRunner(api, self.counts, self.clock, self._spawn, self._has_to_go, self._evict_failed)
         self._tasks: list[asyncio.Task[Any]] = []
-        self._binder = PodBinder(api, self.counts, self.clock, self._spawn)
         #: once it leads
         self._feed: Informers | None = None
         self._unresolvable = False
@@ -306,7 +305,7 @@ class Engine:
         Raises :class:`ConflictError`, :class:`NotFoundError`, or :class:`UnavailableError` where it is not known.
         """
         gang_scheduler = self.decides()
-        await self._binder.bind(gang_scheduler, gang_scheduler.binding(uid, node))
+        await self._writer.bind(gang_scheduler, gang_scheduler.binding(uid, node))
         self._turn_soon()
 
     async def cordon(self, node: str, unschedulable: bool) -> None:

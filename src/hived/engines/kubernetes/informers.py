@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ _QUIET_S = 10.0  #: between two lines of the log about one failure
 _PATIENCE_S = 0.2  #: with the watch
 _AGAIN_S = 5.0  #: between two looks at owners of gangs that lack pods
 
+T = TypeVar("T", Node, Pod)
 #: a pod, and the gang that its owner makes of it
 Sized = tuple[Pod, tuple[Member, ...] | None]
 
@@ -63,7 +64,6 @@ class Informers:
         """Begin to listen."""
         self._spawn(self.nodes.run())
         self._spawn(self.pods.run())
-        self._spawn(self._look_again())
 
     def _reflector(
         self,
@@ -100,11 +100,7 @@ class Informers:
     def _node_changed(self, kind: str, node: Node) -> None:
         name = node.metadata.name
         if self._gang_scheduler is None:
-            assert self._nodes is not None
-            if kind == "DELETED":
-                self._nodes.pop(name, None)
-            else:
-                self._nodes[name] = node
+            _heard(self._nodes, kind, name, node)
         elif kind == "DELETED":
             self._gang_scheduler.node_gone(name, self._clock())
         else:
@@ -120,13 +116,12 @@ class Informers:
             self._start_soon()
             return
         known = {uid: entry.pod for uid, entry in self._gang_scheduler.pods.items()} | self._resolving
-        for uid, pod in known.items():
-            # who was read meanwhile for a question, and is younger than the list, the watch will bring
-            if uid not in there and not is_after(pod.metadata.resource_version, version):
-                self._pod_gone(uid)
-        for uid, foreign in list(self._gang_scheduler.foreign.pods.items()):
-            if uid not in there and not is_after(foreign.version, version):
-                self._pod_gone(uid)
+        versions = {uid: pod.metadata.resource_version for uid, pod in known.items()}
+        versions |= {uid: foreign.version for uid, foreign in self._gang_scheduler.foreign.pods.items()}
+        for uid, known_version in versions.items():
+            # a pod that was read meanwhile for a question, and is younger than the list, the watch will bring
+            if uid not in there and not is_after(known_version, version):
+                self._pod_gone(self._gang_scheduler, uid)
         for pod in pods:
             self._pod_is(self._gang_scheduler, pod)
         self._fed()
@@ -134,21 +129,16 @@ class Informers:
     def _pod_changed(self, kind: str, pod: Pod) -> None:
         uid = pod.metadata.uid
         if self._gang_scheduler is None:
-            assert self._pods is not None
-            if kind == "DELETED":
-                self._pods.pop(uid, None)
-            else:
-                self._pods[uid] = pod
+            _heard(self._pods, kind, uid, pod)
         elif kind == "DELETED":
-            self._pod_gone(uid)
+            self._pod_gone(self._gang_scheduler, uid)
         else:
             self._pod_is(self._gang_scheduler, pod)
         self._fed()
 
-    def _pod_gone(self, uid: str) -> None:
+    def _pod_gone(self, gang_scheduler: GangScheduler, uid: str) -> None:
         self._resolving.pop(uid, None)
-        if self._gang_scheduler is not None:
-            self._gang_scheduler.pod_gone(uid, self._clock())
+        gang_scheduler.pod_gone(uid, self._clock())
 
     def _pod_is(self, gang_scheduler: GangScheduler, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -220,13 +210,11 @@ class Informers:
             )
         return found
 
-    async def _look_again(self) -> None:
+    async def _look_again(self, gang_scheduler: GangScheduler) -> None:
         """Owners of gangs that lack pods may make fewer by now, since some have succeeded. O(gangs) each time."""
         while True:
             await asyncio.sleep(_AGAIN_S)
-            gang_scheduler = self._gang_scheduler
-            for entry in [] if gang_scheduler is None else gang_scheduler.lacking():
-                assert gang_scheduler is not None
+            for entry in gang_scheduler.lacking():
                 try:
                     gang_scheduler.sized(entry.uid, await self._owners.members(entry.pod), self._clock())
                 except PodRequestError:
@@ -260,4 +248,14 @@ class Informers:
         self._gang_scheduler, self._pods, self._nodes = gang_scheduler, None, None
         for pod in late:
             self._pod_is(gang_scheduler, pod)
+        self._spawn(self._look_again(gang_scheduler))
         self._fed()
+
+
+def _heard(there: dict[str, T] | None, kind: str, key: str, item: T) -> None:
+    """Something has changed of what there is, before it is told as a whole."""
+    assert there is not None
+    if kind == "DELETED":
+        there.pop(key, None)
+    else:
+        there[key] = item

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from kubernetes_asyncio.client.rest import RESTClientObject
 
 from hived.errors import InputError, UnavailableError
 
-from .credentials import Credentials
+from .credentials import load_configuration
 
 T = TypeVar("T")
 Params = Mapping[str, str]
@@ -95,8 +95,8 @@ async def connect(
 
     Asks nothing of the server yet. Raises :class:`~hived.errors.InputError`.
     """
-    credentials = Credentials(kubeconfig, context)
-    return KubeApi(credentials, await credentials.load(), on_error, timeout_s)
+    load = partial(load_configuration, kubeconfig, context)
+    return KubeApi(load, await load(), on_error, timeout_s)
 
 
 class KubeApi:
@@ -104,14 +104,14 @@ class KubeApi:
 
     def __init__(
         self,
-        credentials: Credentials,
+        load: Callable[[], Awaitable[Configuration]],
         configuration: Configuration,
         on_error: OnError | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """``timeout_s``: for a whole request, and for a watch to begin."""
+        """``load``: for a newer ``configuration``. ``timeout_s``: for a whole request, and for a watch to begin."""
         self.server = str(configuration.host).rstrip("/")
-        self._credentials = credentials
+        self._load = load
         self._on_error = on_error
         self._timeout_s = timeout_s
         self._configuration = configuration
@@ -194,7 +194,7 @@ class KubeApi:
         with self._failures("watch", path):
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(self._timeout_s):
-                    answer = await stack.enter_async_context(self._answer("GET", path, "watch", query, patience))
+                    answer = await stack.enter_async_context(self._answer("GET", path, "watch", patience, query))
                 _keep_alive(answer)
                 async for line in _lines(answer.content):
                     event = self._decode(line, _Event, "watch", path)
@@ -204,19 +204,12 @@ class KubeApi:
 
     # --- the ways there and back
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        params: Params | None = None,
-        body: object = None,
-        content_type: str = _JSON,
-        verb: str = "",
-    ) -> bytes:
+    async def _request(self, method: str, path: str, verb: str = "", **more: Any) -> bytes:
+        """``more``: of :meth:`_answer`."""
         verb = verb or _VERBS.get(method, "get")
         patience = aiohttp.ClientTimeout(total=self._timeout_s)
         with self._failures(verb, path):
-            async with self._answer(method, path, verb, params, patience, body, content_type) as answer:
+            async with self._answer(method, path, verb, patience, **more) as answer:
                 return await answer.read()
 
     @contextlib.asynccontextmanager
@@ -225,8 +218,8 @@ class KubeApi:
         method: str,
         path: str,
         verb: str,
-        params: Params | None,
         patience: aiohttp.ClientTimeout,
+        params: Params | None = None,
         body: object = None,
         content_type: str = _JSON,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -273,7 +266,7 @@ class KubeApi:
                 return False
             self._renewed_at = now
             async with asyncio.timeout(self._timeout_s):
-                fresh, old = await self._credentials.load(), self._configuration
+                fresh, old = await self._load(), self._configuration
             self._configuration = fresh
             if (fresh.cert_file, fresh.key_file) != (old.cert_file, old.key_file):
                 self._former.append(self._http)

@@ -14,52 +14,39 @@ _KUBECONFIG = "KUBECONFIG"
 _IN_A_POD = "KUBERNETES_SERVICE_HOST"
 
 
-class Credentials:
-    """A place to load a configuration from, as often as it may have changed."""
+async def load_configuration(kubeconfig: Path | None, context: str | None = None) -> Configuration:
+    """As it is now; files may have changed since the last time. Raises :class:`~hived.errors.InputError`.
 
-    def __init__(self, kubeconfig: Path | None, context: str | None = None) -> None:
-        """Neither is given: what ``KUBECONFIG`` names, else the pod's own account, else ``~/.kube/config``."""
-        self._context = context
-        self._in_a_pod = False
-        if kubeconfig is not None:
-            self._files = str(kubeconfig)
-        elif named := os.environ.get(_KUBECONFIG):
-            self._files = named
-        else:
-            self._in_a_pod = context is None and _IN_A_POD in os.environ
-            self._files = str(Path.home() / ".kube" / "config")
-
-    async def load(self) -> Configuration:
-        """As it is now. Raises :class:`~hived.errors.InputError` with the way out."""
-        # not Configuration(): that may be a copy of a process-wide default
-        found: Configuration = type.__call__(Configuration)
-        # Go's tools do not ask for what Python 3.13 does of a certificate, and many clusters' have not got it
-        found.disable_strict_ssl_verification = True
-        if self._in_a_pod:
-            self._load_account(found)
-        else:
-            await self._load_files(found)
-        return found
-
-    def _load_account(self, into: Configuration) -> None:
+    Neither is given: what ``KUBECONFIG`` names, else the pod's own account, else ``~/.kube/config``.
+    """
+    # not Configuration(): that may be a copy of a process-wide default
+    found: Configuration = type.__call__(Configuration)
+    # Go's tools do not ask for what Python 3.13 does of a certificate, and many clusters' have not got it
+    found.disable_strict_ssl_verification = True
+    files = os.environ.get(_KUBECONFIG) if kubeconfig is None else str(kubeconfig)
+    if files or context is not None or _IN_A_POD not in os.environ:
+        await _load_files(files or str(Path.home() / ".kube" / "config"), context, found)
+    else:
         try:
-            config.load_incluster_config(into)  # type: ignore[no-untyped-call]  # they have no types there
+            config.load_incluster_config(found)  # type: ignore[no-untyped-call]  # they have no types there
         except (config.ConfigException, OSError) as error:
             raise InputError(
                 f"this pod's account: {error}: mount its token (automountServiceAccountToken), or give --kubeconfig"
             ) from None
+    return found
 
-    async def _load_files(self, into: Configuration) -> None:
-        # several, as kubectl has it: those that are there are merged
-        if not any(Path(name).expanduser().is_file() for name in self._files.split(os.pathsep) if name):
-            raise InputError(
-                f"kubeconfig {self._files}: no such file: name one with --kubeconfig, or run in a pod of the cluster"
-            )
-        try:
-            await config.load_kube_config(self._files, self._context, into, persist_config=False)
-        # whatever is wrong with the file, or with the program that it names: it is not ours, and says so in many ways
-        except Exception as error:
-            raise InputError(f"kubeconfig {self._files}: {_words(error)}: try `kubectl version` with it") from None
+
+async def _load_files(files: str, context: str | None, into: Configuration) -> None:
+    # several, as kubectl has it: those that are there are merged
+    if not any(Path(name).expanduser().is_file() for name in files.split(os.pathsep) if name):
+        raise InputError(
+            f"kubeconfig {files}: no such file: name one with --kubeconfig, or run in a pod of the cluster"
+        )
+    try:
+        await config.load_kube_config(files, context, into, persist_config=False)
+    # whatever is wrong with the file, or with the program that it names: it is not ours, and says so in many ways
+    except Exception as error:
+        raise InputError(f"kubeconfig {files}: {_words(error)}: try `kubectl version` with it") from None
 
 
 def _words(error: Exception) -> str:

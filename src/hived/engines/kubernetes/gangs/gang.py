@@ -228,6 +228,9 @@ def _natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if number % 2 else (0, part) for number, part in enumerate(parts))
 
 
+# -- what is wanted done: each can be done again, and none of them has to succeed for safety ---------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class _OfPod:
     """Something about a pod."""
