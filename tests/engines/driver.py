@@ -14,8 +14,7 @@ from hived.cluster.cluster import Cluster
 from hived.engines.event import Event
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
-from hived.engines.local.jobs import Job
-from hived.engines.local.model import JobSpec, JobState
+from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.usage import Usage
 from hived.scheduling import Status, YarnCS
 from hived.spec.compiled import ClusterSpec

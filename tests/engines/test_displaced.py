@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hived.engines.local.jobs import Job
-from hived.engines.local.model import JobState
+from hived.engines.local.model import Job, JobState
 
 from .driver import Driver, job
 

@@ -22,8 +22,7 @@ from hived.engines.local import engine as engine_module
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain
-from hived.engines.local.jobs import Job
-from hived.engines.local.model import JobSpec, JobState
+from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.store import Store
 from hived.engines.local.tasks import Stand, Task
 from hived.errors import NeverFitsError, NotFoundError, StorageError

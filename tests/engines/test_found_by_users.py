@@ -11,8 +11,7 @@ import pytest
 
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
-from hived.engines.local.jobs import Job
-from hived.engines.local.model import JobState
+from hived.engines.local.model import Job, JobState
 from hived.server.local_view import local_view
 
 from .driver import STOPPED, WELL, Driver, job, stands

@@ -22,8 +22,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.environment import task_environment
 from hived.engines.local.explaining import explain, reasons
 from hived.engines.local.health import Health
-from hived.engines.local.jobs import Job, default_name
-from hived.engines.local.model import JobState
+from hived.engines.local.model import Job, JobState, default_name
 from hived.engines.local.store import Store
 from hived.engines.local.tasks import Ending, Stand
 from hived.errors import ConflictError, InputError, StorageError

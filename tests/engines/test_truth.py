@@ -20,7 +20,7 @@ from benchmarks.live import as_submitted, small
 from hived import Cluster
 from hived.cluster import Placement, Sharing
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks
-from hived.engines.local.jobs import Job
+from hived.engines.local.model import Job
 from hived.scheduling import Instruction, Kind, Move, Promote, Stop, YarnCS
 from hived.simulator import Options, run_experiment
 from hived.simulator.traces import Trace, TraceJob, generate_table1

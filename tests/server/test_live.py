@@ -14,8 +14,7 @@ from hived.engines.event import Event
 from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.job_scheduler import JobScheduler
-from hived.engines.local.jobs import Job
-from hived.engines.local.model import JobState
+from hived.engines.local.model import Job, JobState
 from hived.server import pictures
 from hived.server.curves import LiveCurves
 from hived.server.live import VIEW, DashboardView

@@ -20,7 +20,7 @@ from hived.engines.explaining import planned
 from hived.engines.local import event_text as telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly
-from hived.engines.local.jobs import Job as EngineJob
+from hived.engines.local.model import Job as EngineJob
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.tasks import Stand
 from hived.errors import RequestError

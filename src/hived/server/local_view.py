@@ -8,8 +8,7 @@ from hived.engines.event import Event
 from hived.engines.local import event_text as telling
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
-from hived.engines.local.jobs import Job
-from hived.engines.local.model import JobState
+from hived.engines.local.model import Job, JobState
 from hived.spec.compiled import Device
 
 from . import pictures, stays

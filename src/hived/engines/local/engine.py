@@ -48,10 +48,8 @@ from hived.words import counted
 from .devices import Devices
 from .environment import free_port, task_environment
 from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
-from .jobs import Job
 from .last_start import LastStart, Shares, last_start, renamed, same, the_node
-from .model import JobSpec, JobState
-from .outcome import MOST_BACKOFF_S
+from .model import MOST_BACKOFF_S, Job, JobSpec, JobState
 from .store import Store
 from .supervisor import world
 from .task_watcher import Key, Watching

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from .jobs import Job
+from .model import Job
 from .process_tag import MARK
 
 #: of the engine's own environment: what a program needs to run at all

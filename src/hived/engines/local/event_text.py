@@ -8,7 +8,7 @@ from typing import Any
 from hived.engines.event import Event
 from hived.words import counted, duration, ranges
 
-from .jobs import Job
+from .model import Job
 
 #: kinds whose sentence is their data put in
 _SENTENCES = {

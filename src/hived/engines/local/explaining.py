@@ -11,8 +11,7 @@ from hived.words import counted, duration
 
 from .event_text import ended_text, place_text
 from .job_scheduler import JobScheduler
-from .jobs import Job
-from .model import JobState
+from .model import Job, JobState
 
 
 def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:

@@ -25,9 +25,7 @@ from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec, Device
 
 from .health import Health
-from .jobs import Job
-from .model import JobEvent, JobSpec, JobState
-from .outcome import Outcome, outcome
+from .model import Job, JobEvent, JobSpec, JobState, outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             return
         self.becomes(job, JobEvent.TASK_ENDED, None, at, {"attempt": attempt, "rank": rank, **ending})
         if len(job.endings) == job.spec.tasks:
-            self._all_gone(job, outcome(job), at)
+            self._all_gone(job, at)
         elif job.state is JobState.RUNNING and (ending["code"] or ending["stopped"]):
             self._stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
 
@@ -258,14 +256,15 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
     # -- what becomes of jobs -------------------------------------------------------------------------------------
 
-    def _all_gone(self, job: Job, result: Outcome, at: float) -> None:
+    def _all_gone(self, job: Job, at: float) -> None:
         """The last task of an attempt has ended: its GPUs are free."""
-        self.scheduler.free(job.entry, waits=result.event is JobEvent.PREEMPTED)
+        event, data = outcome(job, at)
+        self.scheduler.free(job.entry, waits=event is JobEvent.PREEMPTED)
         if self.beyond.pop(job.id, None) is not None:
             self._claim(at)
-        self.becomes(job, result.event, None, at, result.data(at))
-        if result.event is JobEvent.RETRYING:
-            self.instruct(WakeAt(job.id, at + result.delay_s))
+        self.becomes(job, event, None, at, data)
+        if job.retry_at is not None:
+            self.instruct(WakeAt(job.id, job.retry_at))
         elif job.state.ended:
             self._end(job)
 

@@ -25,8 +25,7 @@ from typing import Any
 from hived.engines.event import Event
 from hived.errors import ConflictError, StorageError
 
-from .jobs import Job
-from .model import JobState
+from .model import Job, JobState
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
