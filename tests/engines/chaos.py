@@ -33,8 +33,8 @@ import msgspec
 
 from hived import RecordedCluster, replay
 from hived.engines.event import Event
+from hived.engines.local.environment import MARK
 from hived.engines.local.model import Job, JobSpec, JobState
-from hived.engines.local.process_tag import MARK
 
 VCS = (("a", 4), ("b", 2), ("c", 2))
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from hived import CheckedCluster
 from hived.cluster.cluster import Cluster
+from hived.engines.dispatcher import Usage
 from hived.engines.event import Event
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec, JobState
-from hived.engines.usage import Usage
 from hived.scheduling import Status, YarnCS
 from hived.spec.compiled import ClusterSpec
 

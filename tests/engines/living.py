@@ -14,8 +14,8 @@ from typing import Any
 from hived.engines.event import Event
 from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
+from hived.engines.local.environment import MARK, environments
 from hived.engines.local.model import Job, JobSpec, JobState
-from hived.engines.local.process_tag import MARK, environments
 from hived.engines.local.store import Store
 from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec

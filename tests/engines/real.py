@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hived.engines.local.process_tag import MARK, environments, kill_marked
+from hived.engines.local.environment import MARK, environments, kill_marked
 from hived.engines.local.tasks import Ending, Stand, Task, Work
 
 #: how long anything may take before a test is given up, in seconds

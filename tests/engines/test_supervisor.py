@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hived.engines.local import supervisor
-from hived.engines.local.process_tag import kill_marked
+from hived.engines.local.environment import kill_marked
 from hived.engines.local.tasks import Ending, Stand, Task
 
 from .real import PATIENCE_S, RealTask, lives, marked, until

@@ -21,7 +21,7 @@ from hived.engines.local.devices import Simulated, spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.environment import task_environment
 from hived.engines.local.explaining import explain, reasons
-from hived.engines.local.health import Health
+from hived.engines.local.job_scheduler import Health
 from hived.engines.local.model import Job, JobState, default_name
 from hived.engines.local.store import Store
 from hived.engines.local.tasks import Ending, Stand

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hived.engines.local import supervisor
-from hived.engines.local.process_tag import MARK, kill_marked
+from hived.engines.local.environment import MARK, kill_marked
 from hived.engines.local.tasks import Ending, Stand, Task, Work
 
 from .real import PATIENCE_S, RealTask, marked, until

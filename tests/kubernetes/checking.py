@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hived.cluster.states import GroupState
+from hived.engines.dispatcher import Usage
 from hived.engines.kubernetes.gangs.foreign import ForeignPod
 from hived.engines.kubernetes.gangs.gang import Gang, GangState
 from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.engines.kubernetes.gangs.nodes import Nodes
-from hived.engines.usage import Usage
 from hived.errors import RequestError, ensure
 from hived.scheduling import Status
 from hived.spec.compiled import Device

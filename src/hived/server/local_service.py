@@ -17,9 +17,8 @@ from hived.cluster.explain.sentences import MAX_NAMED, say
 from hived.cluster.reasons import Reason
 from hived.engines.event import Event
 from hived.engines.explaining import planned
-from hived.engines.local import event_text as telling
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly
+from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly, tell
 from hived.engines.local.model import Job as EngineJob
 from hived.engines.local.model import JobSpec, JobState
 from hived.engines.local.tasks import Stand
@@ -186,7 +185,7 @@ class LocalService:
 
     def told(self, event: Event) -> schema.JobEvent:
         """An event as the API has it, in words."""
-        text = telling.tell(event, "" if event.job is None else self._name(event.job))
+        text = tell(event, "" if event.job is None else self._name(event.job))
         return schema.JobEvent(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=text)
 
     # -- the machine ----------------------------------------------------------------------------------------------

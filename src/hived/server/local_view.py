@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hived.engines.event import Event
-from hived.engines.local import event_text as telling
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import explain, shortly
+from hived.engines.local.explaining import explain, shortly, tell
 from hived.engines.local.model import Job, JobState
 from hived.spec.compiled import Device
 
@@ -86,7 +85,7 @@ class _Running:
             command=" ".join(found.spec.command),
             explanation=explain(self._engine.job_scheduler, found, self._engine.clock()),
             stays=stays.stays(events, AFTER),
-            moments=[pictures.Moment(at=event.at, text=telling.tell(event, found.name)) for event in events],
+            moments=[pictures.Moment(at=event.at, text=tell(event, found.name)) for event in events],
         )
 
     def _events(self, job: int) -> list[Event]:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.states import LeafState
+from hived.engines.dispatcher import Usage
 from hived.engines.job import EngineJob
-from hived.engines.usage import Usage
 from hived.errors import InvariantError
 from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 from hived.words import ranges

@@ -48,7 +48,7 @@ from hived.words import counted
 from .devices import Devices
 from .environment import free_port, task_environment
 from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
-from .last_start import LastStart, Shares, last_start, renamed, same, the_node
+from .last_start import LastStart, Shares, last_start, new_names, renamed, same
 from .model import MOST_BACKOFF_S, Job, JobSpec, JobState
 from .store import Store
 from .supervisor import world
@@ -86,11 +86,13 @@ class Engine:
         self.started_at = clock()
         self._lines: list[str] = []
         check_feasible(spec)
-        self._before = _Before(store, spec)
-        self._before.check(devices)
+        last = last_start(store) or LastStart(spec)
+        _check_devices(last, store, devices)
+        #: what nodes are called now, by what they were called at the last start
+        self._names = new_names(last.spec, spec)
         self._now = LastStart(spec, devices.simulated, shares)
         policy = YarnCS()
-        cluster = RecordedCluster(self._before.spec, self._lines.append, policy.rank)
+        cluster = RecordedCluster(renamed(last.spec, self._names), self._lines.append, policy.rank)
         self._mark = self.store.value("mark") or ""
         if not self._mark:
             self._mark = os.urandom(6).hex()
@@ -124,14 +126,13 @@ class Engine:
         self.failed = self._loop.create_future()
         at = self.clock()
         self.job_scheduler.note("engine_started", None, at, {"pid": os.getpid(), "devices": self.devices.what})
-        names = self._before.names
         drained = json.loads(self.store.value("drained") or "[]")
-        self.job_scheduler.health.set_drained([(names.get(node, node), device) for node, device in drained], True)
+        self.job_scheduler.health.set_drained([(self._names.get(node, node), device) for node, device in drained], True)
         self.job_scheduler.health.apply()
         self._take_in(self.devices.health(self._now.spec))
         # as it was first, and then the new spec as if it came under running jobs: a restart is no other way
-        self.job_scheduler.recover(self.store.active(), at, names)
-        if not same(self._before.spec, self._now.spec):
+        self.job_scheduler.recover(self.store.active(), at, self._names)
+        if not same(self.cluster.spec, self._now.spec):
             self.job_scheduler.reconfigure(self._now.spec, at)
         self._remember(self._now)
         self._advance_or_raise()
@@ -234,9 +235,8 @@ class Engine:
     def reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
         """Go on under a new spec (work-preserving). Raises what the spec is refused for."""
         self.devices.check(spec)
-        node, was = the_node(spec), the_node(self.cluster.spec)
         running = any(job.state.holds for job in self.job_scheduler.jobs.values())
-        if running and node is not None and was is not None and node != was:
+        for was, node in new_names(self.cluster.spec, spec).items() if running else ():
             raise InputError(
                 f"{spec.source}: calls the node {node}, and jobs run on it as {was}; "
                 "call it that, or stop hived up and start it with this spec"
@@ -418,37 +418,27 @@ class Engine:
             self.job_scheduler.set_health([place], why, self.clock())
 
 
-class _Before:
-    """What a start under ``spec`` finds: how the last one had the cluster, and who runs."""
-
-    def __init__(self, store: Store, spec: ClusterSpec) -> None:
-        last = last_start(store) or LastStart(spec)
-        node, was = the_node(spec), the_node(last.spec)
-        self._simulated = last.simulated
-        self._running = [job for job in store.active() if job.state.holds]
-        #: what a node is called now, by what it was called: this machine is one, however its specs call it
-        self.names = {} if node is None or was is None or node == was else {was: node}
-        #: how the cluster was, by the names of now
-        self.spec = renamed(last.spec, node) if node is not None and self.names else last.spec
-
-    def check(self, devices: Devices) -> None:
-        """Numbers of simulated devices are not those of this machine's: raise :class:`ConflictError` for jobs there."""
-        if self._running and self._simulated not in (None, devices.simulated):
-            kinds = ("simulated devices", "the GPUs of this machine")
-            theirs, ours = kinds if self._simulated else kinds[::-1]
-            raise ConflictError(
-                f"{counted(len(self._running), 'job')} of the last start still run on {theirs}, and this start is for "
-                f"{ours}; hived up without a spec, --devices or --vc takes them over, and hived cancel ends them"
-            )
+def _check_devices(last: LastStart, store: Store, devices: Devices) -> None:
+    """Numbers of simulated devices are not those of this machine's: raise :class:`ConflictError` for jobs there."""
+    running = sum(job.state.holds for job in store.active())
+    if running and last.simulated not in (None, devices.simulated):
+        kinds = ("simulated devices", "the GPUs of this machine")
+        theirs, ours = kinds if last.simulated else kinds[::-1]
+        raise ConflictError(
+            f"{counted(running, 'job')} of the last start still run on {theirs}, and this start is for "
+            f"{ours}; hived up without a spec, --devices or --vc takes them over, and hived cancel ends them"
+        )
 
 
 def displaced_by(spec: ClusterSpec, store: Store) -> list[tuple[Job, str]]:
     """Guaranteed jobs that a start under ``spec`` would make opportunistic, and why. O(cells + jobs)."""
-    before = _Before(store, spec)
-    if same(before.spec, spec):
+    last = last_start(store) or LastStart(spec)
+    names = new_names(last.spec, spec)
+    before = renamed(last.spec, names)
+    if same(before, spec):
         return []
-    job_scheduler = JobScheduler(Cluster(before.spec), YarnCS(), int)
-    job_scheduler.recover(store.active(), 0.0, before.names)
+    job_scheduler = JobScheduler(Cluster(before), YarnCS(), int)
+    job_scheduler.recover(store.active(), 0.0, names)
     guaranteed = [job for job in job_scheduler.jobs.values() if job.guaranteed]
     job_scheduler.reconfigure(spec, 0.0)
     return [(job, job.reason) for job in guaranteed if not job.guaranteed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hived.errors import InputError, StorageError
@@ -59,12 +60,14 @@ def same(one: ClusterSpec, other: ClusterSpec) -> bool:
     )
 
 
-def the_node(spec: ClusterSpec) -> str | None:
-    """The name of the one node of a spec; ``None`` where it has several."""
-    names = spec.node_names
-    return names[0] if len(names) == 1 else None
+def new_names(before: ClusterSpec, spec: ClusterSpec) -> dict[str, str]:
+    """What a node is called now, by what it was called: this machine is one, however its specs call it."""
+    was, now = before.node_names, spec.node_names
+    return {was[0]: now[0]} if len(was) == len(now) == 1 and was != now else {}
 
 
-def renamed(spec: ClusterSpec, node: str) -> ClusterSpec:
-    """A spec of one node, with another name for it."""
-    return replace(spec, chains=tuple(replace(chain, node_names=(node,)) for chain in spec.chains))
+def renamed(spec: ClusterSpec, names: Mapping[str, str]) -> ClusterSpec:
+    """A spec with other ``names`` for its nodes, by those that it has."""
+    called = [tuple(names.get(name, name) for name in chain.node_names) for chain in spec.chains]
+    chains = zip(spec.chains, called, strict=True)
+    return replace(spec, chains=tuple(replace(chain, node_names=nodes) for chain, nodes in chains))

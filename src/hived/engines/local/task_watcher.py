@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 
-from .process_tag import kill_marked
+from .environment import kill_marked
 from .tasks import SCARCE, Ending, Stand, Task, Work
 
 #: job, attempt, rank
