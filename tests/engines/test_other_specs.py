@@ -13,9 +13,8 @@ import pytest
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.explaining import explain
-from hived.engines.local.last_start import LastStart, last_start
 from hived.engines.local.model import Job, JobState
-from hived.engines.local.store import Store
+from hived.engines.local.store import LastStart, Store, last_start
 from hived.errors import ConflictError, InputError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec

@@ -17,9 +17,8 @@ import pytest
 
 from hived import ConflictError
 from hived.engines.event import Event
-from hived.engines.local.last_start import last_start
 from hived.engines.local.model import Job, JobState
-from hived.engines.local.store import MIGRATIONS, Store
+from hived.engines.local.store import MIGRATIONS, Store, last_start
 from hived.errors import StorageError
 
 from .driver import job

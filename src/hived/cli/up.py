@@ -27,8 +27,7 @@ from hived.engines.event import Event
 from hived.engines.local import demo
 from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for, this_node
 from hived.engines.local.engine import Engine, displaced_by
-from hived.engines.local.last_start import Shares, last_start
-from hived.engines.local.store import Store
+from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, StorageError
 from hived.server.app import make_app

@@ -48,12 +48,10 @@ from hived.words import counted
 from .devices import Devices
 from .environment import free_port, task_environment
 from .job_scheduler import Instruction, JobScheduler, StartTasks, StopTasks, WakeAt
-from .last_start import LastStart, Shares, last_start, new_names, renamed, same
 from .model import MOST_BACKOFF_S, Job, JobSpec, JobState
-from .store import Store
+from .store import LastStart, Shares, Store, last_start, new_names, renamed, same
 from .supervisor import world
-from .task_watcher import Key, Watching
-from .tasks import Ending, Task, Work
+from .tasks import Ending, Key, Task, Watching, Work
 
 #: how many of the latest events are kept at hand, for whoever follows
 RECENT = 10_000

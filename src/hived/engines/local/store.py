@@ -3,7 +3,7 @@
     events      everything that happened, in order
     jobs        what the events have made of each job: the same facts, ready to be looked up
     decisions   the core's event log, one line of JSON each; a life (one start of the engine) replays by itself
-    meta        a few values by name
+    meta        a few values by name; what the last start was under is among them
 
 One engine at a time: who opens it holds a lock on the folder.
 """
@@ -17,13 +17,16 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from hived.engines.event import Event
-from hived.errors import ConflictError, StorageError
+from hived.errors import ConflictError, InputError, StorageError
+from hived.events.codec import from_line, to_line
+from hived.events.journal import Opened, Reconfigured
+from hived.spec.compiled import ClusterSpec
 
 from .model import Job, JobState
 
@@ -197,17 +200,13 @@ class Store:
 
     def active(self) -> list[Job]:
         """All jobs that have not ended, by number."""
-        return self._jobs("SELECT id, spec, status FROM jobs WHERE ended = 0 ORDER BY id", ())
+        return self._jobs("WHERE ended = 0 ORDER BY id")
 
     def job(self, ref: str) -> Job | None:
         """By number, by full name, or the latest with this name."""
-        found: list[Job] = []
-        if ref.isascii() and ref.isdigit() and len(ref) < 18:
-            found = self._jobs("SELECT id, spec, status FROM jobs WHERE id = ?", (int(ref),))
-        found = found or self._jobs("SELECT id, spec, status FROM jobs WHERE name = ?", (ref,))
-        query = "SELECT id, spec, status FROM jobs WHERE base = ? ORDER BY id DESC LIMIT 1"
-        found = found or self._jobs(query, (ref,))
-        return found[0] if found else None
+        number = int(ref) if ref.isascii() and ref.isdigit() and len(ref) < 18 else -1
+        ways = {"id = ?": number, "name = ?": ref, "base = ? ORDER BY id DESC LIMIT 1": ref}
+        return next((found for way, value in ways.items() for found in self._jobs(f"WHERE {way}", (value,))), None)
 
     def jobs(
         self, states: Sequence[str], vc: str | None, limit: int, before: int | None, offset: int = 0
@@ -224,8 +223,8 @@ class Store:
         if before is not None:
             where.append("id < ?")
             values.append(before)
-        query = f"SELECT id, spec, status FROM jobs WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ? OFFSET ?"
-        return self._jobs(query, [*values, limit, offset]), int(total)
+        which = f"WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ? OFFSET ?"
+        return self._jobs(which, [*values, limit, offset]), int(total)
 
     def events(self, after: int, limit: int, job: int | None) -> list[Event]:
         """The first ``limit`` after number ``after``; below 0: the latest ones. In order."""
@@ -252,8 +251,8 @@ class Store:
         found = dict(self._rows("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state.value: found.get(state.value, 0) for state in JobState}
 
-    def _jobs(self, query: str, values: Sequence[object]) -> list[Job]:
-        rows = self._rows(query, values)
+    def _jobs(self, which: str, values: Sequence[object] = ()) -> list[Job]:
+        rows = self._rows(f"SELECT id, spec, status FROM jobs {which}", values)
         try:
             return [Job.restored(number, json.loads(spec), json.loads(status)) for number, spec, status in rows]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -292,3 +291,62 @@ def _failing(folder: Path) -> Iterator[None]:
 
 def _damaged(folder: Path, what: str) -> StorageError:
     return StorageError(f"{folder}: hived.db is damaged ({what}); give another --state, and keep this one")
+
+
+#: name and GPUs of each virtual cluster, as ``hived up --vc`` has them
+Shares = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LastStart:
+    """Of the engine that had the state folder last."""
+
+    spec: ClusterSpec
+    #: whether its devices were; None: not known, of a folder that an earlier version has written
+    simulated: bool | None = None
+    #: what the spec was made of; None: a spec was given
+    shares: Shares | None = None
+
+    def values(self) -> dict[str, str]:
+        """For the store."""
+        more = {"simulated": self.simulated, "shares": self.shares}
+        return {"spec": to_line(Opened(self.spec)), "start": json.dumps(more)}
+
+
+def last_start(store: Store) -> LastStart | None:
+    """What the store has of the last start; ``None`` before the first. Raises :class:`StorageError`."""
+    line = store.value("spec")
+    if line is None:
+        return None
+    try:
+        event = from_line(line)
+        more = json.loads(store.value("start") or "{}")
+        assert isinstance(event, Opened | Reconfigured)
+        shares = more.get("shares")
+        return LastStart(
+            event.spec,
+            more.get("simulated"),
+            None if shares is None else tuple((str(name), int(gpus)) for name, gpus in shares),
+        )
+    except (InputError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        raise _damaged(store.folder, f"the last spec: {error}") from None
+
+
+def same(one: ClusterSpec, other: ClusterSpec) -> bool:
+    """Whether two specs say the same, wherever they came from."""
+    return to_line(Opened(replace(one, source="", ignored=()))) == to_line(
+        Opened(replace(other, source="", ignored=()))
+    )
+
+
+def new_names(before: ClusterSpec, spec: ClusterSpec) -> dict[str, str]:
+    """What a node is called now, by what it was called: this machine is one, however its specs call it."""
+    was, now = before.node_names, spec.node_names
+    return {was[0]: now[0]} if len(was) == len(now) == 1 and was != now else {}
+
+
+def renamed(spec: ClusterSpec, names: Mapping[str, str]) -> ClusterSpec:
+    """A spec with other ``names`` for its nodes, by those that it has."""
+    called = [tuple(names.get(name, name) for name in chain.node_names) for chain in spec.chains]
+    chains = zip(spec.chains, called, strict=True)
+    return replace(spec, chains=tuple(replace(chain, node_names=nodes) for chain, nodes in chains))

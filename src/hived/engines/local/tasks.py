@@ -1,10 +1,11 @@
-"""The tasks of this machine, from the engine's side: starting, finding again, stopping, and reading how they ended.
+"""The tasks of this machine, from the engine's side: starting, finding again, stopping, and seeing them to their ends.
 
 What a task is doing is read from its folder (see :mod:`.supervisor`), never remembered, so the engine can lose nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -14,7 +15,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -23,6 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from . import supervisor
+from .environment import kill_marked
 
 #: errors for want of open files, processes or memory: the same may succeed a little later
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
@@ -151,9 +153,7 @@ class Task:
         fd = self.watch()
         if fd is not None:
             try:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(fd, signal.SIGTERM)
-                    signal.pidfd_send_signal(fd, signal.SIGCONT)  # the task may have stopped it (SIGSTOP)
+                _tell_to_end(fd)
             finally:
                 os.close(fd)
         elif problem is not None:
@@ -209,6 +209,12 @@ class Task:
         return f": {last[:200]}" if last else ""
 
 
+def _tell_to_end(supervisor: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(supervisor, signal.SIGTERM)
+        signal.pidfd_send_signal(supervisor, signal.SIGCONT)  # it may have been frozen: the task may have stopped it
+
+
 def _read(path: Path, start: int = 0) -> str:
     """A small file, from ``start`` (below 0: from its end) on. ``OSError``, also for what is no file."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -219,3 +225,92 @@ def _read(path: Path, start: int = 0) -> str:
         return os.pread(fd, _MOST, start if start >= 0 else max(0, status.st_size + start)).decode(errors="replace")
     finally:
         os.close(fd)
+
+
+#: job, attempt, rank
+Key = tuple[int, int, int]
+
+
+class Watching:
+    """The tasks that somebody waits for, by the supervisors they have. One event loop; O(1) per task."""
+
+    def __init__(self, ended: Callable[[Key, Ending], None], mark: Callable[[Key], str]) -> None:
+        """``ended`` hears of every task once; ``mark`` names a task among those of all engines."""
+        self._ended = ended
+        self._mark = mark
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watched: dict[Key, int] = {}
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def open(self) -> None:
+        """Begin, in the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def close(self) -> None:
+        """Hear of no more ends: whoever comes next finds them. Again does nothing."""
+        for fd in self._watched.values():
+            if self._loop is not None:
+                self._loop.remove_reader(fd)
+            os.close(fd)
+        self._watched.clear()
+        self._loop = None
+
+    def ensure(self, key: Key, task: Task, work: Callable[[], Work], inherited: bool) -> None:
+        """Whatever was done before: the task is running and watched, or its end is told.
+
+        ``inherited``: it was begun by an engine before us, and its folder may have been deleted since.
+        """
+        if key in self._watched or self._loop is None:
+            return
+        try:
+            if task.stand() is not Stand.UNCLAIMED:
+                self._look(key, task)
+                return
+            if inherited:
+                kill_marked(self._mark(key))
+            task.write(work())
+            child = task.spawn()
+            fd = os.pidfd_open(child.pid)
+        except OSError as error:
+            if error.errno not in SCARCE:  # else the next look tries again
+                self._ended(key, Ending(127, error=f"{error.filename or task.folder}: {error.strerror}"))
+            return
+        self._children[fd] = child
+        self._watch(key, task, fd)
+
+    def stop(self, key: Key, task: Task, grace_s: float) -> None:
+        """Tell a task to end; a second time does nothing more, unless it has less time from then on."""
+        try:
+            task.stop(grace_s)
+        except OSError:  # its folder is gone: then its supervisor is told directly, if it is one that we watch
+            fd = self._watched.get(key)
+            if fd is not None:
+                _tell_to_end(fd)
+
+    def _watch(self, key: Key, task: Task, fd: int) -> None:
+        assert self._loop is not None
+        self._watched[key] = fd
+        self._loop.add_reader(fd, self._supervisor_gone, key, task, fd)
+
+    def _supervisor_gone(self, key: Key, task: Task, fd: int) -> None:
+        assert self._loop is not None
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        del self._watched[key]
+        if (child := self._children.pop(fd, None)) is not None:
+            child.wait()  # reaped: it has ended
+        # else the next look tries again
+        with contextlib.suppress(OSError):
+            self._look(key, task)
+
+    def _look(self, key: Key, task: Task) -> None:
+        """The supervisor that we knew of is not there, or we knew of none: see how the task stands."""
+        stand = task.stand()
+        if stand is Stand.ALIVE:  # another one has it, of an engine before us
+            if (fd := task.watch()) is not None:
+                self._watch(key, task, fd)
+                return
+            stand = task.stand()
+        if stand is not Stand.ENDED:
+            kill_marked(self._mark(key))
+        self._ended(key, task.never_started() if stand is Stand.UNCLAIMED else task.ending())

@@ -23,7 +23,7 @@ _preempt_args = msgspec.json.Decoder(wire.PreemptArgs)
 _bind_args = msgspec.json.Decoder(wire.BindArgs)
 
 #: what became of a question, in one word, and what is answered
-_Answered = tuple[str, wire.Answer | wire.BindAnswer | wire.Victims | Response]
+_Answered = tuple[str, wire.Answer | wire.Victims | Response]
 
 
 class _NodeName(msgspec.Struct, frozen=True):
@@ -47,11 +47,11 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
         verb: str,
         request: Request,
         ask: Callable[[bytes], Awaitable[_Answered]],
-        wrong: Callable[[str, str], wire.Answer | wire.BindAnswer | Response],
+        wrong: Callable[[str, str], wire.Answer | Response],
     ) -> Response:
         """Time it, and give whatever goes wrong the shape that kube-scheduler reads."""
         began = time.perf_counter()
-        found: wire.Answer | wire.BindAnswer | wire.Victims | Response
+        found: wire.Answer | wire.Victims | Response
         try:
             if needs_certificate and not getattr(request.state, "certificate", False):
                 raise ForbiddenError("kube-scheduler has to show a client certificate of the given authority")
@@ -95,7 +95,7 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
     async def ask_bind(body: bytes) -> _Answered:
         args = _bind_args.decode(body)
         await engine.bind(args.PodUID, args.Node)
-        return "ok", wire.BindAnswer()
+        return "ok", wire.Answer()
 
     @router.post("/filter")
     async def filter_nodes(request: Request) -> Response:
@@ -108,7 +108,7 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
 
     @router.post("/bind")
     async def bind_pod(request: Request) -> Response:
-        return await answered("bind", request, ask_bind, lambda _, why: wire.BindAnswer(Error=why))
+        return await answered("bind", request, ask_bind, lambda _, why: wire.Answer(Error=why))
 
     return router
 

@@ -93,11 +93,7 @@ def in_words(table: GangTable, found: Sequence[WhyNot]) -> list[str]:
 
 
 def _why_bad(table: GangTable, node: str) -> str:
-    if (why := table.nodes.bad_nodes.get(node)) is not None:
-        return why
-    bad = table.nodes.bad_devices
-    found = [bad[node, device] for device in table.nodes.devices.get(node, ()) if (node, device) in bad]
-    return "; ".join(dict.fromkeys(found)) or "some of its GPUs"
+    return table.nodes.bad_nodes.get(node) or "; ".join(table.nodes.bad_parts(node)) or "some of its GPUs"
 
 
 def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:

@@ -28,7 +28,10 @@ class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to filter; ``Nodes`` instead of their names, where kube-scheduler has sent them whole."""
+    """The answer to filter; ``Nodes`` instead of their names, where kube-scheduler has sent them whole.
+
+    With an ``Error`` or nothing it is the answer to bind.
+    """
 
     NodeNames: list[str] | None = None
     Nodes: object = None
@@ -74,12 +77,6 @@ class BindArgs(msgspec.Struct, frozen=True, kw_only=True):
     PodNamespace: str
     PodUID: str
     Node: str
-
-
-class BindAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to bind."""
-
-    Error: str = ""
 
 
 def answer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hived.cluster.decisions import Placement, PodPlacement
@@ -64,43 +64,30 @@ GANG_TABLE: dict[tuple[GangState, GangEvent], GangState] = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class PodEntry:
     """A pod that lives, and concerns HiveD."""
 
-    __slots__ = (
-        "ask", "binding", "bound", "evicted", "gang", "key", "members", "notes", "place", "pod", "refused", "slot",
-        "told", "uid", "waited",
-    )  # fmt: skip
+    pod: Pod
+    uid: str = field(init=False)
+    key: str = field(init=False)  #: ``namespace/name``
+    ask: PodRequest | None = None  #: what it asks for; None: that cannot be understood
+    members: tuple[Member, ...] | None = None  #: the gang that its owner makes of it, where that was read
+    gang: Gang | None = None  #: the gang that it belongs to; None: none, as ``refused`` says
+    slot: int | None = None  #: its place among those of the gang's placement; None: has none
+    #: where it is while it ``holds``, as its annotations say, whatever a new spec has left of that
+    place: PodPlacement | None = None
+    #: the annotations about where it is that were written last; None: by another than us
+    notes: dict[str, str] | None = None
+    bound: bool = False  #: whether Kubernetes has it on its node
+    binding: bool = False  #: whether a Binding is on its way, or may be
+    refused: PodRequestError | None = None  #: why it cannot be scheduled as it is
+    waited: bool = False  #: whether kube-scheduler was told to wait with it, and so has to be told when it can go
+    told: str = ""  #: what its latest Event was about: a reason in a word, or what is wrong
+    evicted: bool = False  #: whether it was told to go
 
-    def __init__(self, pod: Pod) -> None:
-        self.uid = pod.metadata.uid
-        #: ``namespace/name``
-        self.key = pod.key
-        self.pod = pod
-        #: what it asks for; None: that cannot be understood
-        self.ask: PodRequest | None = None
-        #: the gang that its owner makes of it, where that was read
-        self.members: tuple[Member, ...] | None = None
-        #: the gang that it belongs to; None: none, as ``refused`` says
-        self.gang: Gang | None = None
-        #: its place among those of the gang's placement; None: has none
-        self.slot: int | None = None
-        #: where it is while it ``holds``, as its annotations say, whatever a new spec has left of that
-        self.place: PodPlacement | None = None
-        #: the annotations about where it is that were written last; None: by another than us
-        self.notes: dict[str, str] | None = None
-        #: whether Kubernetes has it on its node
-        self.bound = False
-        #: whether a Binding is on its way, or may be
-        self.binding = False
-        #: why it cannot be scheduled as it is
-        self.refused: PodRequestError | None = None
-        #: whether kube-scheduler was told to wait with it, and so has to be told when it can go
-        self.waited = False
-        #: what its latest Event was about: a reason in a word, or what is wrong
-        self.told = ""
-        #: whether it was told to go
-        self.evicted = False
+    def __post_init__(self) -> None:
+        self.uid, self.key = self.pod.metadata.uid, self.pod.key
 
     @property
     def holds(self) -> bool:

@@ -365,6 +365,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def spared(self, at: float) -> None:
         """See :meth:`Dispatcher.spared`. Who had to go for it alone stays."""
+        why = "nobody wants its GPUs any more"
         for gang in list(self.evicting.values()):
             wanted_by = self.cluster.group(gang.name).preempted_by
             if wanted_by:
@@ -374,13 +375,11 @@ class GangTable(Dispatcher[Gang, Instruction]):
             if gang.entry.status is Status.MOVING:
                 continue  # it goes for its own sake
             self.scheduler.touch(gang.vc)  # it may be promoted again
-            self.becomes(gang, GangEvent.SPARED, gang.placement, at, {"why": "nobody wants its GPUs any more"})
+            self.becomes(gang, GangEvent.SPARED, gang.placement, at, {"why": why})
             for entry in gang.pods.values():
                 entry.evicted = False  # if that was not done yet, it is not done any more
                 if entry.holds and not entry.terminating:
-                    self.instruct(
-                        Tell(entry.uid, entry.key, "HivedSpared", "nobody wants its GPUs any more; it runs on")
-                    )
+                    self.instruct(Tell(entry.uid, entry.key, "HivedSpared", f"{why}; it runs on"))
                 if entry.slot is not None and not entry.holds:
                     self.can_go(entry, gang, at)
             self.give_slots(gang, at)
@@ -402,8 +401,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def on_bad_hardware(self, gang: Gang) -> bool:
         """Whether it could not be placed where it is now. O(its GPUs)."""
-        nodes = self.nodes
-        return gang.placement is not None and any(
-            pod.node not in nodes.healthy or any((pod.node, device) in nodes.bad_devices for device in pod.leaf_cells)
-            for pod in gang.placement.pods
+        placement, nodes = gang.placement, self.nodes
+        return placement is not None and any(
+            node not in nodes.healthy or (node, device) in nodes.bad_devices for node, device in placement.devices()
         )

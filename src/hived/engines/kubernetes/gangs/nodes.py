@@ -151,16 +151,20 @@ class Nodes(Hardware):
         """What is kept from jobs of a node of the spec, and why, in words. O(its devices)."""
         if name in self.bad_nodes:
             return f"{name} is kept from jobs: {self.bad_nodes[name]}"
-        bad: dict[str, list[int]] = {}
-        for device in self.devices[name]:
-            if (why := self.bad_devices.get((name, device))) is not None:
-                bad.setdefault(why, []).append(device)
         parts = [
             f"{plural(len(devices), 'GPU')} {', '.join(map(str, sorted(devices)))} of {name} "
             f"{'is' if len(devices) == 1 else 'are'} kept from jobs: {why}"
-            for why, devices in bad.items()
+            for why, devices in self.bad_parts(name).items()
         ]
         return "; ".join(parts) or f"{name} is healthy"
+
+    def bad_parts(self, name: str) -> dict[str, list[int]]:
+        """Single devices of a node that are kept from jobs, by the reason. O(its devices)."""
+        found: dict[str, list[int]] = {}
+        for device in self.devices.get(name, ()):
+            if (why := self.bad_devices.get((name, device))) is not None:
+                found.setdefault(why, []).append(device)
+        return found
 
     @property
     def missing(self) -> list[str]:
