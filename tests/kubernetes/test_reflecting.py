@@ -225,7 +225,7 @@ def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
     scene.receiver.changed = (  # type: ignore[method-assign]  # the receiver's own check is about numbers
         lambda kind, item: heard.append((kind, item.metadata.uid, item.metadata.resource_version))
     )
-    scene.reflector._changed = scene.receiver.changed
+    scene.reflector.changed = scene.receiver.changed
     scene.play()
     assert heard == [("MODIFIED", "a", "x2"), ("MODIFIED", "a", "y")]
 

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,58 +38,38 @@ def elapsed() -> float:
     return time.monotonic() if which is None else time.clock_gettime(which)
 
 
-def _utc() -> datetime:
-    return datetime.now(UTC)
-
-
+@dataclass(eq=False)
 class LeaderElector:
-    """A candidate, and sometimes the leader. ``identity`` names this process to people."""
+    """A candidate, and sometimes the leader."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        namespace: str,
-        name: str,
-        identity: str,
-        changed: Callable[[bool], None],
-        *,
-        duration_s: int = DURATION_S,
-        deadline_s: float = DEADLINE_S,
-        retry_s: float = RETRY_S,
-        clock: Callable[[], float] = elapsed,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        now: Callable[[], datetime] = _utc,
-    ) -> None:
-        """``changed`` hears each time that ``is_leader`` has become another, soon after it has.
-
-        ``clock`` measures, ``now`` only tells people when. ``deadline_s`` is less than ``duration_s``.
-        """
-        self.identity = identity
-        self.holder = ""  #: who leads, as last seen; empty: nobody
-        self.problem: ApiError | None = None  #: why the lease could not be read or written the last time
-        self._api = api
-        self._namespace = namespace
-        self._name = name
-        self._changed = changed
-        self._duration_s = duration_s
-        self._deadline_s = deadline_s
-        self._retry_s = retry_s
-        self._clock = clock
-        self._sleep = sleep
-        self._now = now
-        self._told = False
-        self._logged = ""  #: the problem of before, which is said once
-        self._leads_until = _NEVER
-        #: what we last wrote, or may have written, as acquireTime. By this a lease is known to be ours: an answer may
-        #: have been lost, and another process may have the same identity
-        self._claim = ""
-        self._seen: dict[str, Any] = {}  #: the lease's spec
-        self._seen_at = _NEVER  #: when it became what it is
+    api: KubeApi
+    namespace: str
+    name: str
+    identity: str  #: names this process to people
+    changed: Callable[[bool], None]  #: hears each time that ``is_leader`` has become another, soon after it has
+    _: KW_ONLY
+    duration_s: int = DURATION_S
+    deadline_s: float = DEADLINE_S  #: less than ``duration_s``
+    retry_s: float = RETRY_S
+    clock: Callable[[], float] = elapsed  #: measures
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)  #: only tells people when
+    holder: str = field(init=False, default="")  #: who leads, as last seen; empty: nobody
+    #: why the lease could not be read or written the last time
+    problem: ApiError | None = field(init=False, default=None)
+    _told: bool = field(init=False, default=False)
+    _logged: str = field(init=False, default="")  #: the problem of before, which is said once
+    _leads_until: float = field(init=False, default=_NEVER)
+    #: what we last wrote, or may have written, as acquireTime. By this a lease is known to be ours: an answer may
+    #: have been lost, and another process may have the same identity
+    _claim: str = field(init=False, default="")
+    _seen: dict[str, Any] = field(init=False, default_factory=dict)  #: the lease's spec
+    _seen_at: float = field(init=False, default=_NEVER)  #: when it became what it is
 
     @property
     def is_leader(self) -> bool:
         """Whether nobody else can be leader now. Ask it right before acting: it needs nobody to run to become false."""
-        return self._clock() < self._leads_until
+        return self.clock() < self._leads_until
 
     async def run(self) -> None:
         """Stand for election until cancelled; then hand over, unless the API server is away."""
@@ -101,17 +82,17 @@ class LeaderElector:
     async def _turn(self) -> None:
         """One look at the lease, and the pause after it."""
         # a leader has no use for an answer that comes too late
-        await self._at_most(self._leads_until - self._clock() if self._told else self._deadline_s, self._try())
+        await self._at_most(self._leads_until - self.clock() if self._told else self.deadline_s, self._try())
         self._tell()
         if self._told:
-            await self._sleep(max(0.0, min(self._retry_s, self._leads_until - self._clock())))
+            await self.sleep(max(0.0, min(self.retry_s, self._leads_until - self.clock())))
             self._tell()
         else:
-            await self._sleep(self._retry_s)
+            await self.sleep(self.retry_s)
 
     async def _try(self) -> None:
         """Take the lease, or renew it, if that can be. What cannot be is tried again in 2 seconds."""
-        began = self._clock()
+        began = self.clock()
         try:
             lease = await self._read()
             ours = self._is_ours()
@@ -125,12 +106,12 @@ class LeaderElector:
         except ApiError as error:
             self.problem = error
         except msgspec.DecodeError as error:  # something else answers in the API server's place
-            self.problem = ApiError(f"lease {self._namespace}/{self._name}: {error}", 0, "Unreadable")
+            self.problem = ApiError(f"lease {self.namespace}/{self.name}: {error}", 0, "Unreadable")
 
     async def _read(self) -> dict[str, Any]:
         """The lease, and what of it is new; empty: there is none."""
         try:
-            data = await self._api.get(lease_path(self._namespace, self._name))
+            data = await self.api.get(lease_path(self.namespace, self.name))
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -141,7 +122,7 @@ class LeaderElector:
 
     def _see(self, spec: dict[str, Any]) -> None:
         if spec != self._seen:
-            self._seen, self._seen_at = spec, self._clock()
+            self._seen, self._seen_at = spec, self.clock()
             self.holder = spec.get("holderIdentity") or ""
 
     def _is_ours(self) -> bool:
@@ -149,8 +130,8 @@ class LeaderElector:
 
     def _is_free(self) -> bool:
         """Nobody holds it, or its holder has not been heard of for as long as it asked for."""
-        promised = self._seen.get("leaseDurationSeconds") or self._duration_s
-        return not self.holder or self._clock() >= self._seen_at + promised
+        promised = self._seen.get("leaseDurationSeconds") or self.duration_s
+        return not self.holder or self.clock() >= self._seen_at + promised
 
     async def _take(self, lease: dict[str, Any], began: float) -> None:
         self._claim = self._stamp()
@@ -162,27 +143,27 @@ class LeaderElector:
         spec = {
             **(lease.get("spec") or {}),
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": self._duration_s,
+            "leaseDurationSeconds": self.duration_s,
             "renewTime": self._stamp(),
             **more,
         }
         await self._put(lease, spec)
-        self._leads_until = began + self._deadline_s
+        self._leads_until = began + self.deadline_s
 
     async def _put(self, lease: dict[str, Any], spec: dict[str, Any]) -> None:
         if lease:
-            written = await self._api.put(lease_path(self._namespace, self._name), {**lease, "spec": spec})
+            written = await self.api.put(lease_path(self.namespace, self.name), {**lease, "spec": spec})
         else:
-            metadata = {"namespace": self._namespace, "name": self._name}
+            metadata = {"namespace": self.namespace, "name": self.name}
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-            written = await self._api.post(lease_path(self._namespace), body)
+            written = await self.api.post(lease_path(self.namespace), body)
         self._see(msgspec.json.decode(written).get("spec") or {})
 
     async def _release(self) -> None:
         """Lead no more, say so here first, and let another begin at once."""
         self._leads_until = _NEVER
         self._tell()
-        await self._at_most(self._deadline_s / 2, self._hand_over())
+        await self._at_most(self.deadline_s / 2, self._hand_over())
 
     async def _hand_over(self) -> None:
         with contextlib.suppress(ApiError, msgspec.DecodeError):
@@ -196,7 +177,7 @@ class LeaderElector:
         leads = self.is_leader
         if leads is not self._told:
             self._told = leads
-            self._changed(leads)
+            self.changed(leads)
         problem = "" if self.problem is None else str(self.problem)
         if problem and problem != self._logged:
             _log.warning("the lease: %s", problem)
@@ -204,7 +185,7 @@ class LeaderElector:
 
     async def _at_most(self, seconds: float, attempt: Awaitable[None]) -> None:
         """Wait for it for so long, by the sleep that was given, and then give it up."""
-        tasks = [asyncio.ensure_future(attempt), asyncio.ensure_future(self._sleep(max(0.0, seconds)))]
+        tasks = [asyncio.ensure_future(attempt), asyncio.ensure_future(self.sleep(max(0.0, seconds)))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if tasks[0].done():
@@ -215,7 +196,7 @@ class LeaderElector:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _stamp(self) -> str:
-        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return self.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class LeaderLabel:

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic, TypeVar
 
 from hived.engines.kubernetes.pods.objects import ConfigMap, Node, Pod
@@ -26,6 +27,7 @@ _GRAVES = 10_000
 T = TypeVar("T", bound=Pod | Node | ConfigMap)
 
 
+@dataclass(eq=False)
 class Reflector(Generic[T]):
     """Tells the receiver of every object that there is. Callbacks are synchronous, and one after another.
 
@@ -33,47 +35,30 @@ class Reflector(Generic[T]):
     it is not heard of again. What arrives twice or late is dropped.
     """
 
-    def __init__(
-        self,
-        api: KubeApi,
-        path: str,
-        of: type[T],
-        replace: Callable[[list[T], str], None],
-        changed: Callable[[str, T], None],
-        restarted: Callable[[str], None],
-        dice: random.Random,
-        *,
-        params: Params | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """``replace``: hears of a whole list and of its version; what it does not have was gone then.
-        ``changed``: hears of one object.
-
-        ``restarted``: why a watch had to be begun anew before its time: ``expired`` (410: listed again), ``refused``
-        (listed again), ``disconnected`` (resumed), or ``list`` (a list failed).
-        """
-        self._api = api
-        self._path = path
-        self._of = of
-        self._replace = replace
-        self._changed = changed
-        self._restarted = restarted
-        self._dice = dice
-        self._params = params
-        self._sleep = sleep
-        self._clock = clock
-        self.synced = asyncio.Event()  #: the receiver has had a list
-        self.problem: ApiError | None = None  #: why nothing is heard at the moment
-        self._failures = 0  #: in a row
-        self._known: dict[str, str] = {}  #: resourceVersion by uid
-        self._graves: OrderedDict[str, None] = OrderedDict()
+    api: KubeApi
+    path: str
+    of: type[T]
+    replace: Callable[[list[T], str], None]  #: hears of a whole list and its version; what that lacks was gone then
+    changed: Callable[[str, T], None]  #: hears of one object
+    #: why a watch had to be begun anew before its time: ``expired`` (410: listed again), ``refused`` (listed again),
+    #: ``disconnected`` (resumed), or ``list`` (a list failed)
+    restarted: Callable[[str], None]
+    dice: random.Random
+    _: KW_ONLY
+    params: Params | None = None
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+    synced: asyncio.Event = field(init=False, default_factory=asyncio.Event)  #: the receiver has had a list
+    problem: ApiError | None = field(init=False, default=None)  #: why nothing is heard at the moment
+    _failures: int = field(init=False, default=0)  #: in a row
+    _known: dict[str, str] = field(init=False, default_factory=dict)  #: resourceVersion by uid
+    _graves: OrderedDict[str, None] = field(init=False, default_factory=OrderedDict)
 
     async def run(self) -> None:
         """List and watch until cancelled. What a callback raises ends it: that is a bug."""
         while True:
             try:
-                items, version = await self._api.list(self._path, self._of, self._params)
+                items, version = await self.api.list(self.path, self.of, self.params)
             except ApiError as error:
                 await self._stumble("list", error)
                 continue
@@ -85,9 +70,9 @@ class Reflector(Generic[T]):
     async def _follow(self, version: str) -> None:
         """Watch for as long as the thread can be taken up where it was left."""
         while True:
-            began, heard = self._clock(), False
+            began, heard = self.clock(), False
             try:
-                async with aclosing(self._api.watch(self._path, self._of, version, self._params)) as events:
+                async with aclosing(self.api.watch(self.path, self.of, version, self.params)) as events:
                     async for kind, item in events:
                         heard = True
                         self._failures = 0
@@ -103,7 +88,7 @@ class Reflector(Generic[T]):
                 if error.status != 0:
                     return
             else:  # its time was over
-                if heard or self._clock() - began >= _WORTH_S:
+                if heard or self.clock() - began >= _WORTH_S:
                     self._failures = 0
                 else:
                     await self._pause()
@@ -113,7 +98,7 @@ class Reflector(Generic[T]):
         self._known = {item.metadata.uid: item.metadata.resource_version for item in items}
         for uid in self._known:
             self._graves.pop(uid, None)
-        self._replace(items, version)
+        self.replace(items, version)
 
     def _take(self, kind: str, item: T) -> None:
         """Tell of an event, unless it is old news. O(1)."""
@@ -125,23 +110,23 @@ class Reflector(Generic[T]):
                 self._graves.popitem(last=False)
             if known is not None:
                 del self._known[uid]
-                self._changed("DELETED", item)
+                self.changed("DELETED", item)
             return
         if uid in self._graves or (known is not None and not _newer(version, known)):
             return
         self._known[uid] = version
-        self._changed("ADDED" if known is None else "MODIFIED", item)
+        self.changed("ADDED" if known is None else "MODIFIED", item)
 
     async def _stumble(self, reason: str, error: ApiError) -> None:
         self.problem = error
-        self._restarted(reason)
+        self.restarted(reason)
         await self._pause()
 
     async def _pause(self) -> None:
         """Longer each time, until something is heard again; not the same for all who lost one server at one moment."""
         longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 30))
         self._failures += 1
-        await self._sleep(max(FIRST_PAUSE_S, longest * self._dice.uniform(0.5, 1.0)))
+        await self.sleep(max(FIRST_PAUSE_S, longest * self.dice.uniform(0.5, 1.0)))
 
 
 def _newer(version: str, known: str) -> bool:
