@@ -148,15 +148,15 @@ class Engine:
             self._fail(UnavailableError("leadership was lost; another replica decides now"))
 
     def _lead(self) -> None:
+        self._spawn(self._listen())
+        self._spawn(self._ticking())
+
+    async def _listen(self) -> None:
+        await self._writer.recall()
         self._feed = Informers(
             self._api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon
         )
-        self._spawn(self._begin_to_listen(self._feed))
-        self._spawn(self._ticking())
-
-    async def _begin_to_listen(self, feed: Informers) -> None:
-        await self._writer.recall()
-        feed.start()
+        self._feed.start()
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> GangScheduler:
         """All there is, is known: from now on it is decided."""

@@ -348,7 +348,8 @@ class Engine:
             case StopTasks(attempt=attempt):
                 for rank in range(job.spec.tasks):
                     if rank not in job.endings:
-                        self._stop_task(job, attempt, rank)
+                        task, grace_s = self.task(job, rank, attempt), self.job_scheduler.grace_s(job)
+                        self._watching.stop((job.id, attempt, rank), task, grace_s)
             case WakeAt(at=at):
                 assert self._loop is not None
                 delay = max(0.0, at - self.clock())
@@ -384,9 +385,6 @@ class Engine:
             at = now if ending.ended is None else min(now, max(ending.ended, ending.started or 0.0))
             self.job_scheduler.task_ended(*key, asdict(ending), at)
         self._soon()
-
-    def _stop_task(self, job: Job, attempt: int, rank: int) -> None:
-        self._watching.stop((job.id, attempt, rank), self.task(job, rank, attempt), self.job_scheduler.grace_s(job))
 
     def _task_mark(self, key: Key) -> str:
         """Names a task among all tasks of all engines."""

@@ -139,7 +139,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         """The last call was :meth:`submit`, and it cannot be kept: as if it had never been."""
         self.scheduler.withdraw(job.entry)
         self.usage.remove(job)
-        self._end(job)
+        del self.jobs[job.id]
         self.seq -= 1
 
     def cancel(self, job: Job, at: float, who: str = "") -> None:
@@ -154,7 +154,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.scheduler.withdraw(job.entry)
         self.spared(at)
         self.becomes(job, JobEvent.CANCELLED, None, at, {"why": why})
-        self._end(job)
+        del self.jobs[job.id]
 
     def task_ended(self, number: int, attempt: int, rank: int, ending: dict[str, Any], at: float) -> None:
         """A task is gone, as :class:`~.tasks.Ending` says in ``ending``. Known ones are ignored."""
@@ -311,7 +311,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.retry_at is not None:
             self.instruct(WakeAt(job.id, job.retry_at))
         elif job.state.ended:
-            self._end(job)
+            del self.jobs[job.id]
 
     def _started(self, job: Job) -> None:
         self.instruct(StartTasks(job.id, job.attempt))
@@ -340,9 +340,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def backing_off(self) -> list[Job]:
         """Jobs between two tries."""
         return list(self._pausing.values())
-
-    def _end(self, job: Job) -> None:
-        del self.jobs[job.id]
 
     def _hardware_changed(self, at: float) -> None:
         if self.health.apply():

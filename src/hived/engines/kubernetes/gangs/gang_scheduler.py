@@ -147,7 +147,6 @@ class GangScheduler(GangTable):
         if (place := entry.given) is not None:
             given = ",".join(map(str, place.leaf_cells))
             if place.node == entry.pod.spec.node_name and entry.pod.annotation(keys.ISOLATION) == given:
-                entry.bound, entry.binding, entry.waited = True, False, False
                 self.is_on_its_node(entry, at)
                 return
         self.leave(entry, at)
@@ -451,7 +450,6 @@ class GangScheduler(GangTable):
         """Kubernetes has bound the pod to its node."""
         entry = self.pods.get(uid)
         if entry is not None and entry.gang is not None and not entry.bound:
-            entry.bound, entry.binding, entry.waited = True, False, False
             self.is_on_its_node(entry, at)
 
     def bind_failed(self, uid: str, at: float) -> None:

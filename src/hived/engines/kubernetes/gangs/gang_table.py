@@ -80,11 +80,11 @@ class GangTable(Dispatcher[Gang, Instruction]):
         if gang is None:
             gang = self.new_gang(ask, entry.pod.created_at, at)
         elif gang.ask.owner != ask.owner:
-            why = f"pods of a former {ask.group} are still there; it waits for them to end"
-            wrong = PodRequestError("name-taken", why)
-        elif (difference := ask.disagrees(gang.ask)) is not None:
-            why = f"other pods of its group {ask.group} ask for something else: {difference}"
-            wrong = PodRequestError("disagrees", why)
+            wrong = PodRequestError(
+                "name-taken", f"pods of a former {ask.group} are still there; it waits for them to end"
+            )
+        elif (what := ask.disagrees(gang.ask)) is not None:
+            wrong = PodRequestError("disagrees", f"other pods of its group {ask.group} ask for something else: {what}")
         if wrong is not None:
             self.refuse(entry, wrong)
             self.outside[entry.uid] = ask.group
@@ -199,6 +199,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         """Kubernetes has bound a pod where it was to be."""
         gang = entry.gang
         assert gang is not None
+        entry.bound, entry.binding, entry.waited = True, False, False
         gang.waited_since = None
         gang.remember(self.note("bound", gang.name, at, {"pod": entry.key, "node": entry.pod.spec.node_name}))
         self.foreign.moved(gang.placement)
@@ -219,12 +220,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.foreign.moved(gang.placement)
         if gang.state is GangState.PREEMPTED and not gang.on_nodes:
             self.unplace(gang, at, "its pods are gone")
-        elif gang.state is GangState.PLACED and slot is not None and gang.placement is not None:
-            size = len(gang.placement.pods[slot].leaf_cells)
-            for other in gang.pods.values():  # one that came before there was room
-                if other.slot is None and not other.holds and other.ask is not None and other.ask.leaf_cells == size:
-                    self.give_slot(other, gang, at)
-                    break
+        elif gang.state is GangState.PLACED and slot is not None:
+            self.give_slots(gang, at)  # to one that came before there was room
             self._see_who_can_go(gang, at)
             self.flee(gang, at)
         else:
@@ -314,11 +311,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
             self.withdraw(gang, at)
         self.usage.remove(gang)
         self.foreign.moved(gang.placement)
-        del self.gangs[gang.name]
-        self.unreserved.pop(gang.name, None)
-        self.evicting.pop(gang.name, None)
-        self.to_bind.pop(gang.name, None)
-        self.unheard.pop(gang.name, None)
+        for index in (self.gangs, self.unreserved, self.evicting, self.to_bind, self.unheard):
+            index.pop(gang.name, None)
         gang.remember(self.note("ended", gang.name, at, {"why": "its last pod is gone"}))
         self.ended.pop(gang.name, None)
         self.ended[gang.name] = gang
