@@ -32,7 +32,7 @@ import httpx
 import msgspec
 
 from hived import RecordedCluster, replay
-from hived.engines.event import Event
+from hived.engines.job import Event
 from hived.engines.local.environment import MARK
 from hived.engines.local.model import Job, JobSpec, JobState
 

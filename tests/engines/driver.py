@@ -12,7 +12,7 @@ from typing import Any
 from hived import CheckedCluster
 from hived.cluster.cluster import Cluster
 from hived.engines.dispatcher import Usage
-from hived.engines.event import Event
+from hived.engines.job import Event
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec, JobState

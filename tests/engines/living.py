@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from hived.engines.event import Event
+from hived.engines.job import Event
 from hived.engines.local.devices import Devices, Simulated
 from hived.engines.local.engine import Engine
 from hived.engines.local.environment import MARK, environments

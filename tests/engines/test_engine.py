@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hived import ConflictError, InfeasibleError, RecordedCluster, RequestError, replay
-from hived.engines.event import Event
+from hived.engines.job import Event
 from hived.engines.local import engine as engine_module
 from hived.engines.local.devices import Simulated
 from hived.engines.local.engine import Engine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hived.engines.event import Event
+from hived.engines.job import Event
 from hived.engines.local.devices import spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.model import JobState

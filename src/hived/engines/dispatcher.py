@@ -14,8 +14,7 @@ from hived.scheduling import Entry, Policy, Scheduler
 from hived.scheduling import instructions as decided
 from hived.spec.compiled import Device
 
-from .event import Event
-from .job import EngineJob
+from .job import EngineJob, Event
 
 J = TypeVar("J", bound=EngineJob)
 #: what an engine has done in the world

@@ -11,8 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
 from hived.engines.dispatcher import Usage
-from hived.engines.event import Event, after
-from hived.engines.job import EngineJob
+from hived.engines.job import EngineJob, Event, after
 from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec, Device
 

@@ -15,8 +15,8 @@ from hived import __version__
 from hived.cluster.decisions import Placement
 from hived.cluster.explain.sentences import MAX_NAMED, say
 from hived.cluster.reasons import Reason
-from hived.engines.event import Event
 from hived.engines.explaining import planned
+from hived.engines.job import Event
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly, tell
 from hived.engines.local.model import Job as EngineJob

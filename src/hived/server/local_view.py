@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hived.engines.event import Event
+from hived.engines.job import Event
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly, tell
 from hived.engines.local.model import Job, JobState

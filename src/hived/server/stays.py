@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from hived.engines.event import Event
+from hived.engines.job import Event
 
 from .pictures import Stay
 

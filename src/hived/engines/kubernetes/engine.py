@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from hived.cluster.cluster import Cluster
-from hived.engines.event import after
+from hived.engines.job import after
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.client.leader_election import LeaderElector, LeaderLabel
 from hived.engines.kubernetes.gangs.explaining import tell

@@ -30,7 +30,7 @@ from hived.cluster.explain.sentences import say
 from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
-from hived.engines.event import Event
+from hived.engines.job import Event
 from hived.errors import (
     ConflictError,
     InputError,

@@ -7,8 +7,8 @@ from typing import Any
 
 from hived.cluster.explain.sentences import in_lines, say
 from hived.cluster.reasons import BadHardware, Reason, WaitingForPreemption
-from hived.engines.event import Event
 from hived.engines.explaining import behind, but_the_line, early_text, why_it_waits
+from hived.engines.job import Event
 from hived.words import counted, duration, ranges
 
 from .job_scheduler import JobScheduler

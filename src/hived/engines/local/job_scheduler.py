@@ -19,8 +19,8 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement, Record
 from hived.cluster.recovery import Reconfiguration
 from hived.engines.dispatcher import Dispatcher
-from hived.engines.event import Event, placement_data
 from hived.engines.hardware import Hardware
+from hived.engines.job import Event, placement_data
 from hived.errors import ConflictError
 from hived.scheduling import Policy
 from hived.spec.compiled import ClusterSpec, Device

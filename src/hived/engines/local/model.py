@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from hived.cluster.requests import OPPORTUNISTIC, Member, Request
-from hived.engines.event import Event, placement_data, placement_from
-from hived.engines.job import EngineJob, next_state
+from hived.engines.job import EngineJob, Event, next_state, placement_data, placement_from
 
 
 class JobState(StrEnum):
@@ -39,7 +38,7 @@ class JobState(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """What happens to a job; the kinds of :class:`~hived.engines.event.Event` that have one."""
+    """What happens to a job; the kinds of :class:`~hived.engines.job.Event` that have one."""
 
     RESERVED = "reserved"  #: a placement is kept for it, and victims are told to go
     UNRESERVED = "unreserved"  #: it lost that

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hived.engines.event import Event
+from hived.engines.job import Event
 from hived.errors import ConflictError, InputError, StorageError
 from hived.events.codec import from_line, to_line
 from hived.events.journal import Opened, Reconfigured

@@ -10,8 +10,7 @@ from enum import StrEnum
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member
-from hived.engines.event import Event
-from hived.engines.job import EngineJob
+from hived.engines.job import EngineJob, Event
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError
 from hived.scheduling import Status
@@ -31,7 +30,7 @@ class GangState(StrEnum):
 
 
 class GangEvent(StrEnum):
-    """What moves a gang from state to state; the kinds of :class:`~hived.engines.event.Event` that have one."""
+    """What moves a gang from state to state; the kinds of :class:`~hived.engines.job.Event` that have one."""
 
     RESERVED = "reserved"  #: a placement is kept for it, and victims have to go
     UNRESERVED = "unreserved"  #: it lost that, or gave it up

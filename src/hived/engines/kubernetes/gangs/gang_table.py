@@ -9,8 +9,7 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engines.dispatcher import Dispatcher
-from hived.engines.event import placement_data
-from hived.engines.job import next_state
+from hived.engines.job import next_state, placement_data
 from hived.engines.kubernetes.pods import bind_info as bindinfo
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.objects import Pod
