@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,27 +65,22 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@dataclass(eq=False)
 class ActionRunner:
     """Writes pods and Events: a few at a time, tried again, and Events no faster than they are read.
 
     None of these has to succeed: what matters is asked for again. Of a Binding, the gang scheduler is told what came.
     """
 
-    def __init__(
-        self,
-        api: KubeApi,
-        counts: Counts,
-        clock: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, Any]], None],
-        has_to_go: Callable[[str], bool],
-        evict_failed: Callable[[str], None],
-    ) -> None:
-        """``has_to_go``: whether a pod, by uid, is (still) to be deleted."""
-        self._api, self._counts, self._clock, self._spawn = api, counts, clock, spawn
-        self._has_to_go = has_to_go
-        self._evict_failed = evict_failed
-        #: the API version of evictions
-        self.policy = "policy/v1"
+    api: KubeApi
+    counts: Counts
+    clock: Callable[[], float]
+    spawn: Callable[[Coroutine[Any, Any, Any]], None]
+    has_to_go: Callable[[str], bool]  #: whether a pod, by uid, is (still) to be deleted
+    evict_failed: Callable[[str], None]
+    policy: str = field(init=False, default="policy/v1")  #: the API version of evictions
+
+    def __post_init__(self) -> None:
         #: annotations that pods are to have, the latest, by uid
         self._notes: dict[str, dict[str, str]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
@@ -120,7 +116,7 @@ class ActionRunner:
         try:
             async with asyncio.timeout(_RECALL_S):
                 of_ours = {"fieldSelector": f"source={_COMPONENT}"}
-                events, _ = await self._api.list(api_path("events"), Event, of_ours)
+                events, _ = await self.api.list(api_path("events"), Event, of_ours)
         except (ApiError, TimeoutError) as error:
             _log.warning(
                 "Events about what is as it was may be written again: %s", str(error) or "reading them takes long"
@@ -152,7 +148,7 @@ class ActionRunner:
         """Once: what comes of it decides when it is tried again, and how."""
         status = 404  # it was spared meanwhile, or is gone
         async with self._gate:
-            if self._has_to_go(evict.uid):
+            if self.has_to_go(evict.uid):
                 try:
                     await (self._delete(evict) if evict.delete else self._ask_to_go(evict))
                 except ApiError as error:
@@ -162,9 +158,9 @@ class ActionRunner:
                     status = 200
                     _log.info("pod %s %s: %s", evict.key, "deleted" if evict.delete else "evicted", evict.why)
         done = "deleted" if evict.delete else "ok"
-        self._counts.evictions[{200: done, 404: "gone", 429: "blocked"}.get(status, "failed")] += 1
+        self.counts.evictions[{200: done, 404: "gone", 429: "blocked"}.get(status, "failed")] += 1
         if status not in (200, 404):
-            self._evict_failed(evict.uid)
+            self.evict_failed(evict.uid)
         elif (untold := self._untold.pop(evict.uid, None)) is not None and status == 200:
             await self._tell(untold)  # nobody's pod goes without a word
 
@@ -172,7 +168,7 @@ class ActionRunner:
         """Its disruption budget is honoured, and the API server notes that the pod was disrupted."""
         pod, options = _names(evict.key), _options(evict)
         body = {"apiVersion": self.policy, "kind": "Eviction", "metadata": pod, "deleteOptions": options}
-        answer = msgspec.json.decode(await self._api.post(pod_path(evict.key, "eviction"), body), type=Status)
+        answer = msgspec.json.decode(await self.api.post(pod_path(evict.key, "eviction"), body), type=Status)
         if answer.status == "Failure":  # which comes as a success where a pod has several budgets
             raise ApiError(answer.message or "", answer.code or 0)
 
@@ -187,13 +183,13 @@ class ActionRunner:
         }
         body = {"metadata": {"uid": evict.uid}, "status": {"conditions": [condition]}}
         try:
-            await self._api.patch(pod_path(evict.key, "status"), body, "strategic")
+            await self.api.patch(pod_path(evict.key, "status"), body, "strategic")
         except ApiError as error:
             if error.status != 403:  # an account without that right still has what it reserved
                 raise
             _log.warning("pod %s: it cannot be noted that it is disrupted: %s", evict.key, error)
         options = {"apiVersion": "v1", "kind": "DeleteOptions", **_options(evict)}
-        await self._api.delete(pod_path(evict.key), options)
+        await self.api.delete(pod_path(evict.key), options)
 
     async def _annotate(self, uid: str, key: str) -> None:
         """One after the other, so that the latest is the last; tried until the pod is gone."""
@@ -218,7 +214,7 @@ class ActionRunner:
         while True:
             try:
                 async with self._gate:
-                    await self._api.patch(pod_path(key), body)
+                    await self.api.patch(pod_path(key), body)
             except ApiError as error:
                 number += 1
                 if error.status in _GONE:
@@ -252,13 +248,13 @@ class ActionRunner:
         }
         async with self._gate:
             try:
-                await self._api.post(api_path("events", pod["namespace"]), body)
+                await self.api.post(api_path("events", pod["namespace"]), body)
             except ApiError as error:
                 self._not_told(tell)
                 _log.debug("no Event for pod %s: %s", tell.key, error)
 
     def _not_told(self, tell: Tell) -> None:
-        self._counts.events_dropped += 1
+        self.counts.events_dropped += 1
         if tell.warning:
             self._untold[tell.uid] = tell
             if len(self._untold) > _UNTOLD:
@@ -284,40 +280,40 @@ class ActionRunner:
             "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
         }
         try:
-            await self._api.post(pod_path(binding.key, "binding"), body)
+            await self.api.post(pod_path(binding.key, "binding"), body)
         except ApiError as error:
             result = await self._result(gang_scheduler, binding, error)
-            self._counts.bindings[result] += 1
+            self.counts.bindings[result] += 1
             if result != "ok":
                 raise ConflictError(f"pod {binding.key} was not bound to {binding.node}: {error}") from None
         else:
-            self._counts.bindings["ok"] += 1
-            gang_scheduler.bound(binding.uid, self._clock())
+            self.counts.bindings["ok"] += 1
+            gang_scheduler.bound(binding.uid, self.clock())
 
     async def _result(self, gang_scheduler: GangScheduler, binding: Binding, error: ApiError) -> str:
         """What a Binding that was not confirmed has come to, in one word: the pod itself says it."""
         try:
-            pod = msgspec.json.decode(await self._api.get(pod_path(binding.key)), type=Pod)
+            pod = msgspec.json.decode(await self.api.get(pod_path(binding.key)), type=Pod)
         except ApiError as unread:
             if unread.status != 404:
                 return self._unknown(gang_scheduler, binding)
-            gang_scheduler.pod_gone(binding.uid, self._clock())
+            gang_scheduler.pod_gone(binding.uid, self.clock())
             return "conflict"
         if pod.metadata.uid != binding.uid:
-            gang_scheduler.pod_gone(binding.uid, self._clock())
+            gang_scheduler.pod_gone(binding.uid, self.clock())
             return "conflict"
         if pod.spec.node_name:
-            gang_scheduler.pod_changed(pod, None, self._clock())
+            gang_scheduler.pod_changed(pod, None, self.clock())
             entry = gang_scheduler.pods.get(binding.uid)
             return "ok" if entry is not None and entry.bound and entry.gang is not None else "conflict"
         if 400 <= error.status < 500 and error.status != 429:
-            gang_scheduler.bind_failed(binding.uid, self._clock())
+            gang_scheduler.bind_failed(binding.uid, self.clock())
             return "refused"
         return self._unknown(gang_scheduler, binding)
 
     def _unknown(self, gang_scheduler: GangScheduler, binding: Binding) -> str:
         """Until the request can come true no more, the pod counts as bound."""
-        self._spawn(self._look(gang_scheduler, binding))
+        self.spawn(self._look(gang_scheduler, binding))
         return "unknown"
 
     async def _look(self, gang_scheduler: GangScheduler, binding: Binding) -> None:

@@ -14,6 +14,7 @@ import gc
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar
 
 from hived.cluster.cluster import Cluster
@@ -45,45 +46,42 @@ _BEGINNING_S = 15.0  #: with an API server that does not answer as it should
 T = TypeVar("T")
 
 
+def _steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch, by a clock that nobody sets while we run: what is due stays due."""
+    first = time.time() - time.monotonic()
+    return lambda: first + time.monotonic()
+
+
+@dataclass(eq=False)
 class Engine:
-    """From its start to its end. ``elect``: makes the candidate for leadership; None: there is nobody else.
+    """From its start to its end."""
 
-    ``event_log`` takes the lines of the core's event log, from when it leads.
-    """
+    api: KubeApi
+    source: SpecSource
+    _: KW_ONLY
+    identity: str
+    evict_after: float = 0.0
+    evict_patience: float = PATIENCE_S
+    #: makes the candidate for leadership; None: there is nobody else
+    elect: Callable[[Callable[[bool], None]], LeaderElector] | None = None
+    own_pod: tuple[str, str] | None = None
+    counts: Counts = field(default_factory=Counts)
+    event_log: Callable[[str], None] | None = None  #: takes the lines of the core's event log, from when it leads
+    #: None until it leads and knows all there is
+    gang_scheduler: GangScheduler | None = field(init=False, default=None)
+    spec: ClusterSpec = field(init=False)
+    spec_loaded_at: float = field(init=False, default=0.0)
+    spec_problem: str = field(init=False, default="")
+    clock: Callable[[], float] = field(init=False, default_factory=_steady_clock)
+    failed: asyncio.Future[HivedError] | None = field(init=False, default=None)  #: why it cannot go on
 
-    def __init__(
-        self,
-        api: KubeApi,
-        source: SpecSource,
-        *,
-        identity: str,
-        evict_after: float = 0.0,
-        evict_patience: float = PATIENCE_S,
-        elect: Callable[[Callable[[bool], None]], LeaderElector] | None = None,
-        own_pod: tuple[str, str] | None = None,
-        counts: Counts | None = None,
-        event_log: Callable[[str], None] | None = None,
-    ) -> None:
-        self._api = api
-        self._source = source
-        self._evict_after, self._evict_patience = evict_after, evict_patience
-        self._roles = LeaderLabel(api, own_pod)
-        self._event_log = event_log
-        self.identity = identity
-        self.counts = counts or Counts()
-        #: None until it leads and knows all there is
-        self.gang_scheduler: GangScheduler | None = None
-        self.spec: ClusterSpec
-        self.spec_source = source.name
-        self.spec_loaded_at = 0.0
-        self.spec_problem = ""
-        self.clock: Callable[[], float] = _steady_clock()
+    def __post_init__(self) -> None:
+        self.spec_source = self.source.name
         self.started_at = self.clock()
-        #: why it cannot go on
-        self.failed: asyncio.Future[HivedError] | None = None
-        self._leader = elect(self._leads) if elect is not None else None
-        self._owners = Owners(api)
-        self._writer = ActionRunner(api, self.counts, self.clock, self._spawn, self._has_to_go, self._evict_failed)
+        self._roles = LeaderLabel(self.api, self.own_pod)
+        self._leader = self.elect(self._leads) if self.elect is not None else None
+        self._owners = Owners(self.api)
+        self._writer = ActionRunner(self.api, self.counts, self.clock, self._spawn, self._has_to_go, self._evict_failed)
         self._tasks: list[asyncio.Task[Any]] = []
         #: once it leads
         self._feed: Informers | None = None
@@ -98,12 +96,12 @@ class Engine:
         """Begin; returns once the spec is known and Kubernetes answers. Raises what is wrong with either."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        self.spec = understood(await _patiently(self._source.read), self._source.name)
+        self.spec = understood(await _patiently(self.source.read), self.source.name)
         self.spec_loaded_at = self.clock()
         # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds nobody to preempt
-        self._unresolvable = await _patiently(self._api.version) >= (1, 22)
+        self._unresolvable = await _patiently(self.api.version) >= (1, 22)
         self._writer.policy = "policy/v1" if self._unresolvable else "policy/v1beta1"
-        self._spawn(self._source.follow(self._new_spec, self._refuse_spec))
+        self._spawn(self.source.follow(self._new_spec, self._refuse_spec))
         if self._leader is None:
             self._lead()
         else:
@@ -118,7 +116,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._api.close()
+        await self.api.close()
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Something that runs for as long as the engine does: its failure is the engine's."""
@@ -154,15 +152,15 @@ class Engine:
     async def _listen(self) -> None:
         await self._writer.recall()
         self._feed = Informers(
-            self._api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon
+            self.api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon
         )
         self._feed.start()
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> GangScheduler:
         """All there is, is known: from now on it is decided."""
-        policy, log = YarnCS(), self._event_log
+        policy, log = YarnCS(), self.event_log
         cluster = Cluster(self.spec, rank=policy.rank) if log is None else RecordedCluster(self.spec, log, policy.rank)
-        gang_scheduler = GangScheduler(cluster, policy, self._evict_after, evict_patience=self._evict_patience)
+        gang_scheduler = GangScheduler(cluster, policy, self.evict_after, evict_patience=self.evict_patience)
         gang_scheduler.start(nodes, pods, self.clock())
         self.settle(gang_scheduler)
         _log.info("ready: %d groups, %d pods", len(gang_scheduler.gangs), len(gang_scheduler.pods))
@@ -225,7 +223,7 @@ class Engine:
     def _new_spec(self, text: str) -> None:
         """There is another spec: it is used, or refused."""
         try:
-            spec = understood(text, self._source.name)
+            spec = understood(text, self.source.name)
             if self.gang_scheduler is not None:
                 report = self.gang_scheduler.reconfigure(spec, self.clock())
                 _log.info("a new spec: %d groups as before, %d not", len(report.kept), len(report.downgraded))
@@ -311,7 +309,7 @@ class Engine:
     async def cordon(self, node: str, unschedulable: bool) -> None:
         """Keep pods off a node, or let them come again. Raises :class:`NotFoundError`, :class:`UnavailableError`."""
         try:
-            await self._api.patch(api_path("nodes", name=node), {"spec": {"unschedulable": unschedulable or None}})
+            await self.api.patch(api_path("nodes", name=node), {"spec": {"unschedulable": unschedulable or None}})
         except ApiError as error:
             if error.status == 404:
                 raise NotFoundError(f"Kubernetes has no node {node!r}") from None
@@ -372,12 +370,6 @@ class Engine:
     def _evict_failed(self, uid: str) -> None:
         if self.gang_scheduler is not None:
             self.gang_scheduler.evict_failed(uid, self.clock())
-
-
-def _steady_clock() -> Callable[[], float]:
-    """Seconds since the epoch, by a clock that nobody sets while we run: what is due stays due."""
-    first = time.time() - time.monotonic()
-    return lambda: first + time.monotonic()
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:

@@ -381,10 +381,6 @@ def lease_path(namespace: str, name: str | None = None) -> str:
     return api_path("leases", namespace, name, of="coordination.k8s.io/v1")
 
 
-_KUBECONFIG = "KUBECONFIG"
-_IN_A_POD = "KUBERNETES_SERVICE_HOST"
-
-
 async def load_configuration(kubeconfig: Path | None, context: str | None = None) -> Configuration:
     """As it is now; files may have changed since the last time. Raises :class:`~hived.errors.InputError`.
 
@@ -394,8 +390,8 @@ async def load_configuration(kubeconfig: Path | None, context: str | None = None
     found: Configuration = type.__call__(Configuration)
     # Go's tools do not ask for what Python 3.13 does of a certificate, and many clusters' have not got it
     found.disable_strict_ssl_verification = True
-    files = os.environ.get(_KUBECONFIG) if kubeconfig is None else str(kubeconfig)
-    if files or context is not None or _IN_A_POD not in os.environ:
+    files = os.environ.get("KUBECONFIG") if kubeconfig is None else str(kubeconfig)
+    if files or context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
         await _load_files(files or str(Path.home() / ".kube" / "config"), context, found)
     else:
         try:

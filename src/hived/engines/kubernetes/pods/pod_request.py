@@ -5,7 +5,7 @@ Anybody may have written it: YAML is read as a spec is, or refused in words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -276,31 +276,24 @@ class _Fields:
 
     def text(self, key: str) -> str | None:
         """A word; None where there is none. A number is taken as the word that it looks like."""
-        value = self.values.get(key)
-        if value is None or value == "":
-            return None
-        if isinstance(value, bool) or not (isinstance(value, str) or (isinstance(value, int) and abs(value) < 10**18)):
-            raise self._wrong(key, "a name", value)
-        return str(value)
+        value = self._value(key, "a name", _is_name)
+        return None if value is None or value == "" else str(value)
 
     def number(self, key: str, default: int | None, least: int, most: int) -> int:
         """A whole number within limits."""
-        value = self.values.get(key)
-        value = default if value is None else value
-        if type(value) is not int or not least <= value <= most:
-            raise self._wrong(key, f"a number from {least} to {most:,}", value)
-        return value
+        wanted = f"a number from {least} to {most:,}"
+        return int(self._value(key, wanted, lambda value: type(value) is int and least <= value <= most, default))
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
+        return bool(self._value(key, "true or false", lambda value: type(value) is bool, default))
+
+    def _value(self, key: str, wanted: str, right: Callable[[Any], bool], default: object = None) -> Any:
         value = self.values.get(key)
         value = default if value is None else value
-        if type(value) is not bool:
-            raise self._wrong(key, "true or false", value)
+        if not right(value):
+            raise PodRequestError("annotation", f"{self.where}: {key}: {wanted}, not {word(value)}")
         return value
-
-    def _wrong(self, key: str, wanted: str, value: object) -> PodRequestError:
-        return PodRequestError("annotation", f"{self.where}: {key}: {wanted}, not {word(value)}")
 
     def members(self) -> tuple[Member, ...]:
         """The members of a group."""
@@ -315,6 +308,11 @@ class _Fields:
             pods = inner.number("podNumber", None, 1, MOST_PODS)
             found.append(Member(pods, inner.number("leafCellNumber", None, 1, 1_048_576)))
         return _checked(tuple(found), self.where)
+
+
+def _is_name(value: object) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
+    return value is None or isinstance(value, str) or whole
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------
@@ -335,8 +333,8 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
     unsized = owner is None or members is None or sum(member.pods for member in members) == 1
     if alone or (group is None and unsized and size is None):
         members = (Member(1, cells),)
-    elif group is not None or size is not None:
-        if size is None:
+    else:
+        if group is not None and size is None:
             raise PodRequestError(
                 "members", f"label {keys.GROUP} needs {keys.GROUP_SIZE} beside it: how many pods there are"
             )
@@ -344,13 +342,12 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
             raise PodRequestError(
                 "members", f"label {keys.GROUP_SIZE} needs {keys.GROUP} beside it: which pods go together"
             )
-        members = (Member(_within(keys.GROUP_SIZE, size, 1, MOST_PODS), cells),)
-        job, uid = _job(pod, owner) if group is None and owner is not None else (str(group), "")
+        job, uid = (str(group), "") if owner is None else _job(pod, owner)
         name = f"{pod.metadata.namespace}/{job}"
-    elif owner is not None and members is not None:
-        job, uid = _job(pod, owner)
-        name = f"{pod.metadata.namespace}/{job}"
-        members = _checked(members, f"{owner.kind} {owner.name}")
+        if size is not None:
+            members = (Member(_within(keys.GROUP_SIZE, size, 1, MOST_PODS), cells),)
+        elif owner is not None and members is not None:
+            members = _checked(members, f"{owner.kind} {owner.name}")
     assert members is not None
     if all(member.leaf_cells != cells for member in members):
         raise PodRequestError("members", f"its {cells} GPUs are not those of any pod of its group: {_members(members)}")
