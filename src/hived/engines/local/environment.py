@@ -36,22 +36,14 @@ def task_environment(
     assert job.placement is not None
     node, devices = job.placement.pods[rank]
     tasks = str(job.spec.tasks)
-    listed = ",".join(map(str, devices))
-    port = str(job.port)
     meeting = {
-        "MASTER_ADDR": MASTER,
-        "MASTER_PORT": port,
-        "WORLD_SIZE": tasks,
-        "RANK": str(rank),
+        **dict.fromkeys(("MASTER_ADDR", "PET_MASTER_ADDR"), MASTER),
+        **dict.fromkeys(("MASTER_PORT", "PET_MASTER_PORT"), str(job.port)),
+        **dict.fromkeys(("WORLD_SIZE", "PET_NNODES"), tasks),
+        **dict.fromkeys(("RANK", "NODE_RANK", "GROUP_RANK", "PET_NODE_RANK"), str(rank)),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
-        "NODE_RANK": str(rank),
-        "GROUP_RANK": str(rank),
-        "PET_NNODES": tasks,
-        "PET_NODE_RANK": str(rank),
         "PET_NPROC_PER_NODE": str(len(devices)),
-        "PET_MASTER_ADDR": MASTER,
-        "PET_MASTER_PORT": port,
     }
     return {
         **{name: own[name] for name in _KEPT if name in own},
@@ -66,7 +58,7 @@ def task_environment(
         "HIVED_PRIORITY": str(job.spec.priority),
         "HIVED_GUARANTEED": "1" if job.guaranteed else "0",
         "HIVED_NODE": node,
-        "HIVED_DEVICES": listed,
+        "HIVED_DEVICES": ",".join(map(str, devices)),
         "HIVED_RANK": str(rank),
         "HIVED_TASKS": tasks,
         "HIVED_ATTEMPT": str(job.attempt),

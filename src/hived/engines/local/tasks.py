@@ -142,12 +142,8 @@ class Task:
         """
         problem: OSError | None = None
         try:  # first: a supervisor that claims the task after the look below will see it
-            stop = os.open(self.folder / "stop", _WRITTEN, 0o600)
-            try:
-                if grace_s is not None:
-                    os.write(stop, f"{grace_s}".encode())
-            finally:
-                os.close(stop)
+            with os.fdopen(os.open(self.folder / "stop", _WRITTEN, 0o600), "w") as stop:
+                stop.write("" if grace_s is None else f"{grace_s}")
         except OSError as error:
             problem = error
         fd = self.watch()
