@@ -46,14 +46,14 @@ class Usage(Generic[J]):
         if job.holds:
             if not job.guaranteed and job.priority >= 0:
                 self.displaced[job.name] = job
-            self.at.update(dict.fromkeys(_places(job), job))
+            self.at.update(dict.fromkeys(job.devices(), job))
 
     def remove(self, job: J) -> None:
         """It does not count any more."""
         self._count(job, -1)
         self.displaced.pop(job.name, None)
         if job.holds:
-            for place in _places(job):
+            for place in job.devices():
                 self.at.pop(place, None)
 
     def per_state(self) -> Counter[str]:
@@ -69,7 +69,7 @@ class Usage(Generic[J]):
         if not job.holds:
             self.waiting[vc] += sign
             return
-        for node, _ in _places(job):
+        for node, _ in job.devices():
             if not job.guaranteed:
                 self.lent[vc] += sign
                 continue
@@ -77,10 +77,6 @@ class Usage(Generic[J]):
             self.nodes[node] += sign
             if not self.nodes[node]:
                 del self.nodes[node]
-
-
-def _places(job: EngineJob) -> Iterable[Device]:
-    return job.placement.devices() if job.placement is not None else ()
 
 
 class Dispatcher(ABC, Generic[J, D]):

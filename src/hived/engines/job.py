@@ -6,7 +6,7 @@ People are told in sentences that are made where they read them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Reversible
+from collections.abc import Iterator, Mapping, Reversible
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Request
 from hived.errors import InvariantError
 from hived.scheduling import Entry, JobView
+from hived.spec.compiled import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,10 @@ class EngineJob(ABC):
     def priority(self) -> int:
         """As asked for; -1: opportunistic."""
         return self.entry.request.priority
+
+    def devices(self) -> Iterator[Device]:
+        """What is its own, or reserved for it."""
+        return self.placement.devices() if self.placement is not None else iter(())
 
     @property
     def guaranteed(self) -> bool:

@@ -194,11 +194,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if now and not undo:
             wanted = set(places)
             for job in list(self.jobs.values()):
-                if (
-                    job.state is JobState.RUNNING
-                    and job.placement is not None
-                    and wanted & set(job.placement.devices())
-                ):
+                if job.state is JobState.RUNNING and not wanted.isdisjoint(job.devices()):
                     self._stop(job, at, "drained", f"{what} is drained by the machine's owner")
         self._hardware_changed(at)
 
@@ -265,7 +261,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             placement = job.placement
             assert placement is not None
             pods = _without(placement.pods, taken)
-            taken |= set(placement.devices())
+            taken |= set(job.devices())
             cut = placement if pods == placement.pods else replace(placement, pods=pods, reserved_levels=())
             request = job.entry.loan if job.spec.early and not cut.guaranteed else job.entry.request
             records.append(Record(job.name, request, cut))

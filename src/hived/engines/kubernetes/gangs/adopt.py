@@ -235,7 +235,7 @@ def _without_conflicts(table: GangTable, found: Found, taken: dict[Device, str],
                 bad[slot] = other.name if other is not None else taken[place]
     wanted = set(placement.devices())
     for gang in table.reserved():
-        if gang.placement is not None and not wanted.isdisjoint(gang.placement.devices()):
+        if not wanted.isdisjoint(gang.devices()):
             table.withdraw(gang, at)
             table.line_up(gang)
     lost = [

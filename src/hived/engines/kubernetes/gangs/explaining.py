@@ -153,7 +153,7 @@ def _going(gang: Gang, at: float | None) -> str:
 
 def _sharing(table: GangTable, gang: Gang) -> list[str]:
     """Foreign pods that may be using GPUs of a gang. O(its pods)."""
-    nodes = dict.fromkeys(pod.node for pod in gang.placement.pods) if gang.placement is not None else ()
+    nodes = dict.fromkeys(node for node, _ in gang.devices())
     here = (pod for node in nodes for pod in table.foreign.on.get(node, {}).values() if pod.short)
     return [f"{pod} of {pod.node} and may share some with it: {table.conflicts[pod.uid]}" for pod in here]
 

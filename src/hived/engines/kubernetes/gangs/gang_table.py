@@ -394,7 +394,5 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def on_bad_hardware(self, gang: Gang) -> bool:
         """Whether it could not be placed where it is now. O(its GPUs)."""
-        placement, nodes = gang.placement, self.nodes
-        return placement is not None and any(
-            node not in nodes.healthy or (node, device) in nodes.bad_devices for node, device in placement.devices()
-        )
+        healthy, bad = self.nodes.healthy, self.nodes.bad_devices
+        return any(node not in healthy or (node, device) in bad for node, device in gang.devices())
