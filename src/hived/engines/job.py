@@ -61,6 +61,8 @@ class EngineJob(ABC):
 
     #: where it is in its life
     state: StrEnum
+    #: what addresses call it
+    key: str
 
     def __init__(
         self, number: int, request: Request, gpus: int, submitted_at: float, since: float, early: bool
@@ -81,11 +83,6 @@ class EngineJob(ABC):
         self.displaced_by: tuple[str, str, int] | None = None
         #: as the scheduler has it
         self.entry = Entry(number, request, JobView(self.name, gpus, round(submitted_at * 1000), number), early)
-
-    @property
-    @abstractmethod
-    def key(self) -> str:
-        """What addresses call it."""
 
     @property
     @abstractmethod

@@ -138,7 +138,7 @@ class Job(EngineJob):
         members = (Member(spec.tasks, spec.gpus),)
         request = Request(name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
         super().__init__(number, request, spec.gpus * spec.tasks, submitted_at, submitted_at, spec.early)
-        self.spec = spec
+        self.spec, self.key = spec, str(number)
         self.state = JobState.QUEUED
         #: how often it was started
         self.attempt = 0
@@ -160,11 +160,6 @@ class Job(EngineJob):
         self.retry_at: float | None = None
         #: tasks of this attempt that have ended, by rank: code, whether told to stop, and what else was said
         self.endings: dict[int, dict[str, Any]] = {}
-
-    @property
-    def key(self) -> str:
-        """What addresses call it."""
-        return str(self.id)
 
     @property
     def holds(self) -> bool:

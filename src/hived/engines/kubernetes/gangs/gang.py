@@ -116,7 +116,7 @@ class Gang(EngineJob):
         #: nobody is preempted for it before kube-scheduler has said, to this process, which nodes it takes
         self.entry.may_preempt = ask.anywhere
         #: the others agree, but for their number of leaf cells
-        self.ask = ask
+        self.ask, self.key = ask, self.name
         #: while it has them and none of it has been on a node: since when it waited
         self.waited_since: float | None = None
         self.state = GangState.WAITING
@@ -150,11 +150,6 @@ class Gang(EngineJob):
     def in_line(self) -> bool:
         """Whether it waits for its turn, or for idle GPUs."""
         return self.entry.status is Status.WAITING
-
-    @property
-    def key(self) -> str:
-        """What addresses call it."""
-        return self.name
 
     @property
     def holds(self) -> bool:

@@ -49,7 +49,6 @@ class Resources(msgspec.Struct, frozen=True):
     """What a container asks for."""
 
     limits: dict[str, str | int | float] | None = None
-    requests: dict[str, str | int | float] | None = None
 
 
 class Container(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -65,7 +64,6 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
     node_name: str | None = None
     scheduler_name: str | None = None
-    priority: int | None = None
     termination_grace_period_seconds: int | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
