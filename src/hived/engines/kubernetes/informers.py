@@ -7,6 +7,8 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,21 +35,19 @@ T = TypeVar("T", Node, Pod)
 Sized = tuple[Pod, tuple[Member, ...] | None]
 
 
+@dataclass(eq=False)
 class Informers:
     """Watches pods and nodes. ``begin`` is called once, with all there is; after that, what it returns is fed."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        owners: Owners,
-        counts: Counts,
-        clock: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, Any]], None],
-        begin: Callable[[list[Node], list[Sized]], GangScheduler],
-        fed: Callable[[], None],
-    ) -> None:
-        self._api, self._owners, self._counts, self._clock, self._spawn = api, owners, counts, clock, spawn
-        self._begin, self._fed = begin, fed
+    api: KubeApi
+    owners: Owners
+    counts: Counts
+    clock: Callable[[], float]
+    spawn: Callable[[Coroutine[Any, Any, Any]], None]
+    begin: Callable[[list[Node], list[Sized]], GangScheduler]
+    fed: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._gang_scheduler: GangScheduler | None = None
         self._starting = False
         #: what was heard before there is a gang scheduler
@@ -57,35 +57,25 @@ class Informers:
         self._resolving: dict[str, Pod] = {}
         #: who wants to know that a pod is known, by its uid
         self._awaited: dict[str, asyncio.Event] = {}
-        self.pods = self._reflector("pods", Pod, self._pods_are, self._pod_changed, _LIVING)
-        self.nodes = self._reflector("nodes", Node, self._nodes_are, self._node_changed)
+        #: when a failure was last told, by what is watched
+        self._told_at: dict[str, float] = {}
+        path, again = api_path("pods"), partial(self._restarted, "pods")
+        dice = random.Random()
+        self.pods = Reflector(self.api, path, Pod, self._pods_are, self._pod_changed, again, dice, params=_LIVING)
+        path, again = api_path("nodes"), partial(self._restarted, "nodes")
+        self.nodes = Reflector(self.api, path, Node, self._nodes_are, self._node_changed, again, dice)
 
     def start(self) -> None:
         """Begin to listen."""
-        self._spawn(self.nodes.run())
-        self._spawn(self.pods.run())
+        self.spawn(self.nodes.run())
+        self.spawn(self.pods.run())
 
-    def _reflector(
-        self,
-        name: str,
-        of: Any,
-        replace: Callable[[list[Any], str], None],
-        changed: Callable[[str, Any], None],
-        params: dict[str, str] | None = None,
-    ) -> Reflector[Any]:
-        told = {"at": float("-inf")}
-
-        def restarted(reason: str) -> None:
-            self._counts.watch_restarts[name, reason] += 1
-            if reason == "list" and time.monotonic() - told["at"] < _QUIET_S:
-                return  # it is tried every few seconds
-            told["at"] = time.monotonic()
-            _log.warning("watching %s: %s: %s", name, reason, reflector.problem)
-
-        reflector: Reflector[Any] = Reflector(
-            self._api, api_path(name), of, replace, changed, restarted, random.Random(), params=params
-        )
-        return reflector
+    def _restarted(self, name: str, reason: str) -> None:
+        self.counts.watch_restarts[name, reason] += 1
+        if reason == "list" and time.monotonic() - self._told_at.get(name, float("-inf")) < _QUIET_S:
+            return  # it is tried every few seconds
+        self._told_at[name] = time.monotonic()
+        _log.warning("watching %s: %s: %s", name, reason, (self.pods if name == "pods" else self.nodes).problem)
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
@@ -94,18 +84,18 @@ class Informers:
             self._nodes = {node.metadata.name: node for node in nodes}
             self._start_soon()
         else:
-            self._gang_scheduler.nodes_replaced(nodes, self._clock())
-            self._fed()
+            self._gang_scheduler.nodes_replaced(nodes, self.clock())
+            self.fed()
 
     def _node_changed(self, kind: str, node: Node) -> None:
         name = node.metadata.name
         if self._gang_scheduler is None:
             _heard(self._nodes, kind, name, node)
         elif kind == "DELETED":
-            self._gang_scheduler.node_gone(name, self._clock())
+            self._gang_scheduler.node_gone(name, self.clock())
         else:
-            self._gang_scheduler.node_changed(node, self._clock())
-        self._fed()
+            self._gang_scheduler.node_changed(node, self.clock())
+        self.fed()
 
     # -- pods -----------------------------------------------------------------------------------------------------
 
@@ -124,7 +114,7 @@ class Informers:
                 self._pod_gone(self._gang_scheduler, uid)
         for pod in pods:
             self._pod_is(self._gang_scheduler, pod)
-        self._fed()
+        self.fed()
 
     def _pod_changed(self, kind: str, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -134,16 +124,16 @@ class Informers:
             self._pod_gone(self._gang_scheduler, uid)
         else:
             self._pod_is(self._gang_scheduler, pod)
-        self._fed()
+        self.fed()
 
     def _pod_gone(self, gang_scheduler: GangScheduler, uid: str) -> None:
         self._resolving.pop(uid, None)
-        gang_scheduler.pod_gone(uid, self._clock())
+        gang_scheduler.pod_gone(uid, self.clock())
 
     def _pod_is(self, gang_scheduler: GangScheduler, pod: Pod) -> None:
         uid = pod.metadata.uid
         # bound pods say themselves how large their gang is
-        known, members = (True, None) if pod.spec.node_name else self._owners.known(pod)
+        known, members = (True, None) if pod.spec.node_name else self.owners.known(pod)
         if known:
             self._resolving.pop(uid, None)
             self._is_known(gang_scheduler, pod, members)
@@ -151,26 +141,26 @@ class Informers:
         first = uid not in self._resolving
         self._resolving[uid] = pod
         if first:
-            self._spawn(self._resolve(gang_scheduler, pod))
+            self.spawn(self._resolve(gang_scheduler, pod))
 
     async def _resolve(self, gang_scheduler: GangScheduler, pod: Pod) -> None:
         """Read the pod's owner; then the gang scheduler may know it."""
         members: tuple[Member, ...] | PodRequestError | None
         try:
-            members = await self._owners.members(pod)
+            members = await self.owners.members(pod)
         except PodRequestError as error:
             members = error
         latest = self._resolving.pop(pod.metadata.uid, None)
         if latest is None:
             return
         if isinstance(members, PodRequestError):
-            gang_scheduler.unreadable(latest, members, self._clock())
+            gang_scheduler.unreadable(latest, members, self.clock())
         else:
             self._is_known(gang_scheduler, latest, members)
-        self._fed()
+        self.fed()
 
     def _is_known(self, gang_scheduler: GangScheduler, pod: Pod, members: tuple[Member, ...] | None) -> None:
-        gang_scheduler.pod_changed(pod, members, self._clock())
+        gang_scheduler.pod_changed(pod, members, self.clock())
         awaited = self._awaited.pop(pod.metadata.uid, None)
         if awaited is not None:
             awaited.set()
@@ -196,7 +186,7 @@ class Informers:
     async def _read(self, gang_scheduler: GangScheduler, pod: Pod) -> Pod | None:
         """The same, of the API server alone."""
         try:
-            answer = await self._api.get(pod_path(pod.key))
+            answer = await self.api.get(pod_path(pod.key))
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -206,7 +196,7 @@ class Informers:
             return None
         if found.metadata.uid not in gang_scheduler.pods:
             gang_scheduler.pod_changed(
-                found, None if found.spec.node_name else await self._owners.members(found), self._clock()
+                found, None if found.spec.node_name else await self.owners.members(found), self.clock()
             )
         return found
 
@@ -216,17 +206,17 @@ class Informers:
             await asyncio.sleep(_AGAIN_S)
             for entry in gang_scheduler.lacking():
                 try:
-                    gang_scheduler.sized(entry.uid, await self._owners.members(entry.pod), self._clock())
+                    gang_scheduler.sized(entry.uid, await self.owners.members(entry.pod), self.clock())
                 except PodRequestError:
                     continue  # it has been told when it came, and waits as it did
-            self._fed()
+            self.fed()
 
     # -- the beginning --------------------------------------------------------------------------------------------
 
     def _start_soon(self) -> None:
         if self._nodes is not None and self._pods is not None and not self._starting:
             self._starting = True
-            self._spawn(self._start())
+            self.spawn(self._start())
 
     async def _start(self) -> None:
         """Read the owners of pods that wait, then begin; what changes meanwhile changes in what was heard."""
@@ -235,7 +225,7 @@ class Informers:
 
         async def size(pod: Pod) -> None:
             try:
-                sizes[pod.metadata.uid] = await self._owners.members(pod)
+                sizes[pod.metadata.uid] = await self.owners.members(pod)
             except PodRequestError as error:
                 _log.warning("pod %s: %s", pod.key, error)
 
@@ -244,12 +234,12 @@ class Informers:
         known = [pod for pod in self._pods.values() if pod.spec.node_name or pod.metadata.uid in sizes]
         sized = [(pod, sizes.get(pod.metadata.uid)) for pod in known]
         late = [pod for uid, pod in self._pods.items() if not pod.spec.node_name and uid not in sizes]
-        gang_scheduler = self._begin(list(self._nodes.values()), sized)
+        gang_scheduler = self.begin(list(self._nodes.values()), sized)
         self._gang_scheduler, self._pods, self._nodes = gang_scheduler, None, None
         for pod in late:
             self._pod_is(gang_scheduler, pod)
-        self._spawn(self._look_again(gang_scheduler))
-        self._fed()
+        self.spawn(self._look_again(gang_scheduler))
+        self.fed()
 
 
 def _heard(there: dict[str, T] | None, kind: str, key: str, item: T) -> None:

@@ -124,19 +124,14 @@ def _kill(wanted: bytes) -> list[int]:
     for pid, environment in environments():
         if wanted not in environment:
             continue
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as to_close:
             fd = os.pidfd_open(pid)
-            ours = False
-            try:
-                # asked again now that the pid cannot become somebody else's
-                ours = wanted in _environment(Path(f"/proc/{pid}"))
-                if ours:
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)
-            finally:
-                if ours:
-                    found.append(fd)
-                else:
-                    os.close(fd)
+            to_close.callback(os.close, fd)
+            # asked again now that the pid cannot become somebody else's
+            if wanted in _environment(Path(f"/proc/{pid}")):
+                found.append(fd)
+                to_close.pop_all()
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
     return found
 
 

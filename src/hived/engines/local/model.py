@@ -179,41 +179,38 @@ class Job(EngineJob):
         self.state = next_state(JOB_TABLE, before, kind)
         if self.state is not before and not {before, self.state} <= {JobState.QUEUED, JobState.RESERVED}:
             self.since = event.at
+        if "placement" in data:
+            self.placement = placement_from(data["placement"])
+        if "why" in data:
+            self.reason = str(data["why"])
         match kind:
             case JobEvent.RESERVED:
-                self.placement = placement_from(data["placement"])
                 self.reason = f"waits until {_names(data['victims'])} gone"
             case JobEvent.UNRESERVED:
-                self.placement, self.reason = None, str(data["why"])
+                self.placement = None
             case JobEvent.STARTED:
-                self.placement = placement_from(data["placement"])
                 self.attempt += 1
                 self.port = int(data["port"])
                 self.started_at, self.reason, self.stopping_for = event.at, "", ""
                 self.exit_code, self.endings = None, {}
             case JobEvent.STOPPING:
-                self.stopping_for, self.reason = str(data["cause"]), str(data["why"])
+                self.stopping_for = str(data["cause"])
                 if (by := data.get("by")) is not None:
                     self.displaced_by = (by[0], by[1], by[2])
             case JobEvent.TASK_ENDED:
                 self.endings[int(data["rank"])] = dict(data)
-            case JobEvent.DOWNGRADED | JobEvent.RESTORED | JobEvent.REBOUND | JobEvent.PROMOTED:
-                self.placement = placement_from(data["placement"])
-                self.reason = str(data["why"])
             case JobEvent.PREEMPTED:
                 self._holds_nothing()
                 self.resumes += 1
-                self.reason = str(data["why"])
             case JobEvent.RETRYING:
                 self._holds_nothing()
                 self.retries += 1
-                self.retry_at = float(data["at"])
-                self.exit_code, self.reason = data.get("code"), str(data["why"])
+                self.retry_at, self.exit_code = float(data["at"]), data.get("code")
             case JobEvent.QUEUED:
                 self.retry_at = None
             case JobEvent.SUCCEEDED | JobEvent.FAILED | JobEvent.CANCELLED:
                 self._holds_nothing()
-                self.ended_at, self.exit_code, self.reason = event.at, data.get("code"), str(data.get("why", ""))
+                self.ended_at, self.exit_code = event.at, data.get("code")
 
     def _holds_nothing(self) -> None:
         self.placement, self.stopping_for = None, ""
