@@ -246,26 +246,6 @@ def test_a_request_takes_a_free_cell_of_its_own_level_before_it_splits_a_higher_
     assert [allocator.free[level] for level in (SOCKET, NODE, RACK)] == [0, 0, 2]
 
 
-def test_the_least_crowded_cell_is_taken_at_every_split_on_the_way_down() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks(2)), SOCKET)
-    for node in (0, 1, 2, 3, 4, 6, 7):
-        allocator.set_opportunistic(node, 0, 0b0000_0011)
-    allocator.set_opportunistic(5, 0, 0b0000_0001)
-    assert allocator.allocate(SOCKET) == 11, "rack 1 holds 7 of them, its node 5 one, that node's second socket none"
-    allocator.set_opportunistic(5, 0b0000_0001, 0b0000_1111)
-    assert allocator.allocate(SOCKET) == 10, "a free cell of the level itself comes first, however crowded"
-    assert allocator.allocate(SOCKET) == 9, "rack 1 is split already; node 4 is its lowest of equals"
-
-
-def test_a_hint_is_followed_only_where_the_rule_leaves_the_choice() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks(2)), NODE)
-    assert allocator.allocate(NODE, near=6) == 6, "both racks are free: split towards the hint"
-    assert allocator.allocate(NODE, near=1) == 4, "rack 0 stays whole while rack 1 has a node"
-    assert allocator.allocate(NODE, near=7) == 7
-    assert allocator.allocate(NODE, near=7) == 5, "it is taken"
-    assert allocator.allocate(NODE, near=3) == 3, "now rack 0 has to be split anyway"
-
-
 def test_a_cell_that_is_not_free_cannot_be_pinned_and_nothing_changes() -> None:
     allocator = BuddyAllocator(Hierarchy(racks()), SOCKET)
     allocator.allocate_at(SOCKET, 3)
@@ -287,25 +267,6 @@ def test_levels_below_the_lowest_cost_nothing_and_cannot_be_asked_for() -> None:
     with pytest.raises(InvariantError, match="level 3 is below"):
         allocator.allocate(SOCKET)
     allocator.validate()
-
-
-def test_a_hierarchy_of_one_level_is_a_list_of_cells() -> None:
-    allocator = BuddyAllocator(Hierarchy(chain_of((), 3)))
-    allocator.set_opportunistic(0, 0, 1)
-    assert [allocator.allocate(1) for _ in range(4)] == [1, 2, 0, -1]
-
-
-def test_a_child_given_back_stands_where_its_present_crowd_puts_it() -> None:
-    allocator = BuddyAllocator(Hierarchy(racks(nodes=2)), NODE)
-    assert allocator.allocate(RACK) == 0
-    allocator.take_child_at(NODE, 0)
-    allocator.set_opportunistic(0, 0, 0b0001_1111)
-    allocator.set_opportunistic(1, 0, 0b0000_0111)
-    allocator.give_child(NODE, 0)
-    assert allocator.take_child(NODE, 0) == 1
-    allocator.give_child(NODE, 1)
-    allocator.set_opportunistic(1, 0b0000_0111, 0b0011_1111)
-    assert allocator.take_child(NODE, 0) == 0
 
 
 @pytest.mark.parametrize("bad", [0, 1], ids=["healthy", "bad"])

@@ -96,13 +96,6 @@ def test_no_leaves_are_chosen_for_a_job_without_gpus(fanouts: tuple[int, ...]) -
     assert shape.closest(shape.full, 0) == 0
 
 
-def test_three_gpus_take_a_whole_pair_and_leave_the_other_pairs_whole() -> None:
-    assert Shape((2, 2, 2)).closest(0b1111_1111, 3) == 0b0000_0111
-    assert Shape((2, 2, 2)).closest(0b1111_0110, 3) == 0b0111_0000
-    assert Shape((2, 2, 2)).closest(0b1101_1111, 2) == 0b1100_0000, "the socket with the fewest free leaves"
-    assert Shape((2, 2, 2)).closest(0b1111_0111, 1) == 0b0000_0100, "the broken pair, not a whole one"
-
-
 @pytest.mark.parametrize("fanouts", [*SHAPES, (2, 2, 2, 2)])
 def test_inner_cells_nest(fanouts: tuple[int, ...]) -> None:
     shape, levels = Shape(fanouts), cells_by_level(fanouts)

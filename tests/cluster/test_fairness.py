@@ -34,9 +34,3 @@ def test_only_the_proportion_of_weights_counts(total: int, tenants: list[tuple[i
 def test_weights_become_whole_numbers_in_proportion() -> None:
     assert whole([Fraction(1, 2), Fraction(2, 3), Fraction(3)]) == [3, 4, 18]
     assert whole([]) == []
-
-
-def test_a_small_want_leaves_the_rest_to_the_others() -> None:
-    assert shares(12, [2, 20, 20], [1, 1, 1]) == [2, 5, 5]
-    assert shares(12, [20, 20], [1, 2]) == [4, 8]
-    assert shares(3, [1, 1, 1, 1], [1, 1, 1, 1]) == [Fraction(3, 4)] * 4

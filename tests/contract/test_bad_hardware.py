@@ -27,22 +27,6 @@ def test_healthy_nodes_are_taken_and_bad_ones_never(bad: str, priority: int) -> 
     assert bad not in nodes(driver, "job")
 
 
-def test_spare_capacity_absorbs_as_many_failures_as_it_has() -> None:
-    driver = Driver(flat({"a": 2, "b": 2}, spare=2))
-    for bad in ("n1", "n4"):
-        driver.set_node(bad, healthy=False)
-    for vc in "ab":
-        driver.bind(wants(vc, vc, (2, 4)))
-
-
-def test_bad_devices_of_several_nodes_are_absorbed_too() -> None:
-    driver = Driver(flat({"a": 2}, spare=2))
-    driver.set_device("n0", 0, healthy=False)
-    driver.set_device("n2", 3, healthy=False)
-    driver.bind(wants("job", "a", (2, 4)))
-    assert nodes(driver, "job") == ["n1", "n3"]
-
-
 def test_a_vc_uses_the_healthy_devices_of_a_partly_bad_node() -> None:
     driver = Driver(flat({"a": 1}))
     driver.set_device("n0", 1, healthy=False)
@@ -95,15 +79,6 @@ def test_a_node_that_turned_bad_in_use_is_not_used_again_until_it_heals() -> Non
     driver.release("second")
     driver.set_device("n0", 0, healthy=True)
     driver.bind(wants("third", "a", 4), suggested=["n0"])
-
-
-def test_a_bad_node_under_one_vc_does_not_take_from_another() -> None:
-    driver = Driver(flat({"a": 1, "b": 1}))
-    driver.bind(wants("a", "a", 4), suggested=["n0"])
-    driver.set_node("n0", healthy=False)
-    driver.bind(wants("b", "b", 4))
-    driver.release("a")
-    driver.wait(wants("a", "a", 4))
 
 
 def test_a_reservation_on_hardware_that_breaks_ends_and_spares_its_victims() -> None:

@@ -82,22 +82,6 @@ def test_pinned_cells_count_for_the_default_weight() -> None:
     assert fill(driver, "b", 16) == 12
 
 
-def test_three_tenants_share_what_a_fourth_does_not_ask_for() -> None:
-    driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
-    fill(driver, "a", 12)
-    assert fill(driver, "b", 12) == 6
-    assert fill(driver, "c", 12) == 4
-    assert held(driver) == {"a": 4, "b": 4, "c": 4}
-
-
-def test_a_small_demand_is_met_and_the_rest_shared() -> None:
-    driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
-    fill(driver, "a", 12)
-    assert fill(driver, "c", 2) == 2
-    assert fill(driver, "b", 12) == 5
-    assert held(driver) == {"a": 5, "b": 5, "c": 2}
-
-
 def test_what_is_in_guaranteed_use_is_not_shared() -> None:
     driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
     driver.bind(wants("job", "c", 4))

@@ -40,14 +40,6 @@ def test_a_gang_that_does_not_fit_whole_starts_no_pod_at_all() -> None:
     assert driver.cluster.records() == before
 
 
-def test_a_gang_starts_whole_once_there_is_room() -> None:
-    driver = Driver(flat({"a": 3}))
-    driver.bind(wants("first", "a", (2, 4)))
-    driver.wait(wants("second", "a", (2, 4)))
-    driver.release("first")
-    assert sizes(driver.bind(wants("second", "a", (2, 4)))) == [4, 4]
-
-
 def test_members_of_several_shapes_start_together_in_the_order_of_the_members() -> None:
     driver = Driver(flat({"a": 2}, size=8))
     decision = driver.bind(wants("gang", "a", 7, 5))
@@ -61,19 +53,6 @@ def test_a_small_member_named_first_does_not_take_the_room_of_a_large_one() -> N
     decision = driver.bind(wants("gang", "a", 1, (1, 8), 7))
     assert sizes(decision) == [1, 8, 7]
     assert nodes_of(decision)[0] == nodes_of(decision)[2]
-
-
-def test_pods_that_need_an_exact_packing_are_packed() -> None:
-    driver = Driver(flat({"a": 3}, size=8))
-    decision = driver.bind(wants("gang", "a", 3, 4, 5, 4, 3, 5))
-    assert sizes(decision) == [3, 4, 5, 4, 3, 5]
-    driver.wait(wants("more", "a", 1))
-
-
-@pytest.mark.parametrize(("gpus", "level"), [(1, 1), (2, 2), (3, 3), (4, 3), (5, 4), (8, 4)])
-def test_a_pod_stands_in_the_lowest_cell_that_can_hold_it(gpus: int, level: int) -> None:
-    driver = Driver(flat({"a": 2}, size=8))
-    assert level_of(driver, driver.bind(wants("job", "a", gpus))) == level
 
 
 @pytest.mark.parametrize("priority", [0, -1])
@@ -91,13 +70,6 @@ def test_a_gang_of_whole_nodes_stays_in_one_rack() -> None:
     three = driver.bind(wants("three", "a", (3, 4)))
     assert level_of(driver, three) == 4
     assert three.within == "RACK"
-
-
-def test_a_gang_too_large_for_a_rack_spans_two_and_says_so() -> None:
-    driver = Driver(racks({"a": {"RACK": 2}}, count=2, nodes=2))
-    decision = driver.bind(wants("three", "a", (3, 4)))
-    assert decision.within is None
-    assert decision.relaxed == ()
 
 
 def test_two_small_pods_share_a_socket_when_they_fit_there() -> None:

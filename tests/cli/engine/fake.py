@@ -5,24 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hived.errors import ConflictError, NeverFitsError, NotFoundError, RequestError
 from hived.server.app import make_app
-from hived.server.local_service import LocalService
 from hived.server.pictures import (
     Chain,
-    Comparison,
-    Curves,
-    EndedJobs,
     Holder,
     Layout,
     Level,
     Picture,
     Queue,
     Reserved,
-    Story,
     Totals,
     Update,
     Usage,
@@ -34,44 +28,37 @@ from hived.server.schema import (
     About,
     Device,
     Drain,
-    Events,
     Explanation,
     Job,
-    JobEvent,
-    Jobs,
     LogPage,
     Plan,
-    Reconfigured,
-    SpecText,
     Submission,
     TaskPlace,
 )
 from hived.server.serving import Server
 
+from ...server.api.fakes import ENDED, FakeService, FakeSource
+
 NODES, PER_NODE = ("node-0", "node-1"), 4
 VCS = ("vision", "speech")
 TOKEN = "let-me-in"
 WAITING = "needs 4 GPUs of vision's cells; 2 are free, train-1 has the others"
-ENDED = ("succeeded", "failed", "cancelled")
 
 
-class Engine(LocalService):
+class Engine(FakeService, FakeSource):
     """Both what the API and what the dashboard ask. Its devices are given out in order; nothing runs."""
 
     live = True
 
     def __init__(self) -> None:
-        self.all: list[Job] = []
+        FakeService.__init__(self)
         self.submissions: dict[int, Submission] = {}
-        self.happened: list[JobEvent] = []
         self.output: dict[tuple[int, int, int], bytes] = {}  #: by job, attempt, rank
         self.over: set[tuple[int, int]] = set()  #: attempts whose tasks have ended
         self.drained: set[tuple[str, int]] = set()
-        self.users: list[str] = []
         self.vcs = list(VCS)
-        self.asked: list[str] = []  #: jobs that somebody looked at
         self.pictures = 0  #: that were asked for
-        self.lines = ['{"n":0}', '{"n":1}']
+        self.log_lines = ['{"n":0}', '{"n":1}']
 
     # -- what a test does
 
@@ -118,35 +105,21 @@ class Engine(LocalService):
 
     def tell(self, text: str, kind: str = "said", job: int | None = None) -> None:
         """An event."""
-        self.happened.append(JobEvent(seq=len(self.happened) + 1, at=time.time(), kind=kind, job=job, text=text))
+        self.happen(kind, job, text)
 
     # -- the API
 
     def about(self) -> About:
-        return About(
-            version="9.9.9", started_at=0, pid=1, simulated=True, source="a test", gpus=8, nodes=2, vcs=self.vcs,
-            draining=False, jobs={}, safety_margin=0,
-        )  # fmt: skip
+        return super().about().model_copy(update={"version": "9.9.9", "source": "a test", "nodes": 2, "vcs": self.vcs})
 
     async def submit(self, submission: Submission, user: str) -> Job:
         return self._take(submission, user)
 
     def _take(self, submission: Submission, user: str) -> Job:
-        self._check(submission)
-        number = len(self.all) + 1
+        self._fits(submission)
+        self.made(submission, user, Path(submission.command[0]).name)
+        self.submissions[len(self.all)] = submission
         total = submission.gpus * submission.tasks
-        name = f"{submission.name or Path(submission.command[0]).name}-{number}"
-        self.submissions[number] = submission
-        self.users.append(user)
-        self.all.append(
-            Job(
-                id=number, name=name, vc=submission.vc, gpus=total, gpus_per_task=submission.gpus,
-                tasks=submission.tasks, priority=submission.priority, state="queued", kind=None, placement=[],
-                command=submission.command, cwd=submission.cwd or "/", user=user, attempt=0, resumes=0, retries=0,
-                max_retries=submission.retries, time_limit_s=submission.time_limit_s, submitted_at=time.time(),
-                started_at=None, ended_at=None, exit_code=None, reason="",
-            )
-        )  # fmt: skip
         used = sum(job.gpus for job in self.all if job.placement)
         if used + total > 8:
             return self.change(self.all[-1], reason=WAITING)
@@ -161,7 +134,7 @@ class Engine(LocalService):
             self.all[-1], state="running", placement=places, kind=kind, attempt=1, started_at=time.time()
         )
 
-    def _check(self, submission: Submission) -> None:
+    def _fits(self, submission: Submission) -> None:
         if submission.vc not in self.vcs:
             raise RequestError("vc", f"no virtual cluster {submission.vc!r}; there are {', '.join(self.vcs)}")
         if submission.gpus * submission.tasks > 8:
@@ -170,24 +143,12 @@ class Engine(LocalService):
     def plan(self, submission: Submission) -> Plan:
         if submission.gpus * submission.tasks > 8:
             return Plan(outcome="never", text="there are 8 GPUs", placement=[], victims=[], reasons=[])
-        self._check(submission)
+        self._fits(submission)
         if submission.gpus > 4:
             return Plan(outcome="waits", text=WAITING, placement=[], victims=["train-1"], reasons=[{"kind": "need"}])
         place = TaskPlace(rank=0, node="node-0", devices=list(range(submission.gpus)))
         victims = ["train-1"] if submission.gpus == 3 else []
         return Plan(outcome="now", text="", placement=[place], victims=victims, reasons=[])
-
-    def jobs(self, states: Sequence[str], vc: str | None, limit: int, before: int | None) -> Jobs:
-        found = [job for job in self.all if (not states or job.state in states) and vc in (None, job.vc)]
-        page = [job for job in reversed(found) if before is None or job.id < before][:limit]
-        return Jobs(jobs=page, total=len(found))
-
-    def job(self, ref: str) -> Job:
-        self.asked.append(ref)
-        for job in reversed(self.all):
-            if ref in (str(job.id), job.name, job.name.rpartition("-")[0]):
-                return job
-        raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
 
     def explain(self, ref: str) -> Explanation:
         job = self.job(ref)
@@ -207,20 +168,6 @@ class Engine(LocalService):
         page = written[start : start + limit]
         end = (job.id, number) in self.over
         return LogPage(text=page.decode("utf-8", "replace"), offset=start, next=start + len(page), end=end)
-
-    def events(self, after: int, limit: int, ref: str | None) -> Events:
-        number = None if ref is None else self.job(ref).id
-        found = [event for event in self.happened if number in (None, event.job) and event.seq > after]
-        page = found[-limit:] if after < 0 else found[:limit]
-        return Events(events=page, last=len(self.happened))
-
-    async def changed(self, after: int) -> None:
-        while len(self.happened) <= after:
-            await asyncio.sleep(0.01)
-
-    async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
-        while (page := self.log(ref, rank, attempt, offset, 1)).next <= offset and not page.end:
-            await asyncio.sleep(0.01)
 
     def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[Device]:
         jobs = {(task.node, device): job.id for job in self.all for task in job.placement for device in task.devices}
@@ -243,12 +190,6 @@ class Engine(LocalService):
         }
         self.drained = self.drained - about if drain.undo else self.drained | about
         return [one for one in self.devices() if (one.node, one.device) in about]
-
-    async def reconfigure(self, spec: SpecText) -> Reconfigured:
-        raise ConflictError("not here")
-
-    def decisions(self) -> Iterator[str]:
-        return iter(self.lines)
 
     # -- the dashboard
 
@@ -319,21 +260,9 @@ class Engine(LocalService):
             queue=now.queue, queue_total=now.queue_total, usage=now.usage, totals=now.totals, sample=None,
         )  # fmt: skip
 
-    def curves(self, view: str) -> Curves:
-        return Curves(at=[], guaranteed=[], opportunistic=[], fragmentation=[], waiting=[])
-
-    def story(self, view: str, job: str) -> Story:
-        raise NotFoundError("no stories here")
-
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
         now = self._picture()
         return Queue(jobs=now.queue[offset : offset + limit], total=now.queue_total)
-
-    def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
-        return EndedJobs(jobs=[], total=0)
-
-    def comparison(self) -> Comparison | None:
-        return None
 
 
 class Running:

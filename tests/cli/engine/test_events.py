@@ -91,8 +91,8 @@ def test_following_one_job_leaves_the_others_out(running: Running, begin: Begin)
 
 
 def test_the_decision_log_is_exported_whole(hived: Hived, engine: Engine, folder: Path) -> None:
-    engine.lines = [json.dumps({"n": n, "words": "é"}) for n in range(5000)]
-    whole = "".join(line + "\n" for line in engine.lines)
+    engine.log_lines = [json.dumps({"n": n, "words": "é"}) for n in range(5000)]
+    whole = "".join(line + "\n" for line in engine.log_lines)
     answer = hived("events", "--export", "log.jsonl")
     assert (answer.code, answer.out) == (0, "")
     assert answer.err == "log.jsonl: 5,000 lines\n"

@@ -44,23 +44,6 @@ def test_it_says_which_version_it_is(control_plane: ControlPlane) -> None:
     assert with_api(control_plane, lambda api: api.version()) == control_plane.binaries.version
 
 
-def test_nodes_and_pods_are_listed(control_plane: ControlPlane, cluster: Cluster) -> None:
-    cluster.create_nodes(["node-1", "node-2"])
-    cluster.set_ready("node-2", False)
-    cluster.create_pod({"metadata": {"name": "pod", "labels": {"hived.io/vc": "a"}}})
-
-    async def story(api: KubeApi) -> None:
-        nodes, version = await api.list(api_path("nodes"), Node)
-        assert {node.metadata.name: node.ready for node in nodes} == {"node-1": True, "node-2": False}
-        assert int(version) > 0
-        pods, _ = await api.list(api_path("pods", cluster.namespace), Pod)
-        assert [(pod.key, pod.label("hived.io/vc")) for pod in pods] == [(f"{cluster.namespace}/pod", "a")]
-        everywhere, _ = await api.list(api_path("pods"), Pod, {"labelSelector": "hived.io/vc=a"})
-        assert len(everywhere) == 1
-
-    with_api(control_plane, story)
-
-
 async def create_config_maps(api: KubeApi, namespace: str, number: int) -> None:
     for first in range(0, number, 50):
         some = range(first, min(first + 50, number))
@@ -143,29 +126,6 @@ def test_a_line_that_is_longer_than_any_buffer_is_read(control_plane: ControlPla
     with_api(control_plane, story)
 
 
-def test_a_binding_brings_its_annotations(control_plane: ControlPlane, cluster: Cluster) -> None:
-    cluster.create_nodes(["node-1"])
-    uid = cluster.create_pod({"metadata": {"name": "pod", "annotations": {"mine": "1"}}})["metadata"]["uid"]
-    binding = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": "pod", "uid": uid, "annotations": {"hived.io/told": "0,1"}},
-        "target": {"kind": "Node", "name": "node-1"},
-    }
-
-    async def story(api: KubeApi) -> None:
-        await api.post(api_path("pods", cluster.namespace, "pod", "binding"), binding)
-        with pytest.raises(ApiError) as caught:
-            await api.post(api_path("pods", cluster.namespace, "pod", "binding"), binding)
-        assert (caught.value.status, caught.value.reason) == (409, "Conflict")
-        assert str(caught.value).startswith("create /api/v1/namespaces/")
-
-    with_api(control_plane, story)
-    pod = cluster.pod("pod")
-    assert pod["spec"]["nodeName"] == "node-1"
-    assert pod["metadata"]["annotations"] == {"mine": "1", "hived.io/told": "0,1"}
-
-
 def test_objects_are_made_changed_and_deleted(control_plane: ControlPlane, cluster: Cluster) -> None:
     cluster.create_pod({"metadata": {"name": "pod", "labels": {"a": "1", "b": "2"}}})
 
@@ -190,22 +150,6 @@ def test_objects_are_made_changed_and_deleted(control_plane: ControlPlane, clust
         assert (caught.value.status, caught.value.reason) == (404, "NotFound")
 
     with_api(control_plane, story)
-
-
-def test_events_are_written(control_plane: ControlPlane, cluster: Cluster) -> None:
-    pod = cluster.create_pod({"metadata": {"name": "pod"}})["metadata"]
-    about = {"kind": "Pod", "namespace": cluster.namespace, "name": "pod", "uid": pod["uid"], "apiVersion": "v1"}
-    event = {
-        "metadata": {"generateName": "pod."},
-        "involvedObject": about,
-        "reason": "Waiting",
-        "message": "for its turn",
-        "type": "Normal",
-        "source": {"component": "hived"},
-        "count": 1,
-    }
-    with_api(control_plane, lambda api: api.post(api_path("events", cluster.namespace), event))
-    assert [(found["reason"], found["involvedObject"]["name"]) for found in cluster.events()] == [("Waiting", "pod")]
 
 
 def test_what_it_may_not_do_is_refused_with_the_way_out_and_counted(

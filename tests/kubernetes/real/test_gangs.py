@@ -10,26 +10,6 @@ from tests.kubernetes.service import Service
 from . import scenes
 
 
-def test_a_gang_of_four_lands_as_one(cluster: Cluster, service: Service) -> None:
-    for pod in scenes.gang("train", "a", 4, 2):
-        cluster.create_pod(pod)
-    cluster.wait_until(lambda: len(cluster.placed()) == 4, "all four are placed")
-    scenes.nobody_shares(cluster.pods())
-    assert len(set(cluster.placed().values())) == 2
-    group = service.groups()[f"{cluster.namespace}/train"]
-    assert (group["state"], group["kind"], group["gpus"]) == ("placed", "guaranteed", 8)
-
-
-def test_an_opportunistic_gang_is_preempted_by_the_other_tenant(cluster: Cluster, service: Service) -> None:
-    for pod in scenes.gang("lent", "b", 4, 4, opportunistic=True):
-        cluster.create_pod(pod)
-    cluster.wait_until(lambda: len(cluster.placed()) == 4, "the loan is placed on all nodes")
-    cluster.create_pod(scenes.pod("own", "a", 2))
-    cluster.wait_until(lambda: "own" in cluster.placed(), "the guaranteed pod is placed")
-    assert "HivedPreempted" in {event["reason"] for event in cluster.events()}
-    cluster.wait_until(lambda: set(cluster.pods()) == {"own"}, "all of the gang is gone")
-
-
 @pytest.mark.parametrize("priority_class", [scenes.OPPORTUNISTIC, scenes.GUARANTEED])
 def test_a_preemption_leaves_no_error_of_kube_scheduler_whatever_the_class_of_the_victims(
     cluster: Cluster, ground: Cluster, service: Service, nodes: list[str], priority_class: str

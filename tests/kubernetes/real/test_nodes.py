@@ -64,30 +64,6 @@ def test_a_drain_of_a_node_that_the_spec_or_kubernetes_lacks_is_refused_by_name(
         assert lacks in told.stderr
 
 
-def test_nodes_that_only_the_spec_or_only_kubernetes_has_are_shown_and_never_used(
-    cluster: Cluster, service: Service, nodes: list[str]
-) -> None:
-    cluster.delete_node(nodes[3])
-    cluster.create_nodes(["stranger"])
-    cluster.wait_until(
-        lambda: (
-            (service.get("/v1/status")["nodes"]["missing"], service.get("/v1/status")["nodes"]["unmanaged"])
-            == ([nodes[3]], 1)
-        ),
-        "the status says both",
-    )
-    for number in range(4):
-        cluster.create_pod(scenes.pod(f"idle-{number}", "a", 4, opportunistic=True))
-    cluster.wait_until(lambda: len(cluster.placed()) == 3, "three have their nodes")
-    assert set(cluster.placed().values()) == set(nodes[:3])
-    left = next(f"idle-{number}" for number in range(4) if f"idle-{number}" not in cluster.placed())
-    scenes.wait_for_words(cluster, left, "GPUs")
-    shown = service.cli("status").stdout
-    assert f"{nodes[3]}: there is no node of that name in Kubernetes" in shown
-    assert "1 more in Kubernetes that the spec does not have" in shown
-    assert len(cluster.placed()) == 3
-
-
 def test_a_restart_finds_pods_on_nodes_that_are_bad_by_now(
     cluster: Cluster, service: Service, nodes: list[str]
 ) -> None:

@@ -71,41 +71,6 @@ def test_a_tenant_that_loses_nodes_runs_on_and_one_that_gains_them_uses_them(
     assert kept in cluster.placed()
 
 
-def test_a_tenant_and_a_node_that_a_new_spec_drops_run_on_and_come_back_with_it(
-    cluster: Cluster, service: Service, nodes: list[str], spec: scenes.Json
-) -> None:
-    for number in range(4):
-        cluster.create_pod(scenes.pod(f"own-{number}", "ab"[number % 2], 4))
-    placed = scenes.wait_for_places(cluster, *(f"own-{number}" for number in range(4)))
-    cluster.create_pod(scenes.pod("waits", "b", 4))
-    scenes.wait_for_words(cluster, "waits", "8")
-    on_last = next(name for name, node in placed.items() if node == nodes[3])
-    service.write_spec(scenes.spec(nodes[:3], {"a": 3}))
-    cluster.wait_until(lambda: reserved(service) == {"a": 12}, "the new spec is used")
-    assert service.get("/v1/status")["nodes"]["unmanaged"] == 1
-    told = service.get(f"/v1/explain/{cluster.namespace}/waits")["text"]
-    assert "no virtual cluster" in told, told
-    # its name comes later as well: of pods created in the same second, that is all that a restart can go by
-    cluster.create_pod(scenes.pod("waits-too", "b", 1))
-    scenes.wait_for_words(cluster, "waits-too", "no virtual cluster", "b")
-
-    service.kill()
-    service.start()
-    assert cluster.placed() == placed
-    cluster.create_pod(scenes.pod("third", "a", 4))
-    scenes.wait_for_places(cluster, "third")
-    gone = set(placed) - set(cluster.placed())
-    assert len(gone) == 1, "one that is not guaranteed any more made room"
-    assert all(name in ("own-1", "own-3") for name in gone)
-    assert on_last in cluster.placed()
-    told = service.get(f"/v1/explain/{cluster.namespace}/{on_last}")["text"]
-
-    service.write_spec(spec)
-    scenes.wait_for_places(cluster, "waits")
-    scenes.nobody_shares(cluster.pods())
-    assert nodes[3] in told, told
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

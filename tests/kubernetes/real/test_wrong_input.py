@@ -83,48 +83,12 @@ def test_a_question_that_is_none_is_answered_where_kube_scheduler_reads(
     assert service.metric(f'hived_requests_total{{result="malformed",verb="{verb}"}}') == before + 1
 
 
-def test_bindings_that_nobody_has_a_right_to_are_refused(cluster: Cluster, service: Service) -> None:
-    cluster.create_pod(scenes.pod("first", "a", 4))
-    home = scenes.wait_for_places(cluster, "first")["first"]
-    cluster.create_pod(scenes.pod("waits", "a", 2, group="g", group_size="2"))
-    cluster.wait_until(lambda: f"{cluster.namespace}/g" in service.groups(), "the gang is known")
-    uids = {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
-
-    def bind(uid: str, node: str) -> str:
-        body = {"PodName": "first", "PodNamespace": cluster.namespace, "PodUID": uid, "Node": node}
-        error: str = service.http.post("/v1/extender/bind", json=body).json().get("Error", "")
-        return error
-
-    assert "is gone, or was never here" in bind("no-such-uid", home)
-    assert f"{cluster.namespace}/first is on its node already" in bind(uids["first"], home)
-    assert f"{cluster.namespace}/waits has no place" in bind(uids["waits"], home)
-    assert cluster.placed() == {"first": home}
-
-
 @pytest.mark.parametrize("path", [*(f"/v1/extender/{verb}" for verb in VERBS), "/v1/plan", "/v1/drain"])
 def test_enormous_bodies_are_refused_before_they_are_read(cluster: Cluster, service: Service, path: str) -> None:
     answer = service.http.post(path, content=b"{" + b" " * (5 * 1024 * 1024))
     assert answer.status_code == 413
     assert "4,194,304 bytes" in answer.json()["error"]["message"]
     assert service.is_ready()
-
-
-def test_errors_of_the_api_name_what_was_asked_for(service: Service) -> None:
-    for path, status, words in (
-        ("/v1/groups/no/such", 404, ["no/such"]),
-        ("/v1/explain/no/such", 404, ["no/such"]),
-        ("/v1/vcs/nobody", 404, ["nobody", "a, b"]),
-        ("/v1/groups?limit=0", 422, ["limit", "greater than or equal to 1"]),
-    ):
-        answer = service.http.get(path)
-        assert answer.status_code == status
-        assert all(word in answer.text for word in words), answer.text
-    assert service.http.get("/v1/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
-    drain = service.http.post("/v1/drain", json={"node": "n9"})
-    assert (drain.status_code, "n9" in drain.json()["error"]["message"]) == (404, True)
-    wrong = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": 3}}
-    plan = service.http.post("/v1/plan", json={"objects": [wrong]})
-    assert (plan.status_code, "Pod" in plan.json()["error"]["message"]) == (422, True)
 
 
 # -- bound behind its back --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 
 from hived.errors import ConflictError, HivedError, NotFoundError, RequestError
@@ -47,33 +48,42 @@ class FakeService(LocalService):
     """A service in memory. ``fails``: what every call raises from now on."""
 
     def __init__(self) -> None:
-        self.known: dict[int, Job] = {}
+        self.all: list[Job] = []
+        self.asked: list[str] = []  #: jobs that somebody looked at
         self.users: list[str] = []
         self.happened: list[JobEvent] = []
         self.printed: dict[int, bytes] = {}
         self.fails: Exception | None = None
         self.log_lines: list[str] = []
-        self._news = asyncio.Event()
 
     # -- what tests do with it
 
-    def happen(self, kind: str, job: int | None) -> None:
-        """Something happens, and whoever waits for that hears of it."""
+    def happen(self, kind: str, job: int | None, text: str = "") -> None:
+        """Something happens."""
         seq = len(self.happened) + 1
-        self.happened.append(JobEvent(seq=seq, at=1.0e9, kind=kind, job=job, text=f"{kind} {job}"))
-        self._wake()
+        self.happened.append(JobEvent(seq=seq, at=time.time(), kind=kind, job=job, text=text or f"{kind} {job}"))
 
     def prints(self, job: int, text: bytes) -> None:
         self.printed[job] = self.printed.get(job, b"") + text
-        self._wake()
 
     def ends(self, job: int, state: str = "succeeded") -> None:
-        self.known[job] = self.known[job].model_copy(update={"state": state, "ended_at": 1.0e9 + 1})
+        self.all[job - 1] = self.all[job - 1].model_copy(update={"state": state, "ended_at": time.time()})
         self.happen(state, job)
 
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def made(self, submission: Submission, user: str, name: str = "job", **fields: object) -> Job:
+        """A job as it was submitted, and these fields of it."""
+        number = len(self.all) + 1
+        job = Job(
+            id=number, name=f"{submission.name or name}-{number}", vc=submission.vc,
+            gpus=submission.gpus * submission.tasks, gpus_per_task=submission.gpus, tasks=submission.tasks,
+            priority=submission.priority, state="queued", kind=None, placement=[], command=submission.command,
+            cwd=submission.cwd or "/", user=user, attempt=0, resumes=0, retries=0, max_retries=submission.retries,
+            time_limit_s=submission.time_limit_s, submitted_at=time.time(), started_at=None, ended_at=None,
+            exit_code=None, reason="",
+        )  # fmt: skip
+        self.all.append(job.model_copy(update=fields))
+        self.users.append(user)
+        return self.all[-1]
 
     def _check(self) -> None:
         if self.fails is not None:
@@ -84,7 +94,7 @@ class FakeService(LocalService):
     def about(self) -> About:
         self._check()
         counts: dict[str, int] = {}
-        for job in self.known.values():
+        for job in self.all:
             counts[job.state] = counts.get(job.state, 0) + 1
         return About(
             version="0",
@@ -104,35 +114,12 @@ class FakeService(LocalService):
         self._check()
         if submission.vc not in ("vision", "speech"):
             raise RequestError("vc", f"there is no virtual cluster {submission.vc!r}; there are vision and speech")
-        number = len(self.known) + 1
-        job = Job(
-            id=number,
-            name=f"{submission.name or 'job'}-{number}",
-            vc=submission.vc,
-            gpus=submission.gpus * submission.tasks,
-            gpus_per_task=submission.gpus,
-            tasks=submission.tasks,
-            priority=submission.priority,
-            state="running",
+        job = self.made(
+            submission, user, state="running", attempt=1, started_at=time.time(),
             kind="guaranteed" if submission.priority >= 0 else "opportunistic",
             placement=[TaskPlace(rank=0, node="gpu1", devices=[0])],
-            command=submission.command,
-            cwd=submission.cwd or "/",
-            user=user,
-            attempt=1,
-            resumes=0,
-            retries=0,
-            max_retries=submission.retries,
-            time_limit_s=submission.time_limit_s,
-            submitted_at=1.0e9,
-            started_at=1.0e9,
-            ended_at=None,
-            exit_code=None,
-            reason="",
-        )
-        self.known[number] = job
-        self.users.append(user)
-        self.happen("submitted", number)
+        )  # fmt: skip
+        self.happen("submitted", job.id)
         return job
 
     def plan(self, submission: Submission) -> Plan:
@@ -143,7 +130,7 @@ class FakeService(LocalService):
         self._check()
         found = [
             job
-            for job in reversed(self.known.values())
+            for job in reversed(self.all)
             if (not states or job.state in states)
             and (vc is None or job.vc == vc)
             and (before is None or job.id < before)
@@ -152,12 +139,13 @@ class FakeService(LocalService):
 
     def job(self, ref: str) -> Job:
         self._check()
+        self.asked.append(ref)
         if ref.isdigit():
             int(ref).to_bytes(8, "big", signed=True)  # as large as a database can take; beyond, an OverflowError
-        for job in reversed(self.known.values()):
+        for job in reversed(self.all):
             if ref in (str(job.id), job.name, job.name.rpartition("-")[0]):
                 return job
-        raise NotFoundError(f"there is no job {ref!r}")
+        raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
 
     def explain(self, ref: str) -> Explanation:
         return Explanation(job=self.job(ref).id, text="it runs", reasons=[])
@@ -167,7 +155,7 @@ class FakeService(LocalService):
         if job.state in ENDED:
             raise ConflictError(f"job {job.name} has ended")
         self.ends(job.id, "cancelled")
-        return self.known[job.id]
+        return self.all[job.id - 1]
 
     def log(self, ref: str, rank: int, attempt: int | None, offset: int, limit: int) -> LogPage:
         job = self.job(ref)
@@ -189,11 +177,11 @@ class FakeService(LocalService):
 
     async def changed(self, after: int) -> None:
         while len(self.happened) <= after:
-            await self._news.wait()
+            await asyncio.sleep(0.01)
 
     async def log_grown(self, ref: str, rank: int, attempt: int | None, offset: int) -> None:
-        while len(self.printed.get(int(ref), b"")) <= offset and self.job(ref).state not in ENDED:
-            await self._news.wait()
+        while (page := self.log(ref, rank, attempt, offset, 1)).next <= offset and not page.end:
+            await asyncio.sleep(0.01)
 
     def devices(self, node: str | None = None, offset: int = 0, limit: int = 1000) -> list[Device]:
         self._check()
@@ -238,12 +226,12 @@ class FakeSource:
             views=[View(key="live", label="now", chains=[chain])],
         )
 
-    def _check(self, view: str) -> None:
+    def _look(self, view: str) -> None:
         if view != "live":
             raise NotFoundError(f"there is no view {view!r}; there is live")
 
     def picture(self, view: str, at: float | None = None) -> Picture:
-        self._check(view)
+        self._look(view)
         totals = Totals(gpus=8, guaranteed=0, opportunistic=0, reserved=0, bad=0, fragmentation=0.0)
         return Picture(
             seq=1, at=at or 0.0, holders=[], bad=[(0, 0, 3, 1)], queue=[], queue_total=0, usage=[], totals=totals
@@ -256,19 +244,19 @@ class FakeSource:
         await asyncio.Event().wait()
 
     def curves(self, view: str) -> Curves:
-        self._check(view)
+        self._look(view)
         return Curves(at=[0.0], guaranteed=[None], opportunistic=[0.0], fragmentation=[0.0], waiting=[0])
 
     def story(self, view: str, job: str) -> Story:
-        self._check(view)
+        self._look(view)
         raise NotFoundError(f"there is no job {job!r}")
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
-        self._check(view)
+        self._look(view)
         return Queue(jobs=[], total=0)
 
     def ended(self, view: str, at: float | None, offset: int, limit: int) -> EndedJobs:
-        self._check(view)
+        self._look(view)
         return EndedJobs(jobs=[], total=0)
 
     def comparison(self) -> Comparison | None:

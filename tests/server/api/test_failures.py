@@ -164,7 +164,7 @@ def test_a_body_of_nonsense_is_refused_in_few_words(client: Client, service: Fak
         assert response.status_code in (400, 422), path
         assert error(response)["code"] in ("malformed", "invalid"), path
         assert len(response.content) < 1_000, path
-    assert not service.known
+    assert not service.all
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_body_that_is_not_declared_as_json_is_refused(client: Client, service:
     headers = [] if kind is None else [(b"content-type", kind.encode("latin-1"))]
     response = client.post("/v1/jobs", content=b'{"vc": "vision", "command": ["true"]}', headers=headers)
     assert (response.status_code, error(response)["code"]) == (415, "media_type")
-    assert not service.known
+    assert not service.all
 
 
 def test_a_json_body_may_say_its_charset(client: Client) -> None:

@@ -45,7 +45,7 @@ def test_jobs_are_listed_by_state_vc_and_page(client: Client, service: FakeServi
 
 def test_a_plan_is_not_remembered(client: Client, service: FakeService) -> None:
     assert client.post("/v1/plan", json={"vc": "vision", "command": ["true"]}).json()["outcome"] == "now"
-    assert not service.known
+    assert not service.all
 
 
 def test_a_job_is_explained(client: Client) -> None:
@@ -108,7 +108,7 @@ def test_a_wrong_field_is_named(client: Client, service: FakeService, fields: di
     assert response.status_code == 422
     assert error(response)["code"] == "invalid"
     assert error(response)["field"] == field
-    assert not service.known
+    assert not service.all
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_what_is_strange_is_refused(service: FakeService, name: str) -> None:
             assert 400 <= found.status < 500
             assert_shape(found)
             await assert_alive(server)
-        assert not service.known
+        assert not service.all
 
     asyncio.run(scene())
 
