@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hived.cli.client import server_events
 from hived.cli.formats import age, clean, clean_lines, clock, duration, json_text, read_duration, timestamp
-from hived.cli.sse import ServerEvent, server_events
 from hived.cli.yaml_form import yaml_text
 from hived.words import ranges
 
@@ -121,6 +121,6 @@ def test_events_arrive_whole_however_they_are_cut(texts: list[str], size: int, c
     end = "\r\n" if carriage else "\n"
     stream = "".join(f": ping{end}{end}event: log{end}id: 1{end}data: {text}{end}{end}" for text in texts).encode()
     chunks = [stream[start : start + size] for start in range(0, len(stream), size)]
-    assert list(server_events(chunks)) == [ServerEvent("log", text) for text in texts]
+    assert list(server_events(chunks)) == [("log", text) for text in texts]
     cut = list(server_events([stream[:-1]])) if texts else []
     assert len(cut) == max(0, len(texts) - 1), "one that was cut off is none"

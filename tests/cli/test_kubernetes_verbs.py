@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hived.cli import addresses, asking
+from hived.cli import addresses, options
 from hived.server.app import make_app as make_other_app
 
 from ..kubernetes.fake_service import FAILURES, WHY, Answering, FakeService, make_app
@@ -541,7 +541,7 @@ def test_without_a_name_the_engine_is_looked_for_where_it_listens_by_default(
 ) -> None:
     assert addresses.SCHEDULER_URL == "http://127.0.0.1:9096"
     monkeypatch.delenv("HIVED_ENGINE")
-    monkeypatch.setattr(asking, "SCHEDULER_URL", cluster)
+    monkeypatch.setattr(options, "SCHEDULER_URL", cluster)
     for verb, _ in ON_KUBERNETES:
         assert hived(*[word.replace("x", "vision") for word in verb]).code == 0
         assert "http://127.0.0.1:9096" in "".join(hived(*verb[:2], "--help").out.split())

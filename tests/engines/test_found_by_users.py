@@ -12,7 +12,7 @@ import pytest
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.model import Job, JobState
-from hived.server.local_view import local_view
+from hived.server.local_service import local_view
 
 from .driver import STOPPED, WELL, Driver, job, stands
 from .living import Lives, ended, printed, shell

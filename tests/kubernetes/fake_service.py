@@ -14,8 +14,8 @@ from hived.errors import ConflictError, ForbiddenError, NotFoundError, RequestEr
 from hived.server.app import new_app
 from hived.server.failures import Unexpected, declared
 from hived.server.guard import Guard
+from hived.server.kubernetes.app import api_routes
 from hived.server.kubernetes.engine_service import EngineService
-from hived.server.kubernetes.routes import api_routes
 from hived.server.kubernetes.schema import (
     Drained,
     DrainRequest,

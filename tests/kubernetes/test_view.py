@@ -19,10 +19,8 @@ from hived.errors import InvariantError, NotFoundError
 from hived.server import pictures
 from hived.server.dashboard import dashboard_routes
 from hived.server.kubernetes.engine_service import EngineService
-from hived.server.kubernetes.reading import waiting, why
-from hived.server.kubernetes.view import AFTER, kubernetes_view
-from hived.server.live import VIEW, DashboardView
-from hived.server.stays import stays
+from hived.server.kubernetes.view import AFTER, kubernetes_view, waiting, why
+from hived.server.live import VIEW, DashboardView, stays
 from hived.spec import spec_from_dict
 
 from ..server import looking

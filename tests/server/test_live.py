@@ -16,10 +16,8 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.job_scheduler import JobScheduler
 from hived.engines.local.model import Job, JobState
 from hived.server import pictures
-from hived.server.curves import LiveCurves
-from hived.server.live import VIEW, DashboardView
-from hived.server.local_view import AFTER, local_view
-from hived.server.stays import stays
+from hived.server.live import VIEW, DashboardView, LiveCurves, stays
+from hived.server.local_service import AFTER, local_view
 from hived.spec import spec_from_dict
 
 from ..engines.driver import STOPPED, Driver, job

@@ -13,7 +13,7 @@ import pytest
 from hived.engines.local.engine import Engine
 from hived.engines.local.model import JobState
 from hived.errors import InputError, InvariantError, NeverFitsError, NotFoundError, RequestError
-from hived.server import schema, streams
+from hived.server import routes, schema
 from hived.server.local_service import LocalService
 
 from ..engines.living import Lives, ended, printed, shell, state
@@ -232,15 +232,15 @@ def test_output_that_is_there_is_streamed_without_a_wait(lives: Lives, tmp_path:
             waits.append(offset)
             await super().log_grown(ref, rank, attempt, offset)
 
-    text = "深" * streams.LOG_BYTES_AT_ONCE
+    text = "深" * routes.LOG_BYTES_AT_ONCE
     (tmp_path / "text").write_text(text)
 
     async def story(engine: Engine) -> str:
         service = Counting(engine)
         await service.submit(wish("cat", str(tmp_path / "text")), "")
         await ended(engine, engine.find("1"))
-        first = service.log("1", 0, None, 0, streams.LOG_BYTES_AT_ONCE)
-        events = [event.data async for event in streams.output(service, "1", 0, None, first)]
+        first = service.log("1", 0, None, 0, routes.LOG_BYTES_AT_ONCE)
+        events = [event.data async for event in routes.output(service, "1", 0, None, first)]
         return "".join(json.loads(str(data))["text"] for data in events)
 
     assert lives.live(story) == text

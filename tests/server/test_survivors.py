@@ -14,10 +14,8 @@ from hived.engines.local.devices import spec_for
 from hived.engines.local.engine import Engine
 from hived.engines.local.model import JobState
 from hived.server import pictures, schema
-from hived.server.curves import LiveCurves
-from hived.server.live import VIEW
-from hived.server.local_service import LocalService
-from hived.server.local_view import local_view
+from hived.server.live import VIEW, LiveCurves
+from hived.server.local_service import LocalService, local_view
 from hived.spec import spec_from_dict
 
 from ..engines.driver import SHARES, Driver, job

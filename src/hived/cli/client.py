@@ -1,15 +1,16 @@
-"""Talking to a running engine: over the socket in its folder, or over HTTP with a token."""
+"""Talking to a running engine, over the socket in its folder or over HTTP with a token, and staying with it."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import socket
-from collections.abc import Generator, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -31,10 +32,9 @@ from hived.errors import (
 )
 from hived.server.schema import EngineKind, Health
 
-from .console import patience
+from .addresses import state_folder, text_of
+from .console import note, patience
 from .formats import clean
-from .options import state_folder
-from .sse import server_events
 
 _TIMEOUT_S = 60.0
 _STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, if only to say that it is there
@@ -47,20 +47,13 @@ _KINDS: tuple[type[HivedError], ...] = (
 _ERRORS = {kind.code: kind for kind in _KINDS} | {"unauthorized": ForbiddenError}
 _LATER = (429, 503)  #: statuses of what will do in a while
 #: a field of a request, as the option that gave it
-_OPTIONS = {
-    "vc": "--vc",
+_OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cwd", "retries", "device")} | {
     "command": "COMMAND",
-    "gpus": "--gpus",
     "tasks": "--nodes",
-    "priority": "--priority",
-    "name": "--name",
-    "cwd": "--cwd",
     "environment": "--env",
-    "retries": "--retries",
     "time_limit_s": "--time-limit",
     "grace_s": "--grace",
     "node": "NODE",
-    "device": "--device",
 }
 #: what follows the address of each kind of engine in messages
 _KIND_WORDS: dict[EngineKind, str] = {
@@ -70,7 +63,6 @@ _KIND_WORDS: dict[EngineKind, str] = {
 }
 _HEALTH = "/healthz"
 _UP = "start one with: hived up"
-NOTHING: Mapping[EngineKind, str] = MappingProxyType({})
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -78,7 +70,6 @@ class EngineGoneError(UnavailableError):
     """Nobody answers any more, or not at the moment: worth another try by whoever has time."""
 
 
-@contextmanager
 def connect(
     url: str | None,
     state: Path | None,
@@ -86,9 +77,9 @@ def connect(
     timeout_s: float = _TIMEOUT_S,
     *,
     default: str | None = None,
-    instead: Mapping[EngineKind, str] = NOTHING,
+    instead: Mapping[EngineKind, str] | None = None,
     start: str = _UP,
-) -> Iterator[Engine]:
+) -> closing[Engine]:
     """The engine at ``url``, or of the folder ``state``, or of the environment, or ``default``, or of this user.
 
     Asks nothing yet. ``instead``: kinds of engine that do not have what is asked for, and the command that does;
@@ -102,9 +93,8 @@ def connect(
         engine = Engine(_url(url), _token(token_file), None, timeout_s)
     else:
         engine = Engine("http://localhost", None, state_folder(state) / "hived.sock", timeout_s)
-    engine.instead, engine.start = instead, start
-    with closing(engine):
-        yield engine
+    engine.instead, engine.start = instead or {}, start
+    return closing(engine)
 
 
 def _url(url: str) -> str:
@@ -123,11 +113,7 @@ def _token(file: Path | None) -> str | None:
         token, source = os.environ.get("HIVED_TOKEN", "").strip(), "HIVED_TOKEN"
     else:
         source = f"--token-file {file}"
-        try:
-            token = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            words = error.strerror if isinstance(error, OSError) else "is not text"
-            raise InputError(f"{source}: cannot be read ({words})") from None
+        token = text_of(file, source, "utf-8", "is not text")
         if not token:
             raise InputError(f"{source}: is empty; it must hold the token that hived up printed")
     if not token.isascii() or not token.isprintable() or " " in token:
@@ -141,7 +127,7 @@ class Engine:
     def __init__(self, url: str, token: str | None, socket_path: Path | None, timeout_s: float) -> None:
         self.address = str(socket_path) if socket_path is not None else url  #: in messages
         self.local = socket_path is not None  #: whether it sees the same files and variables as we do
-        self.instead: Mapping[EngineKind, str] = NOTHING  #: see :func:`connect`
+        self.instead: Mapping[EngineKind, str] = {}  #: see :func:`connect`
         self.start = _UP  #: likewise
         self._kind: EngineKind | None = "local" if self.local else None
         self._socket = socket_path
@@ -185,11 +171,11 @@ class Engine:
         """
         with self._open(path, query) as answer:
             yield "open", None
-            for event in server_events(answer.iter_raw()):
-                value = self._loads(event.data, "an event that is no JSON")
-                if event.name == "failure":
+            for name, data in server_events(answer.iter_raw()):
+                value = self._loads(data, "an event that is no JSON")
+                if name == "failure":
                     raise self._error(503 if _told(value).get("code") == "unavailable" else 500, value)
-                yield event.name, value
+                yield name, value
         raise EngineGoneError(f"{self.address}: the engine ended the stream")
 
     def raw(self, path: str) -> Iterator[bytes]:
@@ -357,3 +343,85 @@ def _given(query: dict[str, Any]) -> dict[str, Any]:
 
 def _words(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
+
+
+def server_events(chunks: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    r"""Names and data of server-sent events (WHATWG HTML, 9.2.6), in order.
+
+    Comments (keep-alives) are left out, and so is an event that was cut off.
+
+    >>> list(server_events([b"event: log\r\nda", b"ta: 1\r\n\r\n: ping\n\ndata: 2\n"]))
+    [('log', '1')]
+    """
+    name, data = "message", list[str]()
+    for line in _lines(chunks):
+        if not line:
+            if data:
+                yield name, "\n".join(data)
+            name, data = "message", []
+            continue
+        field, _, value = line.partition(":")
+        if field == "event":
+            name = value.removeprefix(" ")
+        elif field == "data":
+            data.append(value.removeprefix(" "))
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Whole lines; only CR LF and LF end one, since JSON may hold whatever else some call a line end."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
+_FIRST_S, _LONGEST_S = 0.2, 5.0
+_PATIENCE_S = 600.0  #: after which it is given up, so that no script hangs for ever on an engine that was shut down
+_Answer = TypeVar("_Answer")
+
+
+class Retrying:
+    """Tries again with growing pauses while no engine answers; says so once, and once when it is back."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._pause = _FIRST_S
+
+    def __call__(self, ask: Callable[[], _Answer]) -> _Answer:
+        """What ``ask`` answers, as soon as it does. Raises :class:`EngineGoneError` when patience is at its end."""
+        while True:
+            try:
+                answer = ask()
+            except EngineGoneError as error:
+                self.failed(error)
+            else:
+                self.well()
+                return answer
+
+    def stream(self, begin: Callable[[], Iterator[_Answer]]) -> Iterator[_Answer]:
+        """What streams bring, begun one after the other where they break off, for whoever reads them to go on."""
+        while True:
+            try:
+                for one in begin():
+                    self.well()
+                    yield one
+            except EngineGoneError as error:
+                self.failed(error)
+
+    def failed(self, error: EngineGoneError) -> None:
+        """The engine was not there: pause, or give up."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            note(f"hived: {clean(str(error))}; trying again")
+        elif now - self._since > _PATIENCE_S:
+            raise error
+        time.sleep(self._pause * random.uniform(0.8, 1.2))  # not all who follow come back at the same moment
+        self._pause = min(2 * self._pause, _LONGEST_S)
+
+    def well(self) -> None:
+        """The engine answered."""
+        if self._since is not None:
+            note("hived: the engine is back")
+        self._since, self._pause = None, _FIRST_S

@@ -1,16 +1,23 @@
-"""Where the command line prints: as wide as the terminal, and as wide as it takes where there is none."""
+"""Where the command line prints: lines, tables, or the whole screen, drawn again and again until somebody leaves."""
 
 from __future__ import annotations
 
+import os
+import select
+import sys
+import termios
 import threading
-from collections.abc import Iterable, Iterator
+import time
+import tty
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.live import Live
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 
 from .formats import clean_lines
 
@@ -46,10 +53,7 @@ def messages() -> Console:
 
 def numbers(first: str, headings: Iterable[str]) -> Table:
     """A table of numbers, which stand to the right, and of what they are in the first column."""
-    table = Table(first, box=None)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
+    return Table(first, *(Column(heading, justify="right") for heading in headings), box=None)
 
 
 def note(text: str) -> None:
@@ -80,3 +84,54 @@ def show_verbs(context: typer.Context) -> None:
     """A group that was called without a verb shows which it has."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+_LEAVE = frozenset("qQ\x03\x04")
+
+
+def has_screen() -> bool:
+    """Whether standard output is a terminal that can be drawn on."""
+    console = output()
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def full_screen(draw: Callable[[int, int], RenderableType], every_s: float = 1.0) -> None:
+    """Show ``draw(width, height)`` every ``every_s`` seconds, until q or Ctrl-C."""
+    console = output()
+    try:
+        first = draw(*console.size)  # what is wrong from the start is told on the ordinary screen
+        with (
+            _keys() as pressed,
+            Live(first, console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+        ):
+            live.refresh()
+            while pressed(every_s) not in _LEAVE:
+                live.update(draw(*console.size), refresh=True)
+    except KeyboardInterrupt:
+        pass  # the way out
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """``pressed(seconds)`` waits for a key, and is "?" when none came."""
+    if not sys.stdin.isatty():
+        yield _no_keys
+        return
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+
+    def pressed(seconds: float) -> str:
+        if not select.select([keyboard], [], [], seconds)[0]:
+            return "?"
+        return os.read(keyboard, 1).decode("ascii", "replace") or "q"  # nothing: the terminal has gone
+
+    try:
+        tty.setcbreak(keyboard)
+        yield pressed
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _no_keys(seconds: float) -> str:
+    time.sleep(seconds)
+    return "?"

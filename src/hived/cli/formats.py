@@ -14,19 +14,19 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from hived import words
 from hived.words import plural, ranges
 
 if TYPE_CHECKING:
-    from hived.server.schema import Job
+    from hived.server.kubernetes.schema import GroupPod, PodPlace
+    from hived.server.schema import Job, TaskPlace
 
 #: control characters, those that turn the direction of text around, line separators, halves of pairs
 _HARMFUL = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -164,13 +164,8 @@ STATE_STYLES = {
 }
 
 
-class Place(Protocol):
-    """Devices of a node that belong to one job or pod."""
-
-    @property
-    def node(self) -> str: ...
-    @property
-    def devices(self) -> list[int]: ...
+#: devices of a node that belong to one job or pod
+Place: TypeAlias = "TaskPlace | PodPlace | GroupPod"
 
 
 def by_node(placement: Iterable[Place]) -> dict[str, list[int]]:
@@ -239,29 +234,23 @@ def standing(job: Job) -> str:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Text with a colour."""
-
-    text: str
-    style: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: numbers stand to the right, and one that may be cut gives way on a narrow terminal."""
-
-    name: str
-    right: bool = False
-    cut: bool = False
-
-
 def columns(names: str, *, right: str = "", cut: str = "") -> tuple[Column, ...]:
-    """Columns by their names, with blanks in between; which of them stand to the right, and which may be cut."""
-    return tuple(Column(name, name in right.split(), name in cut.split()) for name in names.split())
+    """Columns by their names, with blanks in between; which of them stand to the right, and which may be cut.
+
+    One that may be cut gives way on a narrow terminal: rich narrows those that may wrap, and these texts do not.
+    """
+    return tuple(
+        Column(
+            name,
+            justify="right" if name in right.split() else "left",
+            no_wrap=name not in cut.split(),
+            overflow="ellipsis",
+        )
+        for name in names.split()
+    )
 
 
-def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
     """On a terminal with colours and as wide as it is; in a pipe plain, whole, and aligned."""
     from .console import output  # which needs the text above
 
@@ -269,28 +258,24 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]])
     if console.is_terminal:
         console.print(rich_table(columns, rows))
         return
-    lines = [[column.name for column in columns]]
-    lines += [[clean(cell if isinstance(cell, str) else cell.text) for cell in row] for row in rows]
+    lines = [[str(column.header) for column in columns]]
+    lines += [[clean(cell) if isinstance(cell, str) else cell.plain for cell in row] for row in rows]
     widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     for line in lines:
         cells = (
-            text.rjust(width) if column.right else text.ljust(width)
+            text.rjust(width) if column.justify == "right" else text.ljust(width)
             for column, text, width in zip(columns, line, widths, strict=True)
         )
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 
-def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> Table:
-    """The same as something that can stand in a larger picture."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(
-            column.name,
-            justify="right" if column.right else "left",
-            no_wrap=not column.cut,  # rich narrows those that may wrap, and these texts do not
-            overflow="ellipsis",
-        )
+def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> Table:
+    """The same as something that can stand in a larger picture. Text with a colour is harmless already."""
+    shown = (column.copy() for column in columns)  # a column keeps the cells of its table
+    table = Table(*shown, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for row in rows:
-        cells = (cell if isinstance(cell, Cell) else Cell(cell) for cell in row)
-        table.add_row(*(Text(clean(cell.text), cell.style, no_wrap=True, overflow="ellipsis") for cell in cells))
+        cells = (
+            Text(clean(cell), overflow="ellipsis", no_wrap=True) if isinstance(cell, str) else cell for cell in row
+        )
+        table.add_row(*cells)
     return table

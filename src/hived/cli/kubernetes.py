@@ -15,12 +15,10 @@ from hived.server.kubernetes.schema import GroupInfo, Groups, GroupStateName, No
 from hived.server.pictures import Reserved
 from hived.words import counted
 
-from .asking import Asking, asks_scheduler
 from .client import Engine, group_path
-from .completion import complete_vc
 from .console import note, output, show_verbs
-from .formats import Cell, age, clean, columns, print_table, priority, where
-from .options import NumberOption, OfVcOption
+from .formats import age, clean, columns, print_table, priority, where
+from .options import Asking, NumberOption, OfVcOption, asks_scheduler, complete_vc, state_option
 
 _STATES: tuple[str, ...] = get_args(GroupStateName)
 _STYLES = {"placed": "green", "reserved": "cyan", "waiting": "yellow", "preempted": "magenta"}
@@ -95,17 +93,7 @@ def show_vc(
 def groups(
     ask: Asking,
     vc: OfVcOption = None,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            "-s",
-            metavar="STATE",
-            help=f"In this state: {', '.join(_STATES)}.",
-            show_default="any",
-            autocompletion=lambda: list(_STATES),
-        ),
-    ] = None,
+    state: Annotated[str | None, state_option("In this state", _STATES, "--state", show_default="any")] = None,
     number: NumberOption = 100,
 ) -> None:
     """List the affinity groups: pods that are placed all or none. Where they are, or why they are not there yet.
@@ -146,14 +134,14 @@ def _listed(there: Engine, vc: str | None, state: str | None, number: int) -> Gr
 # -- rows and facts ---------------------------------------------------------------------------------------------------
 
 
-def _vc_rows(vcs: Iterable[VcSummary]) -> Iterator[tuple[str | Cell, ...]]:
+def _vc_rows(vcs: Iterable[VcSummary]) -> Iterator[tuple[str | Text, ...]]:
     """What :data:`_VC_COLUMNS` say of virtual clusters."""
     for vc in vcs:
-        waiting = Cell(f"{vc.waiting:,}", "yellow" if vc.waiting else "")
+        waiting = Text(f"{vc.waiting:,}", "yellow" if vc.waiting else "")
         yield vc.name, f"{vc.reserved:,}", f"{vc.used:,}", f"{vc.borrowed:,}", waiting
 
 
-def _group_rows(groups: Iterable[GroupInfo], *, vc: bool = True) -> Iterator[tuple[str | Cell, ...]]:
+def _group_rows(groups: Iterable[GroupInfo], *, vc: bool = True) -> Iterator[tuple[str | Text, ...]]:
     """Groups, one a line: the name, the VC too unless all are of one, and what :data:`_GROUP_COLUMNS` say."""
     now = time.time()
     for group in groups:
@@ -163,7 +151,7 @@ def _group_rows(groups: Iterable[GroupInfo], *, vc: bool = True) -> Iterator[tup
             f"{group.gpus:,}",
             f"{len(group.pods):,}/{group.size:,}",
             priority(group.priority),
-            Cell(group.state, _STYLES[group.state]),
+            Text(group.state, _STYLES[group.state]),
             age(now - group.since),
             _where_or_why(group),
         )

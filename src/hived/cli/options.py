@@ -1,17 +1,85 @@
-"""Options that verbs share: which job, which virtual cluster, how many GPUs; and what the shell may complete."""
+"""Options that verbs share: where the engine is, which job, how many GPUs, what to print; and what the shell completes.
+
+What is completed comes from the engine: jobs, virtual clusters, nodes. No engine, no completion, no word.
+"""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hived.errors import InputError
+from hived.errors import HivedError, InputError
+from hived.server.schema import EngineKind
 
-from .completion import complete_job, complete_node, complete_vc
-from .formats import read_duration
+from .addresses import SCHEDULER_URL
+from .client import Engine, connect
+from .formats import ACTIVE, ENDED, Form, print_answer, read_duration
+
+_PATIENCE_S = 1.0
+_MOST = "100"
+_ON_KUBERNETES = ("groups", "show")  #: verbs with a virtual cluster to be completed
+
+
+def _completes(
+    ask: Callable[[Engine, typer.Context, str], Iterator[tuple[str, str]]],
+) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """What the shell may be offered: of the names that ``ask`` finds, each with a word on it, those that begin so."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        given = context.params
+        # verbs that only Kubernetes has look for its engine where it is by default
+        default = SCHEDULER_URL if context.info_name in _ON_KUBERNETES else None
+        with (
+            contextlib.suppress(HivedError, OSError, LookupError, TypeError, AttributeError),
+            connect(
+                given.get("engine"), given.get("state"), given.get("token_file"), _PATIENCE_S, default=default
+            ) as engine,
+        ):
+            for name, words in ask(engine, context, incomplete):
+                if name.startswith(incomplete) and name.isprintable() and " " not in name:
+                    found.append((name, words if words.isprintable() else ""))
+        return found
+
+    return complete
+
+
+@_completes
+def complete_job(engine: Engine, context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
+    """Names of jobs that have not ended; where the first letters are digits, their ids. On Kubernetes: of groups."""
+    if engine.kind == "kubernetes":
+        for group in engine.get("/v1/groups", limit=_MOST)["groups"]:
+            yield group["name"], f"{group['state']}, {group['vc']}"
+        return
+    for states in (ACTIVE,) if context.info_name in ("cancel", "wait") else (ACTIVE, ENDED):
+        for job in engine.get("/v1/jobs", state=states, limit=_MOST)["jobs"]:
+            yield (str(job["id"]) if incomplete.isdigit() else job["name"], f"{job['state']}, {job['vc']}")
+
+
+@_completes
+def complete_vc(engine: Engine, *_: object) -> Iterator[tuple[str, str]]:
+    """Names of the virtual clusters."""
+    if engine.kind == "kubernetes":
+        return ((vc["name"], f"{vc['reserved']} GPUs") for vc in engine.get("/v1/vcs"))
+    return ((vc, "") for vc in engine.get("/v1/about")["vcs"])
+
+
+@_completes
+def complete_node(engine: Engine, *_: object) -> Iterator[tuple[str, str]]:
+    """Names of the nodes."""
+    if engine.kind == "kubernetes":
+        chains = engine.get("/v1/dashboard/layout")["views"][0]["chains"]
+        return ((node, "") for chain in chains for node in chain["nodes"])
+    nodes = dict.fromkeys(device["node"] for device in engine.get("/v1/devices"))
+    return ((node, "") for node in nodes)
 
 
 def seconds(text: str) -> float:
@@ -22,56 +90,33 @@ def seconds(text: str) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
-def state_folder(given: Path | None) -> Path:
-    """Where an engine keeps what it has to keep, and its socket."""
-    if given is not None:
-        return given
-    if kept := os.environ.get("HIVED_STATE"):
-        return Path(kept)
-    if state := os.environ.get("XDG_STATE_HOME"):
-        return Path(state) / "hived"
-    return Path("~/.local/state/hived").expanduser()
+def state_option(what: str, states: Sequence[str], *names: str, show_default: str) -> Any:
+    """An option that takes one of ``states``; its verb says what else is none."""
+    help_ = f"{what}: {', '.join(states)}."
+    return typer.Option(
+        *names, "-s", metavar="STATE", help=help_, show_default=show_default, autocompletion=lambda: list(states)
+    )
 
 
-VcOption = Annotated[
-    str, typer.Option("--vc", metavar="VC", help="The virtual cluster (tenant).", autocompletion=complete_vc)
-]
-OfVcOption = Annotated[
-    str | None,
-    typer.Option("--vc", metavar="VC", help="Of one virtual cluster.", show_default="all", autocompletion=complete_vc),
-]
+#: a duration, in seconds once it is read
+duration_option = functools.partial(typer.Option, metavar="DURATION", parser=seconds)
+vc_option = functools.partial(typer.Option, "--vc", metavar="VC", autocompletion=complete_vc)
+_job = functools.partial(typer.Argument, autocompletion=complete_job)
+
+OfVcOption = Annotated[str | None, vc_option(help="Of one virtual cluster.", show_default="all")]
 NumberOption = Annotated[int, typer.Option("-n", "--number", metavar="N", help="At most so many; 0: all.", min=0)]
-NodeArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[NODE]",
-        help="Name of a node; on Kubernetes there has to be one.",
-        show_default="all",
-        autocompletion=complete_node,
-    ),
-]
 JobArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="Id (12), name (train-12), or the name you gave (train: the latest of them).",
-        autocompletion=complete_job,
-    ),
-]
-JobOrGroupArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB|GROUP|POD",
-        help="A job, as in hived ps; on Kubernetes a group, as in hived groups, or a pod, NAMESPACE/NAME.",
-        autocompletion=complete_job,
-    ),
+    str, _job(metavar="JOB", help="Id (12), name (train-12), or the name you gave (train: the latest of them).")
 ]
 JobsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="JOB",
-        help="Ids (12), names (train-12), or the names you gave (train: the latest of them).",
-        autocompletion=complete_job,
+    _job(metavar="JOB", help="Ids (12), names (train-12), or the names you gave (train: the latest of them)."),
+]
+JobOrGroupArgument = Annotated[
+    str,
+    _job(
+        metavar="JOB|GROUP|POD",
+        help="A job, as in hived ps; on Kubernetes a group, as in hived groups, or a pod, NAMESPACE/NAME.",
     ),
 ]
 GpusOption = Annotated[int, typer.Option("--gpus", "-g", metavar="N", help="GPUs of each task.", min=1)]
@@ -88,13 +133,6 @@ PriorityOption = Annotated[
 OpportunisticOption = Annotated[
     bool, typer.Option("--opportunistic", help="Use what others leave idle, and go when they want it back.")
 ]
-EarlyOption = Annotated[
-    bool,
-    typer.Option(
-        "--early",
-        help="Start on what others leave idle, if that is before its turn; at its turn it stays there, or moves.",
-    ),
-]
 
 
 def wish(vc: str, gpus: int, nodes: int, priority: int, opportunistic: bool) -> dict[str, object]:
@@ -102,3 +140,79 @@ def wish(vc: str, gpus: int, nodes: int, priority: int, opportunistic: bool) -> 
     if opportunistic and priority:
         raise InputError("--opportunistic and --priority: an opportunistic job has no priority; give one of them")
     return {"vc": vc, "gpus": gpus, "tasks": nodes, "priority": -1 if opportunistic else priority}
+
+
+_option = functools.partial(typer.Option, rich_help_panel="Where the engine is")
+_REACH = "reach that of the cluster with kubectl port-forward, or say with --engine where it is"
+_FORM = Annotated[Form, typer.Option("-o", "--output", help="For people, or for programs as the engine says it.")]
+_STATE = Annotated[
+    Path | None,
+    _option(
+        "--state",
+        metavar="DIR",
+        readable=False,  # who is let in to the socket need not be able to list the folder
+        help="The engine's folder; or set HIVED_STATE. Its socket is the engine's address.",
+        show_default="~/.local/state/hived",
+    ),
+]
+_engine = functools.partial(_option, "--engine", metavar="URL")
+_ENGINE = Annotated[
+    str | None, _engine(help="An engine that listens elsewhere, http://host:port; or set HIVED_ENGINE.")
+]
+_SCHEDULER = Annotated[
+    str | None,
+    _engine(help="Where hived serve kubernetes listens; or set HIVED_ENGINE.", show_default=SCHEDULER_URL),
+]
+_TOKEN = Annotated[
+    Path | None, _option("--token-file", metavar="FILE", help="Holds the token for --engine; or set HIVED_TOKEN.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What was given for the options that all verbs for an engine have."""
+
+    form: Form
+    engine: str | None
+    token_file: Path | None
+    state: Path | None = None
+
+    def connect(self, instead: Mapping[EngineKind, str] | None = None) -> AbstractContextManager[Engine]:
+        """The engine; ``instead``: see :func:`~.client.connect`."""
+        return connect(self.engine, self.state, self.token_file, instead=instead)
+
+    def scheduler(self, on_one_machine: str) -> AbstractContextManager[Engine]:
+        """The engine on Kubernetes; that of one machine is refused, and ``on_one_machine`` named as the verb for it."""
+        instead: Mapping[EngineKind, str] = {"local": on_one_machine}
+        return connect(self.engine, None, self.token_file, default=SCHEDULER_URL, instead=instead, start=_REACH)
+
+    def printed(self, answer: object, *, one_of_many: bool = False) -> bool:
+        """Print an answer for programs, if that is asked for; whether it was."""
+        if self.form is not Form.TABLE:
+            print_answer(answer, self.form, one_of_many=one_of_many)
+        return self.form is not Form.TABLE
+
+
+def asks_engine(verb: Callable[..., None]) -> Callable[..., None]:
+    """``verb``, which takes an :class:`Asking` first, as a command that has the options for it after its own."""
+    return _with_options(verb, engine=_ENGINE, state=_STATE, token_file=_TOKEN)
+
+
+def asks_scheduler(verb: Callable[..., None]) -> Callable[..., None]:
+    """The same for a verb that only the engine on Kubernetes has."""
+    return _with_options(verb, engine=_SCHEDULER, token_file=_TOKEN)
+
+
+def _with_options(verb: Callable[..., None], **options: Any) -> Callable[..., None]:
+    own = inspect.signature(verb, eval_str=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    shared = [inspect.Parameter("form", kind, default=Form.TABLE, annotation=_FORM)]
+    shared += [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]
+
+    @functools.wraps(verb)
+    def command(**given: Any) -> None:
+        verb(Asking(**{one.name: given.pop(one.name) for one in shared}), **given)
+
+    parameters = [*list(own.parameters.values())[1:], *shared]
+    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+    return command

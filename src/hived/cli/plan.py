@@ -1,25 +1,35 @@
-"""``hived plan``: what would become of a job, without submitting it."""
+"""``hived plan``: what would become of a job without submitting it, or of manifests, read as ``kubectl`` does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import typer
 
-from hived.errors import InputError, RequestError
+from hived.errors import InputError, Location, RequestError
 from hived.server.kubernetes.schema import PlanAnswer, PlannedGroup
 from hived.server.schema import Plan
+from hived.spec import Document, read_documents
 from hived.words import counted
 
 from .addresses import SCHEDULER_URL
-from .asking import Asking, asks_engine
 from .client import Engine
-from .completion import complete_vc
 from .console import note
 from .formats import Place, clean, clean_lines, where_in_words
-from .manifests import Manifest, read_manifests
-from .options import GpusOption, NodesOption, OpportunisticOption, PriorityOption, wish
+from .options import (
+    Asking,
+    GpusOption,
+    NodesOption,
+    OpportunisticOption,
+    PriorityOption,
+    asks_engine,
+    vc_option,
+    wish,
+)
 
 _CODES = {"now": 0, "waits": 2, "never": 3}
 _MOST = 1_000  #: objects that are planned at once
@@ -28,15 +38,7 @@ _MOST = 1_000  #: objects that are planned at once
 @asks_engine
 def plan(
     ask: Asking,
-    vc: Annotated[
-        str | None,
-        typer.Option(
-            "--vc",
-            metavar="VC",
-            help="The virtual cluster (tenant); with -f the manifests say it.",
-            autocompletion=complete_vc,
-        ),
-    ] = None,
+    vc: Annotated[str | None, vc_option(help="The virtual cluster (tenant); with -f the manifests say it.")] = None,
     gpus: GpusOption = 1,
     nodes: NodesOption = 1,
     priority: PriorityOption = 0,
@@ -73,13 +75,9 @@ def plan(
         with ask.connect() as there:
             if there.kind == "kubernetes":
                 raise there.wrong("there give manifests: hived plan -f job.yaml")
-            code = _plan_job(ask, there, vc, _asked(gpus, nodes), wish(vc, gpus, nodes, priority, opportunistic))
+            what = counted(gpus, "GPU") if nodes == 1 else f"{nodes:,} tasks of {counted(gpus, 'GPU')}"
+            code = _plan_job(ask, there, vc, what, wish(vc, gpus, nodes, priority, opportunistic))
     raise typer.Exit(code)
-
-
-def _asked(gpus: int, nodes: int) -> str:
-    """``4 GPUs``, ``2 tasks of 8 GPUs``."""
-    return counted(gpus, "GPU") if nodes == 1 else f"{nodes:,} tasks of {counted(gpus, 'GPU')}"
 
 
 def _plan_job(ask: Asking, there: Engine, vc: str, what: str, wanted: dict[str, object]) -> int:
@@ -137,3 +135,62 @@ def _placed(error: RequestError, manifests: Sequence[Manifest]) -> InputError:
     if field != "objects" or not number.isdecimal() or int(number) >= len(manifests):
         return error
     return InputError(f"{manifests[int(number)].where}: {error.message}")
+
+
+class Manifest(NamedTuple):
+    """An object, and where it is written."""
+
+    where: Location
+    value: dict[str, object]
+
+
+def read_manifests(files: Iterable[str]) -> list[Manifest]:
+    """The objects in these files; ``-`` is standard input.
+
+    Raises :class:`~hived.errors.InputError` for what cannot be read or is none, with file and line. O(length).
+    """
+    found: list[Manifest] = []
+    for file in files:
+        text, source = _text(file)
+        objects = [one for document in read_documents(text, source) for one in _objects(document)]
+        if not objects:
+            raise InputError(f"{source}: there is no object in it; give the manifest of a pod or of a job")
+        found += objects
+    return found
+
+
+def _text(file: str) -> tuple[str, str]:
+    source = "standard input" if file == "-" else file
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"-f {source}: cannot be read ({error.strerror})") from None
+    try:
+        return raw.decode("utf-8-sig"), source
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{Location(source, line)}: not a UTF-8 text; save the manifest as UTF-8") from None
+
+
+def _objects(document: Document) -> Iterator[Manifest]:
+    """The object that a document is, or those in its list."""
+    data = document.data
+    items = data.get("items") if isinstance(data, dict) and str(data.get("kind", "")).endswith("List") else None
+    if isinstance(items, list):
+        for number, item in enumerate(items):
+            yield _manifest(item, document.where(("items", number)))
+    else:
+        yield _manifest(data, document.where(()))
+
+
+def _manifest(value: object, where: Location) -> Manifest:
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: a manifest has keys (apiVersion, kind, metadata, spec), and this has none")
+    for key in ("apiVersion", "kind"):
+        if not isinstance(value.get(key), str):
+            raise InputError(f"{where}: a manifest says its {key}, and this does not")
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        raise InputError(f"{where}: it has a number or a text that JSON cannot hold") from None
+    return Manifest(where, value)

@@ -18,14 +18,17 @@ from hived.errors import InputError
 from hived.events.file import LogFile
 from hived.installed import command_for
 
-from .addresses import address
+from .addresses import address, text_of
 
-serve_app = typer.Typer(no_args_is_help=True, help="Decide for a cluster that something else runs.")
+serve_app = typer.Typer(
+    no_args_is_help=True, callback=lambda: None, help="Decide for a cluster that something else runs."
+)
 #: what a plain install lacks
 _EXTRA = ("kubernetes_asyncio", "aiohttp", "prometheus_client")
 _spec = partial(typer.Option, rich_help_panel="The spec")
 _listener = partial(typer.Option, rich_help_panel="The listener")
 _replicas = partial(typer.Option, rich_help_panel="Several replicas")
+_wait = partial(typer.Option, metavar="SECONDS", min=0.0, max=3600.0)
 
 
 class LogFormat(StrEnum):
@@ -33,11 +36,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-@serve_app.callback()
-def serve() -> None:
-    """Decide for a cluster that something else runs."""
 
 
 @serve_app.command()
@@ -80,22 +78,11 @@ def kubernetes(
         str | None, _replicas(help="What this replica is called.", show_default="POD_NAME, or the host's")
     ] = None,
     evict_after: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            help="How long kube-scheduler has for deleting victims before it is done here.",
-            min=0.0,
-            max=3600.0,
-        ),
+        float, _wait(help="How long kube-scheduler has for deleting victims before it is done here.")
     ] = 0.0,
     evict_patience: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
-            help="How long a disruption budget may hold up the eviction of a victim; then its pod is deleted.",
-            min=0.0,
-            max=3600.0,
-        ),
+        _wait(help="How long a disruption budget may hold up the eviction of a victim; then its pod is deleted."),
     ] = 30.0,
     log_format: Annotated[LogFormat, typer.Option(help="The log, on standard error.")] = LogFormat.TEXT,
     event_log: Annotated[
@@ -124,6 +111,7 @@ def kubernetes(
     token = _token(token_file) if token_file is not None else None
     tls = _tls(tls_cert, tls_key, tls_client_ca)
     try:
+        from hived.engines.kubernetes.engine import Engine
         from hived.engines.kubernetes.logs import set_up_logs
 
         from .serving import Serving  # what it needs comes with the extra, and takes a while to load
@@ -134,9 +122,8 @@ def kubernetes(
     set_up_logs(log_format.value)
     log = None if event_log is None else LogFile(event_log, logging.getLogger("hived.kubernetes").warning)
     name = identity or os.environ.get("POD_NAME") or socket.gethostname()
-    run = Serving(
-        spec, config_map, kubeconfig, context, where, host or [], token, tls, name, evict_after, evict_patience, log
-    )
+    engine = partial(Engine, evict_after=evict_after, evict_patience=evict_patience, event_log=log)
+    run = Serving(spec, config_map, kubeconfig, context, where, host or [], token, tls, engine, name)
     asyncio.run(run.run(lease_name if leader_elect else None, tls_client_ca is not None))
 
 
@@ -148,11 +135,7 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 
 
 def _token(file: Path) -> str:
-    try:
-        token = file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "is not ASCII text"
-        raise InputError(f"--token-file {file}: cannot be read ({words})") from None
+    token = text_of(file, f"--token-file {file}", "ascii", "is not ASCII text")
     if len(token) < 16 or not token.isprintable() or " " in token:
         raise InputError(
             f"--token-file {file}: one word of at least 16 characters, for example of `openssl rand -hex 32`"

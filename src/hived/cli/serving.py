@@ -8,6 +8,7 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ from hived.server.kubernetes.metrics import Metrics
 from hived.server.kubernetes.view import kubernetes_view
 from hived.server.serving import Server
 
-from .addresses import ANY, link
-from .life import told_to_end, until
+from .addresses import ANY, link, told_to_end, until
 
 _log = logging.getLogger("hived.kubernetes")
 
@@ -39,10 +39,8 @@ class Serving:
     hosts: list[str]
     token: str | None
     tls: ssl.SSLContext | None
+    engine: Callable[..., Engine]  #: with what it is told by options alone
     identity: str
-    evict_after: float
-    evict_patience: float
-    event_log: Callable[[str], None] | None
 
     async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> None:
         """Return when told to stop. Raises what it cannot go on with."""
@@ -89,10 +87,7 @@ class Serving:
         def restarted(reason: str) -> None:
             counts.watch_restarts["configmaps", reason] += 1
 
-        def elect(changed: Callable[[bool], None]) -> LeaderElector:
-            assert lease is not None
-            return LeaderElector(api, *lease, self.identity, changed)
-
+        elect = None if lease is None else partial(LeaderElector, api, *lease, self.identity)
         source: SpecSource
         if self.config_map is not None:
             source = ConfigMapSpec(api, *self.config_map, restarted)
@@ -100,25 +95,13 @@ class Serving:
             assert self.spec is not None
             source = FileSpec(self.spec)
         pod, namespace = os.environ.get("POD_NAME"), os.environ.get("POD_NAMESPACE")
-        return Engine(
-            api,
-            source,
-            identity=self.identity,
-            evict_after=self.evict_after,
-            evict_patience=self.evict_patience,
-            elect=elect if lease is not None else None,
-            own_pod=(namespace, pod) if pod and namespace else None,
-            counts=counts,
-            event_log=self.event_log,
-        )
+        own_pod = (namespace, pod) if pod and namespace else None
+        return self.engine(api, source, identity=self.identity, elect=elect, own_pod=own_pod, counts=counts)
 
     def _greet(self, at: tuple[str, int] | None) -> None:
         assert at is not None
-        url = link(*at, self.token or "")
-        if self.tls is not None:
-            url = url.replace("http://", "https://", 1)
         _log.info("listening on %s:%d", *at)
-        _log.info("dashboard: %s", url.partition("?")[0])
+        _log.info("dashboard: %s", link(*at, scheme="http" if self.tls is None else "https"))
         if self.tls is None and at[0] in ANY:
             _log.info("it is plain HTTP: give --tls-cert and --tls-key where the network is not to be trusted")
 

@@ -30,20 +30,23 @@ from hived.simulator.output import (
     write_summary,
 )
 from hived.simulator.report import Report, RunReport, make_report
-from hived.simulator.traces import TABLE1, compress_clock, generate_table1, read_trace
+from hived.simulator.traces import (
+    TABLE1,
+    Description,
+    compress_clock,
+    describe,
+    generate_table1,
+    read_trace,
+    write_trace,
+)
 from hived.spec import load_spec, parse_spec, spec_from_quotas
 from hived.words import counted
 
-from .console import messages, numbers, output
+from .console import messages, numbers, output, show_verbs
+from .formats import json_text
 
 _DAY_MS = 86_400_000
 _MOST_DAYS = 10**9
-
-#: Without a trace: the paper's Table 1 on the 279 nodes of its cluster. With Philly's durations that asks for half as
-#: many GPUs again as there are, so queues grow: the load stands in every title.
-_DEFAULT_JOBS = 141_950
-_DEFAULT_DAYS = 60
-_DEFAULT_NODES = 279
 
 
 def simulate(
@@ -70,9 +73,9 @@ def simulate(
     ] = 1.0,
     until: Annotated[float | None, typer.Option(help="Stop at this day of the simulation.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the synthetic trace.", min=0)] = 1,
-    jobs: Annotated[int, typer.Option(help="Jobs of the synthetic trace.", min=1)] = _DEFAULT_JOBS,
-    days: Annotated[int, typer.Option(help="Days of the synthetic trace.", min=1)] = _DEFAULT_DAYS,
-    nodes: Annotated[int, typer.Option(help="Nodes where no spec is given.", min=1)] = _DEFAULT_NODES,
+    jobs: Annotated[int, typer.Option(help="Jobs of the synthetic trace.", min=1)] = 141_950,
+    days: Annotated[int, typer.Option(help="Days of the synthetic trace.", min=1)] = 60,
+    nodes: Annotated[int, typer.Option(help="Nodes where no spec is given.", min=1)] = 279,
     tenant: Annotated[
         list[str] | None,
         typer.Option(help="Tenant to show over time; again for more. Without: the three that sharing changes most."),
@@ -86,6 +89,8 @@ def simulate(
 
     Example: hived simulate --spec spec.yaml --trace philly.csv.gz --clock-compression 1.5 --out results/
     """
+    # Without a trace: the paper's Table 1 on the 279 nodes of its cluster. With Philly's durations that asks for half
+    # as many GPUs again as there are, so queues grow: the load stands in every title.
     errors = messages()
     check_output(out, overwrite)
     if not no_figures:
@@ -145,12 +150,9 @@ def _bars(console: Console, options: Options, jobs: int) -> Iterator[Callable[[s
     with Progress(*columns, console=console, refresh_per_second=5) as progress:
         labels = [f"{scheme.value} {policy.value}" for policy in options.policies for scheme in options.schemes]
         tasks = {label: progress.add_task(label, total=jobs, start=False) for label in labels}
-        started: set[str] = set()
 
         def report(label: str, done: int) -> None:
-            if label not in started:
-                started.add(label)
-                progress.start_task(tasks[label])
+            progress.start_task(tasks[label])  # once
             progress.update(tasks[label], completed=done)
 
         yield report
@@ -225,3 +227,68 @@ def _cluster_table(runs: list[RunReport], nodes: int) -> Table:
             *(f"{n:,}" for n in (run.preemptions, run.preempted_gpus, run.unfinished)),
         )
     return table
+
+
+trace_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make and describe traces.")
+
+
+@trace_app.command()
+def generate(
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV to write, gzipped if it ends in .gz.")],
+    jobs: Annotated[int, typer.Option(help="Jobs in all; Table 1 has 141950.", min=1)] = sum(
+        sum(row.jobs) for row in TABLE1
+    ),
+    days: Annotated[int, typer.Option(help="Days over which they arrive.", min=1)] = 60,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same trace.", min=0)] = 1,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
+) -> None:
+    """Write a synthetic trace: jobs per tenant and size as in the paper's Table 1, times as in Philly's statistics.
+
+    Example: hived trace generate --jobs 141950 --days 60 --seed 1 -o t.csv.gz
+    """
+    write_trace(generate_table1(jobs, days, seed), output, overwrite=force)
+    typer.echo(f"{output}: {jobs:,} synthetic jobs over {days} days (seed {seed})", err=True)
+
+
+@trace_app.command("describe")
+def describe_trace(
+    trace: Annotated[Path, typer.Argument(help="Our CSV, Philly's cluster_job_log or Helios' CSV, gzipped or not.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Show what a trace holds: jobs per tenant and size, durations, load.
+
+    Example: hived trace describe philly-2017-oct-nov.csv.gz
+    """
+    description = describe(read_trace(trace))
+    if as_json:
+        typer.echo(json_text(description.to_json()))
+        return
+    _print_description(description)
+
+
+def _print_description(description: Description) -> None:
+    console = output()
+    kind = "synthetic trace" if description.synthetic else "trace"
+    jobs = counted(description.total.jobs, "job")
+    console.print(f"{kind} [bold]{escape(description.name)}[/bold]: {jobs}, {description.days:.1f} days")
+    for reason, count in description.dropped:
+        console.print(f"left out: {count:,} jobs ({reason})", style="yellow", markup=False)
+    sizes = (f"{size} GPU" for size in description.size_classes)
+    table = numbers("tenant", ("jobs", *sizes, "GPU hours", "mean h", "median h", "p95 h", "load GPUs"))
+    for row in (*description.tenants, description.total):
+        last = row is description.total
+        table.add_row(
+            "all" if row.tenant is None else escape(row.tenant),
+            f"{row.jobs:,}",
+            *(f"{count:,}" for count in row.jobs_by_size),
+            f"{row.gpu_hours:,.0f}",
+            *(f"{s / 3600:.2f}" for s in (row.mean_duration_s, row.median_duration_s, row.p95_duration_s)),
+            f"{row.offered_load_gpus:,.1f}",
+            style="bold" if last else "",
+        )
+    console.print(table)
+    week = description.busiest_week
+    console.print(
+        f"busiest week: number {week.week + 1}, {week.jobs:,} jobs, "
+        f"asking for {week.offered_load_gpus:,.0f} GPUs on average"
+    )

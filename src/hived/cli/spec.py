@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +16,15 @@ from rich.tree import Tree
 
 from hived.cells import LevelSafety
 from hived.cluster import Shortage, check_feasible, initial_safety, shortages
+from hived.cluster.cluster import Cluster
 from hived.errors import InputError
+from hived.events.replay import ReplayError
+from hived.events.replay import replay as carry_out
 from hived.spec import ChainSpec, ClusterSpec, load_spec, parse_spec, read_quotas, spec_from_quotas
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 from hived.words import counted
 
-from .console import output, show_verbs
+from .console import messages, output, show_verbs
 from .formats import json_text
 
 spec_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make cluster specs.")
@@ -110,15 +116,11 @@ def _virtual_tree(cluster: ClusterSpec) -> Tree:
             words += f", loans have at most {vc.opportunistic_grace_seconds:,} s of grace"
         branch = tree.add(words)
         for cells in vc.cells:
-            branch.add(escape(f"{cells.number:,} x {_path(cluster.chain(cells.chain), cells.level)}"))
+            branch.add(escape(f"{cells.number:,} x {cluster.chain(cells.chain).path_to(cells.level)}"))
         for pin in vc.pinned:
-            words = f"pinned {pin.pinned_cell_id}: {_path(cluster.chain(pin.chain), pin.level)} no. {pin.index}"
+            words = f"pinned {pin.pinned_cell_id}: {cluster.chain(pin.chain).path_to(pin.level)} no. {pin.index}"
             branch.add(escape(words))
     return tree
-
-
-def _path(chain: ChainSpec, level: int) -> str:
-    return ".".join(chain.levels[k].cell_type for k in range(len(chain.levels) - 1, level - 2, -1))
 
 
 def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Shortage, ...]) -> dict[str, object]:
@@ -147,11 +149,11 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
                 "opportunisticGraceSeconds": vc.opportunistic_grace_seconds,
                 "guests": vc.guests,
                 "cells": [
-                    {"cell_type": _path(cluster.chain(c.chain), c.level), "level": c.level, "number": c.number}
+                    {"cell_type": cluster.chain(c.chain).path_to(c.level), "level": c.level, "number": c.number}
                     for c in vc.cells
                 ],
                 "pinned_cells": [
-                    {"id": p.pinned_cell_id, "cell_type": _path(cluster.chain(p.chain), p.level), "index": p.index}
+                    {"id": p.pinned_cell_id, "cell_type": cluster.chain(p.chain).path_to(p.level), "index": p.index}
                     for p in vc.pinned
                 ],
             }
@@ -200,3 +202,59 @@ def from_quotas(
     except OSError as error:
         raise InputError(f"{output}: cannot be written ({error.strerror}); choose another -o") from None
     typer.echo(f"{output}: {nodes} nodes of {gpus_per_node} GPUs", err=True)
+
+
+#: how the line begins with which an engine opens its core
+_OPENS = '{"is":"Opened",'
+
+
+def replay(
+    log: Annotated[
+        Path,
+        typer.Argument(help="What hived events --export or hived serve --event-log wrote; - for standard input."),
+    ],
+) -> None:
+    """Carry an event log out again, and compare every decision byte for byte.
+
+    Every start of an engine opens a log of its own; they are replayed one after the other. Exit code 0: all the same.
+
+    \b
+    Examples:
+      hived events --export decisions.jsonl && hived replay decisions.jsonl
+      hived events --export - | hived replay -
+    """
+    starts = line = 0
+
+    def numbered() -> Iterator[str]:
+        nonlocal line
+        for line, text in enumerate(_log_lines(log), 1):  # noqa: B007  # the number is for the messages below
+            yield text
+
+    def start_of(text: str) -> int:
+        nonlocal starts
+        starts += text.startswith(_OPENS)
+        return starts
+
+    with messages().status("replaying") as status:
+        for _, start in groupby(numbered(), start_of):
+            try:
+                carry_out(start, Cluster)
+            except ReplayError as error:  # its numbers count from the start
+                raise InputError(f"{log}:{line}: not the same: {error.what}\n  {error}") from None
+            status.update(f"replaying: {counted(line, 'line')}")
+    if not line:
+        raise InputError(f"{log}: is empty; export a log with: hived events --export FILE")
+    typer.echo(f"{counted(line, 'line')} of {counted(starts, 'start')} of an engine: byte for byte the same")
+
+
+def _log_lines(log: Path) -> Iterator[str]:
+    if str(log) == "-":
+        yield from sys.stdin
+        return
+    try:
+        with log.open(encoding="utf-8") as file:
+            yield from file
+    except OSError as error:
+        raise InputError(f"{log}: cannot be read ({error.strerror}); give what hived events --export wrote") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{log}: is no event log (not UTF-8); give what hived events --export wrote") from None

@@ -14,12 +14,21 @@ import typer
 from hived.errors import InputError
 from hived.server.schema import Job
 
-from .asking import Asking, asks_engine
 from .client import Engine, job_path
 from .console import note
 from .formats import WAITING, clean, exit_code, is_text, standing
-from .logs import Output, follow_job
-from .options import EarlyOption, GpusOption, NodesOption, OpportunisticOption, PriorityOption, VcOption, seconds, wish
+from .jobs import Output, follow_job
+from .options import (
+    Asking,
+    GpusOption,
+    NodesOption,
+    OpportunisticOption,
+    PriorityOption,
+    asks_engine,
+    duration_option,
+    vc_option,
+    wish,
+)
 
 #: what hived sets for each task; the submitter's own would mislead it
 _OURS = frozenset(
@@ -37,35 +46,30 @@ _A_MOMENT_S = 2.0  #: in which a job that can run does
 @asks_engine
 def submit(
     ask: Asking,
-    vc: VcOption,
+    vc: Annotated[str, vc_option(help="The virtual cluster (tenant).")],
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="Program and arguments, after --.")],
     gpus: GpusOption = 1,
     nodes: NodesOption = 1,
     priority: PriorityOption = 0,
     opportunistic: OpportunisticOption = False,
-    early: EarlyOption = False,
+    early: Annotated[
+        bool,
+        typer.Option(
+            "--early",
+            help="Start on what others leave idle, if that is before its turn; at its turn it stays there, or moves.",
+        ),
+    ] = False,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="The job's name; its id is added.", show_default="the program's"),
     ] = None,
     retries: Annotated[int, typer.Option(metavar="N", help="How often it is started again when it fails.", min=0)] = 0,
     time_limit: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Longest run, with its unit: 90s, 30m, 2h or 1d.",
-            parser=seconds,
-            show_default="none",
-        ),
+        float | None, duration_option(help="Longest run, with its unit: 90s, 30m, 2h or 1d.", show_default="none")
     ] = None,
     grace: Annotated[
         float | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Time between SIGTERM and SIGKILL when it is stopped, with its unit.",
-            parser=seconds,
-            show_default="30s",
-        ),
+        duration_option(help="Time between SIGTERM and SIGKILL when it is stopped, with its unit.", show_default="30s"),
     ] = None,
     lazy: Annotated[
         bool, typer.Option("--lazy", help="When its own VC preempts it, it runs on as opportunistic while it can.")

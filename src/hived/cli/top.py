@@ -9,15 +9,13 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, updated
-from hived.server.places import named
+from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, Waiting, named, updated
 from hived.words import counted
 
-from .asking import Asking, asks_engine
 from .client import Engine, EngineGoneError
-from .console import output
-from .formats import Cell, Form, age, clean, clock, columns, duration, priority, rich_table
-from .screen import full_screen, has_screen
+from .console import full_screen, has_screen, output
+from .formats import Form, age, clean, clock, columns, duration, priority, rich_table
+from .options import Asking, asks_engine
 
 #: told apart by the colour-blind too (Okabe and Ito)
 _COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#0072b2", "#999999")
@@ -276,10 +274,7 @@ def _running(layout: Layout, picture: Picture, colours: dict[str, str], most: in
     shown = holders[: most if most >= len(holders) else max(1, most - 1)]
     rows = [
         (
-            holder.id,
-            holder.name,
-            Cell(holder.vc, colours.get(holder.vc, "")),
-            f"{holder.gpus:,}",
+            *_of(holder, colours),
             "opp" if holder.kind == "opportunistic" else priority(holder.priority),
             duration(picture.at - holder.since),
             _where(chains, holder),
@@ -292,18 +287,14 @@ def _running(layout: Layout, picture: Picture, colours: dict[str, str], most: in
 def _waiting(picture: Picture, colours: dict[str, str], most: int) -> RenderableType:
     shown = picture.queue[: most if most >= picture.queue_total else max(1, most - 1)]
     rows = [
-        (
-            job.id,
-            job.name,
-            Cell(job.vc, colours.get(job.vc, "")),
-            f"{job.gpus:,}",
-            priority(job.priority),
-            age(picture.at - job.since),
-            "; ".join(job.why) or job.state,
-        )
+        (*_of(job, colours), priority(job.priority), age(picture.at - job.since), "; ".join(job.why) or job.state)
         for job in shown
     ]
     return _with_rest(rich_table(_WAITING, rows), picture.queue_total - len(shown), "wait")
+
+
+def _of(job: Holder | Waiting, colours: dict[str, str]) -> tuple[str | Text, ...]:
+    return job.id, job.name, Text(clean(job.vc), colours.get(job.vc, "")), f"{job.gpus:,}"
 
 
 def _with_rest(table: RenderableType, rest: int, verb: str) -> RenderableType:

@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import secrets
-import shutil
 import sys
 import tempfile
 import time
@@ -31,19 +30,15 @@ from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, StorageError
 from hived.server.app import make_app
-from hived.server.listening import let_in
-from hived.server.local_service import LocalService
-from hived.server.local_view import local_view
-from hived.server.serving import Server
-from hived.server.sources import Source
+from hived.server.dashboard import Source
+from hived.server.local_service import LocalService, local_view
+from hived.server.serving import Server, let_in
 from hived.spec import ClusterSpec, load_spec
 from hived.words import counted
 
-from .addresses import ANY, address, link
+from .addresses import ANY, address, link, state_folder, told_to_end, until
 from .console import messages, output
 from .formats import clean
-from .life import told_to_end, until
-from .options import state_folder
 
 #: addresses that only this machine reaches
 _HERE = ("127.0.0.1", "::1", "localhost")
@@ -147,12 +142,9 @@ def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
     """The state folder; the demo's is thrown away, unless one is given."""
     if state is not None or not is_demo:
         yield state_folder(state)
-        return
-    folder = Path(tempfile.mkdtemp(prefix="hived-demo-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        with tempfile.TemporaryDirectory(prefix="hived-demo-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
 
 
 class _Chosen(NamedTuple):
@@ -295,7 +287,7 @@ class _Up:
                 helpers.append(loop.create_task(demo.play(engine.submit, active, str(self.store.folder))))
             await until(told, engine.failed, helpers)
             if engine.failed.done():
-                raise self._fatal(engine.failed.result(), engine)
+                raise _fatal(engine.failed.result(), engine)
             if self.is_demo:
                 helpers.pop().cancel()
                 await self._end_jobs(engine)
@@ -380,17 +372,14 @@ class _Up:
         colour = {"preempted": "yellow", "stopping": "yellow", "failed": "red", "retrying": "red", "device_bad": "red"}
         at = time.strftime("%H:%M:%S", time.localtime(event.at))
         self.console.print(f"[dim]{at}[/dim]  {escape(text)}", style=colour.get(event.kind, ""), soft_wrap=True)
-        if event.kind == "submitted" and event.job is not None:
-            self._later_say_why(event.job, service)
-
-    def _later_say_why(self, job: int, service: LocalService) -> None:
-        """A job that does not start at once has a reason, and here it is told without being asked for."""
-        with contextlib.suppress(HivedError):
-            shown = service.job(str(job))
-            if shown.state == "queued" and shown.reason:
-                self.console.print(
-                    f"          {escape(clean(f'{shown.name} waits: {shown.reason}'))}", style="cyan", soft_wrap=True
-                )
+        if (
+            event.kind == "submitted"
+        ):  # one that does not start at once has a reason, which is told without being asked for
+            with contextlib.suppress(HivedError):
+                shown = service.job(str(event.job))
+                if shown.state == "queued" and shown.reason:
+                    why = escape(clean(f"{shown.name} waits: {shown.reason}"))
+                    self.console.print(f"          {why}", style="cyan", soft_wrap=True)
 
     async def _end_jobs(self, engine: Engine) -> None:
         self.console.print("\nending the demo's jobs", style="dim")
@@ -407,18 +396,22 @@ class _Up:
         if self.is_demo or not jobs:
             self.console.print("hived is down")
             return
-        running = sum(job.state.holds for job in jobs.values())
+        running = _running(engine)
         left = f"{counted(running, 'running job')} left to run, {counted(len(jobs) - running, 'waiting job')} in place"
         self.console.print(f"hived is down: {left}; hived up takes them over")
 
-    def _fatal(self, error: HivedError, engine: Engine) -> HivedError:
-        if not isinstance(error, StorageError):
-            return error
-        running = sum(job.state.holds for job in engine.job_scheduler.jobs.values())
-        return StorageError(
-            f"{error}\n  the engine ends, since nothing may happen without a record; {running} jobs run on,"
-            " and hived up takes them over once it can write"
-        )
+
+def _fatal(error: HivedError, engine: Engine) -> HivedError:
+    if not isinstance(error, StorageError):
+        return error
+    return StorageError(
+        f"{error}\n  the engine ends, since nothing may happen without a record; {_running(engine)} jobs run on,"
+        " and hived up takes them over once it can write"
+    )
+
+
+def _running(engine: Engine) -> int:
+    return sum(job.state.holds for job in engine.job_scheduler.jobs.values())
 
 
 def _title(spec: ClusterSpec) -> str:
@@ -442,9 +435,8 @@ def _token(folder: Path) -> str:
         pass
     token = secrets.token_urlsafe(32)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123  # made with its mode, never open to others
-            file.write(token)
+        path.touch(mode=0o600)  # never open to others
+        path.write_text(token, encoding="ascii")
     except OSError as error:
         raise StorageError(
             f"{path}: cannot be written ({error.strerror}); free some space, or give another --state"

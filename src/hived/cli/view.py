@@ -17,9 +17,8 @@ from hived.server.app import make_app
 from hived.server.results import ResultsSource
 from hived.server.serving import Server
 
-from .addresses import ANY, address, link
+from .addresses import ANY, address, link, told_to_end
 from .console import messages, output
-from .life import told_to_end
 
 
 def view(
@@ -42,13 +41,10 @@ def view(
         source = ResultsSource(results, lambda name: status.update(f"reading {name}"))
     gc.collect()
     gc.freeze()  # millions of objects that stay: the collector would halt a picture to look through them
-    code = asyncio.run(_serve(source, where, not no_browser and _has_display()))
+    has_display = sys.platform in ("darwin", "win32") or any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY"))
+    code = asyncio.run(_serve(source, where, not no_browser and has_display))
     if code:
         raise typer.Exit(code)
-
-
-def _has_display() -> bool:
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 async def _serve(source: ResultsSource, where: tuple[str, int], browse: bool) -> int:

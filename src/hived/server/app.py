@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import Depends, FastAPI
 
 from hived import __version__
 from hived.errors import ensure
 
-from .dashboard import dashboard_routes
+from .dashboard import Source, dashboard_routes
 from .failures import Unexpected, answer_failures, declared
 from .guard import Guard
 from .limits import Limits
 from .routes import engine_routes, job_routes, refuse_repeats
 from .schema import EngineKind, Health
-from .sources import Source
 
 if TYPE_CHECKING:
     from .local_service import LocalService
@@ -72,7 +71,12 @@ def new_app(title: str, description: str, engine: EngineKind, **more: Any) -> Fa
         **more,
     )
     answer_failures(app)
-    app.include_router(_health_routes(engine), responses=declared(403))
+
+    @app.get("/healthz", tags=["engine"], responses=declared(403))
+    async def check_health() -> Health:
+        """Whether the server answers, and what it is; needs no token."""
+        return Health(engine=engine)
+
     return app
 
 
@@ -101,18 +105,6 @@ def guarded(
 def private(token: str | None, local: bool = False) -> dict[int | str, dict[str, Any]]:
     """What is declared to be answered where a token has to be shown."""
     return declared() if local or token is None else declared(401)
-
-
-def _health_routes(engine: EngineKind) -> APIRouter:
-    """``/healthz`` of an application that is this kind of engine."""
-    router = APIRouter(tags=["engine"])
-
-    @router.get("/healthz")
-    async def check_health() -> Health:
-        """Whether the server answers, and what it is; needs no token."""
-        return Health(engine=engine)
-
-    return router
 
 
 def _declare_token(app: FastAPI, open_paths: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""The dashboard of an engine that runs: pictures of it, and what changed since the last one."""
+"""The dashboard of an engine that runs: pictures, what changed since the last one, curves, and the lives of jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import PodPlacement
@@ -16,8 +16,99 @@ from hived.errors import NotFoundError
 from hived.spec.compiled import ClusterSpec, Device
 
 from . import pictures
-from .curves import LiveCurves
-from .mapping import Held, Map, kept_idle, usage, virtual_clusters
+from .mapping import Map, kept_idle, of, usage, virtual_clusters
+from .pictures import Curves, Sample, Stay, Totals
+
+_Kind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "stopping", "backoff"]
+#: what a job does after an event; placed: guaranteed or opportunistic, as its placement says
+Doing = Literal["waiting", "reserved", "placed", "stopping", "backoff"]
+
+#: events that put a job that has GPUs under other cells, or none
+_ELSEWHERE = ("downgraded", "restored", "promoted", "rebound")
+#: what a job of any engine does after an event; None: nothing more
+AFTER_ANY: dict[str, Doing | None] = {
+    "reserved": "reserved",
+    "unreserved": "waiting",
+    **dict.fromkeys(_ELSEWHERE, "placed"),
+}
+
+
+def stays(events: Iterable[Event], after: Mapping[str, Doing | None]) -> list[Stay]:
+    """Stretch by stretch; the last one without an end, while the job has none. What lasted no time is left out.
+
+    ``after``: see :data:`AFTER_ANY`; events of other kinds say nothing of that. Where the clock was set back between
+    two events, the later one counts as of the same moment.
+    """
+    starts: list[tuple[float, _Kind | None, str]] = []
+    at = float("-inf")
+    for event in events:
+        at = max(at, event.at)
+        if event.kind not in after:
+            continue
+        now = starts[-1] if starts else (at, None, "")
+        doing, placement = after[event.kind], event.data.get("placement")
+        where = now[2] if doing == "stopping" else ""
+        if placement is not None:
+            where = ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in placement["pods"])
+        kind: _Kind | None
+        if now[1] == "stopping" and event.kind in _ELSEWHERE:
+            kind = "stopping"  # it still has to
+        elif doing == "placed":
+            kind = "guaranteed" if placement is not None and placement["levels"] else "opportunistic"
+        else:
+            kind = doing
+        if starts and kind is not None and now[0] == at:
+            starts.pop()
+        if not starts or starts[-1][1:] != (kind, where):
+            starts.append((at, kind, where))
+    ends = [start for start, _, _ in starts[1:]] + [None]
+    return [
+        Stay(start=start, end=end, kind=kind, where=where)
+        for (start, kind, where), end in zip(starts, ends, strict=True)
+        if kind is not None
+    ]
+
+
+#: how many points are kept; half of them go when there are more
+_MOST = 2000
+#: between two points, in seconds; doubles with every thinning
+_FIRST_STEP_S = 1.0
+
+
+class LiveCurves:
+    """Utilization, fragmentation and queue over time. O(1) amortised per sample."""
+
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+        self._step = _FIRST_STEP_S
+
+    def add(self, at: float, totals: Totals, waiting: int) -> Sample:
+        """Take a sample. It takes the place of the last one, where that is too close to the one before it."""
+        while self._samples and self._samples[-1].at > at:  # the clock was set back
+            self._samples.pop()
+        gpus = max(1, totals.gpus)
+        sample = Sample(
+            at=at,
+            guaranteed=totals.guaranteed / gpus,
+            opportunistic=totals.opportunistic / gpus,
+            fragmentation=totals.fragmentation,
+            waiting=waiting,
+        )
+        if len(self._samples) > 1 and at - self._samples[-2].at < self._step:
+            self._samples[-1] = sample
+        else:
+            self._samples.append(sample)
+        if len(self._samples) > _MOST:
+            del self._samples[::2]
+            self._step *= 2
+        return sample
+
+    def shown(self) -> Curves:
+        """All of them, as lists."""
+        return Curves.model_validate(
+            {name: [getattr(sample, name) for sample in self._samples] for name in Sample.model_fields}
+        )
+
 
 VIEW = "live"
 #: how much of the queue is shown
@@ -73,22 +164,13 @@ class RunningEngine(Protocol[J]):
 
 
 class DashboardView(Generic[J]):
-    """Implements :class:`~.sources.Source`. A picture costs O(jobs that hold GPUs), an update O(what changed)."""
+    """Implements :class:`~.dashboard.Source`. A picture costs O(jobs that hold GPUs), an update O(what changed)."""
 
     live = True
 
-    def __init__(
-        self,
-        engine: RunningEngine[J],
-        title: str,
-        label: str,
-        *,
-        synthetic: bool = False,
-        example: str = pictures.EXAMPLE,
-    ) -> None:
-        """The words are those of :class:`~.pictures.Layout`; ``label``: of its one view."""
-        self._engine = engine
-        self._title, self._label, self._synthetic, self._example = title, label, synthetic, example
+    def __init__(self, engine: RunningEngine[J], label: str, **words: Any) -> None:
+        """``label``: of its one view; ``words``: what else its :class:`~.pictures.Layout` says of it."""
+        self._engine, self._label, self._words = engine, label, words
         self._map = Map(engine.now().spec)
         #: jobs whose devices beyond the spec the map shows, and the number of the event at which it was made
         self._beyond: tuple[int, ...] = ()
@@ -99,29 +181,22 @@ class DashboardView(Generic[J]):
         """What does not change from moment to moment."""
         self._now(VIEW)
         return pictures.Layout(
-            title=self._title,
+            **self._words,
             clock="unix",
-            synthetic=self._synthetic,
             start=self._engine.started_at,
             end=None,
             vcs=virtual_clusters(self._map.spec),
             views=[pictures.View(key=VIEW, label=self._label, chains=self._map.chains)],
-            example=self._example,
         )
 
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:
         """Now."""
         now = self._now(view)
         return pictures.Picture(
-            seq=now.seq,
-            at=self._engine.clock(),
-            holders=self._map.holders(now.seq, (_held(job) for job in now.jobs.values() if job.placement is not None)),
+            **self._moment(now),
+            holders=self._map.holders(now.seq, now.jobs.values()),
             bad=self._stretches(now.faulty),
             drained=self._stretches(now.kept),
-            queue=self._queue(0, _SHOWN),
-            queue_total=now.usage.waiting.total(),
-            usage=usage(self._map, now.usage),
-            totals=self._totals(now),
         )
 
     def update(self, view: str, seq: int) -> pictures.Update | None:
@@ -132,21 +207,16 @@ class DashboardView(Generic[J]):
             return None
         new = after(recent, since)
         touched = {event.job: now.jobs.get(event.job) for event in new if event.job is not None}
-        held = [job for job in touched.values() if job is not None and job.placement is not None]
+        holders = {ref: None if job is None else self._map.holder(job) for ref, job in touched.items()}
         hardware = any(event.kind in _HARDWARE for event in new)
-        at, totals, waiting = self._engine.clock(), self._totals(now), now.usage.waiting.total()
+        moment = self._moment(now)
         return pictures.Update(
-            seq=now.seq,
-            at=at,
-            gone=[str(ref) for ref, job in touched.items() if job is None or job.placement is None],
-            holders=[self._map.holder(_held(job)) for job in held],
+            **moment,
+            gone=[str(ref) for ref, holder in holders.items() if holder is None],
+            holders=[holder for holder in holders.values() if holder is not None],
             bad=self._stretches(now.faulty) if hardware else None,
             drained=self._stretches(now.kept) if hardware else None,
-            queue=self._queue(0, _SHOWN),
-            queue_total=waiting,
-            usage=usage(self._map, now.usage),
-            totals=totals,
-            sample=self._curves.add(at, totals, waiting),
+            sample=self._curves.add(moment["at"], moment["totals"], moment["queue_total"]),
         )
 
     async def changed(self, seq: int) -> None:
@@ -203,8 +273,18 @@ class DashboardView(Generic[J]):
 
     def _stretches(self, places: Iterable[Device]) -> list[pictures.Stretch]:
         by_node = groupby(sorted(places), key=lambda place: place[0])
-        pods = (PodPlacement(node, tuple(device for _, device in on)) for node, on in by_node)
-        return [stretch for pod in pods for stretch in self._map.stretches("", pod)]
+        return [one for node, on in by_node for one in self._map.stretches(node, (device for _, device in on))]
+
+    def _moment(self, now: Now[J]) -> dict[str, Any]:
+        """What a picture and an update both have."""
+        return {
+            "seq": now.seq,
+            "at": self._engine.clock(),
+            "queue": self._queue(0, _SHOWN),
+            "queue_total": now.usage.waiting.total(),
+            "usage": usage(self._map, now.usage),
+            "totals": self._totals(now),
+        }
 
     def _queue(self, offset: int, limit: int) -> list[pictures.Waiting]:
         return [
@@ -228,20 +308,3 @@ class DashboardView(Generic[J]):
             drained=len(now.kept) - len(held & now.kept),
             fragmentation=len(now.usage.nodes) / self._map.nodes if self._map.nodes else 0.0,
         )
-
-
-def of(job: EngineJob) -> dict[str, Any]:
-    """The fields of :class:`~.pictures.Job`."""
-    return {"id": job.key, "name": job.name, "vc": job.vc, "gpus": job.gpus, "priority": job.priority}
-
-
-def _held(job: EngineJob) -> Held:
-    assert job.placement is not None
-    kind = "guaranteed" if job.placement.guaranteed else "opportunistic"
-    fields = {
-        **of(job),
-        "kind": "reserved" if job.state.value == "reserved" else kind,
-        "since": job.since,
-        "stopping": job.state.value in ("stopping", "preempted"),
-    }
-    return Held(fields, job.placement)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement, PodPlacement
@@ -17,14 +17,12 @@ from hived.spec.compiled import ChainSpec, ClusterSpec, LevelSpec
 from hived.words import ranges
 
 from . import pictures
-from .places import Places
+from .pictures import Places
 
 
-class Held(NamedTuple):
-    """A job with a placement, as the dashboard shows it."""
-
-    fields: dict[str, Any]  #: of its :class:`~.pictures.Holder`, all but where it is
-    placement: Placement
+def of(job: EngineJob) -> dict[str, Any]:
+    """The fields of :class:`~.pictures.Job`."""
+    return {"id": job.key, "name": job.name, "vc": job.vc, "gpus": job.gpus, "priority": job.priority}
 
 
 class Map:
@@ -40,33 +38,44 @@ class Map:
         self._places.chains = self.chains = _chains(self._shown_spec)
         self.gpus = self._shown_spec.gpus
         #: GPUs that each VC reserved, in the order of the spec
-        self.reserved = {vc.name: vc.gpus for vc in virtual_clusters(spec)}
+        self.reserved = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
         self._chains = {chain.name: number for number, chain in enumerate(spec.chains)}
-        #: what was shown before, by id: a job is the same from picture to picture until something happens to it
-        self._shown: dict[str, tuple[Held, pictures.Holder]] = {}
+        #: what was shown before, by id, with its placement and what else it was made of: a job is the same from picture
+        #: to picture until something happens to it
+        self._shown: dict[str, tuple[Placement, dict[str, Any], pictures.Holder]] = {}
         #: number of the event after which the last picture was, and its holders
         self._all: tuple[int, list[pictures.Holder]] | None = None
 
-    def holders(self, seq: int, held: Iterable[Held]) -> list[pictures.Holder]:
-        """All jobs that have a placement after event number ``seq``; all pictures of one number share them.
+    def holders(self, seq: int, jobs: Iterable[EngineJob]) -> list[pictures.Holder]:
+        """All of ``jobs`` that have a placement after event number ``seq``; all pictures of one number share them.
 
         O(jobs), and :meth:`holder` for those that are new or have changed; O(1) where the number is that of the last
         picture. What was known of any other job is forgotten.
         """
         if self._all is None or self._all[0] != seq:
-            self._shown = {one.fields["id"]: (one, self.holder(one)) for one in held}
-            self._all = seq, [holder for _, holder in self._shown.values()]
+            self._all = seq, [holder for job in jobs if (holder := self.holder(job)) is not None]
+            self._shown = {holder.id: self._shown[holder.id] for holder in self._all[1]}
         return self._all[1]
 
-    def holder(self, held: Held) -> pictures.Holder:
-        """One of them. O(its GPUs), or O(1) where nothing has changed since it was shown."""
-        fields = held.fields
-        known = self._shown.get(fields["id"])
-        if known is not None and known[0] == held:  # the placement is the same object, and not compared
-            return known[1]
-        parts, binding = self.parts(held.placement, fields["vc"])
+    def holder(self, job: EngineJob) -> pictures.Holder | None:
+        """One of them; None: it has no placement. O(its GPUs), or O(1) where nothing has changed since it was shown."""
+        placement = job.placement
+        if placement is None:
+            return None
+        fields = {
+            **of(job),
+            "kind": "guaranteed" if placement.guaranteed else "opportunistic",
+            "since": job.since,
+            "stopping": job.state.value in ("stopping", "preempted"),
+        }
+        if job.state.value == "reserved":
+            fields["kind"] = "reserved"
+        known = self._shown.get(job.key)
+        if known is not None and known[0] is placement and known[1] == fields:
+            return known[2]
+        parts, binding = self.parts(placement, job.vc)
         holder = pictures.Holder(**fields, parts=parts, binding=binding)
-        self._shown[fields["id"]] = held, holder
+        self._shown[job.key] = placement, fields, holder
         return holder
 
     def _beyond(self, held: Iterable[PodPlacement]) -> Iterator[ChainSpec]:
@@ -84,9 +93,9 @@ class Map:
                 self._places.numbers.setdefault(node, []).append((next(following), 0))
                 yield ChainSpec(name, levels, 2, 1, (name,), {0: tuple(sorted(wanted))})
 
-    def stretches(self, chain: str, pod: PodPlacement) -> list[pictures.Stretch]:
+    def stretches(self, node: str, devices: Iterable[int], chain: str = "") -> list[pictures.Stretch]:
         """Where devices of a node are, in this chain before others."""
-        return self._places.stretches(pod.node, pod.leaf_cells, self._chains.get(chain, -1))
+        return self._places.stretches(node, devices, self._chains.get(chain, -1))
 
     def parts(self, placement: Placement, vc: str) -> tuple[list[pictures.Stretch], list[str]]:
         """Where a placement is, and per part in which cell of ``vc`` it stands: "" for an opportunistic one."""
@@ -94,7 +103,7 @@ class Map:
         binding = []
         levels = placement.reserved_levels or (0,) * len(placement.pods)
         for pod, level in zip(placement.pods, levels, strict=True):
-            for part in self.stretches(placement.chain, pod):
+            for part in self.stretches(pod.node, pod.leaf_cells, placement.chain):
                 parts.append(part)
                 binding.append(self.binding(part, level, vc) if level else "")
         return parts, binding
@@ -131,22 +140,21 @@ def _chains(spec: ClusterSpec) -> list[pictures.Chain]:
 
 def virtual_clusters(spec: ClusterSpec) -> list[pictures.VirtualCluster]:
     """The virtual clusters of a spec, for a layout."""
-    found = []
-    for vc in spec.virtual_clusters:
-        rows = [(cells.chain, cells.level, cells.number, None) for cells in vc.cells]
-        rows += [(pin.chain, pin.level, 1, pin.pinned_cell_id) for pin in vc.pinned]  # type: ignore[misc]
-        reserved = [
-            pictures.Reserved(
-                cell_type=".".join(level.cell_type for level in reversed(spec.chain(chain).levels[level_number - 1 :])),
-                gpus=spec.chain(chain).levels[level_number - 1].gpus,
-                number=number,
-                pinned=pinned,
-            )
-            for chain, level_number, number, pinned in rows
-        ]
-        gpus = sum(cells.gpus * cells.number for cells in reserved)
-        found.append(pictures.VirtualCluster(name=vc.name, gpus=gpus, reserved=reserved))
-    return found
+
+    def cells(chain: str, level: int, number: int, pinned: str | None = None) -> pictures.Reserved:
+        of_chain = spec.chain(chain)
+        gpus = of_chain.levels[level - 1].gpus
+        return pictures.Reserved(cell_type=of_chain.path_to(level), gpus=gpus, number=number, pinned=pinned)
+
+    return [
+        pictures.VirtualCluster(
+            name=vc.name,
+            gpus=spec.reserved(vc),
+            reserved=[cells(some.chain, some.level, some.number) for some in vc.cells]
+            + [cells(pin.chain, pin.level, 1, pin.pinned_cell_id) for pin in vc.pinned],
+        )
+        for vc in spec.virtual_clusters
+    ]
 
 
 def usage(of: Map, sums: Usage[Any]) -> list[pictures.Usage]:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 from hived.errors import InputError, NotFoundError
 from hived.simulator.output import FILES
-from hived.words import counted
 
 from . import pictures
 from . import results_files as files
-from .results_files import ClusterFile
-from .results_runs import Placements, read_runs
+from .results_files import ClusterFile, Placements, read_runs
 from .results_view import RunView
-from .results_words import length, moments, stays
 
 #: of a run, in the comparison as it is in its file
 _SHOWN = {"utilization", "opportunistic", "fragmentation", "preemptions", "finished", "unfinished"}
 
 
 class ResultsSource:
-    """Implements :class:`~hived.server.sources.Source` over a folder of results, a view per scheme and policy.
+    """Implements :class:`~hived.server.dashboard.Source` over a folder of results, a view per scheme and policy.
 
     Raises :class:`~hived.errors.InputError` for whatever is wrong with the folder. Reading costs O(runs log runs),
     about four seconds per million rows of both tables; afterwards everything is in memory.
@@ -49,29 +45,20 @@ class ResultsSource:
         runs = read_runs(folder / "runs.csv", self._jobs, places)
         say("series.csv")
         series = files.read_series(folder / "series.csv", keys, names)
-        never_fit = frozenset(
-            number
-            for job in self._summary.never_fit_private
-            if (number := self._jobs.number.get(job.job_id)) is not None
-        )
-        trace, lends = self._summary.trace, self._summary.options.opportunistic
         self._views: dict[str, RunView] = {}
+        vcs = cluster.virtual_clusters
         for run, key in zip(self._summary.runs, keys, strict=True):
             self._views[" ".join(key)] = RunView(
-                run, cluster.virtual_clusters, self._jobs, fates[key], places[key], runs[key], series[key],
-                trace.window_s, lends, never_fit,
-            )  # fmt: skip
-        self._layout = self._make_layout(cluster)
-
-    def _make_layout(self, cluster: ClusterFile) -> pictures.Layout:
-        trace = self._summary.trace
-        return pictures.Layout(
-            title=trace.name,
+                run, self._summary, vcs, self._jobs, fates[key], places[key], runs[key], series[key]
+            )
+        end = max(run.makespan_s for run in self._summary.runs)
+        self._layout = pictures.Layout(
+            title=self._summary.title,
             clock="trace",
-            synthetic=trace.synthetic,
+            synthetic=self._summary.synthetic,
             start=0.0,
-            end=(end := max(run.makespan_s for run in self._summary.runs)),
-            arrivals_end=min(trace.window_s, end),
+            end=end,
+            arrivals_end=min(self._summary.window_s, end),
             vcs=[
                 pictures.VirtualCluster.model_validate(tenant, from_attributes=True)
                 for tenant in cluster.virtual_clusters
@@ -94,12 +81,7 @@ class ResultsSource:
 
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:
         """Any moment from 0 to the layout's end; another is taken for the nearest. None: the end."""
-        return self._view(view).picture(self._moment(at))
-
-    def _moment(self, at: float | None) -> float | None:
-        if at is not None and not math.isfinite(at):
-            raise InputError(f"at: {at} is no moment; give seconds from 0 to {self._layout.end:g}")
-        return at
+        return self._view(view).picture(at)
 
     def update(self, view: str, seq: int) -> pictures.Update | None:
         """Nothing changes: ``None``."""
@@ -120,59 +102,16 @@ class ResultsSource:
         number = self._jobs.number.get(job)
         if number is None:
             raise NotFoundError(f"no job {job[:60]!r} in these results")
-        life = of.life(number)
-        return pictures.Story(
-            **of.of(number),
-            state=life.state,
-            command="",
-            explanation="\n".join(self._explanation(view, number)),
-            stays=stays(life),
-            moments=moments(life, of.places.chains),
-        )
-
-    def _explanation(self, view: str, job: int) -> list[str]:
-        of, jobs = self._views[view], self._jobs
-        life = of.life(job)
-        gpus, work = int(jobs.gpus[job]), int(jobs.duration[job])
-        lines = [f"Asks for {counted(gpus, 'GPU')} of {of.of(job)['vc']}, for {length(work)}."]
-        held = max((sum(part[3] for part in span.parts) for span in life.spans), default=gpus)
-        if held > gpus:
-            lines.append(f"Holds {held:,}: a job larger than a node takes whole nodes.")
-        lines.append(self._course(of, job))
-        others = [
-            f"{other.label} {length(other.waited(job)) if other.finished(job) else 'not finished'}"
-            for key, other in self._views.items()
-            if key != view
-        ]
-        if others:
-            lines.append(f"Waiting elsewhere: {'; '.join(others)}.")
-        return lines
-
-    def _course(self, view: RunView, job: int) -> str:
-        life = view.life(job)
-        times = int(view.fates.preemptions[job])
-        preempted = f", and was preempted {counted(times, 'time')}" if times else ""
-        if life.state == "finished":
-            waited = view.waited(job)
-            ran = sum(span.end - span.start for span in life.spans)
-            again = ran - int(self._jobs.duration[job])
-            lost = f", {length(again)} of it for work that it had to do again" if again else ""
-            return f"Waited {length(waited)} in all{lost}{preempted}."
-        if life.state == "not submitted":
-            return "The simulation stopped before it was submitted."
-        if life.state == "running":
-            return f"Still ran when the simulation stopped{preempted}."
-        if view.outsized(job):
-            return f"Is too large for its virtual cluster, and never finished{preempted}."
-        return f"Still waited when the simulation stopped{preempted}."
+        others = [f"{other.label} {other.waited(number)}" for other in self._views.values() if other is not of]
+        return of.story(number, others)
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
         """Who waits at a moment."""
-        return self._view(view).queue(self._moment(at), offset, limit)
+        return self._view(view).queue(at, offset, limit)
 
     def ended(self, view: str, at: float | None, offset: int, limit: int) -> pictures.EndedJobs:
         """Who has finished by a moment, the latest first."""
-        return self._view(view).ended(self._moment(at), offset, limit)
+        return self._view(view).ended(at, offset, limit)
 
     def comparison(self) -> pictures.Comparison | None:
         """``summary.json``'s runs side by side."""
@@ -184,12 +123,17 @@ class ResultsSource:
                     view=key,
                     label=view.label,
                     **view.summary.model_dump(include=_SHOWN),
-                    overall=view.summary.overall.of("all"),
-                    tenants=[delays.of(name) for name, delays in view.summary.tenants.items()],
+                    overall=_outcome("all", view.summary.overall),
+                    tenants=[_outcome(name, delays) for name, delays in view.summary.tenants.items()],
                 )
                 for key, view in self._views.items()
             ]
         )
+
+
+def _outcome(tenant: str, delays: files.Delays) -> pictures.TenantOutcome:
+    worse = None if delays.anomalies is None else delays.anomalies.jobs
+    return pictures.TenantOutcome(tenant=tenant, worse_jobs=worse, **delays.model_dump(exclude={"anomalies"}))
 
 
 def _check_folder(folder: Path) -> None:

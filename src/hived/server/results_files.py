@@ -11,19 +11,23 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
+from urllib.parse import unquote
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from numpy.typing import NDArray
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from hived.errors import InputError
-from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, checksums
+from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, RUN_COLUMNS, checksums
 
-from .pictures import Chain, TenantOutcome
-from .timeline import Ints
+from .pictures import Chain, Places, Stretch
 
 AGAIN = "simulate again into an empty folder"
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 NEVER = np.iinfo(np.int64).max  #: the end of what does not end
 _LONGEST_FIELD = 2**31 - 1  #: the most that the csv module can be told
 
@@ -71,16 +75,6 @@ class ClusterFile(_Plain):
     schemes: dict[str, list[Chain]]
 
 
-class Trace(_Plain):
-    name: str
-    synthetic: bool
-    window_s: Number
-
-
-class Options(_Plain):
-    opportunistic: bool
-
-
 class NeverFits(_Plain):
     job_id: str
 
@@ -100,12 +94,6 @@ class Delays(_Plain):
     to_private: Annotated[Number | None, Field(alias="queue_to_private")]
     anomalies: Worse | None
 
-    def of(self, tenant: str) -> TenantOutcome:
-        """As the comparison has it."""
-        shown = {name: value for name, value in self if name != "anomalies"}
-        worse = None if self.anomalies is None else self.anomalies.jobs
-        return TenantOutcome(tenant=tenant, worse_jobs=worse, **shown)
-
 
 class RunSummary(_Plain):
     scheme: str
@@ -124,8 +112,10 @@ class RunSummary(_Plain):
 class Summary(_Plain):
     """``summary.json``."""
 
-    trace: Trace
-    options: Options
+    title: Annotated[str, Field(validation_alias=AliasPath("trace", "name"))]
+    synthetic: Annotated[bool, Field(validation_alias=AliasPath("trace", "synthetic"))]
+    window_s: Annotated[Number, Field(validation_alias=AliasPath("trace", "window_s"))]
+    lends: Annotated[bool, Field(validation_alias=AliasPath("options", "opportunistic"))]
     never_fit_private: list[NeverFits]
     runs: Annotated[list[RunSummary], Field(min_length=1)]
 
@@ -239,25 +229,70 @@ def _columns(rows: Sequence[tuple[int, ...]], number: int) -> Ints:
     return np.asarray(rows, dtype=np.int64).reshape(-1, number).T
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """``series.csv`` for one run. Arrays (points,); NaN: nothing to say."""
-
-    at: list[float]  #: seconds
-    shares: dict[str, list[float]]
-    delay: dict[str, list[float]]  #: seconds, by tenant
-
-
-def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict[Key, Series]:
-    """``series.csv``, every run's points in order of time."""
+def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict[Key, dict[str, Floats]]:
+    """``series.csv``: of every run its columns by name (points,), in order of time. NaN: nothing to say."""
     shares = ("utilization", "opportunistic", "fragmentation", "partly_used")
+    columns = ("time_s", *shares, *(f"delay_s {tenant}" for tenant in tenants))
     found: dict[Key, list[list[float]]] = {key: [] for key in keys}
-    series = {}
-    with reading(path, ("scheme", "policy", "time_s", *shares, *(f"delay_s {tenant}" for tenant in tenants))) as rows:
+    with reading(path, ("scheme", "policy", *columns)) as rows:
         for scheme, policy, *values in rows:
             found[scheme, policy].append([float(value) for value in values])
-        for key, points in found.items():
-            at, *columns = [list(column) for column in zip(*points, strict=True)]
-            by_share = dict(zip(shares, columns[: len(shares)], strict=True))
-            series[key] = Series(at, by_share, dict(zip(tenants, columns[len(shares) :], strict=True)))
-    return series
+        return {key: dict(zip(columns, np.asarray(points).T, strict=True)) for key, points in found.items()}
+
+
+Placed = tuple[str, tuple[Stretch, ...]]  #: a placement as in the file, and as stretches of leaves
+
+
+class Placements(Places):
+    """The nodes of one scheme's cluster, and what placements on them are as stretches."""
+
+    def __init__(self, chains: Sequence[Chain]) -> None:
+        super().__init__(chains)
+        #: ``node:0,1;node2:4`` as stretches of leaves. ``ValueError`` for what is not in the cluster
+        self.read = cache(lambda placement: tuple(one for part in placement.split(";") for one in self._part(part)))
+
+    def _part(self, part: str) -> list[Stretch]:
+        name, _, text = part.rpartition(":")
+        devices = [int(device) for device in text.split(",")]
+        found = self.stretches(unquote(name), devices)
+        if sum(number for _, _, _, number in found) != len(devices):
+            raise ValueError(f"the cluster of cluster.json has no {part[:60]!r}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The intervals in which jobs held GPUs in one run, by job, then by start. Arrays (runs,)."""
+
+    job: Ints
+    start: Ints
+    end: Ints
+    lent: Ints  #: 1: opportunistic, 0: guaranteed
+    held: Ints  #: GPUs
+    parts: list[tuple[Stretch, ...]]
+    place: list[str]  #: as in the file
+    of_job: Ints  #: a job's runs are those from ``of_job[job]`` to ``of_job[job + 1]`` (jobs + 1,)
+
+
+def read_runs(path: Path, jobs: Jobs, places: dict[Key, Placements]) -> dict[Key, Runs]:
+    """``runs.csv``, the placements as stretches of leaves. O(runs log runs)."""
+    plain: dict[Key, list[tuple[int, int, int, int]]] = {key: [] for key in places}
+    placed: dict[Key, list[Placed]] = {key: [] for key in places}
+    lent = {"guaranteed": 0, "opportunistic": 1}
+    with reading(path, RUN_COLUMNS) as rows:
+        for scheme, policy, job, start, end, kind, placement in rows:
+            key = scheme, policy
+            plain[key].append((jobs.number[job], milliseconds(start), milliseconds(end), lent[kind]))
+            placed[key].append((placement, places[key].read(placement)))
+    return {key: _sorted(jobs, np.asarray(found, dtype=np.int64), placed[key]) for key, found in plain.items()}
+
+
+def _sorted(jobs: Jobs, columns: Ints, placed: list[Placed]) -> Runs:
+    job, start, end, lent = columns.reshape(-1, 4).T
+    order = np.lexsort((start, job))
+    job = job[order]
+    place = [placed[n][0] for n in order.tolist()]
+    parts = [placed[n][1] for n in order.tolist()]
+    held = np.asarray([sum(part[3] for part in stretches) for stretches in parts], dtype=np.int64)
+    of_job = np.searchsorted(job, np.arange(len(jobs.ids) + 1))
+    return Runs(job, start[order], end[order], lent[order], held, parts, place, of_job)

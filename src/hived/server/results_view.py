@@ -3,25 +3,160 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hived.words import counted
+
 from .mapping import lent_by
-from .pictures import Curves, Ended, EndedJobs, Holder, Picture, Queue, Totals, Usage, Waiting
-from .places import Places
-from .results_files import NEVER, Fates, Jobs, RunSummary, Series, Tenant
-from .results_runs import Runs
-from .results_words import Life, Span, Wait, length, why
-from .timeline import Ints, Timeline
+from .pictures import (
+    Chain,
+    Curves,
+    Ended,
+    EndedJobs,
+    Holder,
+    Moment,
+    Picture,
+    Places,
+    Queue,
+    Stay,
+    Story,
+    Stretch,
+    Totals,
+    Usage,
+    Waiting,
+    named,
+)
+from .results_files import NEVER, Fates, Floats, Ints, Jobs, Runs, RunSummary, Summary, Tenant
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_NODES_NAMED = 3
+
+
+def length(ms: int) -> str:
+    """A length of time, its two largest units: ``2 d 4 h``, ``40 min``, ``0.5 s``.
+
+    >>> length(187_200_000), length(2_400_000), length(500), length(0)
+    ('2 d 4 h', '40 min', '0.5 s', '0 s')
+    """
+    for place, (name, size) in enumerate(_UNITS[:-1]):
+        if ms >= size:
+            small, of = _UNITS[place + 1]
+            rest = ms % size // of
+            return f"{ms // size} {name}" + (f" {rest} {small}" if rest else "")
+    return f"{ms / 1000:g} s"
+
+
+def place_words(parts: Sequence[Stretch], chains: Sequence[Chain]) -> str:
+    """``node-3:0-3``, with the device indices; of many nodes the first few."""
+    words, more = named(parts, chains, _NODES_NAMED)
+    return ", ".join(words) + (f" and {counted(more, 'more node')}" if more else "")
+
+
+class Span(NamedTuple):
+    """A run of one job."""
+
+    start: int
+    end: int
+    lent: bool
+    parts: tuple[Stretch, ...]
+    place: str  #: as in the file
+
+
+class Life(NamedTuple):
+    """A job in one scheme and policy. Times in milliseconds."""
+
+    submit: int
+    finish: int  #: :data:`~.results_files.NEVER`: it did not
+    end: int  #: of the simulation
+    state: Literal["finished", "running", "queued", "not submitted"]  #: where it had come to at the end
+    spans: Sequence[Span]
+
+
+def stays(life: Life) -> list[Stay]:
+    """Its runs, and the waiting between them."""
+    found = [
+        _stay(span.start, span.end, "opportunistic" if span.lent else "guaranteed", span.place) for span in life.spans
+    ]
+    waited_from = [life.submit, *(span.end for span in life.spans)]
+    until = [span.start for span in life.spans]
+    if life.state in ("finished", "queued"):
+        until.append(life.finish)
+    found += [_stay(start, end, "waiting") for start, end in zip(waited_from, until, strict=False) if end > start]
+    return sorted(found, key=lambda stay: stay.start)
+
+
+def _stay(start: int, end: int, kind: Literal["waiting", "guaranteed", "opportunistic"], where: str = "") -> Stay:
+    return Stay(start=start / 1000, end=None if end == NEVER else end / 1000, kind=kind, where=where)
+
+
+def moments(life: Life, chains: Sequence[Chain]) -> list[Moment]:
+    """What happened to it, in order."""
+    if life.state == "not submitted":
+        return []
+    found = [Moment(at=life.submit / 1000, text="submitted")]
+
+    def say(at: int, text: str) -> None:
+        found.append(Moment(at=at / 1000, text=text))
+
+    before: Span | None = None
+    for span in life.spans:
+        kind = "lent" if span.lent else "guaranteed"
+        where = f"on {place_words(span.parts, chains)}"
+        if before is None:
+            say(span.start, f"started, {kind}, {where}")
+        elif before.end == span.start and before.lent and not span.lent:
+            stays_there = before.parts == span.parts
+            say(span.start, "its turn came: guaranteed from now on" + ("" if stays_there else f", {where}"))
+        else:
+            say(before.end, "preempted" if before.lent else "lost its GPUs")
+            say(span.start, f"started again, {kind}, {where}")
+        before = span
+    if life.state == "finished":
+        if before is None:
+            say(life.finish, "its turn came, and with no work to do it was finished")
+        else:
+            say(life.finish, "finished")
+    elif life.state == "running":
+        say(life.end, "was running when the simulation stopped")
+    elif before is not None:
+        say(before.end, "preempted" if before.lent else "lost its GPUs")
+    return found
+
+
+class Timeline:
+    """Half-open intervals ``start <= moment < end``. Numbers in answers are those of the arrays given.
+
+    >>> Timeline(np.array([0, 2, 5]), np.array([4, 9, 6])).at(5).tolist()
+    [1, 2]
+    """
+
+    __slots__ = ("_ends", "_order", "_sorted_ends", "_sorted_starts", "_starts")
+
+    def __init__(self, starts: Ints, ends: Ints) -> None:
+        self._order = np.argsort(starts, kind="stable")
+        self._starts, self._ends = starts[self._order], ends[self._order]
+        lasts = self._ends > self._starts
+        self._sorted_starts, self._sorted_ends = self._starts[lasts], np.sort(self._ends[lasts])
+
+    def at(self, moment: int) -> Ints:
+        """Numbers of the intervals that hold, in order of their starts. O(those that have started)."""
+        started = int(np.searchsorted(self._starts, moment, side="right"))
+        return self._order[:started][self._ends[:started] > moment]
+
+    def counts(self, moments: Ints) -> Ints:
+        """How many hold at each moment. O(log n) each."""
+        started = np.searchsorted(self._sorted_starts, moments, side="right")
+        return np.asarray(started - np.searchsorted(self._sorted_ends, moments, side="right"), dtype=np.int64)
+
 
 MOST_WAITING = 200  #: jobs of the queue in a picture
 MOST_POINTS = 2000  #: of the curves
 MOST_AFTER = 500  #: of these, after the time in which jobs arrive
 _WORDS = {"private": "Private clusters", "quota": "Quota", "hived": "HiveD"}
-
-Floats = NDArray[np.float64]
 
 
 class RunView:
@@ -31,8 +166,8 @@ class RunView:
     """
 
     def __init__(
-        self, summary: RunSummary, tenants: list[Tenant], jobs: Jobs, fates: Fates, places: Places, runs: Runs,
-        series: Series, window_s: float, lends: bool, never_fit: frozenset[int],
+        self, summary: RunSummary, whole: Summary, tenants: list[Tenant], jobs: Jobs, fates: Fates, places: Places,
+        runs: Runs, series: dict[str, Floats],
     ) -> None:  # fmt: skip
         self.summary = summary
         self.label = f"{_WORDS.get(summary.scheme, summary.scheme)} ({summary.policy})"
@@ -40,10 +175,10 @@ class RunView:
         self.jobs, self.fates, self.places, self.runs = jobs, fates, places, runs
         self._tenants = tenants
         self._series = series
-        self._window_s = window_s
+        self._window_s = whole.window_s
         self._private = summary.scheme == "private"
         self._quota = summary.scheme == "quota"
-        self._lends = lends and not self._private
+        self._lends = whole.lends and not self._private
         cut = (fates.finish[runs.job] == NEVER) & (runs.end == self.end)
         self._held = Timeline(runs.start, runs.end + cut)
         self._alive = Timeline(jobs.submit, fates.finish)
@@ -63,13 +198,14 @@ class RunView:
         self._chain_gpus = np.asarray(
             [chain.gpus_per_node * len(chain.nodes) for chain in places.chains], dtype=np.int64
         )
-        self._outsized = self._never_in_turn(never_fit)
+        self._outsized = self._never_in_turn(whole)
 
-    def _never_in_turn(self, never_fit: frozenset[int]) -> NDArray[np.bool_]:
+    def _never_in_turn(self, whole: Summary) -> NDArray[np.bool_]:
         """The jobs that are too large for their VC, so that they hold nobody back. (jobs,)"""
         outsized = np.zeros(len(self.jobs.ids), dtype=bool)
         if not self._quota:
-            outsized[list(never_fit)] = True
+            known = self.jobs.number
+            outsized[[known[job.job_id] for job in whole.never_fit_private if job.job_id in known]] = True
             return outsized
         for tenant, gpus in set(zip(self.jobs.tenant.tolist(), self.jobs.gpus.tolist(), strict=True)):
             if not self._within_quota(tenant, gpus, np.zeros_like(self._cells)):
@@ -87,10 +223,6 @@ class RunView:
             if needs <= left and nodes <= len(chain.nodes):
                 return True
         return False
-
-    def _has_nodes(self, gpus: int) -> bool:
-        """Whether the empty cluster would have room for a job of this size."""
-        return any(gpus <= chain.gpus_per_node * len(chain.nodes) for chain in self.places.chains)
 
     def picture(self, at: float | None) -> Picture:
         """The moment ``at``, of those of the simulation the nearest; ``None``: its end.
@@ -138,7 +270,7 @@ class RunView:
                     **self.of(job),
                     state="finished",
                     at=int(self.fates.finish[job]) / 1000,
-                    why=f"waited {length(self.waited(job))}",
+                    why=f"waited {self.waited(job)}",
                 )
                 for job in found
             ],
@@ -167,26 +299,17 @@ class RunView:
         return found
 
     def _holders(self, held: Ints) -> list[Holder]:
-        runs, jobs = self.runs, self.jobs
+        runs = self.runs
         return [
             Holder(
-                id=jobs.ids[job],
-                name=jobs.ids[job],
-                vc=self._tenants[tenant].name,
+                **self.of(job) | {"gpus": gpus},
                 kind="opportunistic" if lent else "guaranteed",
-                gpus=gpus,
                 since=start / 1000,
                 parts=list(runs.parts[run]),
             )
-            for run, job, tenant, lent, gpus, start in zip(
-                held.tolist(),
-                runs.job[held].tolist(),
-                jobs.tenant[runs.job[held]].tolist(),
-                runs.lent[held].tolist(),
-                runs.held[held].tolist(),
-                runs.start[held].tolist(),
-                strict=True,
-            )
+            for run, job, lent, gpus, start in np.stack(
+                (held, *(column[held] for column in (runs.job, runs.lent, runs.held, runs.start)))
+            ).T.tolist()
         ]
 
     def _fragmentation(self, guaranteed: Ints) -> float:
@@ -229,24 +352,52 @@ class RunView:
         before = [np.sort(in_turn[jobs.tenant[in_turn] == tenant]) for tenant in range(len(self._tenants))]
         found = []
         for number in first.tolist():
-            job = int(waiting[number])
-            tenant, gpus = int(jobs.tenant[job]), int(jobs.gpus[job])
+            job, ahead = int(waiting[number]), int(place[number])
             since, lost = self._waits_since(job, moment)
-            vc, used = self._tenants[tenant], int(guaranteed[tenant].sum())
-            wait = Wait(
-                vc=vc,
-                gpus=gpus,
-                quota=self._quota,
-                lends=self._lends and self._has_nodes(gpus),
-                outsized=bool(outsized[number]),
-                ahead=int(place[number]),
-                ahead_lent=int(np.searchsorted(before[tenant], job)),
-                used=used,
-                room=self._within_quota(tenant, gpus, guaranteed) if self._quota else gpus <= vc.usable - used,
-                since=moment - since,
-                lost=lost,
+            # idle GPUs are lent where the cluster has the nodes for this job
+            lends = self._lends and any(
+                jobs.gpus[job] <= chain.gpus_per_node * len(chain.nodes) for chain in self.places.chains
             )
-            found.append(Waiting(**self.of(job), since=since / 1000, state="queued", why=why(wait)))
+            if outsized[number]:
+                why = [self._too_large(job, ahead, lends)]
+            else:
+                why = self._in_line(job, ahead, int(np.searchsorted(before[jobs.tenant[job]], job)), guaranteed)
+            if lends and not ahead:
+                why.append("no idle GPUs suit it as a loan")
+            why.append(f"has waited {length(moment - since)}" + (" since it lost its lent GPUs" if lost else ""))
+            found.append(Waiting(**self.of(job), since=since / 1000, state="queued", why=why))
+        return found
+
+    def _too_large(self, job: int, ahead: int, lends: bool) -> str:
+        """Why a job that is too large for its VC waits; ``ahead``: such jobs that come first."""
+        vc = self._tenants[self.jobs.tenant[job]].name
+        limit = f"the quota of {vc} allows" if self._quota else f"the cells of {vc} can ever hold for one job"
+        words = f"{counted(int(self.jobs.gpus[job]), 'GPU')} are more than {limit}"
+        if not lends:
+            return f"{words}: it never starts"
+        return f"{words}: it can only borrow" + (f", after {counted(ahead, 'such job')} of {vc}" if ahead else "")
+
+    def _in_line(self, job: int, ahead: int, ahead_lent: int, guaranteed: Ints) -> list[str]:
+        """Why any other job waits.
+
+        ``ahead``: jobs of its VC that wait and come first; ``ahead_lent``: those that run on lent GPUs and come first
+        when the VC's own fall free; ``guaranteed``: GPUs in guaranteed use by VC and chain.
+        """
+        tenant, gpus = int(self.jobs.tenant[job]), int(self.jobs.gpus[job])
+        vc, used = self._tenants[tenant], int(guaranteed[tenant].sum())
+        use = f"{vc.name} uses {used:,} of its {'quota of ' if self._quota else ''}{vc.usable:,} GPUs"
+        if vc.pinned:
+            use += f" (and has {vc.pinned:,} in pinned cells, which only jobs that name them use)"
+        if not ahead and not ahead_lent:
+            if self._within_quota(tenant, gpus, guaranteed) if self._quota else gpus <= vc.usable - used:
+                return [f"{use}; what is free is not as close together as the {gpus:,} of this job have to be"]
+            return [f"{use}, and this job asks for {gpus:,}"]
+        found = [use]
+        if ahead:
+            found.append(f"{counted(ahead, 'job')} of {vc.name} {'is' if ahead == 1 else 'are'} ahead")
+        if ahead_lent:
+            run = "runs on lent GPUs and comes" if ahead_lent == 1 else "run on lent GPUs and come"
+            found.append(f"{counted(ahead_lent, 'job')} of {vc.name} {run} first when its own fall free")
         return found
 
     def _waits_since(self, job: int, moment: int) -> tuple[int, bool]:
@@ -255,26 +406,59 @@ class RunView:
         earlier = int(np.searchsorted(self.runs.end[low:high], moment, side="right"))
         return (int(self.runs.end[low + earlier - 1]), True) if earlier else (int(self.jobs.submit[job]), False)
 
-    def finished(self, job: int) -> bool:
-        """Whether it ran to its end."""
-        return bool(self.fates.finish[job] < NEVER)
+    def waited(self, job: int) -> str:
+        """How long a job waited in all, in words."""
+        waited = int(self.fates.finish[job] - self.jobs.submit[job] - self.jobs.duration[job])
+        return length(waited) if self.fates.finish[job] < NEVER else "not finished"
 
-    def waited(self, job: int) -> int:
-        """``queue_s`` of a finished job, in milliseconds."""
-        return int(self.fates.finish[job] - self.jobs.submit[job] - self.jobs.duration[job])
+    def story(self, job: int, elsewhere: Sequence[str]) -> Story:
+        """A job's life; ``elsewhere``: how long it waited in the other views, in words. O(its runs)."""
+        life, asked, work = self._life(job), int(self.jobs.gpus[job]), int(self.jobs.duration[job])
+        of = self.of(job)
+        lines = [f"Asks for {counted(asked, 'GPU')} of {of['vc']}, for {length(work)}."]
+        held = max((sum(part[3] for part in span.parts) for span in life.spans), default=asked)
+        if held > asked:
+            lines.append(f"Holds {held:,}: a job larger than a node takes whole nodes.")
+        lines.append(self._course(job, life, work))
+        if elsewhere:
+            lines.append(f"Waiting elsewhere: {'; '.join(elsewhere)}.")
+        return Story(
+            **of,
+            state=life.state,
+            command="",
+            explanation="\n".join(lines),
+            stays=stays(life),
+            moments=moments(life, self.places.chains),
+        )
 
-    def outsized(self, job: int) -> bool:
-        """Whether it is too large for its VC."""
-        return bool(self._outsized[job])
+    def _course(self, job: int, life: Life, work: int) -> str:
+        """How it went, in a sentence."""
+        times = int(self.fates.preemptions[job])
+        preempted = f", and was preempted {counted(times, 'time')}" if times else ""
+        if life.state == "finished":
+            again = sum(span.end - span.start for span in life.spans) - work
+            lost = f", {length(again)} of it for work that it had to do again" if again else ""
+            return f"Waited {self.waited(job)} in all{lost}{preempted}."
+        if life.state == "not submitted":
+            return "The simulation stopped before it was submitted."
+        if life.state == "running":
+            return f"Still ran when the simulation stopped{preempted}."
+        if self._outsized[job]:
+            return f"Is too large for its virtual cluster, and never finished{preempted}."
+        return f"Still waited when the simulation stopped{preempted}."
 
-    def life(self, job: int) -> Life:
-        """One job from its submission to its end. O(its runs)."""
+    def _life(self, job: int) -> Life:
         runs = self.runs
         spans = [
             Span(int(runs.start[run]), int(runs.end[run]), bool(runs.lent[run]), runs.parts[run], runs.place[run])
             for run in range(runs.of_job[job], runs.of_job[job + 1])
         ]
-        return Life(int(self.jobs.submit[job]), int(self.fates.finish[job]), self.end, spans)
+        submit, finish = int(self.jobs.submit[job]), int(self.fates.finish[job])
+        if finish < NEVER:
+            return Life(submit, finish, self.end, "finished", spans)
+        if spans and spans[-1].end == self.end:
+            return Life(submit, finish, self.end, "running", spans)
+        return Life(submit, finish, self.end, "queued" if submit <= self.end else "not submitted", spans)
 
     def curves(self) -> Curves:
         """``series.csv``, thinned: shares are means over the time from a point to the next; and who waits at it.
@@ -282,7 +466,7 @@ class RunView:
         After the time in which jobs arrive the series has ended, and only those who wait are known.
         """
         series = self._series
-        at = np.asarray(series.at)
+        at = series["time_s"]
         step = -(-len(at) // (MOST_POINTS - MOST_AFTER))
         last = max(self._window_s, float(at[-1]))
         widths = np.diff(np.append(at, last)) if last > at[-1] else np.ones(len(at))
@@ -291,7 +475,7 @@ class RunView:
         unknown: list[float | None] = [None] * len(after)
 
         def means(share: str) -> Floats:
-            weighted = np.add.reduceat(np.asarray(series.shares[share]) * widths, firsts)
+            weighted = np.add.reduceat(series[share] * widths, firsts)
             return np.asarray(weighted / np.add.reduceat(widths, firsts))
 
         lent = means("opportunistic")
@@ -303,7 +487,7 @@ class RunView:
             opportunistic=_plain(lent) + unknown,
             fragmentation=_plain(means("fragmentation")) + unknown,
             waiting=[*map(int, self._alive.counts(moments) - self._held.counts(moments))],
-            delay={name: _plain(np.asarray(delay)[firsts]) + unknown for name, delay in series.delay.items()},
+            delay={vc.name: _plain(series[f"delay_s {vc.name}"][firsts]) + unknown for vc in self._tenants},
         )
 
     def _after(self, last: float, before: int) -> Floats:

@@ -1,25 +1,106 @@
-"""``/v1`` of an engine of one machine: its jobs, its devices, its spec, its events; what they take, with its bounds."""
+"""``/v1`` of an engine of one machine: jobs, devices, spec, events and streams; what they take, with its bounds."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BeforeValidator
+from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import EventSourceResponse
 
-from hived.errors import NotFoundError, RequestError
+from hived.errors import HivedError, NotFoundError, RequestError
 
-from . import schema, streams
-from .connections import asking
-from .failures import declared
-from .schema import REF, Device, Jobs, JobStateName
+from . import schema
+from .failures import answer_to, declared
+from .limits import asking
+from .schema import REF, Device, Jobs, JobStateName, LogPage, Model
 
 if TYPE_CHECKING:
     from .local_service import LocalService
+if TYPE_CHECKING:
+    from .local_service import LocalService
+
+EVENTS_AT_ONCE = 200
+LOG_BYTES_AT_ONCE = 65_536
+LINES_AT_ONCE = 1_000
+_CHARACTER = 4  #: bytes at most, of which a full page may lack the last ones
+#: least seconds between two looks at output that grows: a job that prints a character at a time is told in pieces
+PAUSE_S = 0.05
+
+
+async def events(service: LocalService, after: int | None, ref: str | None) -> AsyncGenerator[ServerSentEvent, None]:
+    """Events after number ``after`` (None: from now on), of one job or of all. Each has its number as id.
+
+    A number that there is not yet (of an engine whose state is gone) counts as now.
+    """
+    newest = service.events(-1, 1, ref).last
+    after = newest if after is None else min(after, newest)
+    while True:
+        page = service.events(after, EVENTS_AT_ONCE, ref)
+        for event in page.events:
+            yield _event("event", event, event.seq)
+        if len(page.events) == EVENTS_AT_ONCE:
+            after = page.events[-1].seq
+            await asyncio.sleep(0)  # others have their turn
+        else:
+            after = max(after, page.last)
+            await service.changed(after)
+
+
+async def output(
+    service: LocalService, ref: str, rank: int, attempt: int | None, first: LogPage
+) -> AsyncGenerator[ServerSentEvent, None]:
+    """Output of a task, ``first`` and what follows it, until the task has ended.
+
+    Each page has the offset to go on from as id. Without ``attempt`` it is the one that runs, or the first that will.
+    """
+    page = first
+    while True:
+        if page.next > page.offset:
+            yield _event("log", page, page.next)
+        elif page.end:
+            yield _event("end", page, page.next)
+            return
+        if not page.end and page.next - page.offset <= LOG_BYTES_AT_ONCE - _CHARACTER:
+            await service.log_grown(ref, rank, attempt, page.next)
+            await asyncio.sleep(PAUSE_S)
+        else:
+            await asyncio.sleep(0)
+        attempt = attempt or service.job(ref).attempt or None
+        page = service.log(ref, rank, attempt, page.next, LOG_BYTES_AT_ONCE)
+
+
+async def to_the_end(stream: AsyncGenerator[ServerSentEvent, None]) -> AsyncIterator[ServerSentEvent]:
+    """``stream``; an error on the way is its last event, ``failure``, since the status has long been sent."""
+    try:
+        async with contextlib.aclosing(stream):
+            async for event in stream:
+                yield event
+    except HivedError as error:
+        yield ServerSentEvent(bytes(answer_to(error).body).decode(), event="failure")
+
+
+async def lines(first: list[str], rest: Iterator[str]) -> AsyncIterator[bytes]:
+    """Lines as bytes, many at a time, in the thread of the event loop; others have their turn in between."""
+    batch = first
+    while batch:
+        yield "".join(line if line.endswith("\n") else line + "\n" for line in batch).encode("utf-8", "replace")
+        await asyncio.sleep(0)
+        batch = list(islice(rest, LINES_AT_ONCE))
+
+
+def _event(name: str, data: Model, number: int) -> ServerSentEvent:
+    # ASCII alone: clients that split lines at every character Unicode calls a line end are not led astray by output
+    return ServerSentEvent(json.dumps(data.model_dump(mode="json")), event=name, id=str(number))
+
 
 _LARGEST = 2**63 - 1  #: of the numbers that the engine can keep
 _REF_WORDS = "A job: its id (`12`), its name (`train-12`), or the name asked for (`train`: the latest of them)."
@@ -31,13 +112,13 @@ def streamed(**events: str) -> dict[int | str, dict[str, Any]]:
 
     Each event is described as OpenAPI 3.2 does it; any stream can end with ``failure``.
     """
-    kinds = [_event(name, model) for name, model in {**events, "failure": "ErrorAnswer"}.items()]
+    kinds = [_described(name, model) for name, model in {**events, "failure": "ErrorAnswer"}.items()]
     return {
         200: {"description": "Server-sent events.", "content": {"text/event-stream": {"itemSchema": {"oneOf": kinds}}}}
     }
 
 
-def _event(name: str, model: str) -> dict[str, Any]:
+def _described(name: str, model: str) -> dict[str, Any]:
     data = {"$ref": f"#/components/schemas/{model}"}
     properties = {
         "event": {"const": name},
@@ -87,7 +168,7 @@ States = Annotated[
     list[JobStateName], Query(alias="state", max_length=16, description="Only in one of these states; none: in any.")
 ]
 Vc = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this virtual cluster.")]
-JobsLimit = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
+AtMost = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
 Before = Annotated[int | None, Query(ge=0, le=_LARGEST, description="Only ids below this: the next page.")]
 
 Rank = Annotated[int, Query(ge=0, le=4_095, description="Which task of the gang.")]
@@ -98,14 +179,13 @@ Offset = Annotated[
 LogLimit = Annotated[int, Query(ge=1, le=1_048_576, description="At most so many bytes.")]
 
 OfNode = Annotated[str | None, Query(min_length=1, max_length=253, description="Only of this node.")]
-FirstDevice = Annotated[int, Query(ge=0, le=_LARGEST, description="How many to leave out: the pages before.")]
+First = Annotated[int, Query(ge=0, le=_LARGEST, description="How many to leave out: the pages before.")]
 DevicesLimit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
 
 After = Annotated[int, Query(ge=-1, le=_LARGEST, description="Events after this number; -1: the latest ones.")]
 AfterOrNow = Annotated[
     int | None, Query(ge=0, le=_LARGEST, description="Events after this number; left out: from now on.")
 ]
-EventsLimit = Annotated[int, Query(ge=1, le=1_000, description="At most so many.")]
 LastEventId = Annotated[
     int | None,
     BeforeValidator(_in_digits),
@@ -172,7 +252,7 @@ def job_routes(service: LocalService) -> APIRouter:
     async def list_jobs(
         states: States = [],  # noqa: B006
         vc: Vc = None,
-        limit: JobsLimit = 100,
+        limit: AtMost = 100,
         before: Before = None,
     ) -> Jobs:
         """Jobs, the latest first."""
@@ -213,8 +293,8 @@ def job_routes(service: LocalService) -> APIRouter:
         ref = str(job.id)  # the latest of a name is another one soon
         attempt = attempt or job.attempt or None
         start = offset if last_event_id is None else last_event_id
-        first = service.log(ref, rank, attempt, start, streams.LOG_BYTES_AT_ONCE)
-        return EventSourceResponse(streams.to_the_end(streams.output(service, ref, rank, attempt, first)))
+        first = service.log(ref, rank, attempt, start, LOG_BYTES_AT_ONCE)
+        return EventSourceResponse(to_the_end(output(service, ref, rank, attempt, first)))
 
     return router
 
@@ -229,7 +309,7 @@ def engine_routes(service: LocalService) -> APIRouter:
         return service.about()
 
     @router.get("/devices", responses=declared(403, 404, 422, 503))
-    async def list_devices(node: OfNode = None, offset: FirstDevice = 0, limit: DevicesLimit = 1000) -> list[Device]:
+    async def list_devices(node: OfNode = None, offset: First = 0, limit: DevicesLimit = 1000) -> list[Device]:
         """Devices, in the order of the spec."""
         return service.devices(node, offset, limit)
 
@@ -244,7 +324,7 @@ def engine_routes(service: LocalService) -> APIRouter:
         return await service.reconfigure(spec)
 
     @router.get("/events", tags=["events"], responses=declared(403, 404, 422, 503))
-    async def list_events(after: After = -1, limit: EventsLimit = 100, job: OfJob = None) -> schema.Events:
+    async def list_events(after: After = -1, limit: AtMost = 100, job: OfJob = None) -> schema.Events:
         """What happened."""
         return service.events(after, limit, job)
 
@@ -260,7 +340,7 @@ def engine_routes(service: LocalService) -> APIRouter:
         """What happens: events `event` (a JobEvent); each id is its number, so a browser goes on where it broke off."""
         service.events(-1, 1, job)  # an unknown job is refused here, before the stream begins
         start = after if last_event_id is None else last_event_id
-        return EventSourceResponse(streams.to_the_end(streams.events(service, start, job)))
+        return EventSourceResponse(to_the_end(events(service, start, job)))
 
     @router.get(
         "/decisions", tags=["events"], response_class=StreamingResponse, responses={**_LINES, **declared(403, 429, 503)}
@@ -268,7 +348,7 @@ def engine_routes(service: LocalService) -> APIRouter:
     async def export_decisions() -> Response:
         """The event log of the core: lines of JSON, oldest first, that replay byte for byte."""
         rest = service.decisions()
-        first = list(islice(rest, streams.LINES_AT_ONCE))  # what goes wrong at once still has a status
-        return StreamingResponse(streams.lines(first, rest), media_type="application/x-ndjson")
+        first = list(islice(rest, LINES_AT_ONCE))  # what goes wrong at once still has a status
+        return StreamingResponse(lines(first, rest), media_type="application/x-ndjson")
 
     return router

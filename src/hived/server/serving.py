@@ -1,22 +1,26 @@
-"""A server inside a running event loop: on a Unix socket, on a TCP address, or on both."""
+"""A server inside a running event loop: on a Unix socket, on a TCP address, or on both; and these sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import os
+import shutil
+import socket
 import socket as sockets
 import ssl
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from hived.errors import ensure
+from hived.errors import ConflictError, InputError, StorageError, ensure
 
-from .connections import Connection
-from .listening import tcp_socket, unix_socket
+from .limits import Connection
 
 GRACE_SECONDS = 5  #: that requests in progress have when the server stops; streams are ended at once
 
@@ -28,7 +32,6 @@ class Server:
     """
 
     def __init__(self) -> None:
-        self._stopping = asyncio.Event()
         self._servers: list[tuple[_Uvicorn, asyncio.Task[None]]] = []
         self._socket: tuple[Path, tuple[int, int]] | None = None  #: the path, and which file we made there
         #: the host and the actual port of the TCP listener; None: there is none
@@ -52,7 +55,7 @@ class Server:
         """Listen, and return once requests are answered; on an error nothing listens.
 
         ``group``: the members of this group of the machine may use the socket too; ``tls``: of the address. Raises as
-        :func:`~.listening.unix_socket` and :func:`~.listening.tcp_socket`.
+        :func:`~.serving.unix_socket` and :func:`~.serving.tcp_socket`.
         """
         ensure(socket is None or socket_app is not None, "what listens has something to serve")
         ensure(listen is None or app is not None, "what listens has something to serve")
@@ -75,7 +78,6 @@ class Server:
 
     async def stop(self) -> None:
         """Take no more connections, end streams, give requests in progress ``GRACE_SECONDS`` to finish. Idempotent."""
-        self._stopping.set()
         servers, self._servers = self._servers, []
         for server, _ in servers:
             server.should_exit = True
@@ -93,7 +95,7 @@ class Server:
 
     def _serve(self, app: ASGIApp, made: sockets.socket, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
-            _Ending(app, self._stopping),
+            app,
             http=Connection,
             ws="none",
             lifespan="off",
@@ -118,54 +120,112 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-class _Ending:
-    """An ASGI application whose streams end when the server stops: they are told that their client is gone.
-
-    Server-sent events are ended as if they had been complete, since their reader comes back by itself; anything else
-    that is cut off is seen to be.
-    """
-
-    def __init__(self, app: ASGIApp, stopping: asyncio.Event) -> None:
-        self._app = app
-        self._stopping = stopping
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        whole = False  # the request is here, and all that can follow is that the client goes
-        events = open_ = False
-
-        async def receive_or_stop() -> Message:
-            nonlocal whole
-            if whole:
-                return await self._gone(receive)
-            message = await receive()
-            whole = message["type"] != "http.request" or not message.get("more_body", False)
-            return message
-
-        async def watch(message: Message) -> None:
-            nonlocal events, open_
-            if message["type"] == "http.response.start":
-                events = any(name == b"content-type" and b"event-stream" in value for name, value in message["headers"])
-                open_ = True
-            elif message["type"] == "http.response.body":
-                open_ = message.get("more_body", False)
-            await send(message)
-
-        await self._app(scope, receive_or_stop, watch)
-        if open_ and events and self._stopping.is_set():
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _gone(self, receive: Receive) -> Message:
-        """The next message of the client, or that it is gone since we stop."""
-        theirs = asyncio.ensure_future(receive())
-        ours = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((theirs, ours), return_when=asyncio.FIRST_COMPLETED)
-            return theirs.result() if theirs.done() else {"type": "http.disconnect"}
-        finally:
-            for task in (theirs, ours):
-                task.cancel()
-
-
 def _identity(path: Path) -> tuple[int, int]:
     status = os.lstat(path)
     return status.st_dev, status.st_ino
+
+
+_BACKLOG = 128
+_LONGEST_PATH = 107  #: bytes, of the path of a Unix socket on Linux
+
+
+def unix_socket(path: Path, group: str | None) -> socket.socket:
+    """A socket that listens at ``path``, for its owner alone, or for ``group`` too.
+
+    What an engine that is gone left there is replaced. Raises :class:`~hived.errors.ConflictError` where one answers or
+    something else is there, :class:`~hived.errors.StorageError` where nothing can be made there,
+    :class:`~hived.errors.InputError` for a path that is too long or a group that one is not in.
+    """
+    length = len(os.fsencode(path))
+    if length > _LONGEST_PATH:
+        raise InputError(
+            f"{path}: {length} bytes are too long for a socket's path ({_LONGEST_PATH}); use a shorter folder"
+        )
+    try:
+        with _alone(path.parent), contextlib.ExitStack() as undo:
+            made = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            _make_way(path)
+            made.bind(str(path))
+            undo.callback(path.unlink)
+            path.chmod(0o600)
+            if group is not None:
+                let_in(path, group, 0o660)
+            made.listen(_BACKLOG)  # nobody can connect before this, and so not before the permission is right
+            made.setblocking(False)
+            undo.pop_all()
+            return made
+    except OSError as error:
+        raise StorageError(f"{path}: no socket can be made there: {error.strerror or error}") from error
+
+
+def tcp_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens on ``host`` and ``port`` (0: any that is free).
+
+    Raises :class:`~hived.errors.InputError` where that is no address of this machine, or it is in use.
+    """
+    named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if not 0 <= port <= 65_535:
+        raise InputError(f"{named}: a port is a number from 0 (any that is free) to 65535")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise InputError(f"{named}: there is no such host: {getattr(error, 'strerror', None) or error}") from error
+    problem = OSError("it has no address")
+    for family, _, _, _, address in found:
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        try:
+            made = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        except OSError as error:  # of a machine without IPv6 too
+            problem = error
+        else:
+            made.setblocking(False)
+            return made
+    if problem.errno == errno.EADDRINUSE:
+        raise InputError(f"{named}: somebody listens there already; choose another port, or 0 for any that is free")
+    raise InputError(f"{named}: cannot listen there: {os.strerror(problem.errno) if problem.errno else problem}")
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two that start at once take their turns, so that neither replaces the socket that the other just made."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make_way(path: Path) -> None:
+    """Remove the socket of an engine that is gone."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConflictError(f"{path}: something that is no socket is there; move it away, or use another folder")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # an engine too busy to answer is one
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except FileNotFoundError:
+            return
+        except PermissionError as error:
+            raise ConflictError(f"{path}: this is somebody else's socket; use another folder (--state)") from error
+        except BlockingIOError:
+            pass
+    raise ConflictError(f"another hived up answers on {path}: stop it first, or use another folder (--state)")
+
+
+def let_in(path: Path, group: str, mode: int) -> None:
+    """Give a file to a group, and it this mode. Raises :class:`~hived.errors.InputError` where that cannot be."""
+    try:
+        shutil.chown(path, group=group)
+    except LookupError as error:
+        raise InputError(f"there is no group {group!r} on this machine") from error
+    except PermissionError as error:
+        raise InputError(f"{path} cannot be given to the group {group!r}: you are not in it") from error
+    path.chmod(mode)

@@ -58,6 +58,10 @@ class ChainSpec:
         """Leaf cells in one node."""
         return self.levels[self.node_level - 1].gpus
 
+    def path_to(self, level: int) -> str:
+        """The qualified name of the cells at ``level`` (1-based): ``RACK.NODE.SOCKET``."""
+        return ".".join(part.cell_type for part in reversed(self.levels[level - 1 :]))
+
     def cells_at(self, level: int) -> int:
         """How many cells the chain has at ``level`` (1-based)."""
         return self.gpus // self.levels[level - 1].gpus

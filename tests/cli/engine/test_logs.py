@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hived.cli.logs import harmless
+from hived.cli.jobs import harmless
 
 from ..helpers import Hived
 from .fake import Engine, Running

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from hived.cli.app import app
-from hived.cli.verbs import VERBS
+from hived.cli.app import VERBS, app
 from hived.errors import HivedError
 
 from ..helpers import Hived
@@ -157,8 +156,8 @@ def completed(line: str, shell: str = "bash") -> list[str]:
         environment |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     code = (
         "import sys; sys.argv[0] = 'hived'\n"
-        "from hived.cli import completion, main\n"
-        "completion._PATIENCE_S = 60.0  # on a busy machine the engine's answer takes longer than a user waits for it\n"
+        "from hived.cli import main, options\n"
+        "options._PATIENCE_S = 60.0  # on a busy machine the engine's answer takes longer than a user waits for it\n"
         "main()"
     )
     result = subprocess.run(

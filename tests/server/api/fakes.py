@@ -203,7 +203,7 @@ class FakeService(LocalService):
 
 
 class FakeSource:
-    """A :class:`~hived.server.sources.Source` with one view of one node."""
+    """A :class:`~hived.server.dashboard.Source` with one view of one node."""
 
     def __init__(self, live: bool = True) -> None:
         self.live = live

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hived.server import connections, limits
+from hived.server import limits
 from hived.server.app import make_app
 from hived.server.serving import Server
 
@@ -106,7 +106,7 @@ MALFORMED = {
 def test_what_is_no_http_is_answered_or_closed(
     service: FakeService, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 1.0)
 
     async def scene() -> None:
         async with serving(service) as server:
@@ -163,7 +163,7 @@ def test_what_is_strange_is_refused(service: FakeService, name: str) -> None:
 
 
 def test_noise_does_no_harm(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(limits, "BODY_SECONDS", 0.3)
     noise = random.Random(0)
 
@@ -203,7 +203,7 @@ def test_requests_in_one_piece_are_all_answered(service: FakeService) -> None:
 
 
 def test_a_connection_that_asks_nothing_is_closed(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.1)
 
     async def scene() -> None:
         async with serving(service) as server:
@@ -223,7 +223,7 @@ def test_a_connection_that_asks_nothing_is_closed(service: FakeService, monkeypa
 
 
 def test_a_body_that_nobody_wants_is_not_read_for_ever(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
 
     async def send_for_ever(writer: asyncio.StreamWriter) -> None:
         while True:
@@ -256,7 +256,7 @@ def test_a_large_body_is_answered_before_it_is_all_here(service: FakeService) ->
 def test_connections_over_the_limit_are_told_so_and_the_rest_go_on(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "CONNECTIONS", 5)
+    monkeypatch.setattr(limits, "CONNECTIONS", 5)
 
     async def scene() -> None:
         async with serving(service) as server:
@@ -283,7 +283,7 @@ def test_connections_over_the_limit_are_told_so_and_the_rest_go_on(
 def test_who_opens_connections_and_says_nothing_does_not_keep_others_out(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "CONNECTIONS", 5)
+    monkeypatch.setattr(limits, "CONNECTIONS", 5)
 
     async def scene() -> None:
         async with serving(service) as server:
@@ -298,7 +298,7 @@ def test_who_opens_connections_and_says_nothing_does_not_keep_others_out(
 
 
 def test_a_socket_is_as_robust(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.5)
 
     async def scene() -> None:
         server = Server()

@@ -22,9 +22,8 @@ import pytest
 
 from hived.errors import ConflictError, InputError, InvariantError, StorageError
 from hived.server.app import make_app
-from hived.server.listening import unix_socket
 from hived.server.schema import Submission
-from hived.server.serving import Server
+from hived.server.serving import Server, unix_socket
 
 from .fakes import FakeService, FakeSource
 
@@ -342,7 +341,7 @@ def test_it_stops_although_a_client_does_not_read(
 def test_a_client_that_never_reads_is_cut_off(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hived.server.connections.STALL_SECONDS", 0.2)
+    monkeypatch.setattr("hived.server.limits.STALL_SECONDS", 0.2)
     service.log_lines = ["x" * 1_000] * 50_000
 
     async def scene() -> None:

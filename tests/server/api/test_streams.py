@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hived.errors import UnavailableError
-from hived.server import streams
+from hived.server import routes
 from hived.server.schema import LogPage, Submission
 
 from .fakes import FakeService
@@ -71,7 +71,7 @@ def test_a_stream_goes_on_where_it_broke_off(
 
 
 def test_no_event_is_lost_or_told_twice_over_many_connections(service: FakeService, tmp_path: Path) -> None:
-    total = 3 * streams.EVENTS_AT_ONCE + 7
+    total = 3 * routes.EVENTS_AT_ONCE + 7
 
     async def scene() -> None:
         heard: list[int] = []
@@ -95,7 +95,7 @@ def test_no_event_is_lost_or_told_twice_over_many_connections(service: FakeServi
 
 
 def test_a_long_absence_is_made_up_for_in_full(service: FakeService, tmp_path: Path) -> None:
-    total = 2 * streams.EVENTS_AT_ONCE + 7
+    total = 2 * routes.EVENTS_AT_ONCE + 7
 
     async def scene() -> None:
         for _ in range(total):
@@ -247,7 +247,7 @@ def test_a_bug_on_the_way_ends_the_stream_and_not_the_server(
 
 def test_output_held_back_does_not_keep_the_engine_busy(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a character is there, so output has grown, and yet there is nothing to tell."""
-    monkeypatch.setattr(streams, "PAUSE_S", 0.02)
+    monkeypatch.setattr(routes, "PAUSE_S", 0.02)
     looks = 0
 
     def log(ref: str, rank: int, attempt: int | None, offset: int, limit: int) -> LogPage:
@@ -263,7 +263,7 @@ def test_output_held_back_does_not_keep_the_engine_busy(service: FakeService, mo
 
     async def scene() -> None:
         await submit(service)
-        stream = streams.output(service, "1", 0, None, service.log("1", 0, None, 0, 1))
+        stream = routes.output(service, "1", 0, None, service.log("1", 0, None, 0, 1))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await anext(stream)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
 
+from hived.server.dashboard import Source
 from hived.server.results import ResultsSource
-from hived.server.sources import Source
 
 from .finished import finished_run
 from .serving import Served, find_chromium, launch

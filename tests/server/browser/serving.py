@@ -16,8 +16,7 @@ from fastapi.responses import JSONResponse
 from playwright.sync_api import Browser, Playwright
 
 from hived.errors import ConflictError, HivedError, NotFoundError
-from hived.server.dashboard import dashboard_routes
-from hived.server.sources import Source
+from hived.server.dashboard import Source, dashboard_routes
 
 
 class Served:

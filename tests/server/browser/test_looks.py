@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from hived.server.dashboard import Source
 from hived.server.results import ResultsSource
-from hived.server.sources import Source
 
 from .conftest import SCREENSHOTS, Show
 from .measured import measure_page

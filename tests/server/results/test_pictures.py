@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.errors import InputError, NotFoundError
+from hived.errors import NotFoundError
 from hived.server.pictures import Picture
 from hived.server.results import ResultsSource
 from hived.simulator.metrics import submission_window
@@ -182,12 +182,6 @@ def test_what_the_end_of_the_simulation_cuts_off_still_runs_there(tmp_path: Path
 def test_a_moment_outside_is_taken_for_the_nearest(story: ResultsSource) -> None:
     assert story.picture(HIVED, -5).holders == story.picture(HIVED, 0).holders
     assert story.picture(HIVED, 1e30).holders == []
-
-
-@pytest.mark.parametrize("at", [float("nan"), float("inf")])
-def test_no_moment_is_refused(story: ResultsSource, at: float) -> None:
-    with pytest.raises(InputError, match="no moment"):
-        story.picture(HIVED, at)
 
 
 def test_a_view_that_is_not_there_is_not_found(story: ResultsSource) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hived.server.timeline import Timeline
+from hived.server.results_view import Timeline
 
 Intervals = list[tuple[int, int]]
 

@@ -1,26 +1,35 @@
-"""The engine on Kubernetes behind the API of the command line and upstream's inspection."""
+"""The engine on Kubernetes behind the API of the command line and upstream's inspection, and plans of manifests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
 
 from hived import __version__
 from hived.cluster.cluster import Cluster
-from hived.cluster.explain.sentences import in_lines
+from hived.cluster.explain.sentences import MAX_NAMED, in_lines
+from hived.engines.explaining import planned
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly, tell
+from hived.engines.kubernetes.gangs.explaining import WhyNot, explain, explain_pod, in_words, reasons, shortly, tell
 from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.errors import ForbiddenError, NotFoundError
+from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
+from hived.engines.kubernetes.pods.owners import is_gang, members_of
+from hived.engines.kubernetes.pods.pod_request import PodRequest
+from hived.errors import ForbiddenError, InputError, NotFoundError, RequestError
 from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 
 from . import schema
 from .inspection import GroupPods
-from .planning import plan, reason_data
-from .reading import bad_gpus, waiting
+from .schema import PlannedGroup, PodPlace
+from .view import bad_gpus, waiting
 
 _SHOWN = 100
 
@@ -84,7 +93,10 @@ class EngineService:
             reserved=kept_idle(cluster, gang_scheduler.reserved()),
             bad=bad_gpus(gang_scheduler),
             foreign=kept_for_others(gang_scheduler),
-            foreign_pods=[_foreign(pod) for pod in sorted(others, key=lambda pod: -pod.short)[:20]],
+            foreign_pods=[
+                f"{pod.node}: {pod}" + (f"; {pod.short} of them are in use by others" if pod.short else "")
+                for pod in sorted(others, key=lambda pod: -pod.short)[:20]
+            ],
             groups=none | usage.per_state(),
             vcs=[self._summary(gang_scheduler, vc.name) for vc in spec.virtual_clusters],
             doomed=len(cluster.doomed()),
@@ -243,17 +255,14 @@ class EngineService:
 def _pod_info(gang: Gang, entry: PodEntry) -> schema.GroupPod:
     namespace, _, name = entry.key.partition("/")
     place = gang.placement.pods[entry.slot] if gang.placement is not None and entry.slot is not None else None
+    state: Literal["terminating", "bound", "binding", "waiting"] = "waiting"
+    if entry.terminating or entry.bound or entry.binding:
+        state = "terminating" if entry.terminating else "bound" if entry.bound else "binding"
     return schema.GroupPod(
         namespace=namespace,
         name=name,
         uid=entry.uid,
-        state="terminating"
-        if entry.terminating
-        else "bound"
-        if entry.bound
-        else "binding"
-        if entry.binding
-        else "waiting",
+        state=state,
         node="" if place is None else place.node,
         devices=[] if place is None else list(place.leaf_cells),
     )
@@ -276,12 +285,94 @@ def _foreign_pod(gang_scheduler: GangScheduler, ref: str) -> ForeignPod | None:
     return next((pod for pod in gang_scheduler.foreign.pods.values() if pod.key in (ref, f"default/{ref}")), None)
 
 
-def _foreign(pod: ForeignPod) -> str:
-    shared = f"; {pod.short} of them are in use by others" if pod.short else ""
-    return f"{pod.node}: {pod}{shared}"
-
-
 def _unknown(ref: str) -> NotFoundError:
     return NotFoundError(
         f"no group and no pod {ref!r} that HiveD decides about; write namespace/name, hived groups lists them"
+    )
+
+
+#: kinds with a template of their pods
+_WITH_TEMPLATE = ("Job", "Deployment", "StatefulSet", "ReplicaSet")
+
+
+def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
+    """Each group alone. Raises :class:`RequestError` for objects that are wrong. The core's price per group."""
+    asks: dict[str, PodRequest] = {}
+    lists = [
+        thing["items"] for thing in objects if thing.get("kind") == "List" and isinstance(thing.get("items"), list)
+    ]
+    inside = [thing for items in lists for thing in items if isinstance(thing, dict)]
+    for number, thing in enumerate([*objects, *inside]):
+        field, kind = f"objects.{number}", str(thing.get("kind") or "without a kind")
+        for pod in _pods(thing, namespace, field):
+            try:
+                if not asking.concerns(pod):
+                    continue
+                members = members_of(thing, kind) if asking.gang_owner(pod) is not None and is_gang(thing) else None
+                ask = gang_scheduler.understood(pod, members)
+            except InputError as error:
+                raise RequestError(field, f"{kind} {pod.metadata.name}: {error}") from None
+            asks.setdefault(ask.group, ask)
+    return [_planned(gang_scheduler, ask) for ask in asks.values()]
+
+
+def reason_data(reason: WhyNot) -> dict[str, object]:
+    """Why not, as data: its kind, and the numbers."""
+    return {"kind": reason.kind.value, **asdict(reason)}
+
+
+def _pods(thing: Object, namespace: str, field: str) -> list[Pod]:
+    """A pod of each kind that an object makes."""
+    try:
+        metadata = thing.get("metadata") or {}
+        name = str(metadata.get("name") or metadata.get("generateName") or "unnamed").rstrip("-")
+        home = str(metadata.get("namespace") or namespace)
+        kind = thing.get("kind")
+        if kind == "JobSet":
+            templates = [job["template"]["spec"]["template"] for job in thing["spec"]["replicatedJobs"]]
+        elif kind == "PyTorchJob":
+            templates = [role["template"] for role in thing["spec"]["pytorchReplicaSpecs"].values()]
+        elif kind == "Pod" or kind in _WITH_TEMPLATE:
+            templates = [thing if kind == "Pod" else thing["spec"]["template"]]
+        else:
+            return []
+        owner = Owner(
+            api_version=str(thing.get("apiVersion")), kind=str(kind), name=name, uid="planned", controller=True
+        )
+        owners = () if kind == "Pod" else (owner,)
+        return [_templated(template, home, name, owners) for template in templates]
+    except (AttributeError, KeyError, TypeError, msgspec.ValidationError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise RequestError(field, f"{thing.get('kind')}: it has not the form that Kubernetes wants: {what}") from None
+
+
+def _templated(template: Object, namespace: str, name: str, owners: Sequence[Owner]) -> Pod:
+    metadata = {
+        **(template.get("metadata") or {}),
+        "namespace": namespace,
+        "name": name,
+        "uid": "planned",
+        "ownerReferences": [msgspec.to_builtins(owner) for owner in owners],
+    }
+    return msgspec.convert({"metadata": metadata, "spec": template.get("spec") or {}}, Pod)
+
+
+def _planned(gang_scheduler: GangScheduler, ask: PodRequest) -> PlannedGroup:
+    """One group: the same question that will decide, and who is in line before it."""
+    request = ask.request()
+    if ask.group in gang_scheduler.gangs:  # one of that name is there: the question is about another like it
+        request = replace(request, group=f"{ask.group} (planned)")
+    answer = gang_scheduler.cluster.plan(request)
+    line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)
+    outcome, text, decision, reasons = planned(answer, line, ask.group, partial(in_words, gang_scheduler))
+    pods = decision.placement.pods if decision is not None else ()
+    return PlannedGroup(
+        group=ask.group,
+        vc=ask.vc,
+        gpus=sum(member.pods * member.leaf_cells for member in ask.members),
+        outcome=outcome,
+        text=text,
+        placement=[PodPlace(node=pod.node, devices=list(pod.leaf_cells)) for pod in pods],
+        victims=list(getattr(decision, "victims", ())),
+        reasons=[reason_data(reason) for reason in reasons],
     )

@@ -67,14 +67,11 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
             asker = request.client.host if request.client is not None else "?"
             _log.warning("%s was asked by %s in a way that is %s", verb, asker, result)
         metrics.observe(verb, result, time.perf_counter() - began)
-        response = (
-            found
-            if isinstance(found, Response)
-            else Response(wire.encoder.encode(found), media_type="application/json")
-        )
+        if not isinstance(found, Response):
+            found = Response(wire.encoder.encode(found), media_type="application/json")
         if result == "unavailable":
-            response.headers["Connection"] = "close"  # the next one may reach who decides
-        return response
+            found.headers["Connection"] = "close"  # the next one may reach who decides
+        return found
 
     async def ask_filter(body: bytes) -> _Answered:
         args = _filter_args.decode(body)

@@ -11,7 +11,7 @@ list of groups each is as it is when its turn comes, and one that has ended by t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,17 +33,8 @@ if TYPE_CHECKING:
 AT_ONCE = 192
 GROUPS_AT_ONCE = 32
 
-_STATES = {
-    LeafState.FREE: "Free",
-    LeafState.USED: "Used",
-    LeafState.RESERVING: "Reserving",
-    LeafState.RESERVED: "Reserved",
-}
-_GROUP_STATES = {
-    GroupState.ALLOCATED: "Allocated",
-    GroupState.PREEMPTING: "Preempting",
-    GroupState.BEING_PREEMPTED: "BeingPreempted",
-}
+#: states as upstream writes them, such as ``BeingPreempted``
+_STATES = {state: state.name.title().replace("_", "") for state in (*LeafState, *GroupState)}
 _REFUSED: dict[int | str, dict[str, Any]] = {
     400: {"description": "There is none of that name.", "content": {"application/json": {"schema": {"type": "string"}}}}
 }
@@ -76,31 +67,6 @@ class _VirtualCell(_CellStatus, rename="camel", omit_defaults=True):
     physical_cell: _PhysicalCell | None = None
 
 
-class _Name(msgspec.Struct):
-    name: str
-
-
-class _LazyPreemption(msgspec.Struct, rename="camel"):
-    preemptor: str
-    preemption_time: str
-
-
-class _GroupStatus(msgspec.Struct, rename="camel", omit_defaults=True):
-    vc: str
-    priority: int
-    state: str
-    physical_placement: dict[str, list[int]] | None = None
-    virtual_placement: dict[str, list[str]] | None = None
-    allocated_pods: Sequence[str] | None = None
-    preempting_pods: Sequence[str] | None = None
-    lazy_preemption_status: _LazyPreemption | None = None
-
-
-class _Group(msgspec.Struct):
-    metadata: _Name
-    status: _GroupStatus
-
-
 def inspection_routes(source: EngineService) -> APIRouter:
     """Groups and cells of ``source``; each path with a slash at its end, and without."""
     router = APIRouter(prefix="/v1/inspect", tags=["inspect"], responses=declared(403, 503))
@@ -126,29 +92,25 @@ def inspection_routes(source: EngineService) -> APIRouter:
     @router.get("/clusterstatus", response_class=StreamingResponse)
     async def inspect_cluster() -> Response:
         """All physical cells, and all virtual cells by VC."""
-        inspection = Inspection(source.cluster)
-        return _streamed(_whole(inspection), inspection)
+        return _of_moment(source, _whole)
 
     @router.get("/clusterstatus/physicalcluster/", response_class=StreamingResponse, include_in_schema=False)
     @router.get("/clusterstatus/physicalcluster", response_class=StreamingResponse)
     async def inspect_physical_cluster() -> Response:
         """All physical cells."""
-        inspection = Inspection(source.cluster)
-        return _streamed(_physical(inspection), inspection)
+        return _of_moment(source, _physical)
 
     @router.get("/clusterstatus/virtualclusters", response_class=StreamingResponse, include_in_schema=False)
     @router.get("/clusterstatus/virtualclusters/", response_class=StreamingResponse)
     async def inspect_virtual_clusters() -> Response:
         """All virtual cells by VC, and the leaf cells that are lent to each."""
-        inspection = Inspection(source.cluster)
-        return _streamed(_by_vc(inspection), inspection)
+        return _of_moment(source, _by_vc)
 
     @router.get("/clusterstatus/virtualclusters/{vc:path}", response_class=StreamingResponse, responses=_REFUSED)
     async def inspect_virtual_cluster(vc: str) -> Response:
         """The virtual cells of one VC, and the leaf cells that are lent to it."""
         try:
-            inspection = Inspection(source.cluster)
-            return _streamed(_virtual(inspection, vc), inspection)
+            return _of_moment(source, lambda inspection: _virtual(inspection, vc))
         except RequestError as error:
             return _refused(error.message)
 
@@ -162,6 +124,11 @@ def _json(body: bytes, status: int = 200) -> Response:
 def _refused(why: str) -> Response:
     """An error as clients of the deployed scheduler know it: a string as JSON."""
     return _json(_encoder.encode(why), 400)
+
+
+def _of_moment(source: EngineService, pieces: Callable[[Inspection], Iterator[bytes]]) -> Response:
+    inspection = Inspection(source.cluster)
+    return _streamed(pieces(inspection), inspection)
 
 
 def _streamed(pieces: Iterator[bytes], inspection: Inspection | None = None) -> Response:
@@ -263,7 +230,8 @@ def _holding(cluster: Cluster, name: str) -> GroupStatus | None:
     return None if status.placement is None else status
 
 
-def _group(source: EngineService, status: GroupStatus) -> _Group:
+def _group(source: EngineService, status: GroupStatus) -> dict[str, object]:
+    """What upstream's type has, without what is empty there."""
     physical: dict[str, list[int]] = {}
     for node, devices in status.placement.pods if status.placement is not None else ():
         physical.setdefault(node, []).extend(devices)
@@ -271,17 +239,10 @@ def _group(source: EngineService, status: GroupStatus) -> _Group:
     for reserved, leaf in virtual_leaves(source.cluster, status.name):
         virtual.setdefault(reserved, []).append(leaf)
     pods = source.pods_of(status.name)
-    lazy = source.lazy_preemption(status.name)
-    return _Group(
-        _Name(source.title(status.name)),
-        _GroupStatus(
-            status.vc,
-            status.priority,
-            _GROUP_STATES[status.state],
-            physical,
-            virtual or None,
-            pods.allocated or None,
-            pods.preempting or None,
-            None if lazy is None else _LazyPreemption(source.title(lazy[0]), lazy[1]),
-        ),
-    )
+    told: dict[str, object] = {"vc": status.vc, "priority": status.priority, "state": _STATES[status.state]}
+    told["physicalPlacement"] = physical
+    may_be_empty = {"virtualPlacement": virtual, "allocatedPods": pods.allocated, "preemptingPods": pods.preempting}
+    told |= {name: value for name, value in may_be_empty.items() if value}
+    if (lazy := source.lazy_preemption(status.name)) is not None:
+        told["lazyPreemptionStatus"] = {"preemptor": source.title(lazy[0]), "preemptionTime": lazy[1]}
+    return {"metadata": {"name": source.title(status.name)}, "status": told}

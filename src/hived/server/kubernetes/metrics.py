@@ -17,9 +17,9 @@ from hived.engines.kubernetes.gangs.foreign import foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs.gang import GangState
 from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import InvariantError
-from hived.server.mapping import Map, kept_idle
+from hived.server.mapping import kept_idle
 
-from .reading import bad_gpus, why
+from .view import bad_gpus, why
 
 #: what kube-scheduler asks for
 VERBS = ("filter", "bind", "preempt")
@@ -37,12 +37,18 @@ Reader = Callable[[GangTable], Iterable[Row]]
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
 
 
-class Metrics:
-    """All that is told of ``engine``, in a registry of its own."""
+class Metrics(Collector):
+    """All that is told of ``engine``, in a registry of its own.
+
+    The engine is read when somebody asks. A replica that does not decide says so, and nothing of the cluster.
+    """
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        #: scrapes that found sharing safety broken
+        self._unsafe = 0
         self.registry = CollectorRegistry()
-        self.registry.register(_OfEngine(engine))
+        self.registry.register(self)
         self._requests = prometheus_client.Counter(
             "hived_requests_total",
             "Requests of kube-scheduler, by how they were answered.",
@@ -67,29 +73,6 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """The text, and its content type. O(VCs + levels + what is bad or reserved), and O(gangs) while one waits."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
-
-
-def metrics_routes(metrics: Metrics) -> APIRouter:
-    """``GET /metrics``, answered in the event loop's thread, which is the one that changes what is read."""
-    router = APIRouter(tags=["metrics"])
-
-    @router.get("/metrics", response_class=Response)
-    async def get_metrics() -> Response:
-        """The service and its cluster, for Prometheus."""
-        text, kind = metrics.render()
-        return Response(text, headers={"Content-Type": kind, "Cache-Control": "no-store"})
-
-    return router
-
-
-class _OfEngine(Collector):
-    """Reads the engine when it is asked. A replica that does not decide says so, and nothing of the cluster."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._map: Map | None = None
-        #: scrapes that found sharing safety broken
-        self._unsafe = 0
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, as of now. O(VCs * states + nodes + waiting groups)."""
@@ -180,7 +163,7 @@ class _OfEngine(Collector):
             "foreign": kept_for_others(gang_scheduler),
             "bad": bad_gpus(gang_scheduler),
         }
-        yield ("free",), self._mapped(gang_scheduler).gpus - sum(found.values())
+        yield ("free",), gang_scheduler.cluster.spec.gpus - sum(found.values())
         for state, number in found.items():
             yield (state,), number
 
@@ -221,12 +204,22 @@ class _OfEngine(Collector):
         """Those of the spec, and some that are no more and still have GPUs; pods can name any number of others."""
         books = gang_scheduler.usage
         others = sorted(vc for vc in {*books.used, *books.lent} if books.used[vc] or books.lent[vc])
-        return list(dict.fromkeys([*self._mapped(gang_scheduler).reserved, *others[:_FORMER]]))
+        return list(
+            dict.fromkeys([*(vc.name for vc in gang_scheduler.cluster.spec.virtual_clusters), *others[:_FORMER]])
+        )
 
-    def _mapped(self, gang_scheduler: GangTable) -> Map:
-        if self._map is None or self._map.spec is not gang_scheduler.cluster.spec:
-            self._map = Map(gang_scheduler.cluster.spec)
-        return self._map
+
+def metrics_routes(metrics: Metrics) -> APIRouter:
+    """``GET /metrics``, answered in the event loop's thread, which is the one that changes what is read."""
+    router = APIRouter(tags=["metrics"])
+
+    @router.get("/metrics", response_class=Response)
+    async def get_metrics() -> Response:
+        """The service and its cluster, for Prometheus."""
+        text, kind = metrics.render()
+        return Response(text, headers={"Content-Type": kind, "Cache-Control": "no-store"})
+
+    return router
 
 
 def _nodes(gang_scheduler: GangTable) -> Iterator[Row]:

@@ -1,23 +1,27 @@
-"""The engine on Kubernetes as the dashboard sees it."""
+"""The engine on Kubernetes as the dashboard sees it; who waits and what is bad, for the status and metrics too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from hived.cluster.explain.sentences import in_lines
+from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.explaining import explain, shortly, tell
-from hived.engines.kubernetes.gangs.gang import Gang
+from hived.engines.kubernetes.gangs.foreign import kept_for_others
+from hived.engines.kubernetes.gangs.gang import Gang, GangState
+from hived.engines.kubernetes.gangs.gang_table import GangTable
 from hived.errors import NotFoundError
-from hived.server import pictures, stays
-from hived.server.live import DashboardView, Now, of
-
-from .reading import waiting
+from hived.scheduling import Status
+from hived.server import pictures
+from hived.server.live import AFTER_ANY, DashboardView, Doing, Now, stays
+from hived.server.mapping import of
 
 _EXAMPLE = "kubectl apply -f job.yaml  # pods with the label hived.io/vc: NAME, GPUs, schedulerName: hived"
 #: what a gang does after an event, beside what jobs of any engine do
-AFTER: dict[str, stays.Doing | None] = {
-    **stays.AFTER,
+AFTER: dict[str, Doing | None] = {
+    **AFTER_ANY,
     "waiting": "waiting",
     "placed": "placed",
     "preempted": "stopping",
@@ -29,7 +33,7 @@ AFTER: dict[str, stays.Doing | None] = {
 
 def kubernetes_view(engine: Engine, label: str) -> DashboardView[Gang]:
     """The dashboard of ``engine``, which has started, so that its spec is known; ``label``: the cluster's name."""
-    return DashboardView(_Running(engine), label, label, example=_EXAMPLE)
+    return DashboardView(_Running(engine), label, title=label, synthetic=False, example=_EXAMPLE)
 
 
 class _Running:
@@ -89,7 +93,7 @@ class _Running:
             state="ended" if ended else gang.state.value,
             command="",
             explanation=tell(gang.history[-1]) if ended else in_lines(explain(gang_scheduler, gang, self.clock())),
-            stays=stays.stays(gang.history, AFTER),
+            stays=stays(gang.history, AFTER),
             moments=[pictures.Moment(at=event.at, text=tell(event)) for event in gang.history],
         )
 
@@ -101,3 +105,34 @@ class _Running:
             for gang in ended[offset : offset + limit]
         ]
         return pictures.EndedJobs(jobs=jobs, total=len(ended))
+
+
+def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
+    """Who holds no GPUs: with a reservation, then in turn, then those that are in no line. At most ``most``.
+
+    O(most + gangs).
+    """
+    found = gang_scheduler.reserved()[:most]
+    found += [gang_scheduler.gangs[entry.name] for entry in gang_scheduler.scheduler.in_turn(max(0, most - len(found)))]
+    # who waits for pods of its own that do not exist yet, or for kube-scheduler to ask
+    in_line = sum(entry.status is Status.WAITING for entry in gang_scheduler.scheduler.jobs.values())
+    left = min(most - len(found), gang_scheduler.usage.waiting.total() - len(gang_scheduler.reserved()) - in_line)
+    others = (g for g in gang_scheduler.gangs.values() if g.state is GangState.WAITING and not g.in_line)
+    return found + list(islice(others, max(0, left)))
+
+
+def bad_gpus(gang_scheduler: GangTable) -> int:
+    """GPUs that nobody uses and that are kept from jobs, but not for foreign pods. O(bad GPUs + foreign pods)."""
+    nodes, held = gang_scheduler.nodes, gang_scheduler.usage.at
+    bad = sum((node, device) not in held for node in nodes.bad_nodes for device in nodes.devices[node])
+    return bad + sum(place not in held for place in nodes.bad_devices) - kept_for_others(gang_scheduler)
+
+
+def why(gang: Gang) -> ReasonKind:
+    """The decisive reason of a gang that waits, as far as that can be said of it alone. O(1)."""
+    if gang.state is GangState.RESERVED:
+        return ReasonKind.WAITING_FOR_PREEMPTION
+    if not gang.in_line:
+        return ReasonKind.WAITING_FOR_GANG
+    # the core is asked for who is first in line, so of the others it may have said nothing
+    return gang.reasons[0].kind if gang.reasons else ReasonKind.BEHIND_OTHERS
