@@ -23,13 +23,6 @@ def test_single_gpus_leave_whole_nodes_to_who_needs_them() -> None:
     driver.bind(wants("pair", "a", (2, 4)))
 
 
-def test_gpus_of_two_nodes_are_no_node() -> None:
-    driver = Driver(flat({"a": 2}))
-    for node in ("n0", "n1"):
-        driver.bind(wants(node, "a", 1), suggested=[node])
-    driver.wait(wants("whole", "a", 4))
-
-
 def test_a_vc_that_reserved_two_nodes_can_not_have_a_third_by_asking_for_pieces() -> None:
     driver = Driver(flat({"a": 2, "b": 2}))
     for i in range(8):
@@ -44,13 +37,6 @@ def test_a_node_is_given_back_when_nothing_of_the_vc_runs_there() -> None:
     driver.release("one")
     driver.bind(wants("two", "b", 1), suggested=["n0"])
     driver.bind(wants("three", "a", 4))
-
-
-def test_a_rack_stays_whole_for_who_reserved_it() -> None:
-    driver = Driver(racks({"a": {"RACK.NODE": 2}, "b": {"RACK": 1}}, count=2, nodes=2))
-    for name in ("one", "two"):
-        driver.bind(wants(name, "a", 4))
-    driver.bind(wants("whole", "b", (2, 4), within="RACK"))
 
 
 def test_a_rack_comes_back_together_after_pieces_of_it_were_used() -> None:

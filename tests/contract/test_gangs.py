@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from hived import Bind, Member, Preempt, Wait
 from hived.cluster.reasons import ReasonKind
 
-from .driver import Driver, devices
+from .driver import Driver
 from .specs import flat, lent, racks, wants
 
 
@@ -198,14 +196,6 @@ def test_across_pods_a_gang_of_nodes_takes_the_lowest_common_level(busy: set[int
     assert isinstance(decision, Bind)
     expected = 3 if pods == 1 else (4 if pods <= max(idle) else None)
     assert level_of(driver, decision) == expected
-
-
-def test_pods_of_one_group_are_in_one_chain_and_disjoint() -> None:
-    driver = Driver(flat({"a": 2}, size=8))
-    decision = driver.bind(wants("gang", "a", (8, 2)))
-    pods = [devices((pod,)) for pod in decision.placement.pods]
-    assert all(one.isdisjoint(two) for one, two in pairwise(pods))
-    assert len(set().union(*pods)) == 16
 
 
 def test_a_loan_that_preempts_says_which_cap_it_gave_up() -> None:

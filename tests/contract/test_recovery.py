@@ -54,11 +54,6 @@ def test_every_order_of_records_gives_the_same_cluster() -> None:
     assert all(other.cluster.records() == records for other in clusters)
 
 
-def test_a_recovered_cluster_is_the_one_that_was_lost() -> None:
-    spec, driver = busy()
-    assert recovered(driver, spec, driver.cluster.records()).cluster.snapshot() == driver.cluster.snapshot()
-
-
 def test_a_downgraded_group_stays_opportunistic() -> None:
     spec, driver = busy()
     assert driver.running["lazy"].downgraded
