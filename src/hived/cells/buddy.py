@@ -453,8 +453,8 @@ class BuddyAllocator:
         """
         fresh, hierarchy, lowest = BuddyAllocator(self.hierarchy, self.levels.start), self.hierarchy, self.levels.start
         for k in reversed(self.levels):
-            for cell, state in enumerate(self._state[k]):
-                if state == TAKEN:
+            for cell in range(hierarchy.count[k]):
+                if self._state[k][cell] == TAKEN:
                     above = self._state[k + 1][cell // self._fanout[k + 1]]
                     ensure(above != OPEN, f"cell {cell} of level {k} is taken inside an open one")
                     (fresh.allocate_at if above == SPLIT else fresh.take_child_at)(k, cell)
