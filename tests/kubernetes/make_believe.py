@@ -34,7 +34,7 @@ from hived.engines.kubernetes.gangs.gang import (
     Wake,
 )
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Condition, Node, Pod, PodSpec, PodStatus
 from hived.errors import ConflictError, NotFoundError
 from hived.scheduling import YarnCS

@@ -13,7 +13,7 @@ from hived import CheckedCluster
 from hived.engines.kubernetes.counters import Counts
 from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.scheduling import YarnCS
 from hived.spec import spec_from_dict

@@ -15,7 +15,7 @@ from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs.explaining import explain_pod
 from hived.engines.kubernetes.gangs.gang import Annotate, GangState, Tell
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.bind_info import notes, shared, written
 from hived.engines.kubernetes.pods.objects import Condition, Owner, Pod, PodStatus
 from hived.errors import ConflictError

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hived.cluster.requests import Member
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Container, Owner, PodSpec, Resources
-from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError, ask, concerns, gang_owner, read_yaml
+from hived.engines.kubernetes.pods.pod_request import (
+    PodRequest,
+    PodRequestError,
+    concerns,
+    gang_owner,
+    read_request,
+    read_yaml,
+)
 
 from .pods import annotated, labelled, on, pod
 
@@ -44,7 +51,7 @@ def said(**fields: object) -> str:
 
 
 def test_everything_that_upstreams_annotation_can_say_is_understood() -> None:
-    assert ask(pod("p", said=FULL)) == PodRequest(
+    assert read_request(pod("p", said=FULL)) == PodRequest(
         group="t/default/group-1",
         namespace="t",
         vc="research",
@@ -61,9 +68,9 @@ def test_everything_that_upstreams_annotation_can_say_is_understood() -> None:
 
 def test_a_name_is_of_the_namespace_that_uses_it_and_cannot_take_anothers() -> None:
     text = said(affinityGroup={"name": "victim/train", "members": [{"podNumber": 1, "leafCellNumber": 1}]})
-    assert ask(pod("p", said=text)).group == "t/victim/train"
+    assert read_request(pod("p", said=text)).group == "t/victim/train"
     own = said(affinityGroup={"name": "t/train", "members": [{"podNumber": 1, "leafCellNumber": 1}]})
-    assert (ask(pod("p", said=own)).group, ask(pod("p", said=own)).title) == ("t/train", "t/train")
+    assert (read_request(pod("p", said=own)).group, read_request(pod("p", said=own)).title) == ("t/train", "t/train")
 
 
 def test_a_gang_whose_place_does_not_fit_on_its_pods_is_refused_at_once() -> None:
@@ -71,11 +78,11 @@ def test_a_gang_whose_place_does_not_fit_on_its_pods_is_refused_at_once() -> Non
     with pytest.raises(
         PodRequestError, match=r"1000 x 16 GPUs are does not fit on each of its pods .* bytes of 250,000"
     ):
-        ask(pod("p", 16, said=text))
+        read_request(pod("p", 16, said=text))
 
 
 def test_what_upstreams_annotation_leaves_out_is_as_upstream_has_it() -> None:
-    found = ask(pod("p", said="virtualCluster: a\nleafCellNumber: 1\naffinityGroup: null"))
+    found = read_request(pod("p", said="virtualCluster: a\nleafCellNumber: 1\naffinityGroup: null"))
     assert found == PodRequest("t/p", "t", "a", 0, (Member(1, 1),), 1, anywhere=True, title="t/p")
     assert not found.whole
 
@@ -83,7 +90,7 @@ def test_what_upstreams_annotation_leaves_out_is_as_upstream_has_it() -> None:
 def test_the_former_names_of_upstreams_keys_are_understood() -> None:
     group = "{name: g, members: [{podNumber: 2, gpuNumber: 2}]}"
     old = f"virtualCluster: a\ngpuType: K80\ngpuNumber: 2\naffinityGroup: {group}"
-    found = ask(pod("p", said=old))
+    found = read_request(pod("p", said=old))
     assert (found.leaf_cell_type, found.leaf_cells, found.members) == ("K80", 2, (Member(2, 2),))
 
 
@@ -133,7 +140,7 @@ WRONG_ANNOTATIONS = [
 @pytest.mark.parametrize(("text", "kind", "message"), WRONG_ANNOTATIONS)
 def test_a_wrong_annotation_is_refused_in_words(text: str, kind: str, message: str) -> None:
     with pytest.raises(PodRequestError, match=message) as caught:
-        ask(pod("p", said=text))
+        read_request(pod("p", said=text))
     assert caught.value.kind == kind
     assert len(str(caught.value)) < 400
 
@@ -159,7 +166,7 @@ BOMBS = {
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_text_made_to_take_a_reader_down_is_refused(text: str) -> None:
     with pytest.raises(PodRequestError):
-        ask(pod("p", said=text))
+        read_request(pod("p", said=text))
 
 
 def test_an_honest_alias_is_read() -> None:
@@ -186,7 +193,7 @@ def test_an_honest_alias_is_read() -> None:
 )
 def test_any_text_is_an_ask_or_an_error_in_words(text: str) -> None:
     try:
-        found = ask(pod("p", said=text))
+        found = read_request(pod("p", said=text))
     except PodRequestError:  # whose message is in words, as the tests above have it
         pass
     else:
@@ -198,11 +205,11 @@ def test_any_text_is_an_ask_or_an_error_in_words(text: str) -> None:
 
 
 def test_a_pod_with_a_vc_and_gpus_is_a_group_of_its_own() -> None:
-    assert ask(pod("p", 2, "a")) == PodRequest("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
+    assert read_request(pod("p", 2, "a")) == PodRequest("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
 
 
 def test_all_that_labels_can_say() -> None:
-    found = ask(
+    found = read_request(
         pod(
             "p",
             4,
@@ -217,29 +224,29 @@ def test_all_that_labels_can_say() -> None:
         )
     )
     assert found == PodRequest("t/g", "t", "a", 7, (Member(3, 4),), 4, "V100", "PIN", True, "RACK", whole=True)
-    assert ask(pod("p", priority="opportunistic")).priority == -1
+    assert read_request(pod("p", priority="opportunistic")).priority == -1
 
 
 def test_a_job_of_known_size_is_a_gang() -> None:
     one = pod("train-0", 2, owner=JOB)
     assert gang_owner(one) == JOB
-    found = ask(one, (Member(4, 2),))
+    found = read_request(one, (Member(4, 2),))
     assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(4, 2),))
 
 
 def test_a_job_of_one_pod_is_no_gang_as_its_annotations_could_not_tell_after_a_restart() -> None:
     one = pod("train-0", 2, owner=JOB)
     assert (
-        ask(one, (Member(1, 2),))
-        == ask(one, None)
-        == ask(replace(one, metadata=replace(one.metadata, owner_references=None)))
+        read_request(one, (Member(1, 2),))
+        == read_request(one, None)
+        == read_request(replace(one, metadata=replace(one.metadata, owner_references=None)))
     )
 
 
 def test_a_job_of_pods_on_their_own_is_no_gang() -> None:
     one = pod("train-0", 2, owner=JOB, gang="false")
     assert gang_owner(one) is None
-    assert ask(one, (Member(4, 2),)).members == (Member(1, 2),)
+    assert read_request(one, (Member(4, 2),)).members == (Member(1, 2),)
 
 
 def test_the_jobs_of_a_jobset_are_one_gang() -> None:
@@ -250,14 +257,14 @@ def test_the_jobs_of_a_jobset_are_one_gang() -> None:
         job = Owner(api_version="batch/v1", kind="Job", name=f"set-{number}", uid=f"job-{number}", controller=True)
         one = pod(f"set-{number}-0", gpus, owner=job)
         labels = {**(one.metadata.labels or {}), "jobset.sigs.k8s.io/jobset-name": "set"}
-        asks.append(ask(replace(one, metadata=replace(one.metadata, labels=labels)), sizes))
+        asks.append(read_request(replace(one, metadata=replace(one.metadata, labels=labels)), sizes))
     assert {found.group for found in asks} == {"t/set"}
     assert len({found.owner for found in asks}) == 1
     assert all(found.disagrees(asks[0]) is None for found in asks)
 
 
 def test_the_size_of_a_job_may_be_given_by_a_label_alone() -> None:
-    found = ask(pod("train-0", 2, owner=JOB, group_size="3"))
+    found = read_request(pod("train-0", 2, owner=JOB, group_size="3"))
     assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(3, 2),))
 
 
@@ -284,29 +291,29 @@ WRONG_LABELS = [
 @pytest.mark.parametrize(("labels", "kind", "message"), WRONG_LABELS)
 def test_wrong_labels_are_refused_in_words(labels: dict[str, str], kind: str, message: str) -> None:
     with pytest.raises(PodRequestError, match=message) as caught:
-        ask(pod("p", more=labels))
+        read_request(pod("p", more=labels))
     assert caught.value.kind == kind
 
 
 def test_a_pod_that_names_no_vc_is_told_how_to() -> None:
     with pytest.raises(PodRequestError, match="names no virtual cluster; give it the label hived"):
-        ask(pod("p", vc=None))
+        read_request(pod("p", vc=None))
 
 
 def test_a_pod_that_asks_for_no_gpus_is_told_how_to() -> None:
     bare = replace(pod("p"), spec=PodSpec(containers=[Container(name="main")]))
     with pytest.raises(PodRequestError, match="put a number under resources"):
-        ask(bare)
+        read_request(bare)
 
 
 def test_a_pod_of_another_size_than_its_job_has_is_refused() -> None:
     with pytest.raises(PodRequestError, match="its 3 GPUs are not those of any pod of its group: 4 x 2"):
-        ask(pod("train-0", 3, owner=JOB), (Member(4, 2),))
+        read_request(pod("train-0", 3, owner=JOB), (Member(4, 2),))
 
 
 def test_a_job_of_too_many_pods_is_refused() -> None:
     with pytest.raises(PodRequestError, match="Job train: 1,001 pods are too many"):
-        ask(pod("train-0", 1, owner=JOB), (Member(1001, 1),))
+        read_request(pod("train-0", 1, owner=JOB), (Member(1001, 1),))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +336,7 @@ def test_gpus_are_those_of_all_containers_or_of_the_largest_that_runs_first(
 ) -> None:
     containers = [[Container(resources=Resources(limits=one)) for one in some] for some in (limits, first)]
     one = replace(pod("p"), spec=PodSpec(containers=containers[0], init_containers=containers[1]))
-    assert ask(one).leaf_cells == gpus
+    assert read_request(one).leaf_cells == gpus
 
 
 @pytest.mark.parametrize(
@@ -343,7 +350,7 @@ def test_sidecars_stay_beside_what_runs_later(first: list[tuple[str | None, int]
 
     init = [container(number, policy) for policy, number in first]
     one = replace(pod("p"), spec=PodSpec(containers=[container(2)], init_containers=init))
-    assert ask(one).leaf_cells == gpus
+    assert read_request(one).leaf_cells == gpus
 
 
 def test_an_annotation_cannot_ask_for_less_than_the_containers_will_use() -> None:
@@ -351,7 +358,7 @@ def test_an_annotation_cannot_ask_for_less_than_the_containers_will_use() -> Non
     limits: dict[str, str | int | float] = {keys.ENABLE: 1, "nvidia.com/gpu": 8}
     one = replace(pod("p", said=said), spec=PodSpec(containers=[Container(resources=Resources(limits=limits))]))
     with pytest.raises(PodRequestError, match="leafCellNumber 1, and its containers ask for 8 GPUs"):
-        ask(one)
+        read_request(one)
 
 
 @pytest.mark.parametrize("value", ["500m", "-1", "nan", "inf", "1e400", "some", "", "0x2", "1048577", 1.5])
@@ -359,7 +366,7 @@ def test_no_whole_number_of_gpus_is_refused(value: str | float) -> None:
     limits: dict[str, str | int | float] = {"nvidia.com/gpu": value}
     one = replace(pod("p"), spec=PodSpec(containers=[Container(name="main", resources=Resources(limits=limits))]))
     with pytest.raises(PodRequestError, match=r"container main: nvidia\.com/gpu: a whole number of GPUs"):
-        ask(one)
+        read_request(one)
 
 
 @settings(max_examples=200)
@@ -375,7 +382,7 @@ def test_any_labels_are_an_ask_or_an_error_in_words(
     labels: dict[str, str], members: tuple[Member, ...] | None, owned: bool
 ) -> None:
     try:
-        found = ask(pod("p", more=labels, owner=JOB if owned else None), members)
+        found = read_request(pod("p", more=labels, owner=JOB if owned else None), members)
     except PodRequestError:  # whose message is in words, as the tests above have it
         pass
     else:
@@ -404,7 +411,7 @@ def test_a_pod_that_runs_on_gpus_of_hived_concerns_it_though_somebody_has_taken_
 
 
 def test_pods_that_name_one_group_say_in_what_they_differ() -> None:
-    one = ask(pod("p", group="g", group_size="2"))
+    one = read_request(pod("p", group="g", group_size="2"))
     assert one.disagrees(with_fields(one, leaf_cells=9)) is None
     assert one.disagrees(with_fields(one, namespace="x")) == "namespace: t here, x there"
     assert one.disagrees(with_fields(one, vc="b")) == "vc: 'a' here, 'b' there"

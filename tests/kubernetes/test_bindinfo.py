@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info, notes, shared
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 

@@ -13,10 +13,17 @@ import yaml
 
 import hived
 from hived import Bind, Cluster
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.owners import members_of
-from hived.engines.kubernetes.pods.pod_request import GANG_OWNERS, PodRequest, ask, check_grace, concerns, gang_owner
+from hived.engines.kubernetes.pods.pod_request import (
+    GANG_OWNERS,
+    PodRequest,
+    check_grace,
+    concerns,
+    gang_owner,
+    read_request,
+)
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 
 from .manifests import CHART, DEPLOY, EXAMPLES, MONITORING, PLAIN, Manifest, by_key, in_folder, pod_templates
@@ -317,7 +324,7 @@ def _asks(manifest: Manifest) -> list[PodRequest]:
         pod = msgspec.convert({"metadata": {**template["metadata"], **metadata}, "spec": template["spec"]}, Pod)
         assert concerns(pod)
         owned = gang_owner(pod) is not None
-        asks.append(ask(pod, members_of(manifest, "the example") if owned else None))
+        asks.append(read_request(pod, members_of(manifest, "the example") if owned else None))
         check_grace(pod, asks[-1], OPPORTUNISTIC_GRACE_SECONDS)
     return asks
 

@@ -6,8 +6,8 @@ import pytest
 
 from hived.engines.kubernetes.gangs.explaining import explain
 from hived.engines.kubernetes.gangs.gang import Evict, GangState
-from hived.engines.kubernetes.pods import labels as keys
-from hived.engines.kubernetes.pods.pod_request import PodRequestError, ask, check_grace
+from hived.engines.kubernetes.pods import keys
+from hived.engines.kubernetes.pods.pod_request import PodRequestError, check_grace, read_request
 
 from .make_believe import World
 from .pods import flat_spec, pod
@@ -112,7 +112,7 @@ def test_where_its_cells_cannot_be_had_it_is_evicted_and_who_is_made_for_it_has_
     ],
 )
 def test_the_label_says_how_a_pod_would_have_its_gpus(labels: dict[str, str], priority: int, early: bool) -> None:
-    asked = ask(pod("p", **labels))  # type: ignore[arg-type]
+    asked = read_request(pod("p", **labels))  # type: ignore[arg-type]
     assert (asked.priority, asked.early) == (priority, early)
 
 
@@ -129,13 +129,13 @@ def test_a_mode_that_is_none_or_says_something_else_than_the_priority_is_refused
     labels: dict[str, str], why: str
 ) -> None:
     with pytest.raises(PodRequestError, match="label") as error:
-        ask(pod("p", **labels))  # type: ignore[arg-type]
+        read_request(pod("p", **labels))  # type: ignore[arg-type]
     assert why in str(error.value)
 
 
 def test_it_has_no_more_time_to_end_than_a_loan_and_differs_from_who_waits_for_its_turn_alone() -> None:
-    early = ask(pod("p", mode="either"))
+    early = read_request(pod("p", mode="either"))
     check_grace(pod("p"), early, 30)
     with pytest.raises(PodRequestError, match="a pod that may run on a loan"):
         check_grace(pod("p"), early, 10)
-    assert early.disagrees(ask(pod("p"))) == "mode: 'either' here, 'guaranteed' there"
+    assert early.disagrees(read_request(pod("p"))) == "mode: 'either' here, 'guaranteed' there"

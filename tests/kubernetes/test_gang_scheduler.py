@@ -17,7 +17,7 @@ from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs import extender_answers as answering
 from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly, tell
 from hived.engines.kubernetes.gangs.gang import Evict, Gang, GangState, Wake
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod
 from hived.errors import ConflictError, NotFoundError
 from hived.spec import load_spec

@@ -14,7 +14,7 @@ from hived.cluster.cluster import Cluster
 from hived.engines.kubernetes.gangs.explaining import reasons
 from hived.engines.kubernetes.gangs.gang import Gang, GangState
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.errors import InvariantError, NotFoundError
 from hived.server import pictures
 from hived.server.dashboard import dashboard_routes

@@ -13,7 +13,7 @@ from msgspec.structs import replace as changed
 from hived import Cluster, RecordedCluster, replay
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs.gang import Binding, GangState
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod, PodStatus
 from hived.spec.compiled import ClusterSpec
 

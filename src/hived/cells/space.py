@@ -109,28 +109,6 @@ class Space:
     A host that changes costs O(1); what gangs need to know of it is counted at the next search (O(levels) per change).
     """
 
-    __slots__ = (
-        "_buckets",
-        "_by_class",
-        "_capacities",
-        "_costly",
-        "_layout",
-        "_log",
-        "_orders",
-        "_where",
-        "buckets",
-        "free",
-        "groups",
-        "idle",
-        "node_level",
-        "obtainable",
-        "occupied",
-        "shapes",
-        "total",
-        "widest",
-        "within_idle",
-    )
-
     def __init__(
         self,
         shapes: Sequence[Shape],

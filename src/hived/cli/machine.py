@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from hived.engines.kubernetes.pods.labels import BAD_DEVICES
+from hived.engines.kubernetes.pods.keys import BAD_DEVICES
 from hived.errors import InputError, StorageError
 from hived.server.kubernetes.schema import Drained
 from hived.server.schema import Device, Events, Job, JobEvent

@@ -19,10 +19,10 @@ from .demands import Choice, Demand
 from .groups import Group
 from .pool import Pool, Spots
 from .requests import Request
-from .sparing import sparing
 from .state import State
 from .states import GroupState
 from .suggested import Suggested, stand_on_suggested
+from .victim_selection import least_loss
 
 #: how often a choice may be turned down by hardware or suggestions before the group has to wait
 ATTEMPTS = 64
@@ -107,7 +107,7 @@ def _in(
         if found is None:
             break
         if up_to >= 0:
-            found = sparing(pool, space, choice.needs, state.rank, found, cap, up_to)
+            found = least_loss(pool, space, choice.needs, state.rank, found, cap, up_to)
         group.chain, group.level, group.pool, group.spots = pool.nodes.number, found.level, pool, found.pods
         if step:
             hierarchy = pool.virtual.hierarchy

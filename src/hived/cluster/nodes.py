@@ -37,40 +37,6 @@ def farthest_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | No
 class Nodes:
     """A chain's nodes under groups. A change costs O(1) per pod, and the groups on that node where one leaves."""
 
-    __slots__ = (
-        "_counted",
-        "_devices",
-        "_dirty",
-        "_idle",
-        "_note",
-        "_open",
-        "_per_top",
-        "_placements",
-        "_tops",
-        "_watchers",
-        "allocator",
-        "bad",
-        "chain",
-        "doomed",
-        "gpus",
-        "groups",
-        "guests",
-        "held",
-        "hierarchy",
-        "kinds",
-        "lent",
-        "names",
-        "number",
-        "owned",
-        "owners",
-        "reserved",
-        "seen_at",
-        "shapes",
-        "sick",
-        "untold",
-        "used",
-    )
-
     def __init__(
         self,
         number: int,

@@ -111,23 +111,6 @@ class VirtualCells:
 class Pool:
     """Virtual cells, their bindings to nodes, and who takes what of them."""
 
-    __slots__ = (
-        "_space",
-        "_unused",
-        "_views",
-        "at",
-        "binding",
-        "free",
-        "held",
-        "nodes",
-        "number",
-        "pinned",
-        "pinned_to",
-        "tenant",
-        "undo",
-        "virtual",
-    )
-
     def __init__(
         self,
         tenant: int,

@@ -20,7 +20,7 @@ from hived.errors import ConflictError
 from hived.words import shortened
 
 from .counters import Counts
-from .pods import labels as keys
+from .pods import keys
 
 _log = logging.getLogger("hived.kubernetes")
 _COMPONENT = "hived"  #: as Events and conditions name who writes them

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
 
 from .api import ApiError, KubeApi, api_path, lease_path

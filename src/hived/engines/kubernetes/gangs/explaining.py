@@ -10,7 +10,7 @@ from hived.cluster.explain.sentences import MAX_NAMED, say
 from hived.cluster.reasons import BadHardware, NotSuggested, Reason, ReasonKind, WaitingForPreemption
 from hived.engines.explaining import early_text, why_it_waits
 from hived.engines.job import Event
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.words import counted, duration, plural
 
 from .gang import Gang, GangState, PodEntry

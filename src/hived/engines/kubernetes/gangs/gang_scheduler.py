@@ -21,7 +21,7 @@ from hived.cluster.reasons import Reason, WaitingForPreemption
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import bind_info as bindinfo
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods import pod_request as asking
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod

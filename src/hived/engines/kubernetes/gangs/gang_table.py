@@ -98,7 +98,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def understood(self, pod: Pod, members: tuple[Member, ...] | None) -> asking.PodRequest:
         """What a pod that waits asks for. Raises :class:`PodRequestError`, also for one that runs and is left alone."""
-        ask = asking.ask(pod, members)
+        ask = asking.read_request(pod, members)
         asking.check_grace(pod, ask, self.nodes.grace_of_loans(ask.vc))
         asking.check_labels(pod)
         return ask

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
 from hived.engines.hardware import Hardware
-from hived.engines.kubernetes.pods import labels as keys
+from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Node
 from hived.spec.compiled import Device
 from hived.words import plural

@@ -18,7 +18,7 @@ from hived.cluster.requests import Member
 from hived.spec.compiled import ClusterSpec
 from hived.words import shortened
 
-from . import labels as keys
+from . import keys
 from .objects import Pod
 from .pod_request import MOST_PODS, PodRequestError, read_yaml
 

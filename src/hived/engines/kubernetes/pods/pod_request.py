@@ -15,7 +15,7 @@ from hived.cluster.requests import HIGHEST, OPPORTUNISTIC, Member, Request
 from hived.errors import InputError, SpecError
 from hived.spec import read_documents
 
-from . import labels as keys
+from . import keys
 from .objects import Container, Owner, Pod
 
 #: pods of a gang: where all of them are is written on each
@@ -140,7 +140,7 @@ def may_concern(pod: Pod) -> bool:
 
 
 def gang_owner(pod: Pod) -> Owner | None:
-    """The object whose size has to be known before :func:`ask` can say what ``pod`` asks for; None: none."""
+    """The object whose size has to be known before :func:`read_request` can say what ``pod`` asks for; None: none."""
     if pod.annotation(keys.POD_SPEC) is not None or pod.label(keys.VC) is None:
         return None
     if pod.label(keys.GANG) == "false" or pod.label(keys.GROUP) is not None:
@@ -151,7 +151,7 @@ def gang_owner(pod: Pod) -> Owner | None:
     return None
 
 
-def ask(pod: Pod, members: tuple[Member, ...] | None = None) -> PodRequest:
+def read_request(pod: Pod, members: tuple[Member, ...] | None = None) -> PodRequest:
     """What ``pod`` asks for. ``members``: the gang, as its owner has it. Raises :class:`PodRequestError`."""
     text = pod.annotation(keys.POD_SPEC)
     if text is not None:

@@ -30,14 +30,16 @@ STEPS = 1_000
 PODS = 64
 
 
-def sparing(pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, up_to: int) -> Found:
+def least_loss(
+    pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, up_to: int
+) -> Found:
     """``found``, or the same leaves for the same pods elsewhere, where the groups ``up_to`` a precedence lose less."""
-    search = _Sparing(pool, space, needs, rank, cap, up_to)
+    search = _Search(pool, space, needs, rank, cap, up_to)
     one_host = len({host for host, _ in found.pods}) == 1
     return (search.on_one_host() or found) if one_host else search.on_hosts(found)
 
 
-class _Sparing:
+class _Search:
     """The hosts and leaves of a pool whose taking loses the groups ``up_to`` a precedence least."""
 
     def __init__(self, pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, cap: int, up_to: int) -> None:
