@@ -531,11 +531,11 @@ class QuotaMachine(SharingMachine):
             assert len(devices(placement) & lent) == min(max(0, gpus - len(idle[key])) for key in suitable)
 
     def check_promotion(self, request: Request, group: GroupStatus) -> None:
-        """A quota names no place: whoever runs stays where it is."""
+        """A quota names no place: whoever runs on leaves of its own stays where it is."""
         assert group.placement is not None
         held = len(devices(group.placement))
         within = self.within_quota(request.vc, group.placement.chain, held)
-        self.stays = within and not self.groups(GroupState.PREEMPTING)
+        self.stays = within and not group.guest and not self.groups(GroupState.PREEMPTING)
 
     def after_promotion(self, request: Request, promoted: bool | None) -> None:
         assert promoted or not self.stays
