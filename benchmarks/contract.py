@@ -198,10 +198,10 @@ def measure() -> list[Figure]:
         build = seconds(partial(_build, racks), 3)
         figures += [
             Figure(f"Cluster: build, {name} GPUs", build, "s", "< 1 s" if small else ""),
-            Figure(f"Cluster: a request, mean, {name} GPUs", 1e3 * means[name], "ms", "< 0.03 ms" if small else ""),
+            Figure(f"Cluster: a request, mean, {name} GPUs", 1e3 * means[name], "ms", "< 0.02 ms" if small else ""),
             Figure(f"Cluster: a request, median, {name} GPUs", 1e3 * quantile(taken, 0.5), "ms"),
             Figure(
-                f"Cluster: a request, p99, {name} GPUs", 1e3 * quantile(taken, 0.99), "ms", "< 0.15 ms" if small else ""
+                f"Cluster: a request, p99, {name} GPUs", 1e3 * quantile(taken, 0.99), "ms", "< 0.1 ms" if small else ""
             ),
             Figure(f"Cluster: a release, mean, {name} GPUs", 1e3 * sum(released) / len(released), "ms"),
         ]
