@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from hived import Bind, Cluster, Member, RecordedCluster, Request, RequestError, Wait
+from hived import Bind, Cluster, Member, Preempt, RecordedCluster, Request, RequestError, Wait
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.reasons import BadHardware, NeverFits, VcExhausted
 from hived.cluster.sharing import Sharing
+from hived.errors import InfeasibleError
 
 from .driver import Driver
 from .specs import Spec, cluster_spec, flat, lent, racks, reserves, wants
@@ -259,3 +260,34 @@ def test_a_loan_that_has_lost_all_its_devices_is_not_promoted_on_nothing(sharing
     cluster.reconfigure(racks_named(A=["y0", "y1"]))
     assert not cluster.promote(wants("loan", "a", 4))
     cluster.validate()
+
+
+def test_a_loan_that_only_has_reserved_is_not_promoted() -> None:
+    """What it waits for was given up as if it ran there."""
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    for node in range(2):
+        cluster.commit(cluster.schedule(lent(f"loan-{node}", "b", 4)))
+    decision = cluster.schedule(lent("first", "a", 4))
+    assert isinstance(decision, Preempt)
+    cluster.commit(decision)
+    before = cluster.snapshot()
+    with pytest.raises(RequestError, match="'first' does not run as an opportunistic group"):
+        cluster.promote(wants("first", "a", 4))
+    assert cluster.snapshot() == before
+
+
+def test_a_guest_recorded_twice_on_a_device_is_refused() -> None:
+    """Where nobody else was recorded, it was none, and its second pod found the leaf cell in use."""
+    pod = PodPlacement("n0", (0, 1))
+    guest = lent("guest", "a", (2, 2), guest=True)
+    with pytest.raises(RequestError, match="a device is given twice"):
+        Cluster.from_spec(flat({"a": 1})).recover([("guest", guest, Placement("NODE", (pod, pod), ()))])
+
+
+def test_private_clusters_of_nobody_are_refused_and_a_new_spec_of_them_changes_nothing() -> None:
+    cluster = Cluster.from_spec(flat({"a": 1}), Sharing.PRIVATE)
+    cluster.commit(cluster.schedule(wants("job", "a", 4)))
+    before = cluster.snapshot()
+    with pytest.raises(InfeasibleError, match="no virtual cluster has cells"):
+        cluster.reconfigure(flat({"a": 0}, spare=1))
+    assert cluster.snapshot() == before

@@ -457,6 +457,8 @@ def test_devices_say_who_has_them_and_what_is_wrong(lives: Lives) -> None:
         engine.job_scheduler.set_health([("node", 7)], "NVML: lost", engine.clock())
         found = service.devices()
         assert [device.device for device in found] == list(range(8))
+        assert [device.device for device in service.devices(offset=6)] == [6, 7]
+        assert service.devices(offset=2**63 - 1) == []
         assert {device.device for device in found if device.job == job.id} == held
         assert {device.device for device in found if device.state == "used"} == held
         assert [(d.device, d.why_bad) for d in found if not d.healthy] == [(7, "NVML: lost")]

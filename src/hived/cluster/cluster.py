@@ -225,7 +225,7 @@ class Cluster:
         """
         state, demand = self._settled(), self._demand(request, demand)
         group = state.groups.get(request.group)
-        if request.opportunistic or group is None or group.guaranteed:
+        if request.opportunistic or group is None or group.guaranteed or not group.running:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
         again = moved(state, group, request, demand, None, group.since, in_place=True)
         if again is None:

@@ -136,8 +136,9 @@ def _check_form(position: int, record: Record) -> None:
         raise RequestError(where, f"jobs are names, not {jobs!r}")
     if not _is_placement(placement):
         raise RequestError(where, f"no placement: {placement!r}")
-    if any(len(set(devices)) < len(devices) for _, devices in placement.pods):
-        raise RequestError(where, "a device is given twice to one pod")
+    devices = [(node, device) for node, of_pod in placement.pods for device in of_pod]
+    if len({*devices}) < len(devices):
+        raise RequestError(where, "a device is given twice")
     if all(member.cell_type is None for member in request.members):
         most = max(member.leaf_cells for member in request.members)
         if any(len(devices) > most for _, devices in placement.pods):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from hived.cells import BuddyAllocator, Found, Hierarchy, Need, Rank, Space
-from hived.errors import ensure
+from hived.errors import InfeasibleError, ensure
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
 
 from .binding import Binding
@@ -86,6 +86,8 @@ def _private(
             pools.append(OwnPool(tenant, len(pools), virtual, chains[-1], undo, pin and (pin[0], -1)))
             first += virtual.hosts
         found.append(pools)
+    if not chains:
+        raise InfeasibleError(f"{spec.source}: no virtual cluster has cells, so none can be a private cluster")
     return chains, found
 
 

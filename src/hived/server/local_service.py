@@ -216,7 +216,7 @@ class LocalService:
         O(devices before the last one shown).
         """
         chosen = iter(self._engine.cluster.spec.devices() if node is None else self._engine.chosen(node, None))
-        return self._shown_devices(list(islice(chosen, offset, offset + limit)))
+        return self._shown_devices(list(islice(islice(chosen, offset, None), limit)))
 
     async def drain(self, drain: schema.Drain) -> list[schema.Device]:
         """Keep jobs off devices, or let them come again; the devices that this was about."""
