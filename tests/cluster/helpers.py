@@ -281,12 +281,12 @@ def check_bindings(cluster: Cluster) -> None:
             assert sorted(sorted(c.items()) for c in groups.values()) == sorted(
                 sorted(c.items()) for c in in_physical[key].values()
             ), f"who shares a cell of level {key[1]} in the VC shares one in the cluster, and nobody else"
-        for (pool, _), stands_on in preassigned.items():
-            assert len(stands_on) == 1, "a preassigned cell stands on one physical cell"
+        for (pool, _), bound_to in preassigned.items():
+            assert len(bound_to) == 1, "a preassigned cell stands on one physical cell"
             if pool in virtual_leaves.pinned:
-                assert stands_on == {virtual_leaves.pinned[pool]}
+                assert bound_to == {virtual_leaves.pinned[pool]}
             else:
-                taken += [(virtual_leaves.chains[pool], cell) for cell in stands_on]
+                taken += [(virtual_leaves.chains[pool], cell) for cell in bound_to]
         taken += [(virtual_leaves.chains[pool], cell) for pool, cell in virtual_leaves.pinned.items()]
     for (one_chain, one), (other_chain, other) in combinations(taken, 2):
         assert one_chain != other_chain or one.stop <= other.start or other.stop <= one.start, "cells stand apart"

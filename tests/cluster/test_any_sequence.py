@@ -408,7 +408,7 @@ class SharingMachine(RuleBasedStateMachine):
                 lent = [
                     devices(g.placement) for g in self.groups() if g.vc == vc.name and not g.guaranteed and not g.guest
                 ]
-                assert self.cluster.lent(vc.name) == sum(map(len, lent))
+                assert self.cluster.opportunistic_gpus(vc.name) == sum(map(len, lent))
 
     def teardown(self) -> None:
         if hasattr(self, "spec"):

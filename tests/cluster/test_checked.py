@@ -42,7 +42,7 @@ def test_a_broken_invariant_is_found_at_the_next_change(change: Callable[[Checke
     cluster = CheckedCluster(SPEC)
     cluster.commit(cluster.schedule(job("one")))
     cluster.schedule(Request("large", "a", members=(Member(2, 8),)))
-    cluster._state.lent[0][0] = 1  # a deliberate fault
+    cluster._state.opportunistic_gpus[0][0] = 1  # a deliberate fault
     with pytest.raises(InvariantError, match="lent"):
         change(cluster)
 

@@ -53,7 +53,7 @@ def test_promotion_in_place_keeps_the_very_same_gpus() -> None:
         parts = lodger.parts
         assert jobs.promote(lodger) == (True, ())
         assert (lodger.kind, lodger.parts) == ("G", parts)
-        assert jobs.cluster.lent("a") == 0
+        assert jobs.cluster.opportunistic_gpus("a") == 0
         jobs.release(lodger)
 
 
@@ -146,7 +146,7 @@ def test_a_lent_job_of_several_nodes_needs_them_whole_and_idle() -> None:
     assert not jobs.can_ever_lend(33)
     lodger = jobs.lent("a", 17)
     assert (lodger.nodes, lodger.held) == ([1, 2, 3], 24)
-    assert jobs.cluster.lent("a") == 24
+    assert jobs.cluster.opportunistic_gpus("a") == 24
     assert not jobs.can_lend(9)
     assert jobs.can_lend(7)
 

@@ -101,7 +101,7 @@ def test_who_runs_opportunistically_is_promoted_in_place_as_soon_as_the_quota_al
     parts = lodger.parts
     assert jobs.promote(lodger) == (True, ())
     assert (lodger.kind, lodger.parts) == ("G", parts)
-    assert jobs.cluster.lent("a") == 0
+    assert jobs.cluster.opportunistic_gpus("a") == 0
     jobs.waits("a", 5)
 
 

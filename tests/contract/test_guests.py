@@ -47,7 +47,7 @@ def test_a_guest_runs_beside_an_owner_and_counts_as_nothing() -> None:
     group = driver.cluster.group("guest")
     assert (group.guest, group.guaranteed, group.state) == (True, False, GroupState.ALLOCATED)
     assert places(driver, "guest")[0][0] == places(driver, "own-a")[0][0]
-    assert driver.cluster.lent("b") == 0
+    assert driver.cluster.opportunistic_gpus("b") == 0
     assert driver.cluster.leaf_state(*places(driver, "own-a")[0][:1], 0) is LeafState.USED
     assert "it is a guest there" in driver.cluster.explain("guest")
     driver.release("guest")

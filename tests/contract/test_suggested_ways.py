@@ -55,13 +55,13 @@ def test_where_it_does_not_only_as_many_cells_are_tried_as_it_takes(monkeypatch:
     cluster = Cluster.from_spec(flat({"a": 100, "b": 100}))
     cluster.commit(cluster.schedule(wants("other", "b", (50, 4))))
     tried: list[int] = []
-    can_stand = Binding.can_stand
+    can_bind = Binding.can_bind
 
     def counted(self: Binding, host: int, cell: int) -> bool:
         tried.append(cell)
-        return can_stand(self, host, cell)
+        return can_bind(self, host, cell)
 
-    monkeypatch.setattr(Binding, "can_stand", counted)
+    monkeypatch.setattr(Binding, "can_bind", counted)
     request = wants("job", "a", 4)
     free = cluster.plan(request).decision
     assert isinstance(free, Bind)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hived.engines.kubernetes.gangs.explaining import tell
+from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.spec import load_spec
 from hived.spec.compiled import ClusterSpec
 
@@ -39,7 +39,7 @@ def go(walk: Walk, steps: int) -> None:
     except Exception as error:
         error.add_note("\n".join(walk.world.log[-30:]))
         error.add_note(
-            "\n".join(f"{e.at} {e.kind} {e.job}: {tell(e)}" for e in list(walk.world.gang_scheduler.recent)[-40:])
+            "\n".join(f"{e.at} {e.kind} {e.job}: {event_text(e)}" for e in list(walk.world.gang_scheduler.recent)[-40:])
         )
         raise
 

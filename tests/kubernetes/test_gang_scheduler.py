@@ -15,7 +15,7 @@ from hived.cluster.explain.sentences import in_lines
 from hived.cluster.reasons import NotSuggested, ReasonKind
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs import extender_answers as answering
-from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, reasons, shortly, tell
+from hived.engines.kubernetes.gangs.explaining import event_text, explain, explain_pod, reasons, shortly
 from hived.engines.kubernetes.gangs.gang import Evict, Gang, GangState, Wake
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod
@@ -841,7 +841,7 @@ def test_what_has_become_of_a_nodes_health_is_said() -> None:
     world.set_node(node("n0", cordoned=True))
     world.set_node(node("n1", bad="0,2"))
     world.set_node(node("n0"))
-    said = [tell(event) for event in world.gang_scheduler.recent if event.kind == "node"]
+    said = [event_text(event) for event in world.gang_scheduler.recent if event.kind == "node"]
     assert said == [
         "n0 is kept from jobs: it is cordoned",
         "GPUs 0, 2 of n1 are kept from jobs: marked by its annotation hived.io/bad-devices",

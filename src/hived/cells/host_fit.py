@@ -138,7 +138,7 @@ def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...]
     for cell in cells:
         masks = _in_cell(leaves, demand, cell)
         cost = sum((mask & ~costless).bit_count() for mask in masks)
-        tried.append((cost, apart(shape, masks), _crowd(leaves, level, cell), cell, masks))
+        tried.append((cost, apart(shape, masks), _nearly_free(leaves, level, cell), cell, masks))
     return min(tried)[-1] if tried else None
 
 
@@ -167,10 +167,10 @@ def _in_cell(leaves: Leaves, demand: Demand, cell: int) -> tuple[int, ...]:
 def _cheapest_cell(leaves: Leaves, level: int) -> int:
     """A whole obtainable cell: of least cost, then by the rule of :meth:`Shape.closest`."""
     whole = (cell for cell in cells_at(leaves.shape, level) if cell & leaves.obtainable == cell)
-    return min(whole, key=lambda cell: ((cell & ~leaves.costless).bit_count(), _crowd(leaves, level, cell), cell))
+    return min(whole, key=lambda cell: ((cell & ~leaves.costless).bit_count(), _nearly_free(leaves, level, cell), cell))
 
 
-def _crowd(leaves: Leaves, level: int, cell: int) -> list[tuple[int, int]]:
+def _nearly_free(leaves: Leaves, level: int, cell: int) -> list[tuple[int, int]]:
     """Leaves to avoid and leaves to be had in the cells around ``cell`` and in itself, from right below the host.
 
     The cell where these are fewest is the one that :meth:`Shape.closest` comes to: it breaks up no larger cell that is

@@ -45,7 +45,7 @@ def state_folder(given: Path | None) -> Path:
     return Path("~/.local/state/hived").expanduser()
 
 
-def told_to_end(terminated: int = 143, hung_up: int = 129) -> asyncio.Future[int]:
+def exit_signal(terminated: int = 143, hung_up: int = 129) -> asyncio.Future[int]:
     """Done once a signal says so, with the exit code: 0 for Ctrl-C, these for the others."""
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is answered, not logged
     loop = asyncio.get_running_loop()

@@ -211,7 +211,7 @@ def exit_code(job: Job) -> int:
     return 143 if job.state == "cancelled" else 1
 
 
-def standing(job: Job) -> str:
+def status_text(job: Job) -> str:
     """Where a job runs, or why it waits: a sentence."""
     name, reason = clean(job.name), "" if job.reason == job.state else clean(job.reason)
     place = clean(where_in_words(job.placement))

@@ -39,7 +39,7 @@ from .formats import (
     priority,
     rich_table,
     runtime,
-    standing,
+    status_text,
     where,
 )
 from .options import (
@@ -257,7 +257,7 @@ def wait(
             for ref in [ref for ref, job in open_jobs.items() if job.state in ENDED]:
                 ended[ref] = open_jobs.pop(ref)
                 if not ask.printed(ended[ref].model_dump(), one_of_many=True):
-                    typer.echo(standing(ended[ref]))
+                    typer.echo(status_text(ended[ref]))
             if not open_jobs:
                 break
             if until is not None and time.monotonic() >= until:
@@ -329,7 +329,7 @@ def _explain_silence(job: Job) -> None:
     """Say why there is no output; of a job that never will have any, as an error."""
     name = clean(job.name)
     if job.state in ENDED and (job.attempt == 0 or job.exit_code == NOT_STARTED):
-        raise NotFoundError(f"no output, since it was never started: {standing(job).removesuffix('.')}")
+        raise NotFoundError(f"no output, since it was never started: {status_text(job).removesuffix('.')}")
     if job.attempt == 0:
         note(f"{name} has not started yet" + (f": {clean(job.reason)}" if job.reason else ""))
     else:

@@ -22,7 +22,7 @@ from hived.server.kubernetes.metrics import Metrics
 from hived.server.kubernetes.view import kubernetes_view
 from hived.server.serving import Server
 
-from .addresses import ANY, link, told_to_end, until
+from .addresses import ANY, exit_signal, link, until
 
 _log = logging.getLogger("hived.kubernetes")
 
@@ -44,7 +44,7 @@ class Serving:
 
     async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> None:
         """Return when told to stop. Raises what it cannot go on with."""
-        loop, told = asyncio.get_running_loop(), told_to_end(terminated=0, hung_up=0)
+        loop, told = asyncio.get_running_loop(), exit_signal(terminated=0, hung_up=0)
         counts = Counts()
 
         def failed(verb: str, resource: str, code: int) -> None:

@@ -16,7 +16,7 @@ from hived.server.schema import Job
 
 from .client import Engine, job_path
 from .console import note
-from .formats import WAITING, clean, exit_code, is_text, standing
+from .formats import WAITING, clean, exit_code, is_text, status_text
 from .jobs import Output, follow_job
 from .options import (
     Asking,
@@ -128,7 +128,7 @@ def submit(
             typer.echo(job.id)
             return
         job = _settled(there, job)
-        typer.echo(standing(job))
+        typer.echo(status_text(job))
         if job.state in WAITING:
             note(f"all that stands in its way: hived explain {clean(job.name)}")
 
@@ -211,11 +211,11 @@ def _follow(ask: Asking, there: Engine, job: Job, answer: object, quiet: bool) -
         say("the job does not get this standard input, its own is empty; let it read a file, or: sh -c '... < FILE'")
     try:
         job = _settled(there, job)
-        say(standing(job))
+        say(status_text(job))
         job = follow_job(there, job, Output(ask), say=say, said=job.reason)
     except KeyboardInterrupt:
         note(f"\n{clean(job.name)} goes on; to stop it: hived cancel {clean(job.name)}")
         raise
     ask.printed(job.model_dump(), one_of_many=True)
-    say(standing(job))
+    say(status_text(job))
     return exit_code(job)

@@ -36,7 +36,7 @@ from hived.server.serving import Server, let_in
 from hived.spec import ClusterSpec, load_spec
 from hived.words import counted
 
-from .addresses import ANY, address, link, state_folder, told_to_end, until
+from .addresses import ANY, address, exit_signal, link, state_folder, until
 from .console import messages, output
 from .formats import clean
 
@@ -265,7 +265,7 @@ class _Up:
 
     async def run(self) -> int:
         """The exit code."""
-        loop, told = asyncio.get_running_loop(), told_to_end()
+        loop, told = asyncio.get_running_loop(), exit_signal()
         engine = Engine(self.chosen.spec, self.store, self.chosen.devices, shares=self.chosen.shares)
         server = Server()
         helpers: list[asyncio.Task[None]] = []
@@ -368,7 +368,7 @@ class _Up:
     def _tell_one(self, event: Event, service: LocalService) -> None:
         if event.kind in ("task_ended", "recovered"):
             return
-        text = clean(service.told(event).text)
+        text = clean(service.shown_event(event).text)
         colour = {"preempted": "yellow", "stopping": "yellow", "failed": "red", "retrying": "red", "device_bad": "red"}
         at = time.strftime("%H:%M:%S", time.localtime(event.at))
         self.console.print(f"[dim]{at}[/dim]  {escape(text)}", style=colour.get(event.kind, ""), soft_wrap=True)

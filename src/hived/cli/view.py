@@ -17,7 +17,7 @@ from hived.server.app import make_app
 from hived.server.results import ResultsSource
 from hived.server.serving import Server
 
-from .addresses import ANY, address, link, told_to_end
+from .addresses import ANY, address, exit_signal, link
 from .console import messages, output
 
 
@@ -49,7 +49,7 @@ def view(
 
 async def _serve(source: ResultsSource, where: tuple[str, int], browse: bool) -> int:
     """Serve until told to stop; the exit code: 0 after Ctrl-C, 143 when terminated."""
-    told = told_to_end()
+    told = exit_signal()
     server = Server()
     host = where[0]
     await server.start(make_app(None, source, token=None, hosts=() if host in ANY else (host,)), listen=where)

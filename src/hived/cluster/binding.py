@@ -71,14 +71,14 @@ class Binding:
         #: hosts whose bad leaves have changed since somebody last looked (and emptied this)
         self.changed: set[int] = set()
         #: hosts with bad leaves
-        self.sick: set[int] = set()
+        self.bad_hosts: set[int] = set()
         #: per level: the preassigned cells that are not bound
-        self.loose = [IndexSet(len(virtual.cells)) for _ in virtual.hierarchy.gpus]
+        self.unbound = [IndexSet(len(virtual.cells)) for _ in virtual.hierarchy.gpus]
         #: the virtual cells right below each upper one
         self.children: defaultdict[int, list[int]] = defaultdict(list)
         for number, (level, parent) in enumerate(virtual.cells):
             if parent < 0:
-                self.loose[level].add(number)
+                self.unbound[level].add(number)
             else:
                 self.children[parent].append(number)
         #: virtual cell that is pinned, -1 for none
@@ -96,7 +96,7 @@ class Binding:
         """The number of the node that a bound host stands on, or in."""
         return self.bound[host] * self.virtual.shapes[host].leaves // self.virtual.hierarchy.node_size
 
-    def can_stand(self, cell: int, physical: int) -> bool:
+    def can_bind(self, cell: int, physical: int) -> bool:
         """Whether ``cell`` stands on this very physical cell of its level, or could, and all stay safe. O(levels)."""
         if self.bound[cell] >= 0:
             return self.bound[cell] == physical
@@ -106,7 +106,7 @@ class Binding:
         above = physical // self.virtual.hierarchy.fanout[level + 1]
         if self.bound[parent] >= 0:
             return self.bound[parent] == above and self.allocator.is_open(level, physical)
-        return self.can_stand(parent, above)
+        return self.can_bind(parent, above)
 
     def host_under(self, level: int, node: int, leaf: int) -> int:
         """The virtual host that can stand under this leaf, in a preassigned cell of ``level``; -1 when none can.
@@ -121,7 +121,7 @@ class Binding:
                 return -1
             cell = owner[1]
         else:
-            cell = self.loose[level].first()
+            cell = self.unbound[level].first()
             if cell < 0:
                 return -1
         while cell >= self.virtual.hosts:
@@ -130,16 +130,16 @@ class Binding:
             if not could:
                 return -1
             cell = next((child for child in could if self.bound[child] == wanted), could[0])
-        return cell if self.can_stand(cell, first // hierarchy.gpus[self.virtual.cells[cell].level]) else -1
+        return cell if self.can_bind(cell, first // hierarchy.gpus[self.virtual.cells[cell].level]) else -1
 
     # -- the steps that change something, each of which notes its way back --------------------------------------------
 
-    def _stand(self, cell: int, physical: int) -> None:
+    def _bind_cell(self, cell: int, physical: int) -> None:
         """A cell stands on a physical one, just taken: from the allocator, or from what its parent stands on."""
         level, parent = self.virtual.cells[cell]
         self.bound[cell] = physical
         if parent < 0:
-            self.loose[level].remove(cell)
+            self.unbound[level].remove(cell)
             self.owners[level, physical] = self, cell
         self._note((self._release, cell))
 
@@ -150,7 +150,7 @@ class Binding:
         self.bound[cell] = -1
         if parent < 0:
             del self.owners[level, physical]
-            self.loose[level].add(cell)
+            self.unbound[level].add(cell)
             self.allocator.release(level, physical)
         else:
             self.allocator.give_child(level, physical)
@@ -163,7 +163,7 @@ class Binding:
             self.allocator.allocate_at(level, physical)
         else:
             self.allocator.take_child_at(level, physical)
-        self._stand(cell, physical)
+        self._bind_cell(cell, physical)
 
     def _count(self, cell: int, more: int) -> None:
         """So many more of the children of ``cell`` are in use."""
@@ -189,9 +189,9 @@ class Binding:
             self.bad[host] = leaves
             self.changed.add(host)
             if leaves:
-                self.sick.add(host)
+                self.bad_hosts.add(host)
             else:
-                self.sick.discard(host)
+                self.bad_hosts.discard(host)
 
     # -- binding ------------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Binding:
         """``cell`` is in use from now on, bound if it was not: to ``near``, if that can be.
 
         ``mask``: what is wanted of a host; bad leaves are anchored elsewhere in it as far as can be. ``exactly``: to
-        this very physical cell, which :meth:`can_stand` allows.
+        this very physical cell, which :meth:`can_bind` allows.
         """
         if self.bound[cell] >= 0:
             if cell in self.anchored:
@@ -212,12 +212,12 @@ class Binding:
         if exactly:
             self._take(cell, near)
         elif parent >= 0:
-            self._stand(cell, allocator.take_child(level, self.bound[parent], near))
+            self._bind_cell(cell, allocator.take_child(level, self.bound[parent], near))
         else:
             physical = allocator.allocate(level, near)
             if physical < 0:
                 raise InvariantError(f"no free cell at level {level} for a cell that was reserved: safety is broken")
-            self._stand(cell, physical)
+            self._bind_cell(cell, physical)
         if parent >= 0:
             self._count(parent, 1)
             if allocator.bad_leaves and self.live[parent] == 1:
@@ -225,11 +225,13 @@ class Binding:
         if allocator.bad_leaves and cell < self.virtual.hosts:
             self._anchor_inside(cell, mask)
 
-    def leaves(self, host: int, mask: int, crowd: list[int], near: tuple[int, int] | None = None) -> tuple[int, int]:
+    def leaves(
+        self, host: int, mask: int, opportunistic: list[int], near: tuple[int, int] | None = None
+    ) -> tuple[int, int]:
         """The node and the physical leaves under the virtual leaves ``mask`` of a bound ``host``, bound by this.
 
-        ``crowd`` holds the opportunistic leaves per node; ``near`` is a node and leaves of it to be preferred. To be
-        called before anybody takes the virtual leaves.
+        ``opportunistic``: per node, the leaves in opportunistic use; ``near``: preferred leaves of a node.
+        The caller has not taken the virtual leaves yet.
         """
         virtual = self.virtual
         shape = virtual.shapes[host]
@@ -238,7 +240,7 @@ class Binding:
             return node, mask << offset
         before = self.inner[host]
         own = near[1] >> offset & shape.full if near is not None and near[0] == node else 0
-        inner, leaves = _bound_inside(shape, before, mask, crowd[node] >> offset & shape.full, own)
+        inner, leaves = _bound_inside(shape, before, mask, opportunistic[node] >> offset & shape.full, own)
         if inner is not before:
             self._note((self._set_inner, host, before))
             self.inner[host] = inner
@@ -255,7 +257,7 @@ class Binding:
                 self._use(parent)
             self._count(parent, 1)
 
-    def stand_leaves(self, host: int, leaves: int) -> int:
+    def bind_leaves_at(self, host: int, leaves: int) -> int:
         """Bind virtual leaves of a bound ``host`` to these very physical ``leaves`` of its cell; 0 when that cannot be.
 
         Nothing has changed then. Returned are the virtual leaves.
@@ -326,10 +328,10 @@ class Binding:
 
     def doom(self, level: int) -> int:
         """Bind the last unbound preassigned cell of ``level`` to a bad physical one; its number, -1 for no such way."""
-        cell, physical = self.loose[level].last(), self.allocator.allocate_bad(level)
+        cell, physical = self.unbound[level].last(), self.allocator.allocate_bad(level)
         if physical < 0:
             return -1
-        self._stand(cell, physical)
+        self._bind_cell(cell, physical)
         self._mark(self.anchored, cell, True)
         self._mark(self.doomed, cell, True)
         self._anchor_inside(cell)

@@ -20,7 +20,9 @@ def check_bindings(binding: Binding) -> None:
     for number, (level, parent) in enumerate(virtual.cells):
         physical = binding.bound[number]
         if parent < 0:
-            ensure((physical < 0) == (number in binding.loose[level]), f"cell {number} is loose while unbound")
+            ensure(
+                (physical < 0) == (number in binding.unbound[level]), f"cell {number} is listed as unbound while it is"
+            )
         if physical < 0:
             continue
         ensure((level, physical) not in taken, f"physical cell {physical} of level {level} stands under one cell")
@@ -52,10 +54,10 @@ def check_bindings(binding: Binding) -> None:
 def _check_inside(binding: Binding, host: int, inner: Inner) -> None:
     virtual, shape = binding.virtual, binding.virtual.shapes[host]
     for cell, children in enumerate(shape.children):
-        stands_on = [inner[c] for c in children if inner[c] >= 0]
-        ensure(len(set(stands_on)) == len(stands_on), f"host {host}: inner cells stand apart")
+        bound_to = [inner[c] for c in children if inner[c] >= 0]
+        ensure(len(set(bound_to)) == len(bound_to), f"host {host}: inner cells stand apart")
         at = inner[cell]
-        ensure(all(at >= 0 and c in shape.children[at] for c in stands_on), f"host {host}: inner cells nest")
+        ensure(all(at >= 0 and c in shape.children[at] for c in bound_to), f"host {host}: inner cells nest")
     for cell, leaves in enumerate(shape.masks):
         if cell and inner[cell] >= 0:
             idle = binding.free[host] & ~binding.bad[host]

@@ -261,10 +261,10 @@ class Cluster:
         pools = state.pools[demand.tenant]
         return any(sum([need.gpus for need in c.needs]) <= pools[c.where].total() for c in demand.choices)
 
-    def lent(self, vc: str) -> int:
+    def opportunistic_gpus(self, vc: str) -> int:
         """Leaf cells that the opportunistic groups of a VC have, or have reserved. O(chains)."""
         state = self._state
-        return sum(state.lent[state.tenants.index(vc)].values())
+        return sum(state.opportunistic_gpus[state.tenants.index(vc)].values())
 
     def _demand(self, request: Request, demand: Demand | None) -> Demand:
         """What a request comes to: ``demand``, if it is of this spec."""

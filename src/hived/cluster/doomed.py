@@ -14,7 +14,7 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
     O(VCs * levels + doomed cells), and O(bad cells) for each VC that may be short.
     """
     allocator = nodes.allocator
-    nodes.tell_allocator()
+    nodes.update_allocator()
     for binding, cell in nodes.doomed:
         binding.undoom(cell)
     nodes.doomed.clear()
@@ -25,7 +25,7 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
     while before < len(nodes.doomed):  # a cell doomed for one VC can be the last that another could have had
         before = len(nodes.doomed)
         for binding in here:
-            for level, short in enumerate(allocator.shortage([len(loose) for loose in binding.loose])):
+            for level, short in enumerate(allocator.shortage([len(cells) for cells in binding.unbound])):
                 for _ in range(short):
                     cell = binding.doom(level)
                     if cell >= 0:

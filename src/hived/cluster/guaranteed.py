@@ -21,7 +21,7 @@ from .pool import Pool, Spots
 from .requests import Request
 from .state import State
 from .states import GroupState
-from .suggested import Suggested, stand_on_suggested
+from .suggested import Suggested, bind_on_suggested
 from .victim_selection import least_loss
 
 #: how often a choice may be turned down by hardware or suggestions before the group has to wait
@@ -54,7 +54,7 @@ def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Sugges
     group.chain, group.level, group.relaxed = reserved.chain, reserved.level, reserved.relaxed
     pool = group.pool = reserved.pool
     group.spots = reserved.spots
-    return pool is not None and _bind(state, group, pool, suggested) and not crowded(pool, group)
+    return pool is not None and _bind(state, group, pool, suggested) and not displaces_loans(pool, group)
 
 
 def _first_that_fits(state: State, request: Request, demand: Demand, lower: list[int]) -> int:
@@ -113,11 +113,11 @@ def _in(
             hierarchy = pool.virtual.hierarchy
             group.relaxed = tuple([hierarchy.names[level] for level in choice.caps[:step]])
         if up_to >= 0:
-            stands = _stand_over_others(state, group, pool, suggested)
+            stands = _bind_over_others(state, group, pool, suggested)
         else:
             stands = _bind(state, group, pool, suggested)
-            if stands and crowded(pool, group):
-                _who_goes(group, pool.nodes.on(group.parts))
+            if stands and displaces_loans(pool, group):
+                _set_victims(group, pool.nodes.on(group.parts))
         if stands:
             return True
         if not ours:
@@ -136,13 +136,13 @@ def _refused(pool: Pool, pods: Spots, suggested: Suggested | None) -> int:
     """The host to be left out of the next attempt: the first that cannot stand, else the last that was chosen."""
     bound = pool.binding.bound
     for host, mask in pods:
-        if bound[host] < 0 and suggested is not None and not suggested.could_stand(pool, host, mask):
+        if bound[host] < 0 and suggested is not None and not suggested.could_bind(pool, host, mask):
             return host
     unbound = [host for host, _ in pods if bound[host] < 0]
     return unbound[-1] if unbound else pods[-1][0]
 
 
-def _stand_over_others(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
+def _bind_over_others(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
     """Bind virtual leaves that others of the VC have, and see who goes; ``False`` without healthy, suggested nodes."""
     in_vc = pool.displaced(group)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
@@ -156,7 +156,7 @@ def _stand_over_others(state: State, group: Group, pool: Pool, suggested: Sugges
             return False
         others = {other: None for other in in_vc if other not in lazy} | pool.nodes.on(group.parts)
         if not any(other in others for other in lazy):
-            _who_goes(group, others)
+            _set_victims(group, others)
             group.downgraded = lazy
             return True
         state.undo.rollback(mark)
@@ -164,14 +164,14 @@ def _stand_over_others(state: State, group: Group, pool: Pool, suggested: Sugges
         lazy = [other for other in lazy if other not in others]
 
 
-def _who_goes(group: Group, others: dict[Group, None]) -> None:
+def _set_victims(group: Group, others: dict[Group, None]) -> None:
     """Of those who are on its leaves: who runs has to end, and whose reservation ends."""
     by_age = sorted(others, key=lambda other: other.sequence)
     group.victims = {other: None for other in by_age if other.running}
     group.overtaken = [other for other in by_age if not other.running]
 
 
-def crowded(pool: Pool, group: Group) -> bool:
+def displaces_loans(pool: Pool, group: Group) -> bool:
     """Whether somebody has some of the group's leaves opportunistically."""
     opportunistic = pool.nodes.lent
     for _, node, mask in group.parts:  # noqa: SIM110 - asked on every request: any() costs twice as much
@@ -192,11 +192,13 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
     parts = pool.bind(group.spots, group.near)
     if parts is not None:
         group.parts = parts
-        if suggested is None or (not crowded(pool, group) and all(suggested.of(group.chain)(p.node) for p in parts)):
+        if suggested is None or (
+            not displaces_loans(pool, group) and all(suggested.of(group.chain)(p.node) for p in parts)
+        ):
             return True
     state.undo.rollback(mark)
     # there may be another way to stand, on these nodes and costing nobody anything
-    if suggested is not None and stand_on_suggested(pool, group.spots, suggested, state.undo):
+    if suggested is not None and bind_on_suggested(pool, group.spots, suggested, state.undo):
         parts = pool.bind(group.spots)
         if parts is not None:
             group.parts = parts

@@ -73,7 +73,7 @@ class Nodes:
         #: per node: bad leaves, in use or not
         self.bad = [0] * nodes
         #: nodes with bad leaves
-        self.sick: set[int] = set()
+        self.bad_nodes: set[int] = set()
         #: per node that has any: the groups there with their leaves, in the order in which they came
         self.held: dict[int, dict[Group, int]] = {}
         #: who runs beside owners; None where no VC takes guests in
@@ -83,11 +83,11 @@ class Nodes:
         #: reserved cells bound to bad hardware since nothing else is left for them: bindings and virtual cell
         self.doomed: list[tuple[Binding, int]] = []
         #: the allocator's count of changes when it was last seen which cells are doomed
-        self.seen_at = -1
+        self.doomed_at = -1
         # nodes whose masks have changed since the spaces were last looked at
         self._dirty: set[int] = set()
         #: nodes whose lent leaves have changed since the allocator was told, with those they had then
-        self.untold: dict[int, int] = {}
+        self.outdated: dict[int, int] = {}
         levels = range(hierarchy.node_level + 1, hierarchy.top + 1)
         #: per level above the nodes: the number of each node's cell, -1 for none
         if groups is None:
@@ -200,16 +200,16 @@ class Nodes:
         self._dirty.add(node)
 
     def _set_lent(self, node: int, lent: int) -> None:
-        if node not in self.untold:
-            self.untold[node] = self.lent[node]
+        if node not in self.outdated:
+            self.outdated[node] = self.lent[node]
         self.lent[node] = lent
 
-    def tell_allocator(self) -> None:
+    def update_allocator(self) -> None:
         """Tell the allocator which leaves are lent by now. O(nodes that changed)."""
-        for node, before in self.untold.items():
+        for node, before in self.outdated.items():
             if before != self.lent[node]:
                 self.allocator.set_opportunistic(node, before, self.lent[node])
-        self.untold.clear()
+        self.outdated.clear()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Nodes:
             self.guests.dirty |= self._dirty
         self._dirty.clear()
 
-    def look_again(self, node: int) -> None:
+    def mark_dirty(self, node: int) -> None:
         """Somebody has changed what the space says of ``node``: make it right again."""
         self._dirty.add(node)
 
@@ -356,9 +356,9 @@ class Nodes:
         self.bad[node] = mask
         self._dirty.add(node)
         if mask:
-            self.sick.add(node)
+            self.bad_nodes.add(node)
         else:
-            self.sick.discard(node)
+            self.bad_nodes.discard(node)
         for turned in self._watchers:
             turned.add(node)
         self.allocator.set_bad(node, before, mask)
@@ -411,7 +411,7 @@ class Nodes:
             free = shape.full & ~(masks[True] | self.bad[node])
             seen = space.free[node], space.idle[node]
             ensure(seen == (free, free & ~masks[False]), f"what the space says of node {node}")
-        ensure(self.sick == {node for node, bad in enumerate(self.bad) if bad}, "nodes with bad leaf cells")
+        ensure(self.bad_nodes == {node for node, bad in enumerate(self.bad) if bad}, "nodes with bad leaf cells")
         if self._per_top > 1:
             counts = [mask.bit_count() for mask in self.owned]
             self._tops.validate([sum(counts[i : i + self._per_top]) for i in range(0, len(counts), self._per_top)])

@@ -91,7 +91,7 @@ def space_of(nodes: Nodes, suggested: Suggested | None) -> Space:
     if suggested is not None:
         for node in suggested.others(nodes):
             space.set(node, 0, 0)
-            nodes.look_again(node)
+            nodes.mark_dirty(node)
     return space
 
 
@@ -118,7 +118,7 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
         return False
     nodes = state.chains[choice.chain]
     obtainable = nodes.idle_gpus
-    latest = {t: reversed(loans) for t, loans in enumerate(state.borrowers) if t != tenant and lent[t] > share[t]}
+    latest = {t: reversed(loans) for t, loans in enumerate(state.loans) if t != tenant and lent[t] > share[t]}
     order = [(-per_weight(lent[t], state.weights[t]), t) for t in latest]
     heapify(order)
     space = space_of(nodes, suggested)
@@ -136,7 +136,7 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
                 mask &= ~(nodes.reserved[node] | nodes.bad[node])
                 obtainable += mask.bit_count()
                 space.set(node, space.free[node], space.idle[node] | mask)
-                nodes.look_again(node)
+                nodes.mark_dirty(node)
         if obtainable >= need:
             for step, cap in enumerate(choice.caps):
                 found = find(space, choice.needs, farthest_from_guaranteed, cap)
@@ -158,7 +158,7 @@ def lent_of_type(state: State, chain: int) -> tuple[list[int], int]:
     """Per tenant the GPUs lent to it, and the GPUs idle, in all chains of this one's leaf type. O(tenants)."""
     leaf_type = state.chains[chain].hierarchy.spec.leaf_type
     alike = [nodes for nodes in state.chains if nodes.hierarchy.spec.leaf_type == leaf_type]
-    lent = [sum([of_tenant.get(nodes.number, 0) for nodes in alike]) for of_tenant in state.lent]
+    lent = [sum([of_tenant.get(nodes.number, 0) for nodes in alike]) for of_tenant in state.opportunistic_gpus]
     return lent, sum([nodes.idle_gpus for nodes in alike])
 
 

@@ -315,18 +315,18 @@ class Pool:
         """
         nodes, binding = self.nodes, self.binding
         if near:
-            nodes.tell_allocator()
+            nodes.update_allocator()
             return self._bind_near(spots, near)
         number, lent = nodes.number, nodes.lent
         if len(spots) == 1:
             host, mask = spots[0]
             if binding.bound[host] < 0 or binding.anchored:
-                nodes.tell_allocator()  # it is asked only here: what has come and gone by then costs nothing
+                nodes.update_allocator()  # it is asked only here: what has come and gone by then costs nothing
                 binding.hold(host, mask)
             if binding.bad[host] & mask:
                 return None
             return (Part(number, *binding.leaves(host, mask, lent)),)
-        nodes.tell_allocator()
+        nodes.update_allocator()
         healthy = True
         for host, mask in by_host(spots):
             binding.hold(host, mask)
@@ -395,7 +395,7 @@ class Pool:
             return (levels[spots[0][0]],)
         return tuple([levels[host] for host, _ in spots])
 
-    def stand_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
+    def bind_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
         """Bind free virtual leaves to these very physical ones, in cells reserved at ``levels`` (one per pod).
 
         None where that cannot be, or sharing safety would not survive it; nothing has changed then.
@@ -412,7 +412,7 @@ class Pool:
                 offset = leaf // shape.leaves * shape.leaves
                 if not mask & ~(shape.full << offset):
                     binding.hold(host, 0, (node * hierarchy.node_size + leaf) // shape.leaves, exactly=True)
-                    leaves = binding.stand_leaves(host, mask >> offset)
+                    leaves = binding.bind_leaves_at(host, mask >> offset)
             if not leaves:
                 self.undo.rollback(mark)
                 return None

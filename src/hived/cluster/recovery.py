@@ -108,7 +108,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
             report.cancelled.append(group.name)
     new.jobs, new.joined, new.evicted = old.jobs, old.joined, old.evicted
     for nodes in old.chains:  # what was bad stays bad, by node and device
-        for node in sorted(nodes.sick):
+        for node in sorted(nodes.bad_nodes):
             for device in nodes.devices(node, nodes.bad[node]):
                 for chain, number, mask in names.of(nodes.names[node], device):
                     new.set_bad(chain, number, new.chains[chain].bad[number] | mask)

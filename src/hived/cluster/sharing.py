@@ -107,9 +107,11 @@ class Unbound(Binding):
         super().__init__(virtual, (), nodes, undo)
         self.bad = nodes.bad
         self.bound = [*range(virtual.hosts), *[-1] * (len(virtual.cells) - virtual.hosts)]
-        self.sick = nodes.sick
+        self.bad_hosts = nodes.bad_nodes
 
-    def leaves(self, host: int, mask: int, crowd: list[int], near: tuple[int, int] | None = None) -> tuple[int, int]:
+    def leaves(
+        self, host: int, mask: int, opportunistic: list[int], near: tuple[int, int] | None = None
+    ) -> tuple[int, int]:
         """The very leaves."""
         return host, mask
 
@@ -135,7 +137,7 @@ class OwnPool(Pool):
     def level(self, found: int, parts: Sequence[Part]) -> int:
         return found
 
-    def stand_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
+    def bind_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
         spots = tuple([(node, mask) for _, node, mask in parts])
         if self.reserved_levels(spots) != tuple(levels) or any(mask & ~self.free[node] for node, mask in spots):
             return None
@@ -283,7 +285,7 @@ class QuotaPool(Pool):
         """A quota names no cells: nodes stand for them."""
         return (self.nodes.hierarchy.node_level,) * len(spots)
 
-    def stand_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
+    def bind_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
         return self.in_place(parts)
 
     def in_place(self, parts: Sequence[Part]) -> Spots | None:

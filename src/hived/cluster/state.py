@@ -67,9 +67,9 @@ class State:
         #: guests that have lost their leaves, until somebody has asked for them
         self.evicted: list[str] = []
         #: per tenant, by chain: leaf cells that its opportunistic groups have or have reserved
-        self.lent: list[dict[int, int]] = [{} for _ in self.tenants]
+        self.opportunistic_gpus: list[dict[int, int]] = [{} for _ in self.tenants]
         #: per tenant: its opportunistic groups, in the order in which they started
-        self.borrowers: list[dict[Group, None]] = [{} for _ in self.tenants]
+        self.loans: list[dict[Group, None]] = [{} for _ in self.tenants]
         #: groups that run or have reserved, by name
         self.groups: dict[str, Group] = {}
         #: groups that wait, by name, in the order in which they first asked
@@ -87,7 +87,7 @@ class State:
         #: counts every change that was kept
         self.version = 0
         self.sequence = 0
-        self._loans = 0
+        self._loans_made = 0
         self.undo.keep()
 
     def tenant(self, name: str) -> int:
@@ -98,8 +98,8 @@ class State:
             self.sizes.append(0)
             self.weights.append(0)
             self.guests.append(0)
-            self.lent.append({})
-            self.borrowers.append({})
+            self.opportunistic_gpus.append({})
+            self.loans.append({})
         return self.tenants.index(name)
 
     def chains_of(self, group: Group) -> list[Nodes]:
@@ -114,9 +114,9 @@ class State:
         """
         for nodes in self.bound:
             allocator = nodes.allocator
-            if (allocator.bad_leaves or nodes.doomed) and nodes.seen_at != allocator.changes:
+            if (allocator.bad_leaves or nodes.doomed) and nodes.doomed_at != allocator.changes:
                 doom(nodes, [pool for of_tenant in self.pools for pool in of_tenant])
-                nodes.seen_at = allocator.changes
+                nodes.doomed_at = allocator.changes
                 self.undo.keep()
 
     def happens(self, group: Group, event: GroupEvent) -> None:
@@ -189,7 +189,7 @@ class State:
         self.happens(group, GroupEvent.BIND)
         for _, node, mask in group.parts:
             self.chains[group.chain].apply(BIND, node, mask)
-            self.chains[group.chain].look_again(node)  # it may have guests from now on
+            self.chains[group.chain].mark_dirty(node)  # it may have guests from now on
 
     def suspend(self, group: Group, why: tuple[Reason, ...]) -> None:
         """A group that runs gives its leaf cells up, and waits in the place in line that it had. O(groups waiting)."""
@@ -308,28 +308,28 @@ class State:
 
     def lend(self, group: Group) -> None:
         """``group`` has (or is to have) its leaf cells as an opportunistic one."""
-        self._loans += 1
-        group.lent_at = self._loans
+        self._loans_made += 1
+        group.lent_at = self._loans_made
         self._lend(group)
 
     def _lend(self, group: Group) -> None:
-        lent = self.lent[group.tenant]
+        lent = self.opportunistic_gpus[group.tenant]
         for chain in group.chains:
             lent[chain] = lent.get(chain, 0) + group.gpus_in(chain)
-        self.borrowers[group.tenant][group] = None
+        self.loans[group.tenant][group] = None
         self.undo.note((self._end_loan, group))
 
     def _end_loan(self, group: Group) -> None:
-        lent = self.lent[group.tenant]
+        lent = self.opportunistic_gpus[group.tenant]
         for chain in group.chains:
             lent[chain] -= group.gpus_in(chain)
-        del self.borrowers[group.tenant][group]
+        del self.loans[group.tenant][group]
         self.undo.note((self._lend_again, group))
 
     def _lend_again(self, group: Group) -> None:
         """Undo :meth:`_end_loan`: a tenant's loans stand in the order in which they began. O(its later loans)."""
         self._lend(group)
-        loans = self.borrowers[group.tenant]
+        loans = self.loans[group.tenant]
         later = list(takewhile(lambda other: other.lent_at > group.lent_at, islice(reversed(loans), 1, None)))
         for other in reversed(later):
             del loans[other]
@@ -416,7 +416,7 @@ class State:
         """
         for pool in self.pools[tenant]:
             if pool.nodes.number == chain and pool.pinned == request.pinned_cell_id:
-                pods = pool.stand_at(parts, levels)
+                pods = pool.bind_at(parts, levels)
                 if pods is not None:
                     return pool, pods
         return None

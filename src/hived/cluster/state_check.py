@@ -31,7 +31,7 @@ def check_state(state: State) -> None:
     ensure(not joined.keys() & (state.groups.keys() | state.waiting.keys()), "a job is on one allocation")
     _check_groups(state, groups)
     for nodes in state.chains:
-        nodes.tell_allocator()
+        nodes.update_allocator()
         nodes.validate([group for group in groups if not group.guest])
         if nodes.guests is not None:
             nodes.guests.validate([group for group in groups if group.guest and group.chain == nodes.number])
@@ -41,12 +41,12 @@ def check_state(state: State) -> None:
             ensure(binding.bound[virtual] == cell, f"reserved cell {cell} of level {level} is bound")
             allocated[level] += 1
         ensure(allocated == nodes.allocator.allocated, "allocated cells per level")
-        crowds = [mask.bit_count() for mask in nodes.lent]
+        lent = [mask.bit_count() for mask in nodes.lent]
         for level in nodes.allocator.levels:
             if level >= nodes.hierarchy.node_level:
                 size = nodes.hierarchy.gpus[level] // nodes.hierarchy.node_size
-                crowd = [sum(crowds[i : i + size]) for i in range(0, len(crowds), size)]
-                ensure(nodes.allocator.opportunistic[level] == crowd, f"opportunistic GPUs at level {level}")
+                gpus = [sum(lent[i : i + size]) for i in range(0, len(lent), size)]
+                ensure(nodes.allocator.opportunistic[level] == gpus, f"opportunistic GPUs at level {level}")
     for of_tenant in state.pools:
         for pool in of_tenant:
             pool.validate(g for g in groups if g.pool is pool)
@@ -60,12 +60,14 @@ def check_state(state: State) -> None:
         ensure(quota.left == quota.limit - running - reserved, "what is left of a quota")
     loans = [group for group in groups if not group.guaranteed and not group.guest]
     for chain in range(len(state.chains)):
-        lent = [0] * len(state.tenants)
+        gpus = [0] * len(state.tenants)
         for group in loans:
-            lent[group.tenant] += group.gpus_in(chain)
-        ensure(lent == [of_tenant.get(chain, 0) for of_tenant in state.lent], "leaf cells lent per tenant")
-    borrowers = [{group for group in loans if group.tenant == tenant} for tenant in range(len(state.tenants))]
-    ensure(borrowers == [set(of_tenant) for of_tenant in state.borrowers], "opportunistic groups per tenant")
+            gpus[group.tenant] += group.gpus_in(chain)
+        ensure(
+            gpus == [of_tenant.get(chain, 0) for of_tenant in state.opportunistic_gpus], "leaf cells lent per tenant"
+        )
+    of_tenants = [{group for group in loans if group.tenant == tenant} for tenant in range(len(state.tenants))]
+    ensure(of_tenants == [set(of_tenant) for of_tenant in state.loans], "opportunistic groups per tenant")
 
 
 def _check_groups(state: State, groups: Iterable[Group]) -> None:

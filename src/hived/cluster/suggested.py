@@ -75,9 +75,9 @@ class Suggested:
         bound = binding.bound
         return [host for host in range(pool.virtual.hosts) if bound[host] >= 0 and not allowed(binding.node_of(host))]
 
-    def could_stand(self, pool: Pool, host: int, mask: int) -> bool:
+    def could_bind(self, pool: Pool, host: int, mask: int) -> bool:
         """Whether there is a cell for ``host`` on these nodes at all. O(nodes)."""
-        return any(pool.binding.can_stand(host, cell) for cell in self.cells(pool, host, mask))
+        return any(pool.binding.can_bind(host, cell) for cell in self.cells(pool, host, mask))
 
     def cells(self, pool: Pool, host: int, mask: int) -> Iterator[int]:
         """The cells on these nodes of the size of ``host`` with enough healthy leaves, best first. O(nodes) for all.
@@ -94,16 +94,16 @@ class Suggested:
                 if chain.owned[node] >> part * shape.leaves & shape.full:
                     continue
                 bad = chain.bad[node] >> part * shape.leaves & shape.full
-                crowd = chain.lent[node] >> part * shape.leaves & shape.full
-                if not (bad or crowd):
+                opportunistic = chain.lent[node] >> part * shape.leaves & shape.full
+                if not (bad or opportunistic):
                     yield node * per_node + part
                 elif shape.leaves - bad.bit_count() >= wanted:
-                    rest.append((crowd.bit_count(), bad.bit_count(), node * per_node + part))
+                    rest.append((opportunistic.bit_count(), bad.bit_count(), node * per_node + part))
         for _, _, cell in sorted(rest):
             yield cell
 
 
-def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo) -> bool:
+def bind_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo) -> bool:
     """Bind every host that is not bound yet to a cell on the suggested nodes; ``False`` when there is no such way.
 
     A search that goes back on its choices: a host standing in one rack can shut another out of it. At most ``STEPS``
@@ -127,7 +127,7 @@ def stand_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo
         host, mask = hosts[at]
         # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
         for cell in copy(cells[shapes[host].leaves, mask.bit_count()]) if binding.bound[host] < 0 else ():
-            if not binding.can_stand(host, cell):
+            if not binding.can_bind(host, cell):
                 continue
             steps.left -= 1
             if steps.left < 0:

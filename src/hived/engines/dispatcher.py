@@ -108,7 +108,7 @@ class Dispatcher(ABC, Generic[J, D]):
         """The one place where a job changes, and what is counted over jobs with it."""
 
     @abstractmethod
-    def stands(self, job: J, why: str, at: float, by: str | None = None) -> None:
+    def guarantee_changed(self, job: J, why: str, at: float, by: str | None = None) -> None:
         """Take over how the core has it now, where that is news. ``by``: the job that it made room for."""
 
     @abstractmethod
@@ -170,7 +170,7 @@ class Dispatcher(ABC, Generic[J, D]):
         """A reservation has ended: who made room for it may be guaranteed again."""
         for job in list(self.usage.displaced.values()):
             if self.cluster.group(job.name).guaranteed:
-                self.stands(job, "its VC's cells are its own again", at)
+                self.guarantee_changed(job, "its VC's cells are its own again", at)
 
     def _carry_out(self, instruction: decided.Instruction) -> None:
         """What the scheduler has decided happens."""
@@ -192,7 +192,7 @@ class Dispatcher(ABC, Generic[J, D]):
                 self.unreserve(job, taken or self.nodes_refused, at)
             case decided.Downgrade(by=number):
                 by = self.job(number).name
-                self.stands(job, f"made room for {by}", at, by)
+                self.guarantee_changed(job, f"made room for {by}", at, by)
             case decided.Promote():
                 core = self.cluster.group(job.name).placement
                 self.becomes(job, "promoted", core, at, {"why": f"its turn in {job.vc} has come"})

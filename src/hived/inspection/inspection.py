@@ -40,7 +40,7 @@ class Inspection:
         state = cluster.state_now()
         known = len(state.spec.virtual_clusters)
         self._tenants = {
-            name: tenant for tenant, name in enumerate(state.tenants) if tenant < known or state.borrowers[tenant]
+            name: tenant for tenant, name in enumerate(state.tenants) if tenant < known or state.loans[tenant]
         }
         #: the VCs that can be asked about: of the spec, and those no longer in it whose groups run on
         self.vcs = tuple(self._tenants)

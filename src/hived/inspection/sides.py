@@ -145,7 +145,7 @@ class PhysicalSide(Side):
 
         A plain copy of the reserved cells that are bound, and of the bad leaves.
         """
-        super().__init__(nodes.hierarchy, None, {node: nodes.bad[node] for node in nodes.sick})
+        super().__init__(nodes.hierarchy, None, {node: nodes.bad[node] for node in nodes.bad_nodes})
         #: per tenant: nodes on which its opportunistic groups have leaves; filled with the claims
         self.loans: dict[int, set[int]] = {}
         self._before = tops * self.hierarchy.gpus[self.hierarchy.top]
@@ -225,7 +225,7 @@ class VirtualSide(Side):
     def __init__(self, vc: str, pool: Pool, reserved: Sequence[Reserved], physical: PhysicalSide) -> None:
         """``physical``: what it stands on. A plain copy of two lists."""
         binding = pool.binding
-        super().__init__(pool.virtual.hierarchy, vc, {host: binding.bad[host] for host in binding.sick})
+        super().__init__(pool.virtual.hierarchy, vc, {host: binding.bad[host] for host in binding.bad_hosts})
         self._physical = physical
         self._virtual = pool.virtual
         self._children = binding.children

@@ -247,7 +247,7 @@ class Scheduler:
             if self.reserved:
                 version = self.cluster.version
                 for entry in list(self.reserved.values()):
-                    if entry.status is RESERVED and self._stands_otherwise(entry):
+                    if entry.status is RESERVED and self._reservation_changed(entry):
                         self._ask(entry)
             while self._dirty or self._new:
                 self._take_turns()
@@ -260,7 +260,7 @@ class Scheduler:
             if not self.reserved or version == self.cluster.version:
                 return
 
-    def _stands_otherwise(self, entry: Entry) -> bool:
+    def _reservation_changed(self, entry: Entry) -> bool:
         """Whether a job that has reserved can start by now, there or elsewhere, or has to go from there."""
         decision = self.cluster.plan(entry.request, excluded_nodes=entry.excluded).decision
         return not isinstance(decision, Preempt) or decision.placement != entry.placement
@@ -479,7 +479,7 @@ class Scheduler:
                         continue
                 for entry in entries:
                     weight = weights.get(entry.vc)
-                    share = cluster.lent(entry.vc) / weight if weight else inf
+                    share = cluster.opportunistic_gpus(entry.vc) / weight if weight else inf
                     if best is None or (share, entry.key) < (best_share, best.key):
                         best, best_share = entry, share
             if best is None:

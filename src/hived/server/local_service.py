@@ -18,7 +18,7 @@ from hived.cluster.reasons import Reason
 from hived.engines.explaining import planned
 from hived.engines.job import Event
 from hived.engines.local.engine import Engine
-from hived.engines.local.explaining import by_rank, explain, in_words, reasons, shortly, tell
+from hived.engines.local.explaining import by_rank, event_text, explain, in_words, reasons, shortly
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.tasks import Stand
 from hived.errors import RequestError
@@ -178,15 +178,15 @@ class LocalService:
         """The first events after number ``after``; of one job, or of all. After -1: the latest ones."""
         number = None if ref is None else self._engine.find(ref).id
         found = self._engine.store.events(after, limit, number)
-        return schema.Events(events=[self.told(event) for event in found], last=self._engine.last_event)
+        return schema.Events(events=[self.shown_event(event) for event in found], last=self._engine.last_event)
 
     async def changed(self, after: int) -> None:
         """Return once there is an event after number ``after``."""
         await self._engine.changed(after)
 
-    def told(self, event: Event) -> schema.JobEvent:
+    def shown_event(self, event: Event) -> schema.JobEvent:
         """An event as the API has it, in words."""
-        text = tell(event, "" if event.job is None else self._name(event.job))
+        text = event_text(event, "" if event.job is None else self._name(event.job))
         return schema.JobEvent(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=text)
 
     # -- the machine ----------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class _Running:
             command=" ".join(found.spec.command),
             explanation=explain(self._engine.job_scheduler, found, self._engine.clock()),
             stays=stays(events, AFTER),
-            moments=[pictures.Moment(at=event.at, text=tell(event, found.name)) for event in events],
+            moments=[pictures.Moment(at=event.at, text=event_text(event, found.name)) for event in events],
         )
 
     def _events(self, job: int) -> list[Event]:

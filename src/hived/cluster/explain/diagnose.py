@@ -147,7 +147,7 @@ def _part_of_gang(choice: Choice, fit: int) -> list[why.Reason]:
 def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space) -> list[why.Reason]:
     """The bad leaves of a pool without which the group would fit. O(bad hosts)."""
     binding, healed = pool.binding, {}
-    for host in binding.sick:
+    for host in binding.bad_hosts:
         taken = higher = 0
         for group, mask in pool.held.get(host, {}).items():
             taken |= mask
@@ -171,9 +171,9 @@ def _fits_with(healed: Mapping[int, tuple[int, int]], space: Space, choice: Choi
     return fits
 
 
-def _bad_hardware(nodes: Nodes, leaves: int, sick: Collection[int]) -> why.BadHardware:
-    names = tuple(nodes.names[node] for node in sorted(sick)[:NAMED])
-    return why.BadHardware(leaves, names, len(sick) - len(names))
+def _bad_hardware(nodes: Nodes, leaves: int, bad: Collection[int]) -> why.BadHardware:
+    names = tuple(nodes.names[node] for node in sorted(bad)[:NAMED])
+    return why.BadHardware(leaves, names, len(bad) - len(names))
 
 
 def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]:
@@ -188,7 +188,7 @@ def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]
         found.append(why.ShareUsedUp(request.vc, need, lent[demand.tenant], int(share[demand.tenant])))
     space = nodes.idle_space()
     found += _part_of_gang(choice, count_fitting(space, choice.needs, farthest_from_guaranteed))
-    bad = {node: nodes.bad[node] & ~(nodes.owned[node] | nodes.lent[node]) for node in nodes.sick}
+    bad = {node: nodes.bad[node] & ~(nodes.owned[node] | nodes.lent[node]) for node in nodes.bad_nodes}
     if _fits_with({node: (mask, mask) for node, mask in bad.items()}, space, choice, farthest_from_guaranteed):
         found.append(_bad_hardware(nodes, sum(mask.bit_count() for mask in bad.values()), bad))
     return found

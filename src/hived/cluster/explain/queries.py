@@ -160,7 +160,7 @@ def _alike(pools: Iterable[Pool], kind: Callable[[Pool], object]) -> list[list[P
 
 def _bad(pools: Iterable[Pool]) -> int:
     """Bad leaf cells under the hosts of some pools."""
-    return sum(pool.binding.bad[host].bit_count() for pool in pools for host in pool.binding.sick)
+    return sum(pool.binding.bad[host].bit_count() for pool in pools for host in pool.binding.bad_hosts)
 
 
 def _short(kinds: Iterable[Sequence[Pool]]) -> int:
@@ -168,7 +168,7 @@ def _short(kinds: Iterable[Sequence[Pool]]) -> int:
     short = 0
     for pools in kinds:
         chains = dict.fromkeys(pool.nodes for pool in pools)
-        healthy = sum(nodes.gpus - sum(nodes.bad[node].bit_count() for node in nodes.sick) for nodes in chains)
+        healthy = sum(nodes.gpus - sum(nodes.bad[node].bit_count() for node in nodes.bad_nodes) for nodes in chains)
         short += max(0, reserved_in(pools) - healthy)
     return short
 

@@ -86,9 +86,9 @@ class ActionRunner:
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         #: warnings of pods that could not be told, the latest of each uid: they are when the pod is deleted
-        self._untold: dict[str, Tell] = {}
+        self._unsent: dict[str, Tell] = {}
         #: what pods were told last before this process began, by uid and reason
-        self._told: dict[tuple[str, str], str] = {}
+        self._sent: dict[tuple[str, str], str] = {}
         self._tokens, self._filled_at = _EVENTS_AT_ONCE, time.monotonic()
 
     def carry_out(self, instruction: Evict | Wake | Annotate | Tell) -> None:
@@ -104,12 +104,12 @@ class ActionRunner:
                 if first:
                     self._start(self._annotate(instruction.uid, instruction.key))
             case Tell():
-                if self._told.pop((instruction.uid, instruction.reason), None) == _gist(instruction):
+                if self._sent.pop((instruction.uid, instruction.reason), None) == _gist(instruction):
                     return
                 if self._may_tell():
                     self._start(self._tell(instruction))
                 else:
-                    self._not_told(instruction)
+                    self._not_sent(instruction)
 
     async def recall(self) -> None:
         """Read what pods were told by a process before this: what is still so is not told again. O(Events of HiveD)."""
@@ -125,7 +125,7 @@ class ActionRunner:
         for event in sorted(events, key=_age):
             if event.reason in _STANDING:
                 gist = (event.metadata.annotations or {}).get(keys.GIST, event.message)
-                self._told[event.involved_object.uid, event.reason] = gist
+                self._sent[event.involved_object.uid, event.reason] = gist
 
     async def stop(self, within_s: float) -> None:
         """What has begun may end, within that time."""
@@ -161,8 +161,8 @@ class ActionRunner:
         self.counts.evictions[{200: done, 404: "gone", 429: "blocked"}.get(status, "failed")] += 1
         if status not in (200, 404):
             self.evict_failed(evict.uid)
-        elif (untold := self._untold.pop(evict.uid, None)) is not None and status == 200:
-            await self._tell(untold)  # nobody's pod goes without a word
+        elif (unsent := self._unsent.pop(evict.uid, None)) is not None and status == 200:
+            await self._tell(unsent)  # nobody's pod goes without a word
 
     async def _ask_to_go(self, evict: Evict) -> None:
         """Its disruption budget is honoured, and the API server notes that the pod was disrupted."""
@@ -250,15 +250,15 @@ class ActionRunner:
             try:
                 await self.api.post(api_path("events", pod["namespace"]), body)
             except ApiError as error:
-                self._not_told(tell)
+                self._not_sent(tell)
                 _log.debug("no Event for pod %s: %s", tell.key, error)
 
-    def _not_told(self, tell: Tell) -> None:
+    def _not_sent(self, tell: Tell) -> None:
         self.counts.events_dropped += 1
         if tell.warning:
-            self._untold[tell.uid] = tell
-            if len(self._untold) > _UNTOLD:
-                del self._untold[next(iter(self._untold))]
+            self._unsent[tell.uid] = tell
+            if len(self._unsent) > _UNTOLD:
+                del self._unsent[next(iter(self._unsent))]
 
     def _may_tell(self) -> bool:
         now = time.monotonic()

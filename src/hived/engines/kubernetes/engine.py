@@ -21,7 +21,7 @@ from hived.cluster.cluster import Cluster
 from hived.engines.job import after
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, api_path
 from hived.engines.kubernetes.client.leader_election import LeaderElector, LeaderLabel
-from hived.engines.kubernetes.gangs.explaining import tell
+from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.engines.kubernetes.gangs.extender_answers import Answer, answer, preemption, refusal
 from hived.engines.kubernetes.gangs.extender_answers import Victims as VictimsAnswer
 from hived.engines.kubernetes.gangs.gang import Bind, GangState
@@ -84,7 +84,7 @@ class Engine:
         self._writer = ActionRunner(self.api, self.counts, self.clock, self._spawn, self._has_to_go, self._evict_failed)
         self._tasks: list[asyncio.Task[Any]] = []
         #: once it leads
-        self._feed: Informers | None = None
+        self._informers: Informers | None = None
         self._unresolvable = False
         self._turn_is_due = False
         self._changed = asyncio.Event()
@@ -151,10 +151,10 @@ class Engine:
 
     async def _listen(self) -> None:
         await self._writer.recall()
-        self._feed = Informers(
+        self._informers = Informers(
             self.api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon
         )
-        self._feed.start()
+        self._informers.start()
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> GangScheduler:
         """All there is, is known: from now on it is decided."""
@@ -188,8 +188,8 @@ class Engine:
     @property
     def problem(self) -> str:
         """Why it does not hear of Kubernetes at the moment; "" where it does."""
-        feed = self._feed
-        sources = (self._leader, *(() if feed is None else (feed.pods, feed.nodes)))
+        informers = self._informers
+        sources = (self._leader, *(() if informers is None else (informers.pods, informers.nodes)))
         return next((str(one.problem) for one in sources if one is not None and one.problem is not None), "")
 
     @property
@@ -290,7 +290,7 @@ class Engine:
         Raises :class:`PodRequestError`, :class:`NotFoundError`, :class:`UnavailableError`.
         """
         gang_scheduler = self.decides()
-        found = pod if self._feed is None else await self._feed.confirm(gang_scheduler, pod)
+        found = pod if self._informers is None else await self._informers.confirm(gang_scheduler, pod)
         if found is None:
             raise NotFoundError(f"there is no pod {pod.key} with the uid {pod.metadata.uid} (any more)")
         if found.metadata.uid not in gang_scheduler.pods and not may_concern(found):
@@ -337,7 +337,7 @@ class Engine:
         if gang_scheduler.seq != self._logged:
             self._check(gang_scheduler)
             for event in after(gang_scheduler.recent, self._logged):
-                _log.info("%s", tell(event), extra={"fields": {"kind": event.kind, "group": event.job or ""}})
+                _log.info("%s", event_text(event), extra={"fields": {"kind": event.kind, "group": event.job or ""}})
             self._logged = gang_scheduler.seq
             self._wake_watchers()
 

@@ -37,7 +37,7 @@ Sized = tuple[Pod, tuple[Member, ...] | None]
 
 @dataclass(eq=False)
 class Informers:
-    """Watches pods and nodes. ``begin`` is called once, with all there is; after that, what it returns is fed."""
+    """Watches pods and nodes. ``begin`` is called once, with all there is; after that, what it returns is on_change."""
 
     api: KubeApi
     owners: Owners
@@ -45,7 +45,7 @@ class Informers:
     clock: Callable[[], float]
     spawn: Callable[[Coroutine[Any, Any, Any]], None]
     begin: Callable[[list[Node], list[Sized]], GangScheduler]
-    fed: Callable[[], None]
+    on_change: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._gang_scheduler: GangScheduler | None = None
@@ -85,7 +85,7 @@ class Informers:
             self._start_soon()
         else:
             self._gang_scheduler.nodes_replaced(nodes, self.clock())
-            self.fed()
+            self.on_change()
 
     def _node_changed(self, kind: str, node: Node) -> None:
         name = node.metadata.name
@@ -95,7 +95,7 @@ class Informers:
             self._gang_scheduler.node_gone(name, self.clock())
         else:
             self._gang_scheduler.node_changed(node, self.clock())
-        self.fed()
+        self.on_change()
 
     # -- pods -----------------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Informers:
                 self._pod_gone(self._gang_scheduler, uid)
         for pod in pods:
             self._pod_is(self._gang_scheduler, pod)
-        self.fed()
+        self.on_change()
 
     def _pod_changed(self, kind: str, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -124,7 +124,7 @@ class Informers:
             self._pod_gone(self._gang_scheduler, uid)
         else:
             self._pod_is(self._gang_scheduler, pod)
-        self.fed()
+        self.on_change()
 
     def _pod_gone(self, gang_scheduler: GangScheduler, uid: str) -> None:
         self._resolving.pop(uid, None)
@@ -157,7 +157,7 @@ class Informers:
             gang_scheduler.unreadable(latest, members, self.clock())
         else:
             self._is_known(gang_scheduler, latest, members)
-        self.fed()
+        self.on_change()
 
     def _is_known(self, gang_scheduler: GangScheduler, pod: Pod, members: tuple[Member, ...] | None) -> None:
         gang_scheduler.pod_changed(pod, members, self.clock())
@@ -209,7 +209,7 @@ class Informers:
                     gang_scheduler.sized(entry.uid, await self.owners.members(entry.pod), self.clock())
                 except PodRequestError:
                     continue  # it has been told when it came, and waits as it did
-            self.fed()
+            self.on_change()
 
     # -- the beginning --------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Informers:
         for pod in late:
             self._pod_is(gang_scheduler, pod)
         self.spawn(self._look_again(gang_scheduler))
-        self.fed()
+        self.on_change()
 
 
 def _heard(there: dict[str, T] | None, kind: str, key: str, item: T) -> None:

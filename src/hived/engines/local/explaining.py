@@ -124,7 +124,7 @@ _SENTENCES = {
 }
 
 
-def tell(event: Event, job: str = "") -> str:
+def event_text(event: Event, job: str = "") -> str:
     """One event in words; ``job`` is what the job it is about is called."""
     data: Mapping[str, Any] = event.data
     match event.kind:

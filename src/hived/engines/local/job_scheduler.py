@@ -212,7 +212,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             else f"virtual cluster {job.vc} is no more"
             for job in self.usage.displaced.values()
         }
-        self._standing_changed(report, at, still)
+        self._guarantees_changed(report, at, still)
         self.lost_reservations(self.scheduler.reconfigured(), "the cluster was reconfigured", at)
         return report
 
@@ -234,7 +234,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         records = self._records()
         report = self.cluster.recover(records)
         self.note("recovered", None, at, {"running": len(records), "active": len(self.jobs)})
-        self._standing_changed(report, at)
+        self._guarantees_changed(report, at)
         for job in self.jobs.values():
             if job.state is JobState.RESERVED:
                 self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "the engine was started again"})
@@ -341,7 +341,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if self.health.apply():
             self.lost_reservations(self.scheduler.hardware_changed(), "hardware under them turned bad", at)
 
-    def _standing_changed(
+    def _guarantees_changed(
         self, report: Reconfiguration, at: float, still: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         """The core has put all running groups where they are once more: under other cells, perhaps, or none.
@@ -354,7 +354,9 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         for job in self.jobs.values():
             if job.state.holds:
                 news = "the cluster has a new spec"
-                self.stands(job, news if self.cluster.group(job.name).guaranteed else why.get(job.name, news), at)
+                self.guarantee_changed(
+                    job, news if self.cluster.group(job.name).guaranteed else why.get(job.name, news), at
+                )
                 reason = why.get(job.name, job.reason)
                 if reason != job.reason and job.name in self.usage.displaced and job.state is JobState.RUNNING:
                     self.becomes(job, JobEvent.REBOUND, job.placement, at, {"why": reason})
@@ -371,7 +373,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self.health.set_claimed((pod.node, device) for pod in held for device in pod.leaf_cells)
         self._hardware_changed(at)
 
-    def stands(self, job: Job, why: str, at: float, by: str | None = None) -> None:
+    def guarantee_changed(self, job: Job, why: str, at: float, by: str | None = None) -> None:
         """See :meth:`Dispatcher.stands`. Its devices are its own whatever the spec has."""
         now = self.cluster.group(job.name).placement if job.holds else None
         if now is None or job.placement is None:

@@ -15,7 +15,15 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.explain.sentences import MAX_NAMED, in_lines
 from hived.engines.explaining import planned
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.explaining import WhyNot, explain, explain_pod, in_words, reasons, shortly, tell
+from hived.engines.kubernetes.gangs.explaining import (
+    WhyNot,
+    event_text,
+    explain,
+    explain_pod,
+    in_words,
+    reasons,
+    shortly,
+)
 from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
@@ -158,7 +166,7 @@ class EngineService:
             name, pod = "", foreign.key
             lines = [f"{pod} is not HiveD's:", gang_scheduler.conflicts.get(foreign.uid, foreign.situation)]
         elif (ended := gang_scheduler.ended.get(ref) or gang_scheduler.ended.get(f"default/{ref}")) is not None:
-            name, lines = ref, [f"{ref} has ended:", *map(tell, ended.history[-5:])]
+            name, lines = ref, [f"{ref} has ended:", *map(event_text, ended.history[-5:])]
         else:
             raise _unknown(ref)
         found = [] if gang is None else [reason_data(reason) for reason in reasons(gang_scheduler, gang)]

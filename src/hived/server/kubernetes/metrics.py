@@ -155,10 +155,10 @@ class Metrics(Collector):
 
     def _gpus(self, gang_scheduler: GangTable) -> Iterator[Row]:
         """O(bad GPUs + reserved GPUs + foreign pods + VCs)."""
-        books = gang_scheduler.usage
+        usage = gang_scheduler.usage
         found = {
-            "guaranteed": sum(books.used.values()),
-            "opportunistic": sum(books.lent.values()),
+            "guaranteed": sum(usage.used.values()),
+            "opportunistic": sum(usage.lent.values()),
             "reserved": kept_idle(gang_scheduler.cluster, gang_scheduler.reserved()),
             "foreign": kept_for_others(gang_scheduler),
             "bad": bad_gpus(gang_scheduler),
@@ -202,8 +202,8 @@ class Metrics(Collector):
 
     def _vcs(self, gang_scheduler: GangTable) -> list[str]:
         """Those of the spec, and some that are no more and still have GPUs; pods can name any number of others."""
-        books = gang_scheduler.usage
-        others = sorted(vc for vc in {*books.used, *books.lent} if books.used[vc] or books.lent[vc])
+        usage = gang_scheduler.usage
+        others = sorted(vc for vc in {*usage.used, *usage.lent} if usage.used[vc] or usage.lent[vc])
         return list(
             dict.fromkeys([*(vc.name for vc in gang_scheduler.cluster.spec.virtual_clusters), *others[:_FORMER]])
         )

@@ -8,7 +8,7 @@ from itertools import islice
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.reasons import ReasonKind
 from hived.engines.kubernetes.engine import Engine
-from hived.engines.kubernetes.gangs.explaining import explain, shortly, tell
+from hived.engines.kubernetes.gangs.explaining import event_text, explain, shortly
 from hived.engines.kubernetes.gangs.foreign import kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, GangState
 from hived.engines.kubernetes.gangs.gang_table import GangTable
@@ -92,16 +92,18 @@ class _Running:
             **of(gang),
             state="ended" if ended else gang.state.value,
             command="",
-            explanation=tell(gang.history[-1]) if ended else in_lines(explain(gang_scheduler, gang, self.clock())),
+            explanation=event_text(gang.history[-1])
+            if ended
+            else in_lines(explain(gang_scheduler, gang, self.clock())),
             stays=stays(gang.history, AFTER),
-            moments=[pictures.Moment(at=event.at, text=tell(event)) for event in gang.history],
+            moments=[pictures.Moment(at=event.at, text=event_text(event)) for event in gang.history],
         )
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """The latest, as far as they are remembered."""
         ended = [] if self._gang_scheduler is None else [*self._gang_scheduler.ended.values()][::-1]
         jobs = [
-            pictures.Ended(**of(gang), state="ended", at=gang.history[-1].at, why=tell(gang.history[-1]))
+            pictures.Ended(**of(gang), state="ended", at=gang.history[-1].at, why=event_text(gang.history[-1]))
             for gang in ended[offset : offset + limit]
         ]
         return pictures.EndedJobs(jobs=jobs, total=len(ended))

@@ -115,7 +115,7 @@ def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
     return lines
 
 
-def tell(event: Event) -> str:
+def event_text(event: Event) -> str:
     """An event in words."""
     data = event.data
     match event.kind:

@@ -125,7 +125,7 @@ def _gist(table: GangTable, gang: Gang) -> str:
     return (own or kinds)[0].value if kinds else gang.state.value
 
 
-def tell_again(table: GangTable, gang: Gang) -> None:
+def repeat_reasons(table: GangTable, gang: Gang) -> None:
     """Its reservation has ended: pods of it that still wait, and were told for whom, are told why now. O(its pods)."""
     if not gang.holds:
         for entry in gang.pods.values():

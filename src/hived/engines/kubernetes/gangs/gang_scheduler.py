@@ -32,7 +32,7 @@ from hived.spec.compiled import ClusterSpec
 
 from . import adopt as adoption
 from . import foreign
-from .extender_answers import tell_again
+from .extender_answers import repeat_reasons
 from .gang import Binding, Evict, Gang, GangEvent, GangState, Instruction, PodEntry, Tell, Wake, in_rank_order
 from .gang_table import GangTable
 
@@ -210,7 +210,7 @@ class GangScheduler(GangTable):
         self.note("spec", None, at, {"kept": len(report.kept), "changed": len(why)})
         for gang in list(self.gangs.values()):
             gang.shared = ""
-            self.stands(gang, why.get(gang.name, "the cluster has a new spec"), at)
+            self.guarantee_changed(gang, why.get(gang.name, "the cluster has a new spec"), at)
         self.lost_reservations(self.scheduler.reconfigured(), "the cluster has a new spec", at)
         self.spared(at)  # who was to move may be guaranteed where it is
         self._may_take_longer(at)
@@ -285,7 +285,7 @@ class GangScheduler(GangTable):
         foreign.settle(self, at)
         super().dispatch(at)
         for gang in self.unreserved.values():
-            tell_again(self, gang)
+            repeat_reasons(self, gang)
         self.unreserved.clear()
 
     def _start(self, gang: Gang, placement: Placement, at: float) -> None:

@@ -320,7 +320,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         for uid in [uid for uid, name in self.outside.items() if name == gang.name]:
             self.join(self.pods[uid], self.pods[uid].members, at)
 
-    def stands(self, gang: Gang, why: str, at: float, by: str | None = None) -> None:
+    def guarantee_changed(self, gang: Gang, why: str, at: float, by: str | None = None) -> None:
         """See :meth:`Dispatcher.stands`. Its pods are told by their annotations."""
         core = self.cluster.group(gang.name) if gang.holds else None
         before = gang.placement
