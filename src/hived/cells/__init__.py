@@ -1,4 +1,4 @@
-"""Cells: hierarchies, the buddy cell allocator, and what is free inside and among hosts. Pure."""
+"""Cells: hierarchies, the buddy cell allocator, and the placement of gangs inside and across hosts. Pure."""
 
 from .buddy import BuddyAllocator
 from .capacity import Counts

@@ -1,7 +1,7 @@
 """Buddy cell allocation (HiveD, OSDI'20, section 3.3, Algorithm 1).
 
-Which physical cell a preassigned virtual cell gets is decided here, level by level, like memory pages by a buddy
-system:
+It decides which physical cell a preassigned virtual cell is bound to, level by level, as a buddy system allocates
+memory pages:
 
     allocate a level-1 cell                                   release it
     level 3  [free]         ->  split into its buddies    ->  both buddies free: merge
@@ -10,38 +10,37 @@ system:
 
 A request takes a free cell of its own level if there is one, else it splits a free cell of the lowest level above. That
 rule alone keeps sharing safety (section 3.3): *which* free cell of a level is taken does not matter for it, so the
-choice serves the opportunistic jobs: the cell with the fewest GPUs in opportunistic use, then the lowest number.
-
-(Where a higher cell has to be split, it is the least crowded of *its* level, and then its least crowded child.)
+choice spares the opportunistic jobs: the *least loaned* cell, which has the fewest GPUs in opportunistic use, then the
+lowest number. If a higher cell has to be split, it is the least loaned of *its* level, and then its least loaned child.
 
 A cell is one of
 
-    open     nobody took it: *free* where its parent is split (the root always is), else inside a free cell, or a child
-             of an allocated cell that is not bound yet
+    open     not taken: *free* if its parent is split (the root always is), else inside a free cell, or a child of an
+             allocated cell that is not bound yet
     split    some of its children are taken, and it is not allocated
     taken    allocated as a whole, or bound as a child of an allocated cell
 
-and, whatever else it is, *bad* when it has faulty leaves, else *healthy*. Two questions are asked of the healthy open
-cells: the least crowded child of one parent, and the least crowded free cell of a level. The children of a parent are
-bits of one mask per number of opportunistic GPUs, and one more mask says which of those are not empty:
+and, in any of these states, *bad* if it has faulty leaves, else *healthy*. There are two queries on the healthy open
+cells: the least loaned child of one parent, and the least loaned free cell of a level. The children of a parent are
+bits of one mask per number of opportunistic GPUs, and one more mask has a bit for each of those that is not empty:
 
     a rack of 8 nodes of 8 GPUs: node 0 is taken, 1 has three opportunistic GPUs, 6 and 7 have one each, the others none
 
     masks of the rack by opportunistic GPUs    0: 0011_1100   1: 1100_0000   2: 0   3: 0000_0010   4 to 8: 0
-    counts of the rack                          0000_1011      least crowded child: lowest bit, then lowest bit: node 2
+    counts of the rack                          0000_1011      least loaned child: lowest bit, then lowest bit: node 2
 
-The first question is two lowest bits. For the second the split cells are in one order per level of their children, by
-(opportunistic GPUs of the least crowded one, number): the first of them has the free cell with the fewest opportunistic
-GPUs, and the lowest number. So splitting or merging a cell moves *one* entry of one order, whatever the fan-out. The
-root is never merged; where it has many children, it counts as several parents, so that no mask of theirs is long.
+The first query is two lowest bits. For the second, each level has an order of the split parents of its cells, by
+(opportunistic GPUs of the least loaned child, number): the first parent has the least loaned free cell. So splitting or
+merging a cell moves *one* entry of one order, whatever the fan-out. The root is never merged; a root with many children
+counts as several parents, so that no mask of theirs is long.
 
-Bad cells stand in no mask. A request gets a healthy cell wherever sharing safety leaves one, which may mean splitting a
-higher cell than the rule says; and bad cells are split before healthy ones, which stay whole for those who want them
-whole (:mod:`hived.cells.healthy_first` says when and which). Where no healthy one is to be had it gets the least bad
-one, by the rule. While no leaf of the chain is bad, all this costs the look whether any is.
+Bad cells are in no mask. A request gets a healthy cell wherever sharing safety leaves one, even if that splits a higher
+cell than the rule does; and bad cells are split before healthy ones, which stay whole for requests of their own level
+(:mod:`hived.cells.healthy_first` has the rules). If no healthy cell is obtainable, the request gets the least bad one,
+by the rule. While no leaf of the chain is bad, all this costs one test.
 
-Allocating and releasing cost O(levels) operations of an index set and of masks, which are as long as a cell has
-children, or GPUs: a few machine words. Where hardware is bad, O(bad cells in free ones) more.
+Allocating and releasing cost O(levels) operations on an index set and on masks, which have a bit per child, or per GPU,
+of a cell: a few machine words. With bad hardware, O(bad cells in free ones) more.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ OPEN: Final = 0
 SPLIT: Final = 1
 TAKEN: Final = 2
 
-#: all that follows from which cells are taken, in opportunistic use and bad
+#: attributes derived from which cells are taken, in opportunistic use and bad
 _DERIVED: Final = (
     "_state", "opportunistic", "_left", "_masks", "_counts", "_order", "free", "allocated", "bad", "bad_leaves",
     "bad_under", "free_bad",
@@ -70,17 +69,17 @@ _ROOT_FANOUT: Final = 1024
 
 
 class BuddyAllocator:
-    """The cells of one chain: which are free, split, allocated and bad, and which of them to take.
+    """The cells of one chain: their states, and the choice of the cell to take.
 
-    An allocated cell belongs to one virtual cell, and its children are then taken one by one as that VC needs them
+    An allocated cell is bound to one virtual cell, and its children are then taken one by one as that VC needs them
     (:meth:`take_child`). Levels and cells are numbers; level ``top + 1`` is the root.
     """
 
     def __init__(self, hierarchy: Hierarchy, lowest: int = 1, reserved: Sequence[int] | None = None) -> None:
-        """``lowest``: the lowest level that will ever be asked for; levels below cost nothing then.
+        """``lowest``: the lowest level that will ever be requested; lower levels are not kept.
 
-        ``reserved``: cells per level that all VCs reserve together, pinned ones included; none when not given. They
-        matter where hardware is bad, and decide what may be split around it.
+        ``reserved``: cells per level that all VCs reserve together, pinned ones included; none when not given. With bad
+        hardware they decide which cells may be split around it.
         """
         self.hierarchy = hierarchy
         top = hierarchy.top
@@ -93,17 +92,17 @@ class BuddyAllocator:
         #: per level and cell: OPEN, SPLIT or TAKEN
         self._state = [bytearray(number) for number in cells]
         self._state[top + 1] = bytearray([SPLIT]) * self._parents[top]
-        #: per level and cell: GPUs in opportunistic use, whatever else the cell is
+        #: per level and cell: GPUs in opportunistic use, in any state of the cell
         self.opportunistic = [[0] * number for number in cells]
         #: per level and parent: how many of its children are open
         self._left = [[self._fanout[k + 1]] * self._parents[k] for k in range(top + 1)]
-        #: masks per parent at each level: one for each number of opportunistic GPUs that a child can have
+        #: masks per parent at each level: one for each number of opportunistic GPUs in a child
         self._blocks = [gpus + 1 for gpus in hierarchy.gpus]
-        #: per level, parent and number of opportunistic GPUs: its healthy open children that have as many, a bit each
+        #: per level, parent and number of opportunistic GPUs: the healthy open children with that number, a bit each
         self._masks = [[0] * (self._parents[k] * self._blocks[k]) for k in range(top + 1)]
-        #: per level and parent: the numbers of opportunistic GPUs whose masks are not 0, a bit each
+        #: per level and parent: the numbers of opportunistic GPUs with a nonzero mask, a bit each
         self._counts = [[1] * self._parents[k] for k in range(top + 1)]
-        #: per level: split parents with healthy open children, by (fewest opportunistic GPUs among those, number)
+        #: per level: split parents with healthy open children, by (opportunistic GPUs of the least loaned one, number)
         self._order = [IndexSet(self._blocks[k] * self._parents[k]) for k in range(top + 1)]
         for k in self.levels:
             self._masks[k][:: self._blocks[k]] = [(1 << self._fanout[k + 1]) - 1] * self._parents[k]
@@ -112,7 +111,7 @@ class BuddyAllocator:
         self._left[top][-1] -= beyond
         for part_of_root in range(self._parents[top]):
             self._order[top].add(part_of_root)
-        #: counts what changes the free lists or the bad leaves
+        #: number of changes of the free lists or the bad leaves
         self.changes = 0
         #: free cells per level (f of equation 1)
         self.free = [0] * top + [hierarchy.count[top]]
@@ -122,22 +121,22 @@ class BuddyAllocator:
         self.reserved = [0] * (top + 1) if reserved is None else list(reserved)
         #: bad leaves in the chain
         self.bad_leaves = 0
-        #: bad leaves of each cell that has any, per level: free, allocated, or inside such a cell
+        #: per level: bad cells in any state, with their number of bad leaves
         self.bad: list[dict[int, int]] = [{} for _ in range(top + 1)]
-        #: the bad cells of a level by their parent, where there are any
+        #: per level: bad cells by parent
         self.bad_under: list[dict[int, set[int]]] = [{} for _ in range(top + 1)]
-        #: the free cells that are bad, per level
+        #: per level: bad free cells
         self.free_bad: list[set[int]] = [set() for _ in range(top + 1)]
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def is_open(self, level: int, cell: int) -> bool:
-        """Whether nobody took ``cell`` from its parent: it is neither allocated, nor bound, nor split."""
+        """Whether ``cell`` is neither allocated, nor bound, nor split."""
         self._check_kept(level)
         return self._state[level][cell] == OPEN
 
     def is_free(self, level: int, cell: int) -> bool:
-        """Whether ``cell`` stands in the free list of ``level``."""
+        """Whether ``cell`` is in the free list of ``level``."""
         return self.is_open(level, cell) and self._state[level + 1][cell // self._fanout[level + 1]] == SPLIT
 
     def is_bad(self, level: int, cell: int) -> bool:
@@ -145,15 +144,15 @@ class BuddyAllocator:
         return cell in self.bad[level]
 
     def bad_children(self, level: int, parent: int) -> list[int]:
-        """The bad children, at ``level``, of a cell above, ascending, open or not. O(those)."""
+        """The bad children, at ``level``, of the cell ``parent``, ascending, open or not. O(bad children)."""
         return sorted(self.bad_under[level].get(parent, ()))
 
     def badness(self, level: int, cell: int) -> tuple[int, int, int]:
-        """Of bad cells of one level the one with the smallest is taken: bad leaves, opportunistic GPUs, number."""
+        """Sort key of bad cells of one level, the smallest taken first: bad leaves, opportunistic GPUs, number."""
         return self.bad[level].get(cell, 0), self.opportunistic[level][cell], cell
 
     def safety(self) -> tuple[LevelSafety, ...]:
-        """Equations 1 and 2 as they stand now, from the top level down. O(levels)."""
+        """Evaluate equations 1 and 2, from the top level down. O(levels)."""
         return safety(self.hierarchy, self.reserved, self.allocated, self.free)
 
     def margins(self) -> list[int]:
@@ -182,12 +181,12 @@ class BuddyAllocator:
         return k
 
     def shortage(self, wanted: Sequence[int]) -> list[int]:
-        """How many of ``wanted[k]`` more cells at each level ``k`` one VC would get bad ones for.
+        """Per level ``k``, how many of ``wanted[k]`` more cells of one VC would be bad.
 
-        Exactly as many as come out bad when it takes all of them by :meth:`allocate`, higher levels first, and nobody
-        else takes or gives any. ``wanted`` must be within what is reserved and not allocated; cells beyond what there
-        is at all are not counted. O(levels) where nothing is bad or healthy ones abound, else O(levels^2 + levels * b
-        log b), b bad cells.
+        This is exactly the number of bad cells it gets when it takes all of them by :meth:`allocate`, higher levels
+        first, with no other change meanwhile. ``wanted`` must be within what is reserved and not allocated; cells
+        beyond the size of the chain are not counted. O(levels) if nothing is bad or healthy cells abound, else
+        O(levels^2 + levels * b log b) for b bad cells.
         """
         if not (self.bad_leaves and any(wanted)) or healthy_first.surely_healthy(self, wanted):
             return [0] * len(wanted)
@@ -196,10 +195,10 @@ class BuddyAllocator:
     # -- allocating ---------------------------------------------------------------------------------------------------
 
     def allocate(self, level: int, near: int = -1) -> int:
-        """Take a free cell at ``level``, splitting a higher one if need be; its number, or -1 when there is none.
+        """Take a free cell at ``level``, splitting a higher one if needed; its number, or -1 when there is none.
 
-        ``near``: a cell number at ``level`` that is taken, or split towards, where the rule above leaves the choice of
-        the cell, bad ones to be split included, unless it is bad and a healthy one is to be had.
+        ``near``: a cell number at ``level`` that is preferred among the cells that the rule allows, bad ones to be
+        split included, unless it is bad and a healthy one is obtainable.
         """
         if not self.free[level]:
             self._check_kept(level)
@@ -229,18 +228,18 @@ class BuddyAllocator:
         return self._allocate_inside(k, cell, near, level)
 
     def allocate_at(self, level: int, cell: int) -> None:
-        """Take this very cell, splitting whatever free cell holds it (for cells pinned by the spec)."""
+        """Take the given cell, splitting the free cell that holds it (for cells pinned by the spec)."""
         k = self.level_of_holder(level, cell)
         if k > self.hierarchy.top:
             raise InvariantError(f"cell {cell} at level {level} is not free")
         self._allocate_inside(k, cell // (self.hierarchy.gpus[k] // self.hierarchy.gpus[level]), cell, level)
 
     def allocate_bad(self, level: int) -> int:
-        """Take a cell at ``level`` that is bad, where safety allows; its number, or -1 when there is none.
+        """Take a bad cell at ``level``, where safety allows; its number, or -1 when there is none.
 
-        For a virtual cell that no healthy one can be had for (*doomed bad*), so that the healthy ones stay for others.
-        Fewest bad leaves first, then the lowest level to be split, then the lowest number; not by crowd, since loans
-        come and go, and what is doomed should stay. O(levels * bad cells of ``level``).
+        For a virtual cell that cannot get a healthy one (*doomed bad*), so that healthy cells stay for others. Fewest
+        bad leaves first, then the lowest level to be split, then the lowest number; not by opportunistic GPUs, since
+        loans come and go, and a doomed binding should be stable. O(levels * bad cells of ``level``).
         """
         highest = healthy_first.Supply(self).highest(level)
         ranked = ((leaves, self.level_of_holder(level, cell), cell) for cell, leaves in self.bad[level].items())
@@ -250,9 +249,10 @@ class BuddyAllocator:
         return cell
 
     def _allocate_inside(self, k: int, cell: int, near: int, level: int) -> int:
-        """Allocate a cell of ``level`` from a free cell at ``k``: ``near``, or what the choices at every split give.
+        """Allocate a cell of ``level`` from a free cell at ``k``: ``near``, or else a choice at every split.
 
-        They are a bad child that holds a healthy cell of ``level``, else the least crowded healthy one, else a bad one.
+        The choice is a bad child that holds a healthy cell of ``level``, else the least loaned healthy child, else a
+        bad one.
         """
         self.changes += 1
         self.free[k] -= 1
@@ -279,7 +279,7 @@ class BuddyAllocator:
         return cell
 
     def release(self, level: int, cell: int) -> None:
-        """Give an allocated cell back; it merges with its buddies as far up as they are all free."""
+        """Release an allocated cell and merge it with its buddies as far up as they are all free."""
         if self._state[level][cell] != TAKEN:
             raise InvariantError(f"cell {cell} at level {level} is not allocated")
         self.allocated[level] -= 1
@@ -301,9 +301,9 @@ class BuddyAllocator:
     # -- children of allocated cells ----------------------------------------------------------------------------------
 
     def take_child(self, level: int, parent: int, near: int = -1) -> int:
-        """Take a child, at ``level``, of an allocated cell: ``near`` if it is open, else the least crowded.
+        """Take a child, at ``level``, of an allocated cell: ``near`` if it is open, else the least loaned.
 
-        A bad child, be it ``near``, is taken only when no healthy one is open.
+        A bad child, even ``near``, is taken only if no healthy one is open.
         """
         cell = near
         if (
@@ -319,13 +319,13 @@ class BuddyAllocator:
         return cell
 
     def take_child_at(self, level: int, cell: int) -> None:
-        """Take this very child, at ``level``, of an allocated cell."""
+        """Take the given child, at ``level``, of an allocated cell."""
         if self._state[level][cell] != OPEN:
             raise InvariantError(f"cell {cell} at level {level} was taken from its parent before")
         self._set(level, cell, TAKEN)
 
     def give_child(self, level: int, cell: int) -> None:
-        """Give back a child taken by :meth:`take_child` or :meth:`take_child_at`."""
+        """Release a child taken by :meth:`take_child` or :meth:`take_child_at`."""
         if self._state[level][cell] != TAKEN:
             raise InvariantError(f"cell {cell} at level {level} was not taken from its parent")
         self._set(level, cell, OPEN)
@@ -333,9 +333,9 @@ class BuddyAllocator:
     # -- opportunistic use and bad leaves -----------------------------------------------------------------------------
 
     def set_opportunistic(self, node: int, before: int, after: int) -> None:
-        """The leaves of ``node`` in opportunistic use were the mask ``before`` and are now ``after``.
+        """Update the leaves of ``node`` in opportunistic use from the mask ``before`` to ``after``.
 
-        O(levels) above the node; below it, only where cells smaller than a node are ever asked for, O(its cells there).
+        O(levels) above the node; below it, O(its cells at the kept levels).
         """
         for k, cell, more in self._changes(node, before, after):
             old = self.opportunistic[k][cell]
@@ -353,16 +353,16 @@ class BuddyAllocator:
                     self._toggle(k, parent, toggled)
 
     def set_bad(self, node: int, before: int, after: int) -> None:
-        """The bad leaves of ``node`` were the mask ``before`` and are now ``after``.
+        """Update the bad leaves of ``node`` from the mask ``before`` to ``after``.
 
-        Its cells may be free, allocated, or inside such; what is allocated stays so. Costs as for opportunistic leaves.
+        Its cells may be in any state; allocated cells stay allocated. Cost as :meth:`set_opportunistic`.
         """
         self.bad_leaves += after.bit_count() - before.bit_count()
         self.changes += 1
         for k, cell, more in self._changes(node, before, after):
             bad, under, parent = self.bad[k], self.bad_under[k], cell // self._fanout[k + 1]
             is_open, is_free = self.is_open(k, cell), self.is_free(k, cell)
-            if is_open:  # out of the order, and back into it if it is healthy now
+            if is_open:  # remove it from the order; it is added again if it is healthy now
                 self._set(k, cell, TAKEN)
             under.setdefault(parent, set()).add(cell)
             bad[cell] = bad.get(cell, 0) + more
@@ -378,7 +378,7 @@ class BuddyAllocator:
                 self._set(k, cell, OPEN)
 
     def _changes(self, node: int, before: int, after: int) -> Iterator[tuple[int, int, int]]:
-        """(level, cell, leaves more in ``after``) for every kept cell that has more or fewer, from the lowest up."""
+        """(level, cell, more leaves in ``after``) of every kept cell whose number changes, from the lowest level up."""
         hierarchy = self.hierarchy
         for k in range(self.levels.start, hierarchy.node_level):
             size = hierarchy.gpus[k]
@@ -398,7 +398,7 @@ class BuddyAllocator:
     # -- the open cells by opportunistic GPUs -------------------------------------------------------------------------
 
     def _least_child(self, k: int, parent: int) -> int:
-        """The healthy open child, at ``k``, with the fewest opportunistic GPUs, else the least bad; -1 when none is."""
+        """The least loaned healthy open child, at ``k``, else the least bad open one; -1 when none is open."""
         counts = self._counts[k][parent]
         if counts:
             mask = self._masks[k][parent * self._blocks[k] + (counts & -counts).bit_length() - 1]
@@ -407,7 +407,7 @@ class BuddyAllocator:
         return min((self.badness(k, cell) for cell in bad if self._state[k][cell] == OPEN), default=(0, 0, -1))[2]
 
     def _set(self, k: int, cell: int, state: int) -> None:
-        """An open cell is TAKEN from its parent, or a taken one is OPEN again."""
+        """Change the state of a cell between OPEN and TAKEN, and its parent's masks with it."""
         fanout = self._fanout[k + 1]
         parent = cell // fanout
         self._state[k][cell] = state
@@ -422,7 +422,7 @@ class BuddyAllocator:
                 self._toggle(k, parent, 1 << count)
 
     def _toggle(self, k: int, parent: int, toggled: int) -> None:
-        """These masks of a parent are 0 now and were not, or the other way round."""
+        """Toggle the bits of masks of a parent that have become, or ceased to be, 0."""
         counts = self._counts[k]
         before = counts[parent]
         after = counts[parent] = before ^ toggled
@@ -430,7 +430,7 @@ class BuddyAllocator:
             self._reorder(k, parent, before, after)
 
     def _reorder(self, k: int, parent: int, before: int, after: int) -> None:
-        """The least of its counts gives a split parent its place in the order; without any it has none."""
+        """Move a split parent in the order by the lowest of its counts; without counts it is not in the order."""
         before &= -before
         after &= -after
         if before != after:
@@ -447,9 +447,9 @@ class BuddyAllocator:
             raise InvariantError(f"level {level} is below the lowest this allocator was built for")
 
     def validate(self) -> None:
-        """Everything equals what taking the same cells in a fresh chain gives, and nothing in an open one is taken.
+        """Check all state against a fresh chain in which the same cells are taken, and that open cells have none taken.
 
-        So split cells have something taken, every free cell is listed once, and none is inside another. O(cells).
+        So split cells have a taken child, every free cell is listed once, and none is inside another. O(cells).
         """
         fresh, hierarchy, lowest = BuddyAllocator(self.hierarchy, self.levels.start), self.hierarchy, self.levels.start
         for k in reversed(self.levels):

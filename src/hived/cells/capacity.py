@@ -1,7 +1,7 @@
-"""How many pods of one kind every host, and every cell above the hosts, can hold.
+"""Capacity indexes: how many pods of one need every host, and every cell above the hosts, can hold.
 
-A gang of equal pods asks three things: which cell can hold it and has the least to spare, which hosts there hold most,
-and which host the remainder fits on most tightly. Each is one look-up here, so the hosts are never gone through.
+A gang of equal pods needs three queries: the cell that holds it with the least to spare, the hosts there that hold the
+most pods, and the tightest host for the remainder. Each is one look-up here; hosts are never scanned.
 
     pods of 4     host 0: 2   host 1: 1  |  host 2: 0   host 3: 2
     cell above            3              |          2                 a gang of 2: the right cell, a gang of 3: the left
@@ -20,7 +20,7 @@ from .host_fit import Need, count_of
 from .index_set import IndexSet
 from .shape import Shape
 
-#: of a host: -pods it holds, level of the closest pod, leaves it has
+#: kind of host: -pods it holds, level of the closest pod, leaves it has
 _Kind = tuple[int, int, int]
 
 
@@ -31,25 +31,25 @@ def _kind(shape: Shape, mask: int, need: Need) -> _Kind:
 
 
 class Counts:
-    """Things ``0 .. n-1`` in the order of how many each has of something, then by number."""
+    """Items ``0 .. n-1`` ordered by a count of each, then by number."""
 
     def __init__(self, counts: list[int], most: int) -> None:
-        """``counts``: of each now; ``most``: that one of them can have. O(n)."""
-        #: of each; to be read, not changed
+        """``counts``: initial counts; ``most``: upper bound of a count. O(n)."""
+        #: count of each item; read-only
         self.counts = counts
         self._order = IndexSet((most + 1) * max(1, len(counts)))
         for number, count in enumerate(counts):
             self._order.add(count * len(counts) + number)
 
     def add(self, number: int, more: int) -> None:
-        """``number`` has so many more. O(1)."""
+        """Add ``more`` to the count of ``number``. O(1)."""
         n, count = len(self.counts), self.counts[number]
         self._order.remove(count * n + number)
         self.counts[number] = count + more
         self._order.add((count + more) * n + number)
 
     def ascending(self, least: int) -> Iterator[int]:
-        """Those that have ``least`` or more, the fewest first, then the lowest number."""
+        """Items with a count of ``least`` or more, lowest count first, then lowest number."""
         n = len(self.counts)
         key = self._order.first_from(least * n)
         while key >= 0:
@@ -57,21 +57,21 @@ class Counts:
             key = self._order.first_from(key + 1)
 
     def validate(self, counts: list[int]) -> None:
-        """The counts are these, and in order. O(n)."""
+        """Check the counts and their order. O(n)."""
         ensure(counts == self.counts, "counts")
         ensure(list(self._order) == sorted(c * len(counts) + i for i, c in enumerate(counts)), "order of counts")
 
 
 class Layout:
-    """The cells above the hosts: per level, where each group's hosts start and end."""
+    """The cells above the hosts: per level, the range of hosts of each group."""
 
     def __init__(self, hosts: int, groups: Sequence[Sequence[int]]) -> None:
-        """``groups[j][host]``: the host's group ``j`` levels above, -1 for none; hosts of a group stand together."""
+        """``groups[j][host]``: the host's group ``j`` levels above, -1 for none; hosts of a group are contiguous."""
         #: number of hosts
         self.hosts = hosts
-        #: what it was made from
+        #: ``groups``
         self.of_host = groups
-        #: per level and group: its first host, and the one after its last; (0, 0) for a number that is not used
+        #: per level and group: its first host, and the one after its last; (0, 0) for an unused number
         self.spans: list[list[tuple[int, int]]] = []
         for of_host in groups:
             spans = [(0, 0)] * (max(of_host, default=-1) + 1)
@@ -88,18 +88,17 @@ class Layout:
 class Capacity:
     """The capacity of every host for one :class:`Need`, and their sums per group.
 
-    Building is O(hosts), a host that changes O(levels), finding k hosts O(levels + k + kinds of host).
+    Building costs O(hosts), a change of a host O(levels), finding k hosts O(levels + k + kinds of host).
     """
 
     def __init__(self, need: Need, layout: Layout, shapes: Sequence[Shape], masks: Sequence[int]) -> None:
-        """``masks``: the leaves that count, per host."""
-        #: what a pod needs
+        """``masks``: the usable leaves per host."""
+        #: the need of one pod
         self.need = need
         self.layout = layout
-        #: how much of its owner's log of changes is counted in; kept by the owner
+        #: number of entries of the owner's log of changes that are applied; kept by the owner
         self.seen = 0
-        # Kinds ascend from the most pods, and among equals from the closest, then the tightest. Per kind that holds
-        # any: its hosts.
+        # kinds ascend: most pods first, then the closest, then the tightest; and the hosts of each kind that holds pods
         self._by_kind: dict[_Kind, IndexSet] = {}
         self._kinds: list[_Kind] = []
         self._kind_of = [_kind(shape, mask, need) for shape, mask in zip(shapes, masks, strict=True)]
@@ -107,7 +106,7 @@ class Capacity:
             if kind[0]:
                 self._hosts(kind).add(host)
         counts = [-kind[0] for kind in self._kind_of]
-        #: pods that all hosts hold
+        #: pods that all hosts together can hold
         self.total = sum(counts)
         # per level: pods per group
         most = max((shape.leaves for shape in set(shapes)), default=0) // need.gpus
@@ -124,7 +123,7 @@ class Capacity:
         return hosts
 
     def count(self, host: int, shape: Shape, mask: int) -> None:
-        """The leaves of ``host`` that count are now ``mask``. O(levels), O(1) when its kind stays the same."""
+        """Update a host whose usable leaves are now ``mask``. O(levels), O(1) when its kind stays the same."""
         old, new = self._kind_of[host], _kind(shape, mask, self.need)
         if old == new:
             return
@@ -141,22 +140,22 @@ class Capacity:
                     groups.add(of_host[host], change)
 
     def of_host(self, host: int) -> int:
-        """Pods that ``host`` holds."""
+        """Pods that ``host`` can hold."""
         return -self._kind_of[host][0]
 
     def most(self) -> int:
-        """Pods that the host which holds most can have. O(kinds)."""
+        """The largest number of pods that one host can hold. O(kinds)."""
         return next((-kind[0] for kind in self._kinds if self._by_kind[kind]), 0)
 
     def groups(self, above: int, pods: int) -> Iterator[int]:
-        """The groups of a level that hold so many pods, those with the least to spare first, then by number."""
+        """The groups of a level that can hold ``pods`` pods, least to spare first, then by number."""
         return self._groups[above].ascending(pods)
 
     def spread(self, start: int, end: int, pods: int) -> list[tuple[int, int]]:
-        """Hosts from ``start`` to before ``end`` with the number of pods each gets: as few hosts as can be, ascending.
+        """Spread pods over the fewest hosts of ``[start, end)``: (host, pods) pairs, ascending.
 
-        The hosts that hold most are filled first, the remainder goes where the pods stand closest, and then the fewest
-        leaves stay. Together they must hold ``pods``.
+        Hosts that hold most are filled first; the remainder goes to the host where its pods are closest together, then
+        where the fewest leaves remain. The hosts must be able to hold ``pods`` together.
         """
         chosen: list[tuple[int, int]] = []
         for i, kind in enumerate(self._kinds):
@@ -177,7 +176,7 @@ class Capacity:
         return []
 
     def _tightest(self, host: int, start: int, end: int, position: int, pods: int) -> int:
-        """The host where ``pods`` stand closest, then with the fewest leaves: ``host``, or one of a later kind."""
+        """The host with the closest placement of ``pods``, then the fewest leaves: ``host``, or one of a later kind."""
         best = self._kinds[position][1:], host
         for kind in self._kinds[position + 1 :]:
             if -kind[0] < pods:
@@ -189,7 +188,7 @@ class Capacity:
         return best[1]
 
     def validate(self, shapes: Sequence[Shape], masks: Sequence[int]) -> None:
-        """Everything equals what building it afresh gives. O(hosts)."""
+        """Check all state against a fresh build. O(hosts)."""
         fresh = Capacity(self.need, self.layout, shapes, masks)
         ensure(self._kind_of == fresh._kind_of, f"kinds of hosts for {self.need}")
         ensure(self.total == fresh.total, f"pods that fit for {self.need}")

@@ -1,13 +1,13 @@
-"""Where a gang of pods goes: all together in the lowest cell that holds them, or not at all.
+"""Gang placement: all pods in the lowest cell that holds them, or none.
 
-The levels are tried from below. On one host a gang is like one job with the sum of its leaves; above, the cell that can
-hold it and has the least to spare is taken, and as few hosts there as will do:
+Levels are tried from the lowest up. On one host a gang is like one job with the sum of its leaves; above the hosts, the
+gang goes to the cell that holds it with the least to spare, on the fewest hosts there:
 
     pods 2 x 4      rack 0: [....xxxx] [xxxx....] [xxxxxx..]     rack 1: [........] [........]
     on one host     host 3: both                                                  (level of the host)
     pods 3 x 4      rack 1, since rack 0 holds only two                           (level of the rack)
 
-Equal pods, the usual gang, are counted by :class:`.Capacity`; unequal ones are packed (:mod:`.packing`).
+Equal pods, the usual gang, are placed by :class:`.Capacity`; unequal ones are packed (:mod:`.packing`).
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from .host_fit import Demand, Leaves, Need, Room, apart, cells_at, level_of
 from .packing import Steps, pack
 from .space import Rank, Space
 
-#: hosts of one class, and hosts in all, that are looked at for a gang on one host
-ALIKE, LOOKED_AT = 4, 16
+#: hosts of one class, and hosts in all, that are tried for a gang on one host
+MAX_PER_CLASS, MAX_HOSTS = 4, 16
 
 
 class Found(NamedTuple):
-    """Leaves for a gang."""
+    """A placement of a gang."""
 
     pods: tuple[tuple[int, int], ...]  #: host and mask of each pod, in the order of the needs; masks are disjoint
-    level: int  #: of the lowest cell that has them all; 0 where no cell does
+    level: int  #: of the lowest cell that has them all; 0 if no cell does
 
 
-#: hosts ``start`` to before ``end`` of one cell; whether it holds the gang without cost to anybody; and what says so
+#: hosts ``[start, end)`` of one cell; whether it holds the gang without preemption; and the capacity that shows it
 _Cell = tuple[int, int, bool, Capacity]
 
 
 def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found | None:
-    """Leaves for all pods, close together; ``None`` when they do not fit (``cap``: in one cell of at most this level).
+    """Find leaves for all pods, close together; ``None`` if they do not fit (``cap``: in a cell of at most this level).
 
-    ``rank`` chooses the host where one host will do, for the sum of the leaves; its last number, how tight the host is,
-    gives way to how close together each pod stands there. Within the host the lowest cell is taken.
-    Above the hosts the lowest level, then cells that cost nobody anything, then the least to spare decide; ``rank``
-    orders hosts only where leaves have to be taken from somebody. It may refuse a host only for want of leaves.
+    If one host fits the gang, ``rank`` chooses it, for the sum of the leaves; its last number, how tight the host is,
+    is compared only after how close together the leaves of each pod are. Within the host the lowest cell is taken.
+    Above the hosts, cells are ordered by level, then those without preemption, then by the least to spare; ``rank``
+    orders hosts only if leaves have to be preempted. It may refuse a host only if it has too few leaves.
 
-    One pod: O(classes). Equal pods: O(levels + pods) after changes are counted in, and where others lose leaves
-    O(hosts of the cell). Unequal pods: O(hosts of the cells tried) and at most ``STEPS`` steps of exact search.
+    One pod: O(classes). Equal pods: O(levels + pods) once capacities are refreshed, and O(hosts of the cell) with
+    preemption. Unequal pods: O(hosts of the cells tried) and at most ``STEPS`` steps of exact search.
     """
     if len(needs) == 1:
         (need,) = needs
@@ -67,21 +67,21 @@ def find(space: Space, needs: Sequence[Need], rank: Rank, cap: int = 0) -> Found
 
 
 def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Rank, cap: int) -> Found | None:
-    """All pods on the best host: where each stands closest, among those that differ in the last of ``rank`` alone.
+    """All pods on the best host; hosts that differ only in the last number of ``rank`` are compared by closeness first.
 
-    O(classes) for loose pods; whole cells may have to be looked for host by host.
+    O(classes) for loose pods; whole cells may have to be searched host by host.
     """
     if demand.gpus > space.widest:
         return None
     largest = demand.needs[0]
     if largest.level and space.capacity(largest).most() < demand.needs.count(largest):
         return None
-    level, size, each = (largest.level, largest.gpus, None) if largest.level else (0, 0, ALIKE)
+    level, size, each = (largest.level, largest.gpus, None) if largest.level else (0, 0, MAX_PER_CLASS)
     best: tuple[tuple[int, ...], int, tuple[int, ...]] | None = None
-    found, looked_at = None, 0
+    found, tried = None, 0
     for host in space.in_order(rank, demand.gpus, level, size, cap, each):
         value = rank(space.class_of(host), demand.gpus) or ()
-        first, last = value[:-1], value[-1:]  # that tells tight hosts from others
+        first, last = value[:-1], value[-1:]  # the last number is the tightness of the host
         if best is not None and first > best[0]:
             break
         masks = space.place(host, needs, cap)
@@ -92,15 +92,15 @@ def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Ra
         if best is None or worth < best:
             best = worth
             found = Found(tuple([(host, mask) for mask in masks]), level_of(shape, sum(masks)))
-        looked_at += 1
+        tried += 1
         empty = shape.profile(shape.full)
-        if looked_at == LOOKED_AT or worth[1] == sum([empty.level_for(need.gpus) for need in needs]):
+        if tried == MAX_HOSTS or worth[1] == sum([empty.level_for(need.gpus) for need in needs]):
             break
     return found
 
 
 def _cells(space: Space, capacities: Sequence[tuple[bool, Capacity]], pods: int, cap: int) -> Iterator[_Cell]:
-    """The cells above the hosts that hold so many pods of the capacities' need, best first; then the whole space."""
+    """The cells above the hosts that hold ``pods`` pods of the capacities' need, best first; then the whole space."""
     for above, spans in enumerate(space.layout.spans):
         if not cap or space.node_level + 1 + above <= cap:
             for costless, capacity in capacities:
@@ -113,41 +113,41 @@ def _cells(space: Space, capacities: Sequence[tuple[bool, Capacity]], pods: int,
 
 
 def _capacities(space: Space, need: Need) -> list[tuple[bool, Capacity]]:
-    """What holds the need without cost, then what holds it at all; one and the same where nothing costs anything."""
+    """The capacity without preemption, then the capacity with it; a single one if no leaf needs a preemption."""
     if space.costly:
         return [(True, space.capacity(need, costless=True)), (False, space.capacity(need))]
     return [(True, space.capacity(need))]
 
 
 def _equal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None:
-    """Equal pods on several hosts."""
+    """Place equal pods on several hosts."""
     need, pods = demand.needs[0], len(demand.needs)
     for start, end, costless, capacity in _cells(space, _capacities(space, need), pods, cap):
         if costless:
             shares = capacity.spread(start, end, pods)
         else:
             shares = _cheapest(space, capacity, range(start, end), pods, rank)
-        return _found(space, [(host, [need] * share) for host, share in shares], range(pods))
+        return _assemble(space, [(host, [need] * share) for host, share in shares], range(pods))
     return None
 
 
 def _ranked(space: Space, rank: Rank) -> Callable[[int, int], tuple[bool, tuple[int, ...]]]:
-    """A key to sort a host by for so many GPUs: ``rank``, asked once per class; hosts that it refuses come last."""
+    """Sort key of a host and a number of GPUs: ``rank``, computed once per class; refused hosts come last."""
 
-    known = cache(rank)
+    score = cache(rank)
 
     def of(host: int, gpus: int) -> tuple[bool, tuple[int, ...]]:
-        value = known(space.class_of(host), gpus)
+        value = score(space.class_of(host), gpus)
         return value is None, value or ()
 
     return of
 
 
 def _cheapest(space: Space, capacity: Capacity, hosts: range, pods: int, rank: Rank) -> list[tuple[int, int]]:
-    """Hosts and the pods on each, such that the fewest leaves are taken from somebody. O(hosts).
+    """Hosts and the pods on each, such that the fewest leaves are preempted. O(hosts).
 
-    A pod more on a host never costs less than the one before it, so taking the cheapest pod again and again is best.
-    Among equals, the host that holds most at that price, then the best by ``rank``.
+    The price of a pod is the leaves it preempts. On a host it never falls from pod to pod, so the greedy choice
+    of the cheapest pod is optimal. Ties: the host that holds most pods at that price, then the best by ``rank``.
     """
     need, offers, order = capacity.need, [], _ranked(space, rank)
     prices = cache(lambda leaves: Counter(_prices(leaves, need)).items())
@@ -167,7 +167,7 @@ def _cheapest(space: Space, capacity: Capacity, hosts: range, pods: int, rank: R
 
 
 def _prices(leaves: Leaves, need: Need) -> list[int]:
-    """What each further pod on a host takes from somebody, in leaves, ascending."""
+    """Leaves that each further pod on a host preempts, ascending."""
     shape, obtainable, costless, _ = leaves
     if need.level:
         cells = (cell for cell in cells_at(shape, need.level) if cell & obtainable == cell)
@@ -177,7 +177,7 @@ def _prices(leaves: Leaves, need: Need) -> list[int]:
 
 
 def _unequal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None:
-    """Pods that differ, on several hosts: in each cell that has enough leaves, packed until it works."""
+    """Place unequal pods on several hosts: the first cell with enough leaves in which they can be packed."""
     steps = Steps()
     largest = demand.needs[0]
     number = demand.needs.count(largest)
@@ -192,12 +192,12 @@ def _unequal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None
                     shares.setdefault(hosts[position], []).append(at)
                 placed = [(host, [demand.needs[at] for at in share]) for host, share in shares.items()]
                 order = [demand.order[at] for share in shares.values() for at in share]
-                return _found(space, placed, order)
+                return _assemble(space, placed, order)
     return None
 
 
 def _rooms(space: Space, demand: Demand, hosts: range, idle: bool, rank: Rank) -> tuple[list[int], list[Room]]:
-    """The hosts that hold any of the pods, the best first, and their rooms (``idle``: on idle leaves alone)."""
+    """The hosts that can hold any of the pods, best first, and their rooms (``idle``: on idle leaves alone)."""
     masks = space.idle if idle else space.obtainable
     usable = [host for host in hosts if masks[host].bit_count() >= demand.smallest[0]]
     if space.costly and not idle:
@@ -207,8 +207,8 @@ def _rooms(space: Space, demand: Demand, hosts: range, idle: bool, rank: Rank) -
     return usable, [room(space.shapes[host], masks[host], space.idle[host]) for host in usable]
 
 
-def _found(space: Space, shares: Sequence[tuple[int, Sequence[Need]]], order: Sequence[int]) -> Found:
-    """The leaves of pods that were given to hosts which hold them; ``order``: their places among the gang's needs."""
+def _assemble(space: Space, shares: Sequence[tuple[int, Sequence[Need]]], order: Sequence[int]) -> Found:
+    """The placement of pods that were assigned to hosts; ``order``: their indexes among the gang's needs."""
     spots: list[tuple[int, int]] = []
     for host, needs in shares:
         masks = space.place(host, tuple(needs))
@@ -222,7 +222,7 @@ def _found(space: Space, shares: Sequence[tuple[int, Sequence[Need]]], order: Se
 
 
 def _common_level(space: Space, hosts: Sequence[int], spots: Sequence[tuple[int, int]]) -> int:
-    """The level of the lowest cell with all these leaves, 0 where there is none. O(pods * levels)."""
+    """The level of the lowest cell with all these leaves, 0 if there is none. O(pods * levels)."""
     if len(hosts) == 1:
         return level_of(space.shapes[hosts[0]], sum(mask for _, mask in spots))
     for level, of_host in enumerate(space.groups, space.node_level + 1):
@@ -235,8 +235,8 @@ def _common_level(space: Space, hosts: Sequence[int], spots: Sequence[tuple[int,
 def count_fitting(space: Space, needs: Sequence[Need], rank: Rank) -> int:
     """How many pods fit when placed one after another, each on the host that ranks best, the largest first.
 
-    For telling how far a gang is from fitting; levels do not matter. Equal pods: O(levels). Unequal ones: O(hosts), to
-    copy the space, and O(pods * classes) on that copy.
+    Used to explain how far a gang is from fitting; levels do not matter. Equal pods: O(levels). Unequal ones: O(hosts),
+    to copy the space, and O(pods * classes) on that copy.
     """
     demand = Demand(needs)
     if demand.needs[0] == demand.needs[-1]:

@@ -1,28 +1,28 @@
-"""Choosing around bad hardware: a healthy cell wherever sharing safety leaves one to be had.
+"""Allocation around bad hardware: a healthy cell wherever sharing safety leaves one obtainable.
 
-HiveD's Algorithm 1 (OSDI'20, section 3.3) takes from the lowest level that has a free cell. What is free there may be
-bad while higher cells are healthy. To take from level j for a request at level k, although lower cells are free, costs
-safety something: by equations 1 and 2 (:mod:`hived.cells.safety`) the margin at j falls by one since a free cell is
-gone, at every level between by one since it gets all children but one of a cell that could have been split for it
-later, and at k not at all, since the request was counted as reserved:
+HiveD's Algorithm 1 (OSDI'20, section 3.3) takes from the lowest level that has a free cell. The free cells there may be
+bad while higher cells are healthy. Taking from level j for a request at level k, although lower cells are free, reduces
+the margins of equations 1 and 2 (:mod:`hived.cells.safety`): at j by one, since a free cell is taken; at every level
+between by one, since it gets all children but one of a cell that could have been split for it later; at k not at all,
+since the request was counted as reserved:
 
     level    margin falls by                   free bad cell at level 1, healthy ones at level 3, a request at level 1:
     j        1                                 it may be served from level 3 when the margins at levels 3 and 2 are 1 or
-    ...      1                                 more, and must be served with the bad cell else
+    ...      1                                 more, and must be served with the bad cell otherwise
     k        0
 
-So a request at ``k`` may be served from ``j`` exactly when the margins at k+1 .. j are at least one; where nothing is
-free below ``j`` that is so for every legal request (it is why Algorithm 1 is safe). The paper has no bad hardware in
-its algorithm; Microsoft's scheduler of that name binds what cannot be healthy to *doomed bad* cells, told by
-:meth:`Supply.shortage`.
+So a request at ``k`` may be served from ``j`` exactly when the margins at k+1 .. j are at least one; if nothing is free
+below ``j``, that holds for every legal request (which is why Algorithm 1 is safe). The paper has no bad hardware in its
+algorithm; Microsoft's implementation of HiveD binds virtual cells that cannot get healthy hardware to *doomed bad*
+cells, which :meth:`Supply.shortage` counts.
 
-Of the cells of one level that may be split, a bad one with a healthy cell of the level asked for goes first, and so on
-down. The margins fall alike; but whoever reserved such a cell whole has no use for a bad one:
+Of the cells of one level that may be split, a bad one that contains a healthy cell of the requested level goes first,
+and so on down. The margins fall alike, but a VC that reserved such a cell whole has no use for a bad one:
 
-    rack 0   rack 1     one VC reserved a node, another a rack; node x is bad. Who asks for the node gets the one
-    [x o]    [o o]      beside x: were it one of rack 1, the other VC would be left with a bad rack
+    rack 0   rack 1     one VC reserved a node, another a rack; node x is bad. The request for the node gets the one
+    [x o]    [o o]      beside x: with one of rack 1 it would leave the other VC a bad rack
 
-A healthy cell is as good as any other of its level here, so they are counted; bad cells are few, and each is looked at.
+Healthy cells of a level are equivalent here, so they are counted; bad cells are few and handled one by one.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 class Source(NamedTuple):
     """The free cell that serves a request."""
 
-    level: int  #: its own level
+    level: int  #: the level of the free cell
     cell: int  #: -1: any healthy one of that level
-    healthy: bool  #: whether it is, or has inside, a healthy cell of the level asked for
+    healthy: bool  #: whether it is, or contains, a healthy cell of the requested level
 
 
 def holds_healthy(cells: BuddyAllocator, k: int, cell: int, level: int) -> bool:
-    """Whether a cell at ``k`` is, or has inside, a healthy cell of ``level``. O(bad cells inside)."""
+    """Whether a cell at ``k`` is, or contains, a healthy cell of ``level``. O(bad cells inside)."""
     if cell not in cells.bad[k]:
         return True
     if k == level:
@@ -54,9 +54,9 @@ def holds_healthy(cells: BuddyAllocator, k: int, cell: int, level: int) -> bool:
 
 
 def bad_child_towards(cells: BuddyAllocator, k: int, cell: int, level: int) -> int:
-    """The bad child of a bad cell at ``k`` to go on with towards ``level``; -1 when that is to be a healthy one.
+    """The bad child of a bad cell at ``k`` to split next towards ``level``; -1 for a healthy child.
 
-    The least bad of those that hold a healthy cell of ``level`` (above it only: at ``level`` none does); where none
+    The least bad of those that contain a healthy cell of ``level`` (above it only: at ``level`` none does); if none
     does, a healthy child if there is one, else the least bad. O(bad cells inside).
     """
     inside = cells.bad_under[k - 1][cell]
@@ -67,10 +67,10 @@ def bad_child_towards(cells: BuddyAllocator, k: int, cell: int, level: int) -> i
 
 
 def surely_healthy(cells: BuddyAllocator, wanted: Sequence[int]) -> bool:
-    """Whether nothing of ``wanted`` would come out bad, told without looking at bad cells one by one. O(levels).
+    """A sufficient condition that no cell of ``wanted`` would be bad, without a scan of the bad cells. O(levels).
 
-    ``False`` may be wrong: healthy cells inside bad ones are not counted, but every bad one that may be split around
-    one, before a healthy one is, is taken off the margin of its level.
+    ``False`` may be wrong: healthy cells inside bad ones are not counted, but every bad cell that may be split for one,
+    before a healthy cell is split, is subtracted from the margin of its level.
     """
     hierarchy, margins = cells.hierarchy, cells.margins()
     spare = splits = 0
@@ -80,23 +80,23 @@ def surely_healthy(cells: BuddyAllocator, wanted: Sequence[int]) -> bool:
         if left < 0:
             return False
         lower -= wanted[k]
-        # bad cells at k that will be split: of those free now and those in bad ones above, one per lower request
+        # bad cells at k that will be split: of the free ones and those in bad cells above, one per lower request
         splits = min(len(cells.bad[k]), len(cells.free_bad[k]) + hierarchy.fanout[k + 1] * splits, lower)
         spare = hierarchy.fanout[k] * min(left, max(0, margins[k] - splits))
     return True
 
 
 class Supply:
-    """What is free in a chain, for one decision or for trying out many without touching the allocator."""
+    """The free cells of a chain, for one decision or for a trial of many without a change of the allocator."""
 
     def __init__(self, cells: BuddyAllocator) -> None:
         self._cells = cells
-        # per level: the free bad cells (the allocator's own, until many requests are tried), and how many healthy ones
+        # per level: the free bad cells (the allocator's own sets, except in a trial), and the number of healthy ones
         self._bad = cells.free_bad
         self._healthy = [number - len(bad) for number, bad in zip(cells.free, cells.free_bad, strict=True)]
         self._margin = cells.margins()
         self._level = 0
-        # per level, once asked for: its free bad cells as (holds no healthy cell of the level aimed at, badness)
+        # per level, lazily: a heap of its free bad cells as (contains no healthy cell of the target level, badness)
         self._queues: dict[int, list[tuple[bool, tuple[int, int, int]]]] = {}
 
     def _rank(self, k: int, cell: int) -> tuple[bool, tuple[int, int, int]]:
@@ -108,18 +108,17 @@ class Supply:
         return self._queues[k]
 
     def highest(self, level: int) -> int:
-        """The highest level whose free cells may serve a request at ``level``: safely, or as Algorithm 1 does."""
+        """The highest level whose free cells may serve a request at ``level``: within margins, or by Algorithm 1."""
         top = self._cells.hierarchy.top
         safe = next((k for k in range(level, top) if self._margin[k + 1] <= 0), top)
         lowest = next((k for k in range(level, top) if self._healthy[k] or self._bad[k]), top)
         return max(safe, lowest)
 
     def source(self, level: int) -> Source | None:
-        """What serves a request at ``level``; ``None`` when nothing is free. O(levels + bad cells in free ones).
+        """The free cell that serves a request at ``level``; ``None`` if none is. O(levels + bad cells in free ones).
 
-        The lowest level that may be split and gives a healthy cell of ``level``: of the bad cells there that have one
-        inside the least bad, else a healthy one. Where there is none, the lowest level with a free cell, and the least
-        bad there.
+        On the lowest level that may be split and has a healthy cell of ``level``: the least bad of the bad cells that
+        contain one, else a healthy cell. Without such a level: the least bad cell of the lowest level with a free one.
         """
         if level != self._level:
             self._level = level
@@ -137,9 +136,9 @@ class Supply:
         return last_resort
 
     def shortage(self, wanted: Sequence[int]) -> list[int]:
-        """How many of ``wanted`` cells per level come out bad when all are taken, higher levels first.
+        """How many of ``wanted`` cells per level are bad when all are taken, higher levels first.
 
-        Does what the allocator would do, but takes healthy cells by the number and bad ones one by one.
+        Simulates the allocator, but takes healthy cells in bulk and bad ones one by one.
         O(levels^2 + levels * b log b) for b bad cells.
         """
         short = [0] * len(wanted)
@@ -148,7 +147,7 @@ class Supply:
             left = wanted[level]
             while left > 0:
                 source = self.source(level)
-                if source is None:  # more than there are cells, healthy or not
+                if source is None:  # more cells are wanted than are free
                     break
                 if source.cell < 0:
                     left -= self._take_healthy(source.level, left)
@@ -160,10 +159,11 @@ class Supply:
         return short
 
     def _take_healthy(self, k: int, wanted: int) -> int:
-        """Serve requests from healthy cells at ``k``, the best source there is; how many it served.
+        """Serve requests from healthy cells at ``k``, the best source; returns the number served.
 
-        As many whole cells as will be used up, and may be; else one cell of the level aimed at from one of ``k``. The
-        source stays the best meanwhile: what a healthy cell is split into is healthy, so no bad cell becomes useful.
+        Takes as many whole cells as will be used up and the margins allow; else one cell of the target level from one
+        cell of ``k``. The source stays the best meanwhile: children of a healthy cell are healthy, so no bad cell
+        becomes useful.
         """
         level, gpus, margin = self._level, self._cells.hierarchy.gpus, self._margin
         whole = min(self._healthy[k], wanted * gpus[level] // gpus[k])
@@ -179,13 +179,13 @@ class Supply:
         return whole * (gpus[k] // gpus[level])
 
     def _split_healthy(self, k: int) -> None:
-        """One healthy cell, taken at ``k``, is split down to one of the level aimed at."""
+        """Split one healthy cell, taken at ``k``, down to one of the target level."""
         for i in range(k, self._level, -1):
             self._margin[i] -= 1
             self._healthy[i - 1] += self._cells.hierarchy.fanout[i] - 1
 
     def _take_bad(self, k: int, cell: int) -> None:
-        """Take the first bad cell in the queue of ``k``, split down to one of the level aimed at."""
+        """Take the first bad cell in the queue of ``k``, split down to one of the target level."""
         heappop(self._queue(k))
         self._bad[k].remove(cell)
         while k > self._level:

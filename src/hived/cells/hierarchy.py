@@ -1,4 +1,4 @@
-"""A chain's numbers, laid out for arithmetic: sizes, fan-outs and counts per level, and the inside of a node."""
+"""The cell hierarchy of a chain: sizes, fan-outs and counts per level, and the shape of a node."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from .shape import Shape, shape_of
 class Hierarchy:
     """The regular tree of one chain (HiveD, OSDI'20, section 3.2).
 
-    Lists are indexed by level, from 1 (leaf) to ``top``; index 0 is unused. Above the top stands one *root*, whose
-    children are the top cells, so that the top level needs no case of its own.
+    Lists are indexed by level, from 1 (leaf) to ``top``; index 0 is unused. Above the top level is one *root*, whose
+    children are the top cells, so that the top level needs no special case.
     """
 
     def __init__(self, spec: ChainSpec) -> None:
-        #: what it was made from
         self.spec = spec
         #: the highest level
         self.top = len(spec.levels)
-        #: the spec's word for a cell
+        #: the cell type of the spec
         self.names = ["", *(level.cell_type for level in spec.levels)]
         #: leaves per cell
         self.gpus = [0, *(level.gpus for level in spec.levels)]
@@ -33,9 +32,9 @@ class Hierarchy:
         self.node_size = spec.gpus_per_node
         #: nodes in the chain
         self.nodes = self.count[self.node_level]
-        #: the inside of a node
+        #: the cell hierarchy inside a node
         self.shape: Shape = self.shape_at(self.node_level)
 
     def shape_at(self, level: int) -> Shape:
-        """The inside of one cell at or below node level."""
+        """The shape of a cell at or below node level."""
         return shape_of(tuple(self.fanout[2 : level + 1]))

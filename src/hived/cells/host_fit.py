@@ -1,12 +1,13 @@
-"""Pods inside one host: whether several fit together, and which leaves each one gets.
+"""Placement of pods inside one host: whether several fit together, and which leaves each one gets.
 
-Whole cells of one host are nested, so packing them needs no search: with the largest placed first, a cell of level
-``k`` uses up one cell of level ``k`` and a fixed number of each lower level, whichever it is. What a set of leaves can
-still hold is therefore a few counts, a *room*:
+Whole cells of one host are nested, so packing them needs no search: with the largest placed first, any cell of level
+``k`` uses up one cell of level ``k`` and a fixed number of each lower level. The remaining capacity of a set of leaves
+is therefore a few counts, a *room*:
 
-    (leaves that cost nobody anything, leaves, whole cells of the highest level asked for, ..., of the lowest)
+    (costless leaves, leaves, whole cells of the highest requested level, ..., of the lowest)
 
-Which cell and which leaves are taken matters for closeness and for what it costs others, never for what fits.
+*Costless* leaves need no preemption. The choice of cells and leaves matters for closeness and preemption, never for
+what fits.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from typing import NamedTuple
 
 from .shape import Shape
 
-#: what can still be placed on some leaves of one host; a larger number is more in every position
+#: remaining capacity of some leaves of one host; in every position a larger number is more capacity
 Room = tuple[int, ...]
 
 
 class Need(NamedTuple):
-    """What one pod asks for, always on one host."""
+    """The leaves that one pod requests, always on one host."""
 
     gpus: int  #: leaves, at least 1
     level: int = 0  #: 0: any ``gpus`` leaves; above 0: one whole cell of this level, which has ``gpus`` leaves
 
 
 def cells_at(shape: Shape, level: int) -> tuple[int, ...]:
-    """Masks of the cells of a level inside a host, from the left; none when the host is lower than that."""
+    """Masks of the cells of a level inside a host, from the left; empty above the host's own level."""
     return shape.at_level[level - 1] if 1 <= level <= shape.depth else ()
 
 
 def count_of(shape: Shape, mask: int, need: Need) -> int:
-    """How many pods that need this fit on the leaves of ``mask``. O(cells of the level)."""
+    """How many pods of this need fit on the leaves of ``mask``. O(cells of the level)."""
     if need.level:
         return sum(cell & mask == cell for cell in cells_at(shape, need.level))
     return mask.bit_count() // need.gpus
 
 
 def level_of(shape: Shape, mask: int) -> int:
-    """The lowest level with one cell that has all leaves of ``mask``. O(1) once seen."""
+    """The lowest level with one cell that has all leaves of ``mask``. O(1) when memoized."""
     return shape.profile(mask).level_for(mask.bit_count())
 
 
 def apart(shape: Shape, masks: Sequence[int]) -> int:
-    """How far apart the leaves of each pod are: the sum of the pods' levels. O(pods) once seen."""
+    """How far apart the leaves of each pod are: the sum of the pods' levels. O(pods) when memoized."""
     return sum([level_of(shape, mask) for mask in masks])
 
 
@@ -54,9 +55,9 @@ class Demand:
     """The pods of a gang in the order in which they are placed: whole cells from large to small, then loose pods."""
 
     def __init__(self, needs: Sequence[Need]) -> None:
-        #: for each pod in that order, its place in what was given
+        #: for each pod in that order, its index in the given needs
         self.order = sorted(range(len(needs)), key=lambda i: (-needs[i].level, -needs[i].gpus, i))
-        #: the pods in that order
+        #: the needs in that order
         self.needs = tuple(needs[i] for i in self.order)
         #: leaves of all pods together
         self.gpus = sum(need.gpus for need in needs)
@@ -66,14 +67,14 @@ class Demand:
         self._whole = tuple(Need(size, level) for level, size in sizes.items())
 
     def room(self, shape: Shape, mask: int, costless: int) -> Room:
-        """What fits on the leaves of ``mask``, of which ``costless`` are nobody's."""
+        """The room on the leaves of ``mask``, of which those in ``costless`` need no preemption."""
         whole = (count_of(shape, mask, need) for need in self._whole)
         return ((mask & costless).bit_count(), mask.bit_count(), *whole)
 
     def without(self, room: Room, at: int) -> Room | None:
-        """What is left of ``room`` with the ``at``-th pod in it; ``None`` when it does not fit.
+        """The room left after the ``at``-th pod is placed in ``room``; ``None`` when it does not fit.
 
-        Pods come in order, so counts of levels above the pod's own no longer matter; they become 0.
+        Pods are placed in order, so counts of levels above the pod's own no longer matter; they become 0.
         """
         need = self.needs[at]
         costless, leaves, *whole = room
@@ -96,20 +97,20 @@ class Demand:
 
 
 class Leaves(NamedTuple):
-    """The leaves of one host, seen by whoever asks for some."""
+    """The leaves of one host, as its requester sees them."""
 
     shape: Shape
-    obtainable: int  #: leaves that the asker can have
-    costless: int  #: those of them that cost nobody anything
+    obtainable: int  #: leaves that the requester can obtain
+    costless: int  #: those of them that need no preemption
     avoid: int  #: leaves to keep away from where there is a choice
 
 
 def place(leaves: Leaves, needs: Sequence[Need], cap: int = 0) -> tuple[int, ...] | None:
     """Disjoint masks for pods on one host, in the order given; ``None`` when they do not fit.
 
-    On costless leaves if they fit there, then in the lowest cell that holds them, then each pod as close together as
-    can be; else with the fewest leaves that cost somebody something. ``cap``: all in one cell of at most this level
-    (0: anywhere in the host). O(pods * cells of the host): callers remember the answer.
+    On costless leaves if they fit there, in the lowest cell that holds them, and each pod as close together as
+    possible; else with the fewest leaves preempted. ``cap``: all in one cell of at most this level (0: anywhere in the
+    host). O(pods * cells of the host): callers cache the answer.
     """
     shape = leaves.shape
     demand = Demand(needs)
@@ -123,13 +124,13 @@ def place(leaves: Leaves, needs: Sequence[Need], cap: int = 0) -> tuple[int, ...
 
 
 def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...] | None:
-    """The pods in the cell of this very level where they cost least, then stand closest, each for itself.
+    """The pods in the cell of exactly this level with the fewest preempted leaves, then with the closest pods.
 
-    Among equals the rule of :meth:`Shape.closest` decides.
+    Ties are broken by the rule of :meth:`Shape.closest`.
     """
     shape, obtainable, costless, avoid = leaves
     cells = [cell for cell in cells_at(shape, level) if demand.fits(demand.room(shape, obtainable & cell, costless))]
-    if len(demand.needs) == 1 and not demand.needs[0].level and obtainable == costless:  # the host's own table knows it
+    if len(demand.needs) == 1 and not demand.needs[0].level and obtainable == costless:  # memoized by the shape
         if not cells:
             return None
         chosen = shape.closest(obtainable, demand.gpus, avoid)
@@ -145,7 +146,7 @@ def _in_best_cell(leaves: Leaves, demand: Demand, level: int) -> tuple[int, ...]
 def _in_cell(leaves: Leaves, demand: Demand, cell: int) -> tuple[int, ...]:
     """Masks, in the order given, of the pods in a cell that is known to hold them: one by one, the largest first.
 
-    Each pod stands as close together as what is left of the cell allows; the gang as a whole is in that cell anyway.
+    The leaves of each pod are as close together as the rest of the cell allows.
     """
     shape, left = leaves.shape, leaves.obtainable & cell
     masks = [0] * len(demand.needs)
@@ -165,16 +166,16 @@ def _in_cell(leaves: Leaves, demand: Demand, cell: int) -> tuple[int, ...]:
 
 
 def _cheapest_cell(leaves: Leaves, level: int) -> int:
-    """A whole obtainable cell: of least cost, then by the rule of :meth:`Shape.closest`."""
+    """The whole obtainable cell with the fewest preempted leaves, then by the rule of :meth:`Shape.closest`."""
     whole = (cell for cell in cells_at(leaves.shape, level) if cell & leaves.obtainable == cell)
     return min(whole, key=lambda cell: ((cell & ~leaves.costless).bit_count(), _nearly_free(leaves, level, cell), cell))
 
 
 def _nearly_free(leaves: Leaves, level: int, cell: int) -> list[tuple[int, int]]:
-    """Leaves to avoid and leaves to be had in the cells around ``cell`` and in itself, from right below the host.
+    """Numbers of leaves to avoid and obtainable leaves in ``cell`` and the cells around it, from below the host down.
 
-    The cell where these are fewest is the one that :meth:`Shape.closest` comes to: it breaks up no larger cell that is
-    free where one that is not free will do.
+    The cell with the smallest is the choice of :meth:`Shape.closest`: a larger free cell is split only if no cell that
+    is in part used will do.
     """
     shape, obtainable, _, avoid = leaves
     around = (mask for k in range(shape.depth - 1, level - 1, -1) for mask in cells_at(shape, k) if mask & cell)

@@ -1,14 +1,14 @@
-"""An ordered set of small integers that finds its smallest member at once.
+"""An ordered set of small integers with a fast minimum.
 
-Free lists have to answer "the cell with the fewest GPUs in opportunistic use, and among equals the lowest number"
-on every request. A sorted list would pay for the order on every change, a heap would keep stale entries. Here the
-members are bits of a few machine-long integers under one summary integer, a tree of two levels:
+Free lists have to find the cell with the fewest GPUs in opportunistic use, and among equals the lowest number, on every
+request. A sorted list would pay for the order on every change, a heap would keep stale entries. Here the members are
+bits of a list of integers under one summary integer, a tree of two levels:
 
     summary     ...0101            bit w is set when word w holds a member
     words       [0b0010, 0, 0b1000, ...]
 
-Every operation touches one word and the summary, so it costs O(sqrt(universe) / 64) machine words: a few dozen at a
-million cells, which Python's integers do in a fraction of a microsecond. (Words stop growing at 4,096 bits, so above 16
+Every operation reads one word and the summary, so it costs O(sqrt(universe) / 64) machine words: a few dozen at a
+million cells, a fraction of a microsecond with Python's integers. (Words stop growing at 4,096 bits, so above 16
 million keys the summary alone grows, in proportion.)
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-#: ``1 << i`` is computed once for every bit of the widest word in use.
+#: ``1 << i``, computed once for every bit of the widest word
 BITS = [1 << i for i in range(4096)]
 
 
@@ -44,7 +44,7 @@ class IndexSet:
         self.summary = 0
 
     def add(self, index: int) -> None:
-        """Put ``index`` in; it may be there already."""
+        """Add ``index``; it may be a member already."""
         word = index >> self.shift
         words = self.words
         if not words[word]:
@@ -52,7 +52,7 @@ class IndexSet:
         words[word] |= BITS[index & self.mask]
 
     def remove(self, index: int) -> None:
-        """Take ``index`` out; ``KeyError`` when it is not there (a bug of the caller)."""
+        """Remove ``index``; ``KeyError`` when it is no member (a bug of the caller)."""
         word = index >> self.shift
         words = self.words
         old = words[word]
@@ -112,4 +112,4 @@ class IndexSet:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IndexSet) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # a mutable set, and says so
+    __hash__ = None  # type: ignore[assignment]  # mutable

@@ -1,7 +1,7 @@
-"""Unequal pods into the hosts of one cell: best fit first, then an exact search with a bounded number of steps.
+"""Bin packing of unequal pods into the hosts of one cell: best fit, then an exact search of bounded length.
 
-Hosts with equal rooms are interchangeable, so the search counts rooms of each kind rather than hosts, and the hosts are
-put in at the end. That keeps it small: nodes of 8 GPUs have 9 kinds when no whole cells are asked for.
+Hosts with equal rooms are interchangeable, so the search counts rooms of each kind rather than hosts, and hosts are
+assigned at the end. That keeps it small: nodes of 8 GPUs have 9 kinds when no whole cells are requested.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 from .host_fit import Demand, Room
 
-#: steps of exact search in one call of find, some ten microseconds each; a gang found only by more is said not to fit
+#: steps of exact search in one call of find, about ten microseconds each; a gang that needs more counts as not fitting
 STEPS = 20_000
 
-#: one pod placed: the room it was placed in, and what is left of that
+#: one pod placed: its room before and after
 _Move = tuple[Room, Room]
 
 
 @dataclass(slots=True)
 class Steps:
-    """How many steps a search may still take."""
+    """The remaining steps of a search."""
 
     left: int = STEPS
 
 
 def pack(rooms: Sequence[Room], demand: Demand, steps: Steps) -> list[int] | None:
-    """For each pod in the order of ``demand`` the position of its room; ``None`` when no way was found.
+    """For each pod in the order of ``demand`` the position of its room; ``None`` when no packing was found.
 
-    Among equal rooms the first is used first. Best fit costs O(rooms + pods * kinds), the search O(steps * kinds).
+    Equal rooms are used in order. Best fit costs O(rooms + pods * kinds), the search O(steps * kinds).
     """
     if sum(room[1] for room in rooms) < demand.gpus:
         return None
@@ -51,7 +51,7 @@ def pack(rooms: Sequence[Room], demand: Demand, steps: Steps) -> list[int] | Non
 
 
 def _moves(kinds: Counter[Room], demand: Demand, at: int) -> list[_Move]:
-    """Where the ``at``-th pod can go: at least cost, then where the fewest leaves stay."""
+    """The possible moves of the ``at``-th pod: fewest preempted leaves first, then fewest leaves left over."""
     gpus = demand.needs[at].gpus
     found = sorted(
         (max(0, gpus - room[0]), after[1], room, after)
@@ -62,7 +62,7 @@ def _moves(kinds: Counter[Room], demand: Demand, at: int) -> list[_Move]:
 
 
 def _shift(kinds: Counter[Room], before: Room, after: Room) -> None:
-    """One room of the kind ``before`` is now one of the kind ``after``."""
+    """Change one room of kind ``before`` into kind ``after``."""
     if kinds[before] == 1:
         del kinds[before]
     else:
@@ -82,15 +82,15 @@ def _best_fit(kinds: Counter[Room], demand: Demand) -> list[_Move] | None:
 
 
 def backtrack(number: int, attempts: Callable[[int], Iterator[bool]]) -> bool:
-    """Depth-first search: whether one attempt for each of so many things, one after the other, leads to the end.
+    """Depth-first search over ``number`` decisions; whether a solution was found.
 
-    ``attempts(i)`` carries an attempt for the ``i``-th out, yields ``True``, and undoes it when it is asked for the
-    next one. So those that led to the end stay as they are, and where there was no way nothing does.
+    ``attempts(i)`` makes an attempt at decision ``i``, yields ``True``, and undoes it when the next one is requested.
+    So a solution stays in place when it is found, and without one everything is undone.
     """
     stack: list[Iterator[bool]] = []
     while len(stack) < number:
         stack.append(attempts(len(stack)))
-        while not next(stack[-1], False):  # back to the one before, and its next attempt
+        while not next(stack[-1], False):  # backtrack to the previous decision and its next attempt
             stack.pop()
             if not stack:
                 return False
@@ -98,22 +98,22 @@ def backtrack(number: int, attempts: Callable[[int], Iterator[bool]]) -> bool:
 
 
 def _search(kinds: Counter[Room], demand: Demand, steps: Steps) -> list[_Move] | None:
-    """All ways to place the pods, largest first, each state of the rooms at most once."""
+    """Search all placements of the pods, largest first, each state of the rooms at most once."""
     path: list[_Move] = []
     failed: set[tuple[int, frozenset[tuple[Room, int]]]] = set()
-    # leaves that the pods from the i-th on need
+    # leaves needed by the pods from the i-th on
     left = [sum(need.gpus for need in demand.needs[at:]) for at in range(len(demand.needs))]
 
     def attempts(at: int) -> Iterator[bool]:
-        """Place the ``at``-th pod wherever that can still lead anywhere, while there are steps left."""
-        # what decides whether the pods from this one on fit: the rooms that can still hold any of them
+        """Place the ``at``-th pod in each promising room, while there are steps left."""
+        # whether the pods from this one on fit depends only on the rooms that can still hold any of them
         smallest = demand.smallest[at]
         rooms = frozenset([(room, number) for room, number in kinds.items() if room[1] >= smallest])
         if (at, rooms) in failed or sum(room[1] * number for room, number in rooms) < left[at]:
             return
         moves = _moves(kinds, demand, at)
-        # The largest pod of those left: where it fills a room, whatever else would go there can change places with it,
-        # so no other way needs to be tried.
+        # This pod is the largest of those left: if it fills a room exactly, any other content of that room can be
+        # swapped with it, so no other move needs to be tried.
         exact = [move for move in moves if not move[1][1]]
         for before, after in exact[:1] or moves:
             if steps.left <= 0:

@@ -1,12 +1,12 @@
 """Sharing safety as arithmetic (HiveD, OSDI'20, section 3.3, equations 1 and 2).
 
-Per chain and level k: r reserved by all VCs, a of them bound to physical cells now, f free physical cells, and F cells
-that could still be had by splitting free cells of higher levels not needed there:
+Per chain and level k: r cells reserved by all VCs, a of them bound to physical cells, f free physical cells, and F
+cells obtainable by splitting free cells of higher levels that are not needed there:
 
     F(top) = 0                F(k) = fanout(k+1) * (f(k+1) + F(k+1) - (r(k+1) - a(k+1)))
     safe:    r(k) - a(k)  <=  f(k) + F(k)     at every level
 
-While it holds, any VC can bind any cell it reserved, whatever the others do (theorem 1).
+While it holds, any VC can bind any cell it reserved, whatever the other VCs do (theorem 1).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class LevelSafety:
     level: int
     cell_type: str
     reserved: int  #: r: by all VCs together
-    allocated: int  #: a: bound now
+    allocated: int  #: a: bound
     free: int  #: f
-    obtainable: int  #: F: by splitting higher cells that nobody will need; negative after a shortage above
+    obtainable: int  #: F: by splitting higher cells not needed there; negative after a shortage above
 
     @property
     def margin(self) -> int:
@@ -40,7 +40,7 @@ class LevelSafety:
 def safety(
     hierarchy: Hierarchy, reserved: Sequence[int], allocated: Sequence[int], free: Sequence[int]
 ) -> tuple[LevelSafety, ...]:
-    """Equation 1 and 2 for one chain, from the top level down. Sequences are indexed by level. O(levels)."""
+    """Evaluate equations 1 and 2 for one chain, from the top level down. Sequences are indexed by level. O(levels)."""
     rows = []
     obtainable = 0
     for k in range(hierarchy.top, 0, -1):

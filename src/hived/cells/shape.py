@@ -1,8 +1,7 @@
-"""The inside of one host: which leaves are close together, as bit masks.
+"""The shape of a host: its cell hierarchy as bit masks of leaves.
 
 A *host* is the largest cell whose GPUs one pod can use: a node, or the part of a node that a VC reserved. Hosts have
-few leaves (8, 16), so what is free in one is an integer with a bit per leaf, and every question about it is looked up
-in a table that fills itself:
+few leaves (8, 16), so the free leaves of a host are an integer with a bit per leaf, and every query on it is memoized:
 
     level 3          [ 0 1 2 3 ]            cell 0, mask 0b1111
     level 2       [ 0 1 ]   [ 2 3 ]         cells 1, 2
@@ -19,10 +18,10 @@ from typing import NamedTuple
 
 
 class Profile(NamedTuple):
-    """What matters of a host's free leaves to whoever chooses a host: one value for many masks."""
+    """The free leaves of a host, reduced to what the choice of a host depends on: one value for many masks."""
 
     size: int  #: leaves of the host
-    #: at each level, from the leaf to the host itself, the free leaves of the cell that has most of them
+    #: at each level, from the leaf to the host itself, the most free leaves in one cell
     most_free: tuple[int, ...]
 
     @property
@@ -75,7 +74,7 @@ class Shape:
         self._chosen: dict[tuple[int, int, int], int] = {}
 
     def profile(self, free: int) -> Profile:
-        """The profile of a host with these free leaves. O(1) once seen."""
+        """The profile of a host with these free leaves. O(1) when memoized."""
         profile = self._profiles.get(free)
         if profile is None:
             most = tuple(max((free & mask).bit_count() for mask in level) for level in self.at_level)
@@ -85,9 +84,9 @@ class Shape:
     def closest(self, free: int, gpus: int, avoid: int = 0) -> int:
         """Mask of ``gpus`` leaves out of ``free``, as close together as possible; 0 when there are too few.
 
-        They lie in a cell of the lowest level that has enough. Which one: from the host downward, the child with the
-        fewest leaves of ``avoid``, then with the fewest free leaves, then the leftmost; so what stays free stays in as
-        large cells as can be. O(1) once seen.
+        They are in a cell of the lowest level that has enough. It is found from the host downward: the child with the
+        fewest leaves of ``avoid``, then with the fewest free leaves, then the leftmost; so the leaves that remain free
+        form the largest possible cells. O(1) when memoized.
         """
         mask = self._chosen.get((free, gpus, avoid))
         if mask is None:
@@ -106,13 +105,13 @@ class Shape:
         return self._part_of(free & cell, gpus, level)
 
     def _part_of(self, free: int, gpus: int, level: int) -> int:
-        """``gpus`` leaves of one cell's ``free`` ones, emptying whole children first."""
+        """``gpus`` of the ``free`` leaves of one cell, whole children first."""
         chosen = 0
         while gpus:
             parts = [mask & free for mask in self.at_level[level - 2]] if level > 1 else [free]
             parts = [part for part in parts if part]
             enough = [part for part in parts if part.bit_count() >= gpus]
-            if not enough:  # no child has it all: take the largest child whole, and look again
+            if not enough:  # no child has enough: take the largest one whole, then continue with the rest
                 part = max(parts, key=lambda p: (p.bit_count(), -p))
                 chosen |= part
                 free &= ~part
@@ -127,7 +126,7 @@ class Shape:
 
 @cache
 def shape_of(fanouts: tuple[int, ...]) -> Shape:
-    """The one shape with these fan-outs, so that its tables are filled once for all clusters."""
+    """The one shape with these fan-outs; all clusters share its memoized answers."""
     return Shape(fanouts)
 
 

@@ -1,17 +1,17 @@
-"""Hosts with the leaves that somebody can have: what a gang of pods is placed in.
+"""The space that gangs are placed in: hosts with the leaves that a requester can obtain.
 
-One class serves three askers. What differs is only which leaves of a host they can have, and what those cost others:
+One class serves three kinds of requester. They differ in the leaves of a host they can obtain, and in preemption:
 
-    asker                          free                                    idle                       can have
+    requester                      free                                    idle                       obtainable
     a VC                           free virtual leaves                     the same                   free
     a VC that may preempt          and those of lower-priority groups      virtual leaves free now    free, idle first
-    opportunistic (within_idle)    leaves not in guaranteed use            leaves nobody uses         idle
+    opportunistic (within_idle)    leaves not in guaranteed use            leaves in no use           idle
 
-Hosts are grouped by *class*: what is free and idle in them. Whoever chooses a host says how good it is by a *rank*, a
-function of its class (a few dozen distinct values) and the number of GPUs. Classes are sorted by rank once; then each
-class is only asked for its lowest host, and no choice looks at all hosts.
+Hosts are grouped by *class*: the profiles of their free and idle leaves. The caller scores hosts by a *rank*, a
+function of the class (a few dozen distinct values) and the number of GPUs. Classes are sorted by rank once; then only
+the lowest host of a class is read, and no choice scans all hosts.
 
-The search is in :mod:`.fit`; here is what it looks at, and how that is kept when a host changes.
+The search is in :mod:`.fit`; this module has its indexes and keeps them up to date when a host changes.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from .host_fit import Leaves, Need, level_of, place
 from .index_set import BITS, IndexSet
 from .shape import Profile, Shape
 
-#: capacities kept, each for one need; past that the one asked for least recently goes
+#: capacities kept, each for one need; the least recently used is dropped
 CAPACITIES = 16
-#: answers remembered per table (large hosts have many masks)
-_REMEMBERED = 100_000
-#: answers remembered per order
-_BEST = 256
+#: entries per cache (large hosts have many masks)
+_MAX_CACHED = 100_000
+#: cached answers per order
+_MAX_BEST = 256
 
 
 @dataclass(frozen=True, slots=True)
 class HostClass:
-    """What a scheduler may know of a host when it chooses one."""
+    """The attributes of a host that the choice of a host may depend on."""
 
-    free: Profile  #: leaves that the asker can have, those in opportunistic use included where it may preempt
-    idle: Profile  #: leaves that nobody uses
+    free: Profile  #: leaves that the requester may use, those in opportunistic use included where it may preempt
+    idle: Profile  #: leaves in no use
 
     @property
     def guaranteed(self) -> int:
@@ -49,7 +49,7 @@ class HostClass:
         return self.free.size - self.free.free
 
 
-#: How good a host of this class is for so many GPUs: smaller is better, ``None``: cannot be used.
+#: score of a host of this class for a number of GPUs: smaller is better, ``None``: cannot be used
 Rank = Callable[[HostClass, int], tuple[int, ...] | None]
 
 
@@ -62,24 +62,24 @@ class Bucket(IndexSet):
         super().__init__(hosts)
         self.bit = bit
         self.host_class = host_class
-        #: the leaves of each of its hosts that can be had, and how many they are
+        #: the obtainable leaves of each of its hosts, and their number
         self.obtainable = host_class.idle if within_idle else host_class.free
         self.gpus = self.obtainable.free
 
 
 class _Order:
-    """The classes that will do for a request, from best to worst."""
+    """The classes that fit a request, from best to worst."""
 
     __slots__ = ("best", "classes", "hosts", "usable")
 
     def __init__(self, classes: int, usable: int, hosts: list[Bucket]) -> None:
-        #: classes known when it was made
+        #: number of classes known when it was made
         self.classes = classes
-        #: the bits of their buckets
+        #: the bits of the buckets that fit
         self.usable = usable
-        #: the hosts of each
+        #: those buckets, best first
         self.hosts = hosts
-        #: by which of them have a host: the best that has one
+        #: by the bits of nonempty usable buckets: the best of these
         self.best: dict[int, Bucket | None] = {0: None}
 
 
@@ -87,8 +87,8 @@ def _leaves(shape: Shape, free: int, idle: int, within_idle: bool) -> Leaves:
     return Leaves(shape, idle, idle, shape.full & ~free) if within_idle else Leaves(shape, free, idle, 0)
 
 
-# the inside of a host is the same for every space, so what was found once is known to all tenants
-@lru_cache(_REMEMBERED)
+# shapes are shared by all spaces, so these caches serve all tenants
+@lru_cache(_MAX_CACHED)
 def _spot(shape: Shape, free: int, idle: int, within_idle: bool, need: Need, cap: int) -> tuple[int, int]:
     masks = place(_leaves(shape, free, idle, within_idle), (need,), cap)
     if masks is None:
@@ -96,7 +96,7 @@ def _spot(shape: Shape, free: int, idle: int, within_idle: bool, need: Need, cap
     return masks[0], level_of(shape, masks[0])
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MAX_CACHED)
 def _place(
     shape: Shape, free: int, idle: int, within_idle: bool, needs: tuple[Need, ...], cap: int
 ) -> tuple[int, ...] | None:
@@ -106,7 +106,7 @@ def _place(
 class Space:
     """Hosts ``0 .. n-1``, each with two masks of leaves, and the cells above them.
 
-    A host that changes costs O(1); what gangs need to know of it is counted at the next search (O(levels) per change).
+    A change of a host costs O(1); capacities are refreshed at the next search for a gang (O(levels) per change).
     """
 
     def __init__(
@@ -120,37 +120,37 @@ class Space:
     ) -> None:
         """Levels are those of the chain: a host's own is ``shape.depth``, that of ``groups[j]`` ``node_level + 1 + j``.
 
-        ``groups[j][host]`` is the number of the host's cell there, -1 where it has none; hosts of one group stand
-        together. ``idle``: None where every free leaf is. O(runs of equal hosts), and a few dozen ns per host.
+        ``groups[j][host]`` is the number of the host's cell there, -1 where it has none; hosts of one group are
+        contiguous. ``idle``: None if all free leaves are idle. O(runs of equal hosts), and a few dozen ns per host.
         """
-        #: the inside of each host
+        #: the shape of each host
         self.shapes = shapes
         self.groups = groups
-        #: the level of nodes; hosts are nodes, or lower cells that stand in no group
+        #: the level of nodes; hosts are nodes, or lower cells that are in no group
         self.node_level = node_level
-        #: leaves per host that are not closed to the asker
+        #: leaves per host that the requester may use, preemptible ones included
         self.free = list(free)
-        #: those of them that cost nobody anything
+        #: those of them that need no preemption
         self.idle = list(free if idle is None else idle)
-        #: whether only idle leaves can be had, the free ones serving the rank alone
+        #: whether only idle leaves are obtainable, the free ones serving the rank alone
         self.within_idle = within_idle
-        #: leaves per host that can be had: one of the two lists
+        #: obtainable leaves per host: one of the two lists
         self.obtainable = self.idle if within_idle else self.free
         #: the hosts of each class seen so far
         self.buckets: list[Bucket] = []
         self._by_class: dict[HostClass, Bucket] = {}
         # the bucket of each host
-        self._where: list[Bucket] = []
+        self._bucket_of: list[Bucket] = []
         #: bit ``b`` is set exactly when bucket ``b`` has a host
         self.occupied = 0
-        #: leaves of all hosts that can be had
+        #: obtainable leaves of all hosts
         self.total = 0
-        # per host: its classes' buckets by (free, idle); hosts of one shape share them
+        # per host: buckets by (free, idle); hosts of one shape share the table
         buckets: dict[Shape, dict[tuple[int, int], Bucket]] = {}
         self._buckets = [buckets.setdefault(shape, {}) for shape in shapes]
         #: leaves of the largest host
         self.widest = max((shape.leaves for shape in buckets), default=0)
-        # the buckets of hosts that have free leaves which are not idle
+        # bits of the buckets of hosts with free leaves that are not idle
         self._costly = 0
         start = 0
         for (shape, has_free, has_idle), run in groupby(zip(shapes, self.free, self.idle, strict=True)):
@@ -158,12 +158,12 @@ class Space:
             bucket = self._bucket(start, shape, has_free, has_idle)
             for host in range(start, start + number):
                 bucket.add(host)
-            self._where += [bucket] * number
+            self._bucket_of += [bucket] * number
             self.occupied |= bucket.bit
             self.total += bucket.gpus * number
             start += number
         self._layout: Layout | None = None
-        # capacities by (need, whether only idle leaves count), the one asked for last at the end; and the hosts that
+        # capacities by (need, whether only idle leaves count), the most recently used last; and the log of hosts that
         # have changed since the first of them was built
         self._capacities: dict[tuple[Need, bool], Capacity] = {}
         self._log: list[int] = []
@@ -176,15 +176,15 @@ class Space:
 
     @property
     def costly(self) -> bool:
-        """Whether some leaf that can be had costs somebody something."""
+        """Whether some obtainable leaf needs a preemption."""
         return bool(self._costly & self.occupied) and not self.within_idle
 
     def _bucket(self, host: int, shape: Shape, free: int, idle: int) -> Bucket:
-        """The bucket of these masks, asked for the first time."""
+        """Look up or make the bucket of two masks, and cache it."""
         if idle & ~free or free & ~shape.full:
             raise InvariantError(f"host {host}: idle leaves {idle:b} of free leaves {free:b} of {shape.full:b}")
         buckets = self._buckets[host]
-        if len(buckets) >= _REMEMBERED:
+        if len(buckets) >= _MAX_CACHED:
             buckets.clear()
         profile = shape.profile(free)
         host_class = HostClass(profile, profile if free == idle else shape.profile(idle))
@@ -199,7 +199,7 @@ class Space:
         return bucket
 
     def set(self, host: int, free: int, idle: int | None = None) -> None:
-        """The leaves of ``host`` are from now on these (``idle``: None for all that are free). O(1)."""
+        """Set the free and idle leaves of ``host`` (``idle``: None if all free leaves are idle). O(1)."""
         if idle is None:
             idle = free
         bucket = self._buckets[host].get((free, idle))
@@ -209,11 +209,11 @@ class Space:
             self._changed(host)
         self.free[host] = free
         self.idle[host] = idle
-        old = self._where[host]
+        old = self._bucket_of[host]
         if old is not bucket:
-            self._where[host] = bucket
+            self._bucket_of[host] = bucket
             self.total += bucket.gpus - old.gpus
-            # what removing it from one set and adding it to the other does, with the place of its bit looked up once
+            # IndexSet.remove and IndexSet.add inlined, with one look-up of the bit
             word, bit = host >> bucket.shift, BITS[host & bucket.mask]
             words = old.words
             left = words[word] = words[word] ^ bit
@@ -229,15 +229,15 @@ class Space:
                 self.occupied |= bucket.bit
 
     def _changed(self, host: int) -> None:
-        """Capacities have to count a host again."""
+        """Log a changed host for the capacities."""
         self._log.append(host)
-        if len(self._log) > max(1024, self.hosts):  # counting afresh is no dearer now
+        if len(self._log) > max(1024, self.hosts):  # rebuilding is cheaper now
             self._log.clear()
             self._capacities.clear()
 
     @property
     def layout(self) -> Layout:
-        """The cells above the hosts; laid out at first use, O(hosts * levels)."""
+        """The cells above the hosts; built at first use, O(hosts * levels)."""
         if self._layout is None:
             self._layout = Layout(self.hosts, self.groups)
         return self._layout
@@ -245,7 +245,7 @@ class Space:
     def capacity(self, need: Need, costless: bool = False) -> Capacity:
         """How many pods of this need each host and each group holds (``costless``: on idle leaves alone).
 
-        O(hosts) at first, later O(levels) per change since. :data:`CAPACITIES` of them are kept.
+        O(hosts) at first, then O(levels) per change since the last call. :data:`CAPACITIES` of them are kept.
         """
         masks = self.idle if costless else self.obtainable
         capacity = self._capacities.pop((need, costless), None)
@@ -262,14 +262,13 @@ class Space:
 
     def class_of(self, host: int) -> HostClass:
         """The class of ``host``."""
-        return self._where[host].host_class
+        return self._bucket_of[host].host_class
 
     def best_hosts(self, rank: Rank, gpus: int, level: int = 0, size: int = 0, cap: int = 0) -> IndexSet | None:
-        """The hosts of the class that ranks best for ``gpus``; None when no host will do. To be read, not changed.
+        """The hosts of the class that ranks best for ``gpus``; None when no host fits. Read-only for the caller.
 
-        Hosts without so many obtainable leaves will not do. ``level``, ``size``: nor those without a cell there that
-        has ``size``. ``cap``: nor those in which no one cell of at most that level has ``gpus``. O(classes), O(1) once
-        seen.
+        A host fits if it has ``gpus`` obtainable leaves; with ``level`` and ``size``, if a cell of that level has
+        ``size`` of them; with ``cap``, if one cell of at most that level has ``gpus``. O(classes), O(1) when cached.
         """
         order = self._orders.get((rank, gpus, level, size, cap))
         if order is None or order.classes != len(self.buckets):
@@ -277,7 +276,7 @@ class Space:
         usable = order.usable & self.occupied
         if usable in order.best:
             return order.best[usable]
-        if len(order.best) >= _BEST:
+        if len(order.best) >= _MAX_BEST:
             order.best = {0: None}
         hosts = order.best[usable] = next(hosts for hosts in order.hosts if hosts.summary)
         return hosts
@@ -285,9 +284,9 @@ class Space:
     def in_order(
         self, rank: Rank, gpus: int, level: int = 0, size: int = 0, cap: int = 0, each: int | None = None
     ) -> Iterator[int]:
-        """The hosts that will do as :meth:`best_hosts` has it, from best to worst; at most ``each`` of a class.
+        """The hosts that fit, as in :meth:`best_hosts`, from best to worst; at most ``each`` of a class.
 
-        No host must change while this is read.
+        No host may change during the iteration.
         """
         order = self._orders.get((rank, gpus, level, size, cap))
         if order is None or order.classes != len(self.buckets):
@@ -307,7 +306,7 @@ class Space:
                 continue
             value = rank(bucket.host_class, gpus)
             if value is not None:
-                # classes of one rank are told apart by what is free in them, never by when they were first seen
+                # ties of rank are broken by the class itself, never by the order in which classes were first seen
                 ranked.append(((value, bucket.host_class.free, bucket.host_class.idle), bucket))
                 usable |= bucket.bit
         ranked.sort(key=lambda pair: pair[0])
@@ -316,26 +315,26 @@ class Space:
         return order
 
     def leaves(self, host: int) -> Leaves:
-        """The leaves of ``host`` as its asker sees them."""
+        """The leaves of ``host`` as its requester sees them."""
         return _leaves(self.shapes[host], self.free[host], self.idle[host], self.within_idle)
 
     def spot(self, host: int, need: Need, cap: int = 0) -> tuple[int, int]:
-        """Mask and level for one pod on a host that can hold it (``cap``: at this level or lower). O(1) once seen."""
+        """Mask and level for one pod on a host that fits it (``cap``: at this level or lower). O(1) when cached."""
         return _spot(self.shapes[host], self.free[host], self.idle[host], self.within_idle, need, cap)
 
     def place(self, host: int, needs: tuple[Need, ...], cap: int = 0) -> tuple[int, ...] | None:
-        """Masks for several pods on ``host``, ``None`` when they do not fit (see :func:`.inside.place`)."""
+        """Masks for several pods on ``host``, ``None`` when they do not fit (see :func:`.host_fit.place`)."""
         return _place(self.shapes[host], self.free[host], self.idle[host], self.within_idle, needs, cap)
 
     def validate(self) -> None:
-        """Every index equals what the masks give. O(hosts * capacities kept)."""
+        """Check every index against the masks. O(hosts * capacities kept)."""
         seen: dict[int, Bucket] = {}
         for number, bucket in enumerate(self.buckets):
             ensure(bool(bucket) == bool(self.occupied >> number & 1), f"occupied bit of class {number}")
             for host in bucket:
                 ensure(host not in seen, f"host {host} in one class only")
                 seen[host] = bucket
-        ensure([seen.get(host) for host in range(self.hosts)] == self._where, "hosts are where they are said to be")
+        ensure([seen.get(host) for host in range(self.hosts)] == self._bucket_of, "hosts are where they are said to be")
         ensure(self.total == sum(mask.bit_count() for mask in self.obtainable), "leaves that can be had")
         for host, (shape, free, idle) in enumerate(zip(self.shapes, self.free, self.idle, strict=True)):
             ensure(not idle & ~free and not free & ~shape.full, f"host {host}: idle leaves are free ones of its own")

@@ -1,4 +1,4 @@
-"""Who is next: the queues of all virtual clusters over a cluster, in the order of a policy. Pure."""
+"""The scheduler: queues of all virtual clusters over one cluster, ordered by a policy. Pure."""
 
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
 from .policy import Displaced, JobView, Order, Policy, Reaction

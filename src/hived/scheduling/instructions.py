@@ -1,4 +1,4 @@
-"""What a scheduler has an engine do: frozen, each carried out before the next is decided."""
+"""Instructions of a scheduler to an engine: frozen, each carried out before the next is decided."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hived.cluster.reasons import Reason
 class Kind(Enum):
     """How a job holds its GPUs (HiveD, OSDI'20, section 3.3)."""
 
-    GUARANTEED = "guaranteed"  #: inside its tenant's own share
-    OPPORTUNISTIC = "opportunistic"  #: on what others leave idle; gives way to guaranteed jobs
+    GUARANTEED = "guaranteed"  #: within its tenant's reservation
+    OPPORTUNISTIC = "opportunistic"  #: on idle GPUs of any tenant; preemptible by guaranteed jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Run ``job`` on these GPUs."""
+    """Start ``job`` on these GPUs."""
 
     job: int
     kind: Kind
@@ -27,24 +27,24 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """These GPUs are kept for ``job``, which starts once the victims are gone; a :class:`Stop` for each follows."""
+    """Reserve GPUs for ``job``, which starts once the victims have ended; a :class:`Stop` for each follows."""
 
     job: int
     placement: Placement
-    victims: tuple[str, ...]  #: names, in the order in which they started
+    victims: tuple[str, ...]  #: group names, in the order of their starts
 
 
 @dataclass(frozen=True, slots=True)
 class Unreserve:
-    """Nothing is reserved for ``job`` any more. It waits again once the engine says so."""
+    """The reservation of ``job`` has ended. The engine requeues it."""
 
     job: int
-    by: int | None = None  #: the job of a higher priority that took it; None: its nodes are not to be used any more
+    by: int | None = None  #: the job of a higher priority that overtook it; None: its nodes are not usable any more
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Take all GPUs from ``job``, for ``by``."""
+    """Evict ``job`` in favour of ``by``."""
 
     job: int
     by: int
@@ -53,14 +53,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Opportunistic ``job`` is guaranteed from now on, on the very GPUs that it has."""
+    """Opportunistic ``job`` becomes guaranteed in place, on the GPUs that it holds."""
 
     job: int
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The turn of opportunistic ``job`` has come, on other GPUs: once it is gone from its own, it starts there."""
+    """The turn of opportunistic ``job`` has come on other GPUs: it stops here and then starts there."""
 
     job: int
     keeps_work: bool
@@ -68,7 +68,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Downgrade:
-    """Guaranteed ``job`` runs on as an opportunistic one, so that ``by`` can have its cells (lazy preemption)."""
+    """Guaranteed ``job`` continues as opportunistic and gives up its cells to ``by`` (lazy preemption)."""
 
     job: int
     by: int
@@ -76,7 +76,7 @@ class Downgrade:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """``job`` was asked for, and waits: nothing is to be done but to know why."""
+    """``job`` was tried and has to wait, for these reasons."""
 
     job: int
     reasons: tuple[Reason, ...]  #: the decisive one first

@@ -1,8 +1,8 @@
-"""What a scheduling policy is: three small questions, the same under every way to share, simulated and live.
+"""The interface of a scheduling policy: three functions, the same under every sharing scheme, simulated and live.
 
 order   which of a tenant's jobs is next
-rank    which host it goes to
-react   what becomes of a job whose GPUs are taken
+rank    which host a job is placed on
+react   what a displaced job keeps
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from hived.cells import HostClass
 
 
 class JobView(NamedTuple):
-    """A job as a policy sees it."""
+    """The attributes of a job that a policy may use."""
 
     job: str  #: its name
     gpus: int
     submitted: int  #: time of submission, in the caller's unit
-    sequence: int  #: place among all submissions: tells jobs of one instant apart
+    sequence: int  #: number of the submission; breaks ties of ``submitted``
 
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """An opportunistic job cannot stay: a guaranteed job needs its GPUs, or its own turn has come elsewhere."""
+    """An opportunistic job loses its GPUs: a guaranteed job needs them, or its own turn has come elsewhere."""
 
     victim: JobView
-    by: JobView  #: the guaranteed job; the victim itself when its turn came and its cells are not where it runs
+    by: JobView  #: the guaranteed job; the victim itself if its turn has come on other GPUs
 
 
 class Reaction(Enum):
     """What becomes of a displaced job."""
 
-    SUSPEND = "suspend"  #: it keeps its work and its place in the order, and waits for other GPUs
-    RESTART = "restart"  #: the same, but its work is lost
+    SUSPEND = "suspend"  #: it is requeued at its place in the order and keeps its work
+    RESTART = "restart"  #: it is requeued at its place in the order and loses its work
 
 
 class Order(Protocol):
-    """Whose turn it is in a tenant's queue: the part of a policy that a queue needs."""
+    """The order of a tenant's queue: the part of a policy that a queue needs."""
 
     def order(self, job: JobView) -> tuple[int, ...]:
-        """Sort key of a job: the smallest is next, and nobody passes it for guaranteed GPUs.
+        """Sort key of a job: the smallest is the head of line.
 
-        Whoever changes it for a job that waits or runs says so by ``Scheduler.rekey``.
+        After a change of the key of a waiting or running job the caller has to call ``Scheduler.rekey``.
         """
 
 
 class Policy(Order, Protocol):
-    """A scheduling policy: whose turn it is, which host is taken, what a displaced job keeps."""
+    """A scheduling policy: the order of the queue, the choice of a host, what a displaced job keeps."""
 
     @property
     def name(self) -> str:
-        """As the command line and the results call it."""
+        """Its name on the command line and in results."""
 
     def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
-        """How good a host is for so many GPUs of a guaranteed job: smaller is better, None where it has too few.
+        """Score of a host for ``gpus`` GPUs of a guaranteed job: smaller is better, None if it has too few.
 
-        Asked once per class of hosts (:class:`~hived.cells.HostClass`), so it must depend on these alone.
+        Called once per class of hosts (:class:`~hived.cells.HostClass`), so it must depend on its arguments alone.
         """
 
     def react(self, event: Displaced) -> Reaction:
-        """What becomes of the victim."""
+        """Whether the victim keeps its work."""

@@ -1,4 +1,4 @@
-"""Jobs as a scheduler knows them, and the queues in which they wait."""
+"""The scheduler's record of a job, and the queues of jobs."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from hived.cluster.requests import OPPORTUNISTIC, Request
 
 from .policy import JobView
 
-#: a place in a queue: the higher priority, then what the policy says, then the number
+#: sort key in a queue: negated priority, the policy's key, the job's number
 Key = tuple[int, ...]
 
 
 class Status(Enum):
-    """What a job has; every change of it is made in :mod:`hived.scheduling.scheduler`."""
+    """The state of a job; every transition is made in :mod:`hived.scheduling.scheduler`."""
 
-    NOWHERE = "nowhere"  #: it holds nothing, and does not wait
+    NOWHERE = "nowhere"  #: holds nothing and is in no queue
     WAITING = "waiting"
-    RESERVED = "reserved"  #: GPUs are kept for it until its victims are gone
-    LENT = "lent"  #: opportunistic GPUs
-    MOVING = "moving"  #: the same, which it is leaving for those of its turn
-    LEAVING = "leaving"  #: the same, and it has no turn any more
+    RESERVED = "reserved"  #: has a reservation and waits for its victims to end
+    LENT = "lent"  #: runs on a loan
+    MOVING = "moving"  #: runs on a loan, and is being stopped to start elsewhere at its turn
+    LEAVING = "leaving"  #: runs on a loan, and is being stopped for good
     GUARANTEED = "guaranteed"
 
 
-# asked of every job at every step, and members are looked up slowly in an enum before Python 3.12
+# module constants: enum members are slow to look up before Python 3.12, and every step reads them
 NOWHERE, WAITING, RESERVED, LENT, MOVING, LEAVING, GUARANTEED = Status
 _HOLDS = (GUARANTEED, LENT, MOVING, LEAVING)
 
 
 class Entry:
-    """A job. What is asked for decides where it waits.
+    """A job of the scheduler. Its request decides in which queues it waits.
 
     *guaranteed*: for its turn. *opportunistic*: for idle GPUs. *early*: for both; it may start on idle GPUs before its
     turn, and keeps its place in line while it runs there.
     """
 
-    #: nodes that it cannot go to
+    #: nodes that it cannot use
     excluded: frozenset[str] = frozenset()
-    #: whether others may be preempted for it; it waits where that is what it takes
+    #: whether it may preempt; if not, it waits for GPUs that need no preemption
     may_preempt = True
-    #: its place in the order; () before it has waited
+    #: its place in the order; () before it was first queued
     key: Key = ()
     status = NOWHERE
-    #: where it waits for its turn, None if that can never come; and where for a loan, the same
+    #: the queues for its turn and for a loan; None where its request can never fit
     line: Queue | None = None
     backlog: Queue | None = None
-    #: whether its backlog has it
+    #: whether it is in its backlog
     queued = False
-    #: where it runs, or what is reserved for it
+    #: the GPUs that it runs on or that are reserved for it
     placement: Placement | None = None
-    #: where it ran until its turn came: it stays as close to that as it can
+    #: the loan that it ran on until its turn came: it is placed as close to that as possible
     near: Placement | None = None
-    #: what it asks for at its turn, and before it, as the cluster has checked it
+    #: the demands of its request at its turn and before it, checked by the cluster
     demand: Demand | None = None
     loan_demand: Demand | None = None
     _loan: Request | None = None
@@ -66,34 +66,34 @@ class Entry:
     def __init__(
         self, number: int, request: Request, view: JobView, early: bool = False, shape: Hashable | None = None
     ) -> None:
-        """``request``: what is asked for at its turn; ``shape``: equal for jobs whose requests differ by name alone."""
+        """``request``: the request at its turn; ``shape``: equal for jobs whose requests differ by name alone."""
         self.number = number
         self.name = request.group
         self.vc = request.vc
         self.request = request
-        #: as the policy sees it
+        #: its attributes for the policy
         self.view = view
         #: whether it may start on idle GPUs before its turn
         self.early = early and request.priority >= 0
         self.shape: Hashable = replace(request, group="any") if shape is None else shape
-        #: equal for those that get the same answers: shape and excluded nodes
+        #: equal for jobs that get the same decision: shape and excluded nodes
         self.kind: Hashable = self.shape
 
     @property
     def loan(self) -> Request:
-        """What is asked for before its turn."""
+        """The request for a loan before its turn."""
         if self._loan is None:
             self._loan = loan_of(self.request)
         return self._loan
 
     @property
     def awaited(self) -> Request:
-        """What it waits for: its turn or, where its VC is too small for that, idle GPUs."""
+        """The request that it waits for: at its turn or, if its VC is too small, for a loan."""
         return self.loan if self.line is None and self.backlog is not None else self.request
 
     @property
     def holds(self) -> bool:
-        """Whether GPUs are its own."""
+        """Whether it holds GPUs."""
         return self.status in _HOLDS
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class Entry:
 
 
 def loan_of(request: Request) -> Request:
-    """What a job that may start early asks for before its turn: the same GPUs, wherever they are idle."""
+    """The opportunistic request of a job that may start early: the same GPUs, on any idle cells."""
     return Request(
         request.group,
         request.vc,
@@ -115,22 +115,22 @@ def loan_of(request: Request) -> Request:
 
 
 class Queue:
-    """Entries by key. Nobody passes the first one, but those turned down for what holds nobody back are *passed by*.
+    """Jobs by key, strictly head-of-line; the head is *passed by* if its reason to wait may last for ever.
 
-    O(log entries) to find a place, and a shift of what is behind it in memory.
+    O(log entries) to find a place, and a shift in memory of the entries behind it.
     """
 
-    __slots__ = ("_aside", "_entries", "first")
+    __slots__ = ("_entries", "_passed", "first")
 
     def __init__(self) -> None:
         self._entries: list[tuple[Key, Entry]] = []
-        #: who was passed by
-        self._aside: list[tuple[Key, Entry]] = []
-        #: who is next
+        #: jobs that were passed by
+        self._passed: list[tuple[Key, Entry]] = []
+        #: the head of line
         self.first: Entry | None = None
 
     def add(self, entry: Entry) -> None:
-        """``entry`` waits here."""
+        """Insert ``entry`` by its key."""
         entries = self._entries
         item = (entry.key, entry)
         if not entries or entries[-1] < item:
@@ -140,9 +140,9 @@ class Queue:
         self.first = entries[0][1]
 
     def remove(self, entry: Entry) -> None:
-        """``entry`` waits here no more."""
+        """Remove ``entry``, if it is here."""
         if self.first is not entry:
-            for entries in (self._entries, self._aside):
+            for entries in (self._entries, self._passed):
                 place = bisect_left(entries, (entry.key,))
                 if place < len(entries) and entries[place][1] is entry:
                     del entries[place]
@@ -152,43 +152,43 @@ class Queue:
         self.first = self._entries[0][1] if self._entries else None
 
     def pass_by(self) -> None:
-        """The first holds nobody back."""
-        insort(self._aside, self._entries.pop(0))
+        """Set the head aside, so that it does not block the jobs behind it."""
+        insort(self._passed, self._entries.pop(0))
         self.first = self._entries[0][1] if self._entries else None
 
     def restore(self) -> None:
-        """Who was passed by is looked at again."""
-        if self._aside:
-            self._entries = list(merge(self._entries, self._aside))
-            self._aside = []
+        """Put the jobs that were passed by back into their places."""
+        if self._passed:
+            self._entries = list(merge(self._entries, self._passed))
+            self._passed = []
             self.first = self._entries[0][1]
 
     @property
     def passes(self) -> bool:
-        """Whether somebody was passed by."""
-        return bool(self._aside)
+        """Whether any job was passed by."""
+        return bool(self._passed)
 
     def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
-        """How many of those who may hold others back are before ``key``, and the first ``most`` of them."""
+        """Count the jobs before ``key`` that may block others, and list the first ``most`` of them."""
         place = bisect_left(self._entries, (key,))
         return place, [entry for _, entry in self._entries[: min(place, most)]]
 
     def __iter__(self) -> Iterator[Entry]:
-        return (entry for _, entry in merge(self._entries, self._aside))
+        return (entry for _, entry in merge(self._entries, self._passed))
 
     def __contains__(self, entry: object) -> bool:
         return any(entry is other for other in self)
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._aside)
+        return len(self._entries) + len(self._passed)
 
 
 class VcQueues:
-    """Where the jobs of one virtual cluster wait.
+    """The queues of one virtual cluster.
 
-    *The line* holds who has a turn to come: who runs early keeps the place. *The backlog* holds who runs nowhere and
-    would borrow. Requests that the VC (or the cluster) is too small for have no turn: the *outsized* can only borrow,
-    and hold back nobody else, the *misfits* cannot even do that.
+    The *line* holds jobs that wait for their turn; a job that runs early keeps its place. The *backlog* holds jobs that
+    wait for a loan and do not run. A job larger than its VC (or the cluster) has no turn: it is *outsized* if it can
+    run on a loan (outsized jobs block only each other), else a *misfit*.
     """
 
     __slots__ = ("backlog", "line", "misfits", "outsized")

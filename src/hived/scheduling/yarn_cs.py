@@ -1,8 +1,8 @@
 """YARN-CS, as HiveD's evaluation describes it (OSDI'20, section 5.1, after the Capacity Scheduler used in Philly).
 
-First come, first served within a tenant; jobs packed as close together as possible; and opportunistic jobs preempted by
-the affinity that the waiting job needs: the node where it can stand with the fewest of their GPUs taken, rather than
-whichever job started last.
+First come, first served within a tenant; jobs packed as close together as possible; and victims selected by the
+affinity that the waiting job needs: the node that fits it with the fewest opportunistic GPUs preempted, rather than the
+job that started last.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from .policy import Displaced, JobView, Reaction
 
 @dataclass(frozen=True, slots=True)
 class YarnCS:
-    """FIFO, packing, preemption by affinity. ``displaced`` says what a preempted job keeps."""
+    """FIFO, packing, preemption by affinity. ``displaced``: what a preempted job keeps."""
 
     displaced: Reaction = Reaction.SUSPEND
     name: str = "yarn-cs"
 
     def order(self, job: JobView) -> tuple[int, ...]:
-        """By submission."""
+        """Order of submission."""
         return job.submitted, job.sequence
 
     def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
-        """Fewest opportunistic GPUs to take, then closest together, then tightest."""
+        """Fewest opportunistic GPUs to preempt, then closest together, then tightest fit."""
         return packed(host, gpus)
 
     def react(self, event: Displaced) -> Reaction:
-        """Preempted at once; the cluster has no other use for a displaced job."""
+        """The configured reaction, whatever the victim."""
         return self.displaced

@@ -379,7 +379,7 @@ class GangScheduler(GangTable):
             if excluded != gang.entry.excluded:
                 self.scheduler.exclude(gang.entry, excluded)
             elif waited and gang.in_line:
-                self.scheduler.touch(gang.vc)
+                self.scheduler.mark_dirty(gang.vc)
         self.line_up(gang)
         self.dispatch(at)
         if not some and self._cannot_stay(gang, entry):

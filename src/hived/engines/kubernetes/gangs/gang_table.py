@@ -367,7 +367,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
                 continue
             if gang.entry.status is Status.MOVING:
                 continue  # it goes for its own sake
-            self.scheduler.touch(gang.vc)  # it may be promoted again
+            self.scheduler.mark_dirty(gang.vc)  # it may be promoted again
             self.becomes(gang, GangEvent.SPARED, gang.placement, at, {"why": why})
             for entry in gang.pods.values():
                 entry.evicted = False  # if that was not done yet, it is not done any more
