@@ -113,7 +113,7 @@ async def _measure(case: str) -> list[Figure]:
     ready = NodeStatus(conditions=[Condition(type="Ready", status="True")])
     gang_scheduler.start([Node(metadata=Metadata(name=name), status=ready) for name in names()], [], 0.0)
     start_s = time.perf_counter() - began
-    engine.settle(gang_scheduler)
+    engine.install(gang_scheduler)
     metrics = _Kept(engine)
     server = Server()
     app = make_kubernetes_app(engine, kubernetes_view(engine, "benchmark"), metrics, token=TOKEN, hosts=())
@@ -156,7 +156,7 @@ class _Kept(Metrics):
 
 def _ask(port: int, case: str) -> list[float]:
     """Seconds of every question: mostly pods that fit, then ones that wait."""
-    dice = random.Random(1)
+    rng = random.Random(1)
     nodes = names()
     if case == CASES[1]:
         del nodes[len(nodes) // 2]
@@ -167,8 +167,8 @@ def _ask(port: int, case: str) -> list[float]:
     found = []
     for number in range(QUESTIONS + WAITING):
         if number < QUESTIONS:
-            vc, priority = f"vc{dice.randrange(TENANTS)}", "-1" if dice.random() < 0.3 else "0"
-            asked = pod(number, vc, dice.choice([1, 2, 4, 8]), priority)
+            vc, priority = f"vc{rng.randrange(TENANTS)}", "-1" if rng.random() < 0.3 else "0"
+            asked = pod(number, vc, rng.choice([1, 2, 4, 8]), priority)
         else:
             asked = pod(number, "vc0", 8, "0")
         if case == CASES[2]:

@@ -79,8 +79,8 @@ def _measure(plane: ControlPlane, folder: Path) -> list[Figure]:
 def _run(plane: ControlPlane, namespace: str, dress: Callable[[Json], Json]) -> float:
     """Seconds. The pods all fit."""
     cluster = Cluster(plane, namespace)
-    dice = random.Random(1)
-    pods = [dress(scenes.pod(f"pod-{n}", "ab"[n % 2], dice.choice([1, 1, 1, 2]))) for n in range(PODS)]
+    rng = random.Random(1)
+    pods = [dress(scenes.pod(f"pod-{n}", "ab"[n % 2], rng.choice([1, 1, 1, 2]))) for n in range(PODS)]
     began = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         list(threads.map(cluster.create_pod, pods))

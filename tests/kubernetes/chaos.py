@@ -75,8 +75,8 @@ class Chaos(World):
         """From a start to a kill; its last words about its groups. Holds the load's lock before and after."""
         fault = self._point()
         last: list[Json | None] = [None]
-        talks = self.dice.random() < 0.7
-        early = fault is None and self.dice.random() < 0.15
+        talks = self.rng.random() < 0.7
+        early = fault is None and self.rng.random() < 0.15
 
         def strike() -> None:
             self.to_service.hold()
@@ -87,9 +87,9 @@ class Chaos(World):
         if fault is not None:
             fault.strike = strike
         began = time.monotonic()
-        warm = early or self.dice.random() < WARM
+        warm = early or self.rng.random() < WARM
         self.start(ready=False, warm=warm)
-        killed = self._until_ready(fault, began + self.dice.uniform(0.4, 1.1) * self._startup if early else None)
+        killed = self._until_ready(fault, began + self.rng.uniform(0.4, 1.1) * self._startup if early else None)
         if not killed:
             self.counts["lives from a cold start"] += not warm
             if warm:
@@ -97,9 +97,9 @@ class Chaos(World):
             self._compare(words, fault)
             load.lock.release()
             self.to_service.let_go()
-            if fault is None or not fault.done.wait(self.dice.uniform(3.0, 6.0)):
+            if fault is None or not fault.done.wait(self.rng.uniform(3.0, 6.0)):
                 if fault is None:
-                    time.sleep(2.5 * self.dice.random())
+                    time.sleep(2.5 * self.rng.random())
                 else:
                     self.counts["points that did not come"] += 1
                 strike()
@@ -113,7 +113,7 @@ class Chaos(World):
         if code != -signal.SIGKILL:
             self.found.append(f"the service had ended by itself with {code}:\n{self.service.log()[-1500:]}")
         self.service.kill()
-        if self.dice.random() < 0.3:
+        if self.rng.random() < 0.3:
             self.to_service.let_go()  # kube-scheduler finds nobody at home
         if killed:
             return words
@@ -137,16 +137,16 @@ class Chaos(World):
 
     def _point(self) -> Fault | None:
         """Where the next life ends; None: at a random moment."""
-        if self.dice.random() < 0.3:
+        if self.rng.random() < 0.3:
             return None
-        proxy, kinds = self.dice.choice(((self.to_api, TO_API), (self.to_service, TO_SERVICE)))
-        name = self.dice.choice(list(kinds))
+        proxy, kinds = self.rng.choice(((self.to_api, TO_API), (self.to_service, TO_SERVICE)))
+        name = self.rng.choice(list(kinds))
         most, also_after = kinds[name]
-        fault = Fault(name, self.dice.randint(1, most), also_after and self.dice.random() < 0.5, lambda: None)
+        fault = Fault(name, self.rng.randint(1, most), also_after and self.rng.random() < 0.5, lambda: None)
         proxy.armed.append(fault)
-        if self.dice.random() < 0.3:  # besides, a connection breaks, and it lives on
-            after = self.dice.random() < 0.5
-            self.to_api.armed.append(Fault("binding", self.dice.randint(1, 4), after, lambda: None))
+        if self.rng.random() < 0.3:  # besides, a connection breaks, and it lives on
+            after = self.rng.random() < 0.5
+            self.to_api.armed.append(Fault("binding", self.rng.randint(1, 4), after, lambda: None))
             self.counts["binding calls cut off"] += 1
         return fault
 
@@ -214,10 +214,10 @@ class Chaos(World):
         """The API server is restarted so often, under load."""
         load = self.load or self.work(14)
         for turn in range(number):
-            time.sleep(self.dice.uniform(1.0, 4.0))
+            time.sleep(self.rng.uniform(1.0, 4.0))
             restarts = self.service.metric("hived_watch_restarts_total")
             self.plane.stop_api_server()
-            time.sleep(self.dice.choice((0.0, 1.0, 8.0)) * self.dice.random())
+            time.sleep(self.rng.choice((0.0, 1.0, 8.0)) * self.rng.random())
             in_the_dark = turn % 3 == 1
             if in_the_dark:
                 self._starts_in_the_dark()
@@ -243,7 +243,7 @@ class Chaos(World):
         """Killed, and begun anew while there is no API server: it is not ready, whatever else it does."""
         self.service.kill()
         self.start(ready=False)
-        time.sleep(self.dice.uniform(0.0, 4.0))
+        time.sleep(self.rng.uniform(0.0, 4.0))
         if self.service.is_ready():
             self.found.append("it is ready, and has never heard of the API server")
         self.counts["starts in the dark"] += 1
@@ -281,10 +281,10 @@ class Chaos(World):
         began = time.monotonic()
         with load.lock:
             while sum(work.pods for work in load.works.values()) < pods:
-                gang = self.dice.choice((1, 2, 4, 8))
-                gpus = self.dice.choice((1, 1, 1, 2, 2, 4, 8))
-                priority = self.dice.choice(("opportunistic", "0", "0", "0"))
-                load.add(self.dice.choice(list(self.vcs)), gang, gpus, priority, self.dice.choice(("labels", "job")))
+                gang = self.rng.choice((1, 2, 4, 8))
+                gpus = self.rng.choice((1, 1, 1, 2, 2, 4, 8))
+                priority = self.rng.choice(("opportunistic", "0", "0", "0"))
+                load.add(self.rng.choice(list(self.vcs)), gang, gpus, priority, self.rng.choice(("labels", "job")))
             wanted = sum(work.pods for work in load.works.values())
         self.wait(lambda: len(load.created) >= wanted, "all pods are created")
         created = time.monotonic() - began

@@ -184,7 +184,7 @@ def _check_foreign(gang_scheduler: GangTable) -> None:
     ensure(
         on == {node: list(pods.values()) for node, pods in gang_scheduler.foreign.on.items()}, "foreign pods by node"
     )
-    for node in on.keys() - gang_scheduler.foreign.crowded:
+    for node in on.keys() - gang_scheduler.foreign.dirty:
         there, used = set(gang_scheduler.nodes.devices.get(node, ())), gang_scheduler.used_on(node)
         others = gang_scheduler.nodes.held_by_others(node, gang_scheduler.foreign.pods)
         guessed = [device for pod in on[node] if pod.guessed for device in pod.kept]

@@ -30,7 +30,7 @@ from hived.engines.kubernetes.gangs.gang import (
     GangState,
     Instruction,
     PodEntry,
-    Tell,
+    RecordEvent,
     Wake,
 )
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
@@ -85,7 +85,7 @@ class World:
         #: groups that such pods name: what becomes of them over a restart is open
         self.touched: set[str] = set()
         self.log: list[str] = []
-        self.told: list[Tell] = []
+        self.told: list[RecordEvent] = []
         self.evictions: Counter[str] = Counter()
         self.evicted: list[Evict] = []
         #: pods whose disruption budgets allow no eviction
@@ -149,7 +149,7 @@ class World:
         if sent.behind:
             self.behind.add(sent.binding.uid)
             self.touch(there)
-        self.write(on(there, sent.binding.node, sent.binding.notes))
+        self.write(on(there, sent.binding.node, sent.binding.annotations))
         self.active.discard(sent.binding.uid)
         return True
 
@@ -174,7 +174,7 @@ class World:
         if newest or not versions:
             del self.news[uid]
         if version is None:
-            self.gang_scheduler.pod_gone(uid, self.now)
+            self.gang_scheduler.pod_removed(uid, self.now)
         else:
             self.gang_scheduler.pod_changed(version, self.members.get(uid), self.now)
         self.settle()
@@ -190,7 +190,7 @@ class World:
         for name, there in list(self.node_news.items()):
             del self.node_news[name]
             if there is None:
-                self.gang_scheduler.node_gone(name, self.now)
+                self.gang_scheduler.node_removed(name, self.now)
             else:
                 self.gang_scheduler.node_changed(there, self.now)
             self.settle()
@@ -322,7 +322,7 @@ class World:
         self.gang_scheduler.dispatch(self.now)
         assert self.gang_scheduler.seq == settled, "whoever could go was not let go at once"
         for instruction in self.gang_scheduler.turn():
-            if isinstance(instruction, Tell):
+            if isinstance(instruction, RecordEvent):
                 self.told.append(instruction)
             else:
                 self.todo.append(instruction)
@@ -342,7 +342,7 @@ class World:
                     self.gang_scheduler.evict_failed(uid, self.now)
                 else:
                     self.delete(uid)
-            case Annotate(uid=uid, notes=notes):
+            case Annotate(uid=uid, annotations=notes):
                 if uid in self.pods:
                     there = self.pods[uid]
                     merged = {**(there.metadata.annotations or {}), **dict(notes)}

@@ -152,7 +152,7 @@ class World:
             assert gang.placement is not None
             assert entry.slot is not None
             written = self.known.binding(entry.uid, gang.placement.pods[entry.slot].node)
-            self.pods[entry.uid] = on(entry.pod, written.node, written.notes)
+            self.pods[entry.uid] = on(entry.pod, written.node, written.annotations)
             self.known.bound(entry.uid, self.now)
             self.known.pod_changed(self.pods[entry.uid], None, self.now)
         self.settle()
@@ -174,14 +174,14 @@ class World:
     def foreign_ends(self, uid: str) -> None:
         """That pod is gone."""
         del self.pods[uid]
-        self.known.pod_gone(uid, self.now)
+        self.known.pod_removed(uid, self.now)
         self.settle()
 
     def end(self, gang: Gang, most: int = 1000) -> None:
         """Its pods, or the first of them, are gone."""
         for uid in list(gang.pods)[:most]:
             del self.pods[uid]
-            self.known.pod_gone(uid, self.now)
+            self.known.pod_removed(uid, self.now)
             self.settle()
 
     def node(self, name: str, ready: bool = True, cordoned: bool = False, bad: str | None = None) -> None:
@@ -193,7 +193,7 @@ class World:
     def without_node(self, name: str) -> None:
         """A node is not there any more."""
         self.nodes.pop(name, None)
-        self.known.node_gone(name, self.now)
+        self.known.node_removed(name, self.now)
         self.settle()
 
     def reconfigure(self, spec: ClusterSpec) -> None:

@@ -14,9 +14,9 @@ from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.explain.sentences import in_lines
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.gangs.explaining import explain_pod
-from hived.engines.kubernetes.gangs.gang import Annotate, GangState, Tell
+from hived.engines.kubernetes.gangs.gang import Annotate, GangState, RecordEvent
 from hived.engines.kubernetes.pods import keys
-from hived.engines.kubernetes.pods.bind_info import notes, shared, written
+from hived.engines.kubernetes.pods.bind_info import pod_annotations, shared, written
 from hived.engines.kubernetes.pods.objects import Condition, Owner, Pod, PodStatus
 from hived.errors import ConflictError
 
@@ -33,7 +33,7 @@ def there(one: Pod, *group: tuple[str, Sequence[int]], slot: int = 0, level: int
     where = tuple(PodPlacement(name, tuple(devices)) for name, devices in group)
     placement = Placement("NODE", where, (level,) * len(where) if level else ())
     text = shared(placement, (Member(len(where), len(where[0].leaf_cells)),), SPEC)
-    return on(one, where[slot].node, notes(where[slot], text))
+    return on(one, where[slot].node, pod_annotations(where[slot], text))
 
 
 def started(*pods: Pod, world: World | None = None) -> World:
@@ -277,7 +277,7 @@ def test_a_reservation_gives_way_to_who_was_put_on_it() -> None:
     victim = next(e for e in gang(world, "loan").pods.values() if e.pod.spec.node_name == reserved[0])
     assert victim.uid in world.pods
     world.pods.pop(victim.uid)  # its node died; and somebody else was quicker
-    world.gang_scheduler.pod_gone(victim.uid, world.now)
+    world.gang_scheduler.pod_removed(victim.uid, world.now)
     stranger = pod("stranger", 4, "b")
     behind(world, there(stranger, (reserved[0], FOUR), level=0))
     assert "group t/loan has its GPUs" in refusal(world, stranger)  # whose other pods are still there
@@ -430,8 +430,8 @@ def test_what_a_tenant_writes_over_the_annotations_of_its_bound_pod_is_written_o
     right = world.pods[uid]
     world.gang_scheduler.pod_changed(annotated(right, ISOLATION="4,5", BIND_INFO=None), None, world.now)
     told = world.gang_scheduler.turn()
-    assert [dict(one.notes) for one in told if isinstance(one, Annotate)] == [written(right)]
-    assert [one.reason for one in told if isinstance(one, Tell)] == ["HivedRestored"]
+    assert [dict(one.annotations) for one in told if isinstance(one, Annotate)] == [written(right)]
+    assert [one.reason for one in told if isinstance(one, RecordEvent)] == ["HivedRestored"]
     world.gang_scheduler.pod_changed(right, None, world.now)
     assert world.gang_scheduler.turn() == []
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import keys
-from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info, notes, shared
+from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info, pod_annotations, shared
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 
 from .pods import annotated, flat_spec, pod
@@ -56,7 +56,7 @@ def test_what_is_written_is_read(levels: tuple[int, ...]) -> None:
     placement = Placement("NODE", PLACES, levels)
     text = shared(placement, (Member(2, 2), Member(1, 1)), SPEC)
     for place in PLACES:
-        written = notes(place, text)
+        written = pod_annotations(place, text)
         assert written[keys.ISOLATION] == ",".join(map(str, place.leaf_cells))
         info = read(written[keys.BIND_INFO])
         assert info is not None
@@ -88,7 +88,7 @@ def test_the_order_of_keys_does_not_matter() -> None:
 
 def test_what_we_write_upstream_can_read() -> None:
     """Its keys, and one cell type per device."""
-    text = notes(PLACES[0], shared(Placement("NODE", PLACES, (3, 3, 3)), (Member(2, 2), Member(1, 1)), SPEC))
+    text = pod_annotations(PLACES[0], shared(Placement("NODE", PLACES, (3, 3, 3)), (Member(2, 2), Member(1, 1)), SPEC))
     value = yaml.safe_load(text[keys.BIND_INFO])
     assert list(value) == ["node", "leafCellIsolation", "cellChain", "affinityGroupBindInfo"]
     for info in value["affinityGroupBindInfo"]:
@@ -152,5 +152,5 @@ def test_the_part_that_a_gang_shares_is_read_once() -> None:
     """A thousand pods that each tell where all are must not be a million places to read."""
     many = tuple(PodPlacement(f"n{i}", (0, 1, 2, 3)) for i in range(1000))
     text = shared(Placement("NODE", many), (Member(1000, 4),), SPEC)
-    infos = [read(notes(place, text)[keys.BIND_INFO]) for place in many[:300]]
+    infos = [read(pod_annotations(place, text)[keys.BIND_INFO]) for place in many[:300]]
     assert all(info is not None and info.pods is infos[0].pods for info in infos if infos[0] is not None)

@@ -239,7 +239,7 @@ def test_a_foreign_pod_that_is_given_a_vc_is_foreign_no_more_and_still_kept_apar
 def test_an_old_word_does_not_bring_it_back() -> None:
     world = World(SPEC)
     uid = bound(world, "serve", 4, "n1")
-    world.gang_scheduler.pod_gone(uid, world.now)
+    world.gang_scheduler.pod_removed(uid, world.now)
     world.gang_scheduler.pod_changed(world.pods[uid], None, world.now)  # an old word
     assert not world.gang_scheduler.foreign.pods
     assert not world.gang_scheduler.nodes.bad_devices

@@ -1130,8 +1130,8 @@ def test_a_question_about_the_nominated_node_alone_takes_no_place_away() -> None
     second = world.gang_scheduler.pods[pods[1].metadata.uid]
     assert second.slot is not None
     elsewhere = next(name for name in node_names(world.spec) if name != placement.pods[second.slot].node)
-    entry = world.gang_scheduler.asked(pods[1], None, [elsewhere], world.now, some=True)
-    word, answer = answering.answer(world.gang_scheduler, entry, [elsewhere], True, some=True)
+    entry = world.gang_scheduler.asked(pods[1], None, [elsewhere], world.now, partial=True)
+    word, answer = answering.answer(world.gang_scheduler, entry, [elsewhere], True, partial=True)
     assert (word, answer.NodeNames) == ("not offered", [])
     assert list(answer.FailedNodes or ()) == [elsewhere]
     assert gang(world, "g").placement == placement

@@ -98,7 +98,7 @@ class Scene:
             replace=self.receiver.replace,
             changed=self.receiver.changed,
             restarted=self.receiver.restarts.append,
-            dice=random.Random(1),
+            rng=random.Random(1),
             sleep=self._sleep,
             clock=self.time.clock,
         )

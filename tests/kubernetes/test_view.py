@@ -399,7 +399,7 @@ class Asked(World):
     def cluster(self) -> Cluster:
         return self.known.cluster
 
-    def decides(self) -> GangScheduler:
+    def active_scheduler(self) -> GangScheduler:
         """The gang scheduler, as an engine that leads has it."""
         return self.known
 
@@ -441,7 +441,7 @@ def test_reserved_gpus_that_are_bad_are_told_apart_from_safety() -> None:
     assert (before.unavailable, before.doomed) == (0, 0)
     world.runs("vision", 4)
     for name in list(world.known.nodes.devices):
-        world.known.node_gone(name, 0.0)
+        world.known.node_removed(name, 0.0)
     told = service.status()
     assert told.unavailable == sum(vc.reserved for vc in told.vcs) > 0
     assert told.safety_margin == 0

@@ -86,27 +86,27 @@ class Walk:
 
     def pods_come(self) -> None:
         """A gang of any kind, all at once or some of it."""
-        dice, number, world = self.random, next(self.numbers), self.world
+        rng, number, world = self.random, next(self.numbers), self.world
         vcs = world.spec.virtual_clusters
-        owner_vc = dice.choice(vcs)
-        vc = owner_vc.name if dice.random() < 0.97 else "nobody"
-        size, gpus = dice.choice([1, 1, 2, 3, 4]), dice.choice([1, 1, 2, 4])
-        priority = dice.choice(["-1", "-1", "opportunistic", "0", "0", "5", "20"])
+        owner_vc = rng.choice(vcs)
+        vc = owner_vc.name if rng.random() < 0.97 else "nobody"
+        size, gpus = rng.choice([1, 1, 2, 3, 4]), rng.choice([1, 1, 2, 4])
+        priority = rng.choice(["-1", "-1", "opportunistic", "0", "0", "5", "20"])
         created = int(world.now)
         labels = {"priority": priority}
-        if dice.random() < 0.3:
+        if rng.random() < 0.3:
             labels["lazy_preemption"] = "true"
-        if priority not in ("-1", "opportunistic") and dice.random() < 0.4:
+        if priority not in ("-1", "opportunistic") and rng.random() < 0.4:
             labels["mode"] = "either"
         pinned = [pin.pinned_cell_id for pin in owner_vc.pinned]
-        if pinned and priority not in ("-1", "opportunistic") and dice.random() < 0.5:
-            labels["pinned_cell"] = dice.choice(pinned)
-        name = f"g{number}" if dice.random() < 0.9 else f"g{dice.randint(1, number)}"
-        kind = dice.choice(["labels", "labels", "annotation", "owner", "owner", "alone"])
+        if pinned and priority not in ("-1", "opportunistic") and rng.random() < 0.5:
+            labels["pinned_cell"] = rng.choice(pinned)
+        name = f"g{number}" if rng.random() < 0.9 else f"g{rng.randint(1, number)}"
+        kind = rng.choice(["labels", "labels", "annotation", "owner", "owner", "alone"])
         made: list[Pod] = []
         members: Members = None
         if kind == "labels":
-            many = size + dice.choice([0, 0, 0, 1, -1])
+            many = size + rng.choice([0, 0, 0, 1, -1])
             made = [
                 pod(f"{name}-{i}", gpus, vc, created=created, group=name, group_size=str(size), more=labels)
                 for i in range(max(1, many))
@@ -117,7 +117,7 @@ class Walk:
             if size > 1:
                 said["affinityGroup"] = {"name": name, "members": [{"podNumber": size, "leafCellNumber": gpus}]}
             said["lazyPreemptionEnable"] = "lazy_preemption" in labels
-            said["ignoreK8sSuggestedNodes"] = dice.random() < 0.4
+            said["ignoreK8sSuggestedNodes"] = rng.random() < 0.4
             if "pinned_cell" in labels:
                 said["pinnedCellId"] = labels["pinned_cell"]
             made = [pod(f"{name}-{i}", said=yaml.safe_dump(said), created=created) for i in range(size)]
@@ -125,14 +125,14 @@ class Walk:
             job = Owner(api_version="batch/v1", kind="Job", name=name, uid=f"job-{number}", controller=True)
             if kind == "alone":
                 labels["gang"] = "false"
-            elif dice.random() < 0.8:
-                members = (Member(size, gpus),) if dice.random() < 0.8 else (Member(size, gpus), Member(1, 1))
+            elif rng.random() < 0.8:
+                members = (Member(size, gpus),) if rng.random() < 0.8 else (Member(size, gpus), Member(1, 1))
             made = [pod(f"{name}-{i}", gpus, vc, created=created, owner=job, more=labels) for i in range(size)]
             if members is not None and len(members) > 1:
                 made.append(pod(f"{name}-head", 1, vc, created=created, owner=job, more=labels))
         fresh = [changed(one, metadata=changed(one.metadata, uid=f"{one.key}#{number}")) for one in made]
         taken = {there.key for there in world.pods.values()}
-        world.create(*(one for one in fresh if one.key not in taken), members=members, deliver=dice.random() < 0.5)
+        world.create(*(one for one in fresh if one.key not in taken), members=members, deliver=rng.random() < 0.5)
 
     def ask(self) -> None:
         uid = self.some(self.world.active)

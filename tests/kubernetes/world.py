@@ -38,7 +38,7 @@ class World:
         self.found: list[str] = []
         self.counts: Counter[str] = Counter()
         self.points: Counter[str] = Counter()  #: where it was killed
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.vcs, self.gpus = vcs, gpus
         self.plane = plane
         self.cluster = Cluster(plane, namespace)
@@ -79,7 +79,7 @@ class World:
 
     def work(self, most: int) -> Load:
         """Users come."""
-        self.load = Load(self.cluster, self.witness, self.vcs, self.gpus, most, self.dice.randrange(1 << 30))
+        self.load = Load(self.cluster, self.witness, self.vcs, self.gpus, most, self.rng.randrange(1 << 30))
         return self.load
 
     # -- the end --------------------------------------------------------------------------------------------------

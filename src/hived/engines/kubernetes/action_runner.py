@@ -1,4 +1,4 @@
-"""What the gang scheduler wants written: pods and Events in the background, Bindings while kube-scheduler waits."""
+"""Carries out instructions of the gang scheduler: pods and Events in the background, Bindings within a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hived.engines.kubernetes.client.api import ApiError, KubeApi, Status, api_path, pod_path
-from hived.engines.kubernetes.gangs.gang import Annotate, Binding, Evict, Tell, Wake
+from hived.engines.kubernetes.gangs.gang import Annotate, Binding, Evict, RecordEvent, Wake
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods.objects import Event, Pod
 from hived.errors import ConflictError
@@ -23,40 +23,40 @@ from .counters import Counts
 from .pods import keys
 
 _log = logging.getLogger("hived.kubernetes")
-_COMPONENT = "hived"  #: as Events and conditions name who writes them
+_COMPONENT = "hived"  #: source of Events and conditions
 _AT_ONCE = 16
 _TRIES = 5
 _PAUSE_S = 0.5  #: after the first failure; doubled
 _EVENTS_PER_S, _EVENTS_AT_ONCE = 50.0, 300.0
-#: what has come to nothing by itself
+#: HTTP statuses after which a write is pointless
 _GONE = (404, 409, 422)
-_UNTOLD = 1_000  #: warnings that are kept
+_MOST_UNSENT = 1_000  #: unsent warnings that are kept
 _LONGEST = 1024  #: characters of an Event's message
-#: a Binding that the API server has not answered can still come true for so long
+#: a Binding that the API server has not answered can still take effect for so long
 _LATE_S = 65.0
-_RECALL_S = 5.0  #: for the Events that there are
-#: reasons of Events about what stands: as long as that is so, it is told once
-_STANDING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
+_RECALL_S = 5.0  #: to list existing Events
+#: reasons of Events about lasting conditions: recorded once while the condition lasts, even across restarts
+_LASTING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
 
 
 def _names(key: str) -> dict[str, str]:
-    """Of the pod with this ``namespace/name``."""
+    """Namespace and name of the pod with this ``namespace/name``."""
     return dict(zip(("namespace", "name"), key.split("/", 1), strict=True))
 
 
 def _options(evict: Evict) -> dict[str, object]:
-    """Of its deletion: this pod and none of the same name, and how long it has."""
+    """DeleteOptions: the precondition on the uid, and the grace period."""
     grace = {} if evict.grace is None else {"gracePeriodSeconds": evict.grace}
     return {"preconditions": {"uid": evict.uid}, **grace}
 
 
-def _gist(tell: Tell) -> str:
-    """What tells an Event from others for the same reason."""
-    return tell.gist or shortened(tell.message, _LONGEST)
+def _summary(event: RecordEvent) -> str:
+    """Distinguishes an Event from others for the same reason."""
+    return event.summary or shortened(event.message, _LONGEST)
 
 
 def _age(event: Event) -> int:
-    """A number that is larger for later ones."""
+    """The resourceVersion as a number, which is larger for later Events."""
     version = event.metadata.resource_version
     return int(version) if version.isdecimal() else 0
 
@@ -67,52 +67,52 @@ def _now() -> str:
 
 @dataclass(eq=False)
 class ActionRunner:
-    """Writes pods and Events: a few at a time, tried again, and Events no faster than they are read.
+    """Writes pods and Events: a few at a time, with retries, and Events at a limited rate.
 
-    None of these has to succeed: what matters is asked for again. Of a Binding, the gang scheduler is told what came.
+    None of these writes has to succeed: the gang scheduler repeats what matters. It gets the result of every Binding.
     """
 
     api: KubeApi
     counts: Counts
     clock: Callable[[], float]
     spawn: Callable[[Coroutine[Any, Any, Any]], None]
-    has_to_go: Callable[[str], bool]  #: whether a pod, by uid, is (still) to be deleted
+    preempted: Callable[[str], bool]  #: whether a pod, by uid, is of a gang that is (still) preempted
     evict_failed: Callable[[str], None]
     policy: str = field(init=False, default="policy/v1")  #: the API version of evictions
 
     def __post_init__(self) -> None:
-        #: annotations that pods are to have, the latest, by uid
-        self._notes: dict[str, dict[str, str]] = {}
+        #: latest annotations to write, by uid
+        self._annotations: dict[str, dict[str, str]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        #: warnings of pods that could not be told, the latest of each uid: they are when the pod is deleted
-        self._unsent: dict[str, Tell] = {}
-        #: what pods were told last before this process began, by uid and reason
+        #: unsent warnings, the latest of each uid: they are sent when the pod is deleted
+        self._unsent: dict[str, RecordEvent] = {}
+        #: summary of the last Event before this process began, by uid and reason
         self._sent: dict[tuple[str, str], str] = {}
         self._tokens, self._filled_at = _EVENTS_AT_ONCE, time.monotonic()
 
-    def carry_out(self, instruction: Evict | Wake | Annotate | Tell) -> None:
-        """See to it, in the background."""
+    def carry_out(self, instruction: Evict | Wake | Annotate | RecordEvent) -> None:
+        """Carry out an instruction in the background."""
         match instruction:
             case Evict():
                 self._start(self._evict(instruction))
             case Wake():
                 self._start(self._wake(instruction))
             case Annotate():
-                first = instruction.uid not in self._notes
-                self._notes[instruction.uid] = dict(instruction.notes)
+                first = instruction.uid not in self._annotations
+                self._annotations[instruction.uid] = dict(instruction.annotations)
                 if first:
                     self._start(self._annotate(instruction.uid, instruction.key))
-            case Tell():
-                if self._sent.pop((instruction.uid, instruction.reason), None) == _gist(instruction):
+            case RecordEvent():
+                if self._sent.pop((instruction.uid, instruction.reason), None) == _summary(instruction):
                     return
-                if self._may_tell():
-                    self._start(self._tell(instruction))
+                if self._take_token():
+                    self._start(self._record_event(instruction))
                 else:
-                    self._not_sent(instruction)
+                    self._keep_unsent(instruction)
 
     async def recall(self) -> None:
-        """Read what pods were told by a process before this: what is still so is not told again. O(Events of HiveD)."""
+        """List Events of earlier processes, so that lasting conditions are not recorded again. O(Events of HiveD)."""
         try:
             async with asyncio.timeout(_RECALL_S):
                 of_ours = {"fieldSelector": f"source={_COMPONENT}"}
@@ -123,12 +123,12 @@ class ActionRunner:
             )
             return
         for event in sorted(events, key=_age):
-            if event.reason in _STANDING:
-                gist = (event.metadata.annotations or {}).get(keys.GIST, event.message)
-                self._sent[event.involved_object.uid, event.reason] = gist
+            if event.reason in _LASTING:
+                summary = (event.metadata.annotations or {}).get(keys.SUMMARY, event.message)
+                self._sent[event.involved_object.uid, event.reason] = summary
 
     async def stop(self, within_s: float) -> None:
-        """What has begun may end, within that time."""
+        """Let running writes end within that time, then cancel them."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
         for task in self._tasks:
@@ -145,12 +145,12 @@ class ActionRunner:
             _log.error("something could not be written, which is a bug of hived", exc_info=error)
 
     async def _evict(self, evict: Evict) -> None:
-        """Once: what comes of it decides when it is tried again, and how."""
-        status = 404  # it was spared meanwhile, or is gone
+        """Evict or delete a pod, once: the gang scheduler schedules retries."""
+        status = 404  # it was spared meanwhile, or is removed
         async with self._gate:
-            if self.has_to_go(evict.uid):
+            if self.preempted(evict.uid):
                 try:
-                    await (self._delete(evict) if evict.delete else self._ask_to_go(evict))
+                    await (self._delete(evict) if evict.delete else self._request_eviction(evict))
                 except ApiError as error:
                     status = error.status
                     _log.info("pod %s has to go (%s), and stays for now: %s", evict.key, evict.why, error)
@@ -162,18 +162,18 @@ class ActionRunner:
         if status not in (200, 404):
             self.evict_failed(evict.uid)
         elif (unsent := self._unsent.pop(evict.uid, None)) is not None and status == 200:
-            await self._tell(unsent)  # nobody's pod goes without a word
+            await self._record_event(unsent)  # no pod is evicted without an Event
 
-    async def _ask_to_go(self, evict: Evict) -> None:
-        """Its disruption budget is honoured, and the API server notes that the pod was disrupted."""
+    async def _request_eviction(self, evict: Evict) -> None:
+        """Use the Eviction API: it honours disruption budgets and sets the pod's DisruptionTarget condition."""
         pod, options = _names(evict.key), _options(evict)
         body = {"apiVersion": self.policy, "kind": "Eviction", "metadata": pod, "deleteOptions": options}
         answer = msgspec.json.decode(await self.api.post(pod_path(evict.key, "eviction"), body), type=Status)
-        if answer.status == "Failure":  # which comes as a success where a pod has several budgets
+        if answer.status == "Failure":  # sent with HTTP success if a pod has several budgets
             raise ApiError(answer.message or "", answer.code or 0)
 
     async def _delete(self, evict: Evict) -> None:
-        """As kube-scheduler does it: the pod's status says that it was disrupted, so that its Job need not fail."""
+        """Delete as kube-scheduler does: with the DisruptionTarget condition, so that the pod's Job need not fail."""
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -185,20 +185,20 @@ class ActionRunner:
         try:
             await self.api.patch(pod_path(evict.key, "status"), body, "strategic")
         except ApiError as error:
-            if error.status != 403:  # an account without that right still has what it reserved
+            if error.status != 403:  # without that right the victims are deleted all the same
                 raise
             _log.warning("pod %s: it cannot be noted that it is disrupted: %s", evict.key, error)
         options = {"apiVersion": "v1", "kind": "DeleteOptions", **_options(evict)}
         await self.api.delete(pod_path(evict.key), options)
 
     async def _annotate(self, uid: str, key: str) -> None:
-        """One after the other, so that the latest is the last; tried until the pod is gone."""
+        """Write the annotations of a pod one by one, so that the latest wins; retried until the pod is removed."""
         pause = _PAUSE_S
         while True:
-            notes = self._notes[uid]
-            status = await self._patch(uid, key, {"annotations": notes})
-            if self._notes[uid] is notes and status in (200, 400, 401, 403, *_GONE):
-                del self._notes[uid]
+            annotations = self._annotations[uid]
+            status = await self._patch(uid, key, {"annotations": annotations})
+            if self._annotations[uid] is annotations and status in (200, 400, 401, 403, *_GONE):
+                del self._annotations[uid]
                 return
             if status != 200:
                 await asyncio.sleep(pause)
@@ -208,8 +208,8 @@ class ActionRunner:
         await self._patch(wake.uid, wake.key, {"labels": {keys.TURN: str(time.time_ns() // 1_000_000)}})
 
     async def _patch(self, uid: str, key: str, metadata: dict[str, object]) -> int:
-        """The HTTP status in the end: 200, or that of the last failure."""
-        body = {"metadata": {"uid": uid, **metadata}}  # of another uid: refused
+        """The final HTTP status: 200, or that of the last failure."""
+        body = {"metadata": {"uid": uid, **metadata}}  # refused if the uid is another
         number = 0
         while True:
             try:
@@ -219,7 +219,7 @@ class ActionRunner:
                 number += 1
                 if error.status in _GONE:
                     return error.status
-                # an API server that begins forbids everything for a second or two
+                # a starting API server forbids everything for a second or two
                 if error.status in (400, 401) or number == _TRIES:
                     _log.warning("pod %s: given up: %s", key, error)
                     return error.status
@@ -227,20 +227,20 @@ class ActionRunner:
             else:
                 return 200
 
-    async def _tell(self, tell: Tell) -> None:
-        now, pod = _now(), _names(tell.key)
+    async def _record_event(self, event: RecordEvent) -> None:
+        now, pod = _now(), _names(event.key)
         body = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
                 "generateName": f"{pod['name'][:200]}.",
                 "namespace": pod["namespace"],
-                "annotations": {keys.GIST: tell.gist} if tell.gist else {},
+                "annotations": {keys.SUMMARY: event.summary} if event.summary else {},
             },
-            "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod, "uid": tell.uid},
-            "reason": tell.reason,
-            "message": shortened(tell.message, _LONGEST),
-            "type": "Warning" if tell.warning else "Normal",
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", **pod, "uid": event.uid},
+            "reason": event.reason,
+            "message": shortened(event.message, _LONGEST),
+            "type": "Warning" if event.warning else "Normal",
             "source": {"component": _COMPONENT},
             "firstTimestamp": now,
             "lastTimestamp": now,
@@ -250,17 +250,17 @@ class ActionRunner:
             try:
                 await self.api.post(api_path("events", pod["namespace"]), body)
             except ApiError as error:
-                self._not_sent(tell)
-                _log.debug("no Event for pod %s: %s", tell.key, error)
+                self._keep_unsent(event)
+                _log.debug("no Event for pod %s: %s", event.key, error)
 
-    def _not_sent(self, tell: Tell) -> None:
+    def _keep_unsent(self, event: RecordEvent) -> None:
         self.counts.events_dropped += 1
-        if tell.warning:
-            self._unsent[tell.uid] = tell
-            if len(self._unsent) > _UNTOLD:
+        if event.warning:
+            self._unsent[event.uid] = event
+            if len(self._unsent) > _MOST_UNSENT:
                 del self._unsent[next(iter(self._unsent))]
 
-    def _may_tell(self) -> bool:
+    def _take_token(self) -> bool:
         now = time.monotonic()
         self._tokens = min(_EVENTS_AT_ONCE, self._tokens + (now - self._filled_at) * _EVENTS_PER_S)
         self._filled_at = now
@@ -272,11 +272,11 @@ class ActionRunner:
     # -- Bindings -----------------------------------------------------------------------------------------------------
 
     async def bind(self, gang_scheduler: GangScheduler, binding: Binding) -> None:
-        """Bind a pod. Raises :class:`ConflictError` where that was refused, or is not known."""
+        """Bind a pod. Raises :class:`ConflictError` if that is refused, or its outcome unknown."""
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {**_names(binding.key), "uid": binding.uid, "annotations": binding.notes},
+            "metadata": {**_names(binding.key), "uid": binding.uid, "annotations": binding.annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
         }
         try:
@@ -291,16 +291,16 @@ class ActionRunner:
             gang_scheduler.bound(binding.uid, self.clock())
 
     async def _result(self, gang_scheduler: GangScheduler, binding: Binding, error: ApiError) -> str:
-        """What a Binding that was not confirmed has come to, in one word: the pod itself says it."""
+        """The result label of an unconfirmed Binding, read from the pod."""
         try:
             pod = msgspec.json.decode(await self.api.get(pod_path(binding.key)), type=Pod)
         except ApiError as unread:
             if unread.status != 404:
                 return self._unknown(gang_scheduler, binding)
-            gang_scheduler.pod_gone(binding.uid, self.clock())
+            gang_scheduler.pod_removed(binding.uid, self.clock())
             return "conflict"
         if pod.metadata.uid != binding.uid:
-            gang_scheduler.pod_gone(binding.uid, self.clock())
+            gang_scheduler.pod_removed(binding.uid, self.clock())
             return "conflict"
         if pod.spec.node_name:
             gang_scheduler.pod_changed(pod, None, self.clock())
@@ -312,11 +312,11 @@ class ActionRunner:
         return self._unknown(gang_scheduler, binding)
 
     def _unknown(self, gang_scheduler: GangScheduler, binding: Binding) -> str:
-        """Until the request can come true no more, the pod counts as bound."""
-        self.spawn(self._look(gang_scheduler, binding))
+        """Count the pod as bound until the request cannot take effect any more."""
+        self.spawn(self._check_late_binding(gang_scheduler, binding))
         return "unknown"
 
-    async def _look(self, gang_scheduler: GangScheduler, binding: Binding) -> None:
+    async def _check_late_binding(self, gang_scheduler: GangScheduler, binding: Binding) -> None:
         await asyncio.sleep(_LATE_S)
         entry = gang_scheduler.pods.get(binding.uid)
         if entry is not None and entry.binding and not entry.bound:

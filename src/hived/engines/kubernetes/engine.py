@@ -1,10 +1,10 @@
-"""The engine on Kubernetes: the shell around the gang scheduler, which does all that is not deciding.
+"""The engine on Kubernetes: the I/O around the gang scheduler, which makes the decisions.
 
-    watches of pods and nodes  ->  facts        ->  gang scheduler  ->  actions  ->  the API server
-    kube-scheduler's questions ->  facts, answers
+    watches of pods and nodes  ->  updates      ->  gang scheduler  ->  actions  ->  the API server
+    kube-scheduler's requests  ->  updates, answers
 
-One event loop. A replica that does not lead knows nothing and decides nothing; who comes to lead lists all there is
-first, so that it begins with what is true.
+One event loop. A replica that does not lead has no state and decides nothing; a new leader lists all pods and nodes
+first, so that it begins with the observed state.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from .spec_source import SpecSource, understood
 
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
-_TIDY_S = 600.0  #: between two searches for all garbage
-_BEGINNING_S = 15.0  #: with an API server that does not answer as it should
+_COLLECT_S = 600.0  #: between two full garbage collections
+_STARTUP_S = 15.0  #: of retries while the API server starts
 T = TypeVar("T")
 
 
 def _steady_clock() -> Callable[[], float]:
-    """Seconds since the epoch, by a clock that nobody sets while we run: what is due stays due."""
+    """Seconds since the epoch, by a monotonic clock: setting the system clock moves no deadline."""
     first = time.time() - time.monotonic()
     return lambda: first + time.monotonic()
 
 
 @dataclass(eq=False)
 class Engine:
-    """From its start to its end."""
+    """One replica of the service, from :meth:`start` to :meth:`stop`."""
 
     api: KubeApi
     source: SpecSource
@@ -62,12 +62,12 @@ class Engine:
     identity: str
     evict_after: float = 0.0
     evict_patience: float = PATIENCE_S
-    #: makes the candidate for leadership; None: there is nobody else
+    #: makes the candidate for leadership; None: this is the only replica
     elect: Callable[[Callable[[bool], None]], LeaderElector] | None = None
     own_pod: tuple[str, str] | None = None
     counts: Counts = field(default_factory=Counts)
-    event_log: Callable[[str], None] | None = None  #: takes the lines of the core's event log, from when it leads
-    #: None until it leads and knows all there is
+    event_log: Callable[[str], None] | None = None  #: gets the lines of the core's event log while it leads
+    #: None until it leads and has listed pods and nodes
     gang_scheduler: GangScheduler | None = field(init=False, default=None)
     spec: ClusterSpec = field(init=False)
     spec_loaded_at: float = field(init=False, default=0.0)
@@ -79,37 +79,37 @@ class Engine:
         self.spec_source = self.source.name
         self.started_at = self.clock()
         self._roles = LeaderLabel(self.api, self.own_pod)
-        self._leader = self.elect(self._leads) if self.elect is not None else None
+        self._leader = self.elect(self._leadership_changed) if self.elect is not None else None
         self._owners = Owners(self.api)
-        self._writer = ActionRunner(self.api, self.counts, self.clock, self._spawn, self._has_to_go, self._evict_failed)
+        self._writer = ActionRunner(self.api, self.counts, self.clock, self._spawn, self._preempted, self._evict_failed)
         self._tasks: list[asyncio.Task[Any]] = []
         #: once it leads
         self._informers: Informers | None = None
         self._unresolvable = False
-        self._turn_is_due = False
+        self._dispatch_due = False
         self._changed = asyncio.Event()
         self._logged = 0
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin; returns once the spec is known and Kubernetes answers. Raises what is wrong with either."""
+        """Start; returns once the spec is read and Kubernetes answers. Raises the error of either."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        self.spec = understood(await _patiently(self.source.read), self.source.name)
+        self.spec = understood(await _with_retries(self.source.read), self.source.name)
         self.spec_loaded_at = self.clock()
-        # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds nobody to preempt
-        self._unresolvable = await _patiently(self.api.version) >= (1, 22)
+        # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds no victims
+        self._unresolvable = await _with_retries(self.api.version) >= (1, 22)
         self._writer.policy = "policy/v1" if self._unresolvable else "policy/v1beta1"
         self._spawn(self.source.follow(self._new_spec, self._refuse_spec))
         if self._leader is None:
             self._lead()
         else:
-            await self._roles.say("standby")
+            await self._roles.set("standby")
             self._spawn(self._leader.run())
 
     async def stop(self) -> None:
-        """Answer nothing more, let what has begun end, hand leadership over."""
+        """Stop answering, let running actions end, hand leadership over."""
         self.gang_scheduler = None
         self._wake_watchers()
         await self._writer.stop(2.0)
@@ -119,7 +119,7 @@ class Engine:
         await self.api.close()
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Something that runs for as long as the engine does: its failure is the engine's."""
+        """Run a task of the engine; its failure is the engine's."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._ended)
@@ -137,7 +137,7 @@ class Engine:
         if self.failed is not None and not self.failed.done():
             self.failed.set_result(error)
 
-    def _leads(self, leads: bool) -> None:
+    def _leadership_changed(self, leads: bool) -> None:
         if leads:
             _log.info("%s leads", self.identity)
             self._lead()
@@ -152,25 +152,25 @@ class Engine:
     async def _listen(self) -> None:
         await self._writer.recall()
         self._informers = Informers(
-            self.api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._turn_soon
+            self.api, self._owners, self.counts, self.clock, self._spawn, self._begin, self._dispatch_soon
         )
         self._informers.start()
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> GangScheduler:
-        """All there is, is known: from now on it is decided."""
+        """Make the gang scheduler from all nodes and pods, and begin to decide."""
         policy, log = YarnCS(), self.event_log
         cluster = Cluster(self.spec, rank=policy.rank) if log is None else RecordedCluster(self.spec, log, policy.rank)
         gang_scheduler = GangScheduler(cluster, policy, self.evict_after, evict_patience=self.evict_patience)
         gang_scheduler.start(nodes, pods, self.clock())
-        self.settle(gang_scheduler)
+        self.install(gang_scheduler)
         _log.info("ready: %d groups, %d pods", len(gang_scheduler.gangs), len(gang_scheduler.pods))
-        self._spawn(self._roles.say("leader"))
+        self._spawn(self._roles.set("leader"))
         return gang_scheduler
 
-    def settle(self, gang_scheduler: GangScheduler) -> None:
-        """From now on ``gang_scheduler`` decides."""
+    def install(self, gang_scheduler: GangScheduler) -> None:
+        """Use ``gang_scheduler`` from now on."""
         self.gang_scheduler = gang_scheduler
-        # what is here now is here for long: looking through it for garbage would hold up a question now and then
+        # the objects of now live long: garbage collections that traverse them would delay requests
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 1_000_000)
@@ -182,25 +182,25 @@ class Engine:
 
     @property
     def holder(self) -> str:
-        """Who leads; "" where there is no election."""
+        """Identity of the leader; "" without an election."""
         return "" if self._leader is None else self._leader.holder
 
     @property
     def problem(self) -> str:
-        """Why it does not hear of Kubernetes at the moment; "" where it does."""
+        """Why the lease or a watch fails at the moment; "" if none does."""
         informers = self._informers
         sources = (self._leader, *(() if informers is None else (informers.pods, informers.nodes)))
         return next((str(one.problem) for one in sources if one is not None and one.problem is not None), "")
 
     @property
     def ready(self) -> bool:
-        """Whether it can do its part: it leads and knows all there is, or stands by."""
+        """Whether it leads and has listed pods and nodes, or is a standby that sees a leader."""
         if self._leader is not None and not self._leader.is_leader:
             return self._leader.problem is None and bool(self._leader.holder)
         return self.gang_scheduler is not None
 
-    def decides(self) -> GangScheduler:
-        """The gang scheduler. Raises :class:`UnavailableError` while it does not decide."""
+    def active_scheduler(self) -> GangScheduler:
+        """The gang scheduler. Raises :class:`UnavailableError` while this replica does not decide."""
         if not self.leader:
             raise UnavailableError(f"this replica stands by; {self.holder or 'nobody yet'} leads")
         if self.gang_scheduler is None:
@@ -209,19 +209,19 @@ class Engine:
 
     @property
     def cluster(self) -> Cluster:
-        """The core. Raises :class:`UnavailableError` while it does not decide."""
-        return self.decides().cluster
+        """The core. Raises :class:`UnavailableError` while this replica does not decide."""
+        return self.active_scheduler().cluster
 
     async def changed(self, seq: int) -> None:
-        """Return once there is a change after number ``seq``, or another mind."""
+        """Return once there is an event after number ``seq``, or another gang scheduler."""
         gang_scheduler = self.gang_scheduler
         while self.gang_scheduler is gang_scheduler and (gang_scheduler is None or gang_scheduler.seq <= seq):
             await self._changed.wait()
 
-    # -- facts ----------------------------------------------------------------------------------------------------
+    # -- updates --------------------------------------------------------------------------------------------------
 
     def _new_spec(self, text: str) -> None:
-        """There is another spec: it is used, or refused."""
+        """Apply a new spec, or refuse it."""
         try:
             spec = understood(text, self.source.name)
             if self.gang_scheduler is not None:
@@ -232,7 +232,7 @@ class Engine:
             return
         self.spec, self.spec_loaded_at, self.spec_problem = spec, self.clock(), ""
         self.counts.spec_reloads["ok"] += 1
-        self._turn_soon()
+        self._dispatch_soon()
         self._wake_watchers()
 
     def _refuse_spec(self, error: InputError) -> None:
@@ -241,55 +241,55 @@ class Engine:
         _log.error("the new spec is refused, the old one stays: %s", error)
 
     async def _ticking(self) -> None:
-        tidied = time.monotonic()
+        collected = time.monotonic()
         while True:
             await asyncio.sleep(_TICK_S)
             if self.gang_scheduler is not None:
                 self.gang_scheduler.due(self.clock())
-                self._turn()
-            if time.monotonic() - tidied >= _TIDY_S:
-                tidied = time.monotonic()
+                self._dispatch()
+            if time.monotonic() - collected >= _COLLECT_S:
+                collected = time.monotonic()
                 gc.collect()
 
-    # -- kube-scheduler asks --------------------------------------------------------------------------------------
+    # -- requests of kube-scheduler -------------------------------------------------------------------------------
 
     async def filter(self, pod: Pod, offered: Iterable[str]) -> tuple[str, Answer]:
-        """Where ``pod`` goes, of the nodes ``offered``, or why not; and the same in one word."""
+        """The result label and the filter answer for ``pod``, of the nodes ``offered``."""
         nodes = offered if isinstance(offered, list) else list(offered)
-        # from 1.22 on it asks about the node that it has nominated alone, and then about all
-        some = nodes == [pod.status.nominated_node_name]
+        # from 1.22 on it filters the node that it has nominated alone, and then all
+        partial = nodes == [pod.status.nominated_node_name]
         try:
             pod, members = await self._known(pod)
-            gang_scheduler = self.decides()
-            entry = gang_scheduler.asked(pod, members, nodes, self.clock(), some)
+            gang_scheduler = self.active_scheduler()
+            entry = gang_scheduler.asked(pod, members, nodes, self.clock(), partial)
         except PodRequestError as error:
-            self.decides().unreadable(pod, error, self.clock())
-            self._turn_soon()
+            self.active_scheduler().unreadable(pod, error, self.clock())
+            self._dispatch_soon()
             return "refused", refusal(str(error), nodes, self._unresolvable)
         except NotFoundError as error:
             return "gone", Answer(Error=str(error))
-        found = answer(gang_scheduler, entry, nodes, self._unresolvable, some)
-        self._turn_soon()
+        found = answer(gang_scheduler, entry, nodes, self._unresolvable, partial)
+        self._dispatch_soon()
         return found
 
     async def preempt(self, pod: Pod, offered: Iterable[str]) -> tuple[str, VictimsAnswer]:
-        """Which pods have to go before ``pod`` can come; ``offered``: nodes that would do if some went."""
+        """The result label and the victims for ``pod``; ``offered``: nodes that are usable once pods have left them."""
         try:
             pod, members = await self._known(pod)
-            gang_scheduler = self.decides()
+            gang_scheduler = self.active_scheduler()
             entry = gang_scheduler.asked(pod, members, frozenset(offered), self.clock(), emptied=True)
         except (PodRequestError, NotFoundError):
             return "refused", VictimsAnswer({})
         found = preemption(gang_scheduler, entry)
-        self._turn_soon()
+        self._dispatch_soon()
         return "victims" if found.NodeNameToMetaVictims else "none", found
 
     async def _known(self, pod: Pod) -> Sized:
-        """``pod`` as the API server has it, and the gang that its owner makes.
+        """``pod`` as the API server has it, and the gang as its owner defines it.
 
         Raises :class:`PodRequestError`, :class:`NotFoundError`, :class:`UnavailableError`.
         """
-        gang_scheduler = self.decides()
+        gang_scheduler = self.active_scheduler()
         found = pod if self._informers is None else await self._informers.confirm(gang_scheduler, pod)
         if found is None:
             raise NotFoundError(f"there is no pod {pod.key} with the uid {pod.metadata.uid} (any more)")
@@ -300,11 +300,12 @@ class Engine:
     async def bind(self, uid: str, node: str) -> None:
         """Bind a pod, with its annotations, in one call.
 
-        Raises :class:`ConflictError`, :class:`NotFoundError`, or :class:`UnavailableError` where it is not known.
+        Raises :class:`NotFoundError`, :class:`ConflictError` if it is refused or its outcome is unknown, and
+        :class:`UnavailableError` while this replica does not decide.
         """
-        gang_scheduler = self.decides()
+        gang_scheduler = self.active_scheduler()
         await self._writer.bind(gang_scheduler, gang_scheduler.binding(uid, node))
-        self._turn_soon()
+        self._dispatch_soon()
 
     async def cordon(self, node: str, unschedulable: bool) -> None:
         """Keep pods off a node, or let them come again. Raises :class:`NotFoundError`, :class:`UnavailableError`."""
@@ -315,23 +316,23 @@ class Engine:
                 raise NotFoundError(f"Kubernetes has no node {node!r}") from None
             raise
 
-    # -- what comes of it -----------------------------------------------------------------------------------------
+    # -- carrying out decisions -----------------------------------------------------------------------------------
 
-    def _turn_soon(self) -> None:
-        """Once the facts of this moment are all here."""
-        if not self._turn_is_due:
-            self._turn_is_due = True
-            asyncio.get_running_loop().call_soon(self._turn)
+    def _dispatch_soon(self) -> None:
+        """Dispatch once the updates of this iteration of the event loop are in."""
+        if not self._dispatch_due:
+            self._dispatch_due = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
-    def _turn(self) -> None:
-        self._turn_is_due = False
+    def _dispatch(self) -> None:
+        self._dispatch_due = False
         gang_scheduler = self.gang_scheduler
         if gang_scheduler is None:
             return
         gang_scheduler.dispatch(self.clock())
         for instruction in gang_scheduler.turn():
             if isinstance(instruction, Bind):
-                self._spawn(self._force(gang_scheduler, instruction))
+                self._spawn(self._bind_refused(gang_scheduler, instruction))
             else:
                 self._writer.carry_out(instruction)
         if gang_scheduler.seq != self._logged:
@@ -342,7 +343,7 @@ class Engine:
             self._wake_watchers()
 
     def _check(self, gang_scheduler: GangScheduler) -> None:
-        """Sharing safety holds, or the world hears of it. O(levels)."""
+        """Check sharing safety; count and log a violation. O(levels)."""
         try:
             gang_scheduler.cluster.check_safety()
         except InvariantError as error:
@@ -353,8 +354,8 @@ class Engine:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _force(self, gang_scheduler: GangScheduler, instruction: Bind) -> None:
-        """Bind a pod that goes where kube-scheduler would not have it."""
+    async def _bind_refused(self, gang_scheduler: GangScheduler, instruction: Bind) -> None:
+        """Bind a pod to a node that kube-scheduler refuses."""
         entry = gang_scheduler.pods.get(instruction.uid)
         if entry is None or entry.given is None or entry.holds:
             return
@@ -363,7 +364,7 @@ class Engine:
         except HivedError as error:
             _log.warning("pod %s was not bound: %s", instruction.key, error)
 
-    def _has_to_go(self, uid: str) -> bool:
+    def _preempted(self, uid: str) -> bool:
         entry = self.gang_scheduler.pods.get(uid) if self.gang_scheduler is not None else None
         return entry is not None and entry.gang is not None and entry.gang.state is GangState.PREEMPTED
 
@@ -372,9 +373,9 @@ class Engine:
             self.gang_scheduler.evict_failed(uid, self.clock())
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """What is answered, by an API server that may be starting too: it is away then, or forbids everything at first."""
-    give_up = time.monotonic() + _BEGINNING_S
+async def _with_retries(ask: Callable[[], Awaitable[T]]) -> T:
+    """Retry ``ask`` while the API server starts: it is away then, or forbids everything at first."""
+    give_up = time.monotonic() + _STARTUP_S
     while True:
         try:
             return await ask()

@@ -114,7 +114,7 @@ class EngineService:
 
     def vc(self, name: str) -> schema.VcDetail:
         """One virtual cluster. O(gangs)."""
-        gang_scheduler = self._engine.decides()
+        gang_scheduler = self._engine.active_scheduler()
         cluster = gang_scheduler.cluster
         found = next((vc for vc in virtual_clusters(cluster.spec) if vc.name == name), None)
         if found is None:
@@ -132,7 +132,7 @@ class EngineService:
 
     def groups(self, vc: str | None, state: str | None, limit: int, offset: int) -> schema.Groups:
         """Groups by name. O(gangs)."""
-        gang_scheduler = self._engine.decides()
+        gang_scheduler = self._engine.active_scheduler()
         names = sorted(
             gang.name
             for gang in gang_scheduler.gangs.values()
@@ -143,7 +143,7 @@ class EngineService:
 
     def group(self, ref: str) -> schema.GroupInfo:
         """One group."""
-        gang_scheduler = self._engine.decides()
+        gang_scheduler = self._engine.active_scheduler()
         gang = _gang(gang_scheduler, ref)
         if gang is None and (entry := _pod(gang_scheduler, ref)) is not None:
             gang = entry.gang
@@ -153,7 +153,7 @@ class EngineService:
 
     def explain(self, ref: str) -> schema.GroupExplanation:
         """Why it waits, where it is. A pod is looked for first where both have the name: it is the closer question."""
-        gang_scheduler = self._engine.decides()
+        gang_scheduler = self._engine.active_scheduler()
         at = self._engine.clock()
         entry, gang = _pod(gang_scheduler, ref), _gang(gang_scheduler, ref)
         pod = ""
@@ -176,13 +176,13 @@ class EngineService:
 
     def plan(self, request: schema.PlanRequest) -> schema.PlanAnswer:
         """What manifests would come to now. Raises :class:`~hived.errors.InputError` for those that are wrong."""
-        return schema.PlanAnswer(groups=plan(self._engine.decides(), request.objects, request.namespace))
+        return schema.PlanAnswer(groups=plan(self._engine.active_scheduler(), request.objects, request.namespace))
 
     async def drain(self, request: schema.DrainRequest) -> schema.Drained:
         """Cordon a node, or take that back."""
         if not self._may_change:
             raise ForbiddenError("this service was started without --token-file, so it can only be looked at")
-        gang_scheduler = self._engine.decides()
+        gang_scheduler = self._engine.active_scheduler()
         if request.node not in gang_scheduler.nodes.devices:
             raise NotFoundError(f"the spec has no node {request.node!r}; hived status shows what it has")
         await self._engine.cordon(request.node, not request.undo)
@@ -203,19 +203,19 @@ class EngineService:
 
     def title(self, group: str) -> str:
         """What the pods of a group call it: upstream's names, which need not be unique."""
-        gang = self._engine.decides().gangs.get(group)
+        gang = self._engine.active_scheduler().gangs.get(group)
         return gang.ask.title or group if gang is not None else group
 
     def by_title(self, title: str) -> str:
         """A group of that title; the title itself where there is none. O(gangs)."""
-        gangs = self._engine.decides().gangs
+        gangs = self._engine.active_scheduler().gangs
         if title in gangs:
             return title
         return next((gang.name for gang in gangs.values() if gang.ask.title == title), title)
 
     def pods_of(self, group: str) -> GroupPods:
         """The pods of a group that has or has reserved cells, as their UIDs."""
-        gang = self._engine.decides().gangs.get(group)
+        gang = self._engine.active_scheduler().gangs.get(group)
         if gang is None:
             return GroupPods()
         if gang.state is GangState.RESERVED:
@@ -224,7 +224,7 @@ class EngineService:
 
     def lazy_preemption(self, group: str) -> tuple[str, str] | None:
         """Who made a group opportunistic by a lazy preemption, and when: RFC 3339."""
-        gang = self._engine.decides().gangs.get(group)
+        gang = self._engine.active_scheduler().gangs.get(group)
         for event in reversed(gang.history) if gang is not None else ():
             if event.kind == "restored":
                 return None

@@ -57,7 +57,7 @@ class LeaderElector:
     holder: str = field(init=False, default="")  #: who leads, as last seen; empty: nobody
     #: why the lease could not be read or written the last time
     problem: ApiError | None = field(init=False, default=None)
-    _told: bool = field(init=False, default=False)
+    _reported: bool = field(init=False, default=False)
     _logged: str = field(init=False, default="")  #: the problem of before, which is said once
     _leads_until: float = field(init=False, default=_NEVER)
     #: what we last wrote, or may have written, as acquireTime. By this a lease is known to be ours: an answer may
@@ -82,11 +82,11 @@ class LeaderElector:
     async def _turn(self) -> None:
         """One look at the lease, and the pause after it."""
         # a leader has no use for an answer that comes too late
-        await self._at_most(self._leads_until - self.clock() if self._told else self.deadline_s, self._try())
-        self._tell()
-        if self._told:
+        await self._at_most(self._leads_until - self.clock() if self._reported else self.deadline_s, self._try())
+        self._report()
+        if self._reported:
             await self.sleep(max(0.0, min(self.retry_s, self._leads_until - self.clock())))
-            self._tell()
+            self._report()
         else:
             await self.sleep(self.retry_s)
 
@@ -162,7 +162,7 @@ class LeaderElector:
     async def _release(self) -> None:
         """Lead no more, say so here first, and let another begin at once."""
         self._leads_until = _NEVER
-        self._tell()
+        self._report()
         await self._at_most(self.deadline_s / 2, self._hand_over())
 
     async def _hand_over(self) -> None:
@@ -173,10 +173,10 @@ class LeaderElector:
                 spec = {**self._seen, "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._put(lease, {**spec, "acquireTime": stamp, "renewTime": stamp})
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         leads = self.is_leader
-        if leads is not self._told:
-            self._told = leads
+        if leads is not self._reported:
+            self._reported = leads
             self.changed(leads)
         problem = "" if self.problem is None else str(self.problem)
         if problem and problem != self._logged:
@@ -205,7 +205,7 @@ class LeaderLabel:
     def __init__(self, api: KubeApi, own_pod: tuple[str, str] | None) -> None:
         self._api, self._pod = api, own_pod
 
-    async def say(self, role: str) -> None:
+    async def set(self, role: str) -> None:
         """Label the own pod, so that the Service leads to who decides."""
         if self._pod is None:
             return

@@ -20,7 +20,7 @@ LONGEST_PAUSE_S = 10.0
 #: a watch that ends sooner without a word was not worth its request
 _WORTH_S = 5.0
 #: uids of deleted objects that are remembered; none can be heard of again after so many others
-_GRAVES = 10_000
+_MOST_DELETED = 10_000
 
 
 #: objects that know their metadata
@@ -43,7 +43,7 @@ class Reflector(Generic[T]):
     #: why a watch had to be begun anew before its time: ``expired`` (410: listed again), ``refused`` (listed again),
     #: ``disconnected`` (resumed), or ``list`` (a list failed)
     restarted: Callable[[str], None]
-    dice: random.Random
+    rng: random.Random
     _: KW_ONLY
     params: Params | None = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -52,7 +52,7 @@ class Reflector(Generic[T]):
     problem: ApiError | None = field(init=False, default=None)  #: why nothing is heard at the moment
     _failures: int = field(init=False, default=0)  #: in a row
     _known: dict[str, str] = field(init=False, default_factory=dict)  #: resourceVersion by uid
-    _graves: OrderedDict[str, None] = field(init=False, default_factory=OrderedDict)
+    _deleted: OrderedDict[str, None] = field(init=False, default_factory=OrderedDict)
 
     async def run(self) -> None:
         """List and watch until cancelled. What a callback raises ends it: that is a bug."""
@@ -60,7 +60,7 @@ class Reflector(Generic[T]):
             try:
                 items, version = await self.api.list(self.path, self.of, self.params)
             except ApiError as error:
-                await self._stumble("list", error)
+                await self._fail_and_pause("list", error)
                 continue
             self.problem = None
             self._list(items, version)
@@ -81,10 +81,10 @@ class Reflector(Generic[T]):
                         if kind != "BOOKMARK":
                             self._take(kind, item)
             except GoneError as error:
-                await self._stumble("expired", error)
+                await self._fail_and_pause("expired", error)
                 return
             except ApiError as error:
-                await self._stumble("disconnected" if error.status == 0 else "refused", error)
+                await self._fail_and_pause("disconnected" if error.status == 0 else "refused", error)
                 if error.status != 0:
                     return
             else:  # its time was over
@@ -97,7 +97,7 @@ class Reflector(Generic[T]):
         """A list is the truth at its moment, whatever was thought before."""
         self._known = {item.metadata.uid: item.metadata.resource_version for item in items}
         for uid in self._known:
-            self._graves.pop(uid, None)
+            self._deleted.pop(uid, None)
         self.replace(items, version)
 
     def _take(self, kind: str, item: T) -> None:
@@ -105,19 +105,19 @@ class Reflector(Generic[T]):
         uid, version = item.metadata.uid, item.metadata.resource_version
         known = self._known.get(uid)
         if kind == "DELETED":
-            self._graves[uid] = None
-            if len(self._graves) > _GRAVES:
-                self._graves.popitem(last=False)
+            self._deleted[uid] = None
+            if len(self._deleted) > _MOST_DELETED:
+                self._deleted.popitem(last=False)
             if known is not None:
                 del self._known[uid]
                 self.changed("DELETED", item)
             return
-        if uid in self._graves or (known is not None and not _newer(version, known)):
+        if uid in self._deleted or (known is not None and not _newer(version, known)):
             return
         self._known[uid] = version
         self.changed("ADDED" if known is None else "MODIFIED", item)
 
-    async def _stumble(self, reason: str, error: ApiError) -> None:
+    async def _fail_and_pause(self, reason: str, error: ApiError) -> None:
         self.problem = error
         self.restarted(reason)
         await self._pause()
@@ -126,7 +126,7 @@ class Reflector(Generic[T]):
         """Longer each time, until something is heard again; not the same for all who lost one server at one moment."""
         longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 30))
         self._failures += 1
-        await self.sleep(max(FIRST_PAUSE_S, longest * self.dice.uniform(0.5, 1.0)))
+        await self.sleep(max(FIRST_PAUSE_S, longest * self.rng.uniform(0.5, 1.0)))
 
 
 def _newer(version: str, known: str) -> bool:

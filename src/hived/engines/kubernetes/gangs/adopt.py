@@ -1,7 +1,7 @@
-"""Bound pods taken in, after a restart or when somebody else has bound them: who runs, runs, and the core learns where.
+"""Adopts bound pods, after a restart or when another client has bound them: running pods stay, and the core follows.
 
-What pods say is checked against each other: pods of one gang tell one story, and a device has one owner. Who cannot be
-believed is told apart: what it may be using is given to nobody else.
+Annotations are checked against each other: pods of one gang must agree on a placement, and a device has one owner.
+Devices that a pod with invalid or conflicting annotations may use are kept from jobs.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from hived.errors import InvariantError, RequestError
 from hived.scheduling import loan_of
 from hived.spec.compiled import ClusterSpec, Device
 
-from .gang import Gang, GangEvent, GangState, PodEntry, Tell
+from .gang import Gang, GangEvent, GangState, PodEntry, RecordEvent
 from .gang_table import GangTable
 
 
 @dataclass(slots=True)
 class Found:
-    """A gang that its bound pods tell of."""
+    """A gang reconstructed from the annotations of its bound pods."""
 
     ask: PodRequest
     info: BindInfo
-    placement: Placement  #: as the pods say; later without places whose devices somebody else has
-    entries: dict[int, PodEntry] = field(default_factory=dict)  #: by their places in ``placement``
+    placement: Placement  #: as annotated; later without slots whose devices another gang holds
+    entries: dict[int, PodEntry] = field(default_factory=dict)  #: by their slots in ``placement``
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A bound pod that no gang is made of."""
+    """A bound pod that fits into no gang."""
 
     entry: PodEntry
     error: PodRequestError
-    devices: tuple[int, ...] | None  #: that it may use; None: any of its node
+    devices: tuple[int, ...] | None  #: devices that it may use; None: any of its node
 
 
-#: what one pod says: what it asks for, and where its gang is
-_Said = tuple[PodEntry, PodRequest, BindInfo]
+#: a pod, its request, and the placement of its gang
+_Report = tuple[PodEntry, PodRequest, BindInfo]
 
 
 def gather(entries: Iterable[PodEntry], spec: ClusterSpec) -> tuple[list[Found], list[Unknown]]:
-    """What bound pods say, the earliest gang first. O(pods), and O(pods * stories) where pods tell several."""
-    said: dict[str, list[_Said]] = {}
+    """Gangs of bound pods, the earliest first. O(pods), and O(pods * versions) if pods of a gang disagree."""
+    said: dict[str, list[_Report]] = {}
     unknown: list[Unknown] = []
     for entry in sorted(entries, key=lambda entry: (entry.pod.created_at, entry.key)):
         try:
@@ -60,7 +60,7 @@ def gather(entries: Iterable[PodEntry], spec: ClusterSpec) -> tuple[list[Found],
             said.setdefault(ask.group, []).append((entry, ask, info))
     found = []
     for of in said.values():
-        info = _story([info for _, _, info in of])
+        info = _majority([info for _, _, info in of])
         one = Found(of[0][1], info, info.placement(spec))
         wrong = _wrong(one)
         for entry, ask, info in of:
@@ -71,8 +71,8 @@ def gather(entries: Iterable[PodEntry], spec: ClusterSpec) -> tuple[list[Found],
     return found, unknown
 
 
-def _read(pod: Pod, said: dict[str, list[_Said]]) -> tuple[PodRequest, BindInfo]:
-    """What a pod says, if it agrees with what others of its group have ``said``."""
+def _read(pod: Pod, said: dict[str, list[_Report]]) -> tuple[PodRequest, BindInfo]:
+    """The request and bind info of a pod, if they agree with those of its group in ``said``."""
     info = bind_info(pod)
     if info is None:
         raise PodRequestError(
@@ -86,27 +86,27 @@ def _read(pod: Pod, said: dict[str, list[_Said]]) -> tuple[PodRequest, BindInfo]
     return ask, info
 
 
-def _story(told: list[BindInfo]) -> BindInfo:
-    """The one in which most of these pods are where they say, told by most, the largest.
+def _majority(infos: list[BindInfo]) -> BindInfo:
+    """The version that places most of these pods where they are, then that of most pods, then the largest.
 
-    A pod that is bound after a spec has taken devices away from its gang tells a smaller one; and of a change between
-    guaranteed and opportunistic some may not have heard, so who says guaranteed is believed, if that can be.
+    A pod that is bound after a spec has taken devices away from its gang has a smaller version. After a change between
+    guaranteed and opportunistic some pods may have stale annotations, so guaranteed wins if that is possible.
     """
-    stories = {(info.pods, all(info.cell_types)): info for info in reversed(told)}
-    if len(stories) == 1:
-        return told[0]
-    tellers = Counter(info.pods for info in told)
+    versions = {(info.pods, all(info.cell_types)): info for info in reversed(infos)}
+    if len(versions) == 1:
+        return infos[0]
+    votes = Counter(info.pods for info in infos)
 
     def weight(info: BindInfo) -> tuple[int, int, int, bool]:
         places = set(info.pods)
-        there = sum(one.pod in places for one in told)
-        return there, tellers[info.pods], len(places), all(info.cell_types)
+        there = sum(one.pod in places for one in infos)
+        return there, votes[info.pods], len(places), all(info.cell_types)
 
-    return max(reversed(stories.values()), key=weight)
+    return max(reversed(versions.values()), key=weight)
 
 
 def _wrong(found: Found) -> PodRequestError | None:
-    """Why a story cannot be true, whoever tells it: the core would refuse it, and look at all the others again."""
+    """Why the placement of a gang is impossible: the core would refuse it, and check all other records again."""
     pods, ask = found.info.pods, found.ask
     largest = max(member.leaf_cells for member in ask.members)
     most = max(len(pod.leaf_cells) for pod in pods)
@@ -122,7 +122,7 @@ def _wrong(found: Found) -> PodRequestError | None:
 
 
 def _add(of: Found, entry: PodEntry, ask: PodRequest, info: BindInfo) -> PodRequestError | None:
-    """A pod has its place in a story, or does not fit in."""
+    """Add a pod to its slot of a gang, or return why it does not fit in."""
     if of.info.pods is not info.pods and info.pod not in of.info.pods:
         return PodRequestError("disagrees", f"pods of its group {ask.group} do not agree about where the group is")
     other = of.entries.setdefault(of.info.pods.index(info.pod), entry)
@@ -131,17 +131,17 @@ def _add(of: Found, entry: PodEntry, ask: PodRequest, info: BindInfo) -> PodRequ
 
 
 def _devices(entry: PodEntry) -> tuple[int, ...] | None:
-    """What a pod may be using, whose annotations are not what they should be: () nothing, None any of its node.
+    """Devices that a pod with invalid annotations may use: () none, None any of its node.
 
-    Annotations can be changed by whoever owns the pod, its resources cannot: they say whether it has devices, and
-    mostly how many.
+    The owner of a pod can change its annotations but not its resources: these give whether it has devices, and mostly
+    how many.
     """
     some, number = uses(entry.pod)
     return named_devices(entry.pod, number) if some else ()
 
 
 def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
-    """``entries`` are bound, and new. O(their pods, and what the core charges for as many groups)."""
+    """Adopt new bound pods. O(pods, and what the core charges for as many groups)."""
     entries = list(entries)
     for entry in entries:
         table.forget_refusal(entry)
@@ -152,15 +152,15 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
     again: list[PodEntry] = []
     for one in found:
         gang = table.gangs.get(one.ask.group)
-        if gang is not None and gang.holds and not gang.on_nodes and not _is_there(gang, one):
+        if gang is not None and gang.holds and not gang.on_nodes and not _matches(gang, one):
             table.unplace(gang, at, "a pod of it was put elsewhere by somebody else")
         if gang is not None and gang.holds:
-            unknown += _into(table, gang, one, at)
+            unknown += _join_placed(table, gang, one, at)
             continue
-        # others of it wait, and find it again below; the last to leave may let in who was kept outside of it
+        # its waiting pods join it again below; when the last one leaves, pods that were kept outside may join
         while (gang := table.gangs.get(one.ask.group)) is not None:
             for entry in list(gang.pods.values()):
-                entry.waited = entry.waited or gang.asked
+                entry.needs_wake = entry.needs_wake or gang.asked
                 again.append(entry)
                 table.leave(entry, at)
         unknown += _without_conflicts(table, one, taken, at)
@@ -177,14 +177,14 @@ def take(table: GangTable, entries: Iterable[PodEntry], at: float) -> None:
         table.fill_slots(node, at)
 
 
-def _is_there(gang: Gang, found: Found) -> bool:
-    """Whether the pods that were found are of this gang, where it is meant to be."""
+def _matches(gang: Gang, found: Found) -> bool:
+    """Whether the found pods are of this gang, in its planned placement."""
     assert gang.placement is not None
     return gang.placement.pods == found.info.pods and gang.ask.disagrees(found.ask) is None
 
 
-def _into(table: GangTable, gang: Gang, found: Found, at: float) -> list[Unknown]:
-    """Pods of a gang that has its GPUs already; those that are not where it is are unknown."""
+def _join_placed(table: GangTable, gang: Gang, found: Found, at: float) -> list[Unknown]:
+    """Add found pods to a gang that holds its GPUs already; pods outside its placement are unknown."""
     assert gang.placement is not None
     unknown = []
     for number, entry in found.entries.items():
@@ -201,35 +201,35 @@ def _into(table: GangTable, gang: Gang, found: Found, at: float) -> list[Unknown
             continue
         if other is not None:
             other.slot = None
-        _put_in(gang, entry, found, place)
+        _attach(gang, entry, found, place)
         gang.slots[slot], entry.slot = entry.uid, slot
         if other is not None and gang.state is GangState.PLACED:
             table.give_slot(other, gang, at)
-        table.is_on_its_node(entry, at)
+        table.mark_bound(entry, at)
     return unknown
 
 
-def _conflict(entry: PodEntry, place: PodPlacement, who: str) -> Unknown:
-    """A pod that was bound to GPUs of somebody else."""
-    error = PodRequestError("conflict", f"{who} on {place.node}; delete one of the two")
+def _conflict(entry: PodEntry, place: PodPlacement, holder: str) -> Unknown:
+    """A pod that was bound to GPUs of another pod or gang."""
+    error = PodRequestError("conflict", f"{holder} on {place.node}; delete one of the two")
     return Unknown(entry, error, place.leaf_cells)
 
 
-def _put_in(gang: Gang, entry: PodEntry, found: Found, place: PodPlacement) -> None:
-    """A bound pod belongs to ``gang``, and is on ``place``."""
+def _attach(gang: Gang, entry: PodEntry, found: Found, place: PodPlacement) -> None:
+    """Add a pod that is bound to ``place`` to ``gang``."""
     gang.pods[entry.uid] = entry
     entry.gang, entry.ask, entry.bound, entry.binding, entry.place = gang, found.ask, True, False, place
 
 
 def _without_conflicts(table: GangTable, found: Found, taken: dict[Device, str], at: float) -> list[Unknown]:
-    """Take the places out of ``found`` whose devices somebody else has; the pods there are unknown."""
+    """Remove the slots of ``found`` whose devices another gang holds; their pods are unknown."""
     placement = found.placement
     bad: dict[int, str] = {}
     for slot, pod in enumerate(placement.pods):
         for device in pod.leaf_cells:
             place = pod.node, device
             other = table.usage.at.get(place)
-            if other is not None and not other.on_nodes:  # what is true wins over what was meant
+            if other is not None and not other.on_nodes:  # observed state overrides planned placements
                 table.unplace(other, at, f"{found.ask.group} was put on its GPUs by somebody else")
             elif other is not None or place in taken:
                 bad[slot] = other.name if other is not None else taken[place]
@@ -252,7 +252,7 @@ def _without_conflicts(table: GangTable, found: Found, taken: dict[Device, str],
 
 
 def _recover(table: GangTable, ready: list[Found], at: float) -> list[Unknown]:
-    """The core takes all of them at once; those that it cannot have are unknown."""
+    """Recover all gangs in the core at once; pods of gangs that the core refuses are unknown."""
     unknown = []
     records = [_record(one) for one in ready]
     while records:
@@ -268,7 +268,7 @@ def _recover(table: GangTable, ready: list[Found], at: float) -> list[Unknown]:
         else:
             break
     for one in ready:
-        _founded(table, one, at)
+        _register(table, one, at)
     return unknown
 
 
@@ -279,22 +279,22 @@ def _record(found: Found) -> Record:
 
 
 def _blamed(error: RequestError, records: Sequence[Record]) -> int:
-    """Which record an error is about."""
+    """Index of the record that an error is about."""
     for number, (name, *_) in enumerate(records):
         if error.field in (f"records[{name!r}]", f"records[{number}]"):
             return number
     raise InvariantError(f"what could not be recovered has no name: {error}") from error
 
 
-def _founded(table: GangTable, found: Found, at: float) -> None:
-    """A gang that runs is known from now on."""
+def _register(table: GangTable, found: Found, at: float) -> None:
+    """Add a running gang to the table."""
     first = min(found.entries.values(), key=lambda entry: (entry.pod.created_at, entry.key))
     gang = table.new_gang(found.ask, first.pod.created_at, at)
     gang.asked = True
     core = table.cluster.group(gang.name).placement
     assert core is not None
     for slot, entry in found.entries.items():
-        _put_in(gang, entry, found, found.placement.pods[slot])
+        _attach(gang, entry, found, found.placement.pods[slot])
     since = min((entry.pod.bound_at for entry in gang.pods.values()), default=at)
     table.becomes(gang, GangEvent.PLACED, core, min(at, since or at), {"adopted": True})
     table.scheduler.runs(gang.entry, core.guaranteed)
@@ -308,7 +308,7 @@ def _founded(table: GangTable, found: Found, at: float) -> None:
 
 
 def _hold(table: GangTable, unknown: Unknown, at: float) -> None:
-    """Nobody gets what a pod may be using that is no gang's."""
+    """Keep the devices that a pod of no gang may use from jobs."""
     entry, error = unknown.entry, unknown.error
     entry.refused, entry.bound, entry.binding = error, True, False
     table.refused[entry.uid] = entry
@@ -317,7 +317,7 @@ def _hold(table: GangTable, unknown: Unknown, at: float) -> None:
         why = f"pod {entry.key} may be using it: {error}"
         node = entry.pod.spec.node_name or ""
         table.nodes.hold(entry.uid, node, unknown.devices, why)
-        table.foreign.touched(node)
+        table.foreign.mark_dirty(node)
         table.nodes_applied(at)
         table.yield_slots(node, at)
-    table.instruct(Tell(entry.uid, entry.key, "HivedConflict", str(error), True))
+    table.instruct(RecordEvent(entry.uid, entry.key, "HivedConflict", str(error), True))

@@ -1,4 +1,4 @@
-"""Why a gang is where it is: reasons as data, and the sentences that they make."""
+"""Why a gang waits or where it is placed: reasons as data, and as sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .gang_table import GangTable
 
 @dataclass(frozen=True, slots=True)
 class PodsMissing:
-    """A gang is placed once all of its pods exist and can be bound, and some do not, or cannot."""
+    """Some pods of the gang do not exist, or cannot be bound; it is placed once all do and can."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
     there: int
@@ -29,11 +29,11 @@ class PodsMissing:
 
 @dataclass(frozen=True, slots=True)
 class NotAsked:
-    """kube-scheduler has not asked for it yet."""
+    """kube-scheduler has not asked for the gang yet."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_GANG
-    scheduler: str  #: that its pods name
-    said: str  #: what that says of one of them; "" for nothing
+    scheduler: str  #: schedulerName of its pods
+    said: str  #: the scheduler's message about one of them; "" for none
 
 
 WhyNot = Reason | PodsMissing | NotAsked
@@ -52,12 +52,12 @@ def reasons(table: GangTable, gang: Gang) -> tuple[WhyNot, ...]:
         first = next(iter(gang.pods.values()))
         said = next(iter(first.pod.turned_down), "")
         found.append(NotAsked(first.pod.spec.scheduler_name or "default-scheduler", said))
-    # who was never asked for has the line as its reason, who was keeps what the core said
+    # a gang never asked about has its queue as reason, another keeps the reasons of the core
     return (*found, *why_it_waits(table.scheduler, gang, gang.reasons))
 
 
 def shortly(table: GangTable, gang: Gang) -> list[str]:
-    """The same in words, for lists."""
+    """The reasons in words, for lists."""
     if gang.state is GangState.PREEMPTED:
         by = gang.preempted_by
         return [f"it has to go for {by.name} of {by.vc}" if by is not None else "its turn has come, on other GPUs"]
@@ -67,7 +67,7 @@ def shortly(table: GangTable, gang: Gang) -> list[str]:
 
 
 def in_words(table: GangTable, found: Sequence[WhyNot]) -> list[str]:
-    """Reasons as sentences, in the words of Kubernetes where they are about nodes."""
+    """Reasons as sentences, with the terms of Kubernetes for nodes."""
     lines = []
     for reason in found:
         match reason:
@@ -97,7 +97,7 @@ def _why_bad(table: GangTable, node: str) -> str:
 
 
 def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
-    """A gang's situation, line by line; ``at``: now (None: nothing is said about how long)."""
+    """The situation of a gang, line by line; ``at``: now (None: without the time that it waits)."""
     if not gang.holds:
         since = "" if at is None else f", for {duration(at - gang.since)} now"
         return [f"{gang.name} of {gang.vc} waits for {counted(gang.gpus, 'GPU')}{since}:", *shortly(table, gang)]
@@ -111,7 +111,7 @@ def explain(table: GangTable, gang: Gang, at: float | None) -> list[str]:
         lines.append(early_text(table.scheduler, gang.entry))
     lines += _sharing(table, gang)
     if gang.state is GangState.PREEMPTED and gang.preempted_by is not None:
-        lines.append(_going(gang, at))
+        lines.append(_eviction(gang, at))
     return lines
 
 
@@ -140,8 +140,8 @@ def event_text(event: Event) -> str:
     return str(data["why"])
 
 
-def _going(gang: Gang, at: float | None) -> str:
-    """How far a gang that has to go is with it."""
+def _eviction(gang: Gang, at: float | None) -> str:
+    """The progress of the eviction of a gang."""
     at = gang.evict_at if at is None else at
     if gang.evict_from is None:
         return f"its pods are told to go in {max(0.0, gang.evict_at - at):.1f} s"
@@ -152,14 +152,14 @@ def _going(gang: Gang, at: float | None) -> str:
 
 
 def _sharing(table: GangTable, gang: Gang) -> list[str]:
-    """Foreign pods that may be using GPUs of a gang. O(its pods)."""
+    """Foreign pods that may share GPUs with a gang. O(its pods)."""
     nodes = dict.fromkeys(node for node, _ in gang.devices())
     here = (pod for node in nodes for pod in table.foreign.on.get(node, {}).values() if pod.short)
     return [f"{pod} of {pod.node} and may share some with it: {table.conflicts[pod.uid]}" for pod in here]
 
 
 def explain_pod(table: GangTable, entry: PodEntry, at: float | None) -> list[str]:
-    """A pod's situation, line by line."""
+    """The situation of a pod, line by line."""
     gang = entry.gang
     if gang is None:
         return [f"{entry.key} cannot be scheduled:", str(entry.refused or "it is not known what it asks for")]
@@ -171,15 +171,15 @@ def explain_pod(table: GangTable, entry: PodEntry, at: float | None) -> list[str
     elif entry.bound:
         lines.append(f"{entry.key} is on {entry.pod.spec.node_name}, on devices that the spec does not have (any more)")
     elif gang.state is GangState.PLACED:
-        why = f"other pods have all {gang.ask.size} places of its group ({_said_in(entry)})"
+        why = f"other pods have all {gang.ask.size} places of its group ({_size_source(entry)})"
         if None in gang.slots:
             why = "the GPUs that its group has left are not as many, or a pod of no group may be using them"
         lines.append(f"{entry.key} waits: {why}")
     return lines
 
 
-def _said_in(entry: PodEntry) -> str:
-    """Where a pod says how many pods its group has."""
+def _size_source(entry: PodEntry) -> str:
+    """The field that gives the number of pods of a pod's group."""
     if entry.pod.annotation(keys.POD_SPEC) is not None:
         return f"affinityGroup.members of annotation {keys.POD_SPEC}"
     if entry.pod.label(keys.GROUP_SIZE) is not None:

@@ -1,4 +1,4 @@
-"""What kube-scheduler is answered: one node, or why not, node by node; and which pods have to go."""
+"""Answers of the scheduler extender: one node or a reason per node (filter), and the victims (preempt)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hived.engines.kubernetes.pods.objects import Pod
 from hived.words import shortened
 
 from .explaining import explain_pod, reasons, shortly
-from .gang import Bind, Gang, GangState, PodEntry, Tell
+from .gang import Bind, Gang, GangState, PodEntry, RecordEvent
 from .gang_table import GangTable
 
 _LONGEST = 140  #: characters of a reason that is repeated for every node
@@ -20,7 +20,7 @@ _LONGEST_EVENT = 1000
 
 
 class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-scheduler's question, with Go's names."""
+    """The request of filter, with Go's names."""
 
     Pod: Pod
     NodeNames: list[str] | None = None
@@ -28,9 +28,9 @@ class FilterArgs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to filter; ``Nodes`` instead of their names, where kube-scheduler has sent them whole.
+    """The answer to filter; ``Nodes`` instead of names if the request had whole nodes.
 
-    With an ``Error`` or nothing it is the answer to bind.
+    With an ``Error`` or empty it is the answer to bind.
     """
 
     NodeNames: list[str] | None = None
@@ -40,25 +40,25 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Error: str = ""
 
 
-#: writes all answers
+#: encodes all answers
 encoder = msgspec.json.Encoder()
 
 
 class MetaPod(msgspec.Struct, frozen=True):
-    """A victim."""
+    """A victim pod."""
 
     UID: str
 
 
 class MetaVictims(msgspec.Struct, frozen=True):
-    """Victims on one node."""
+    """The victims on one node."""
 
     Pods: list[MetaPod] | None = None
     NumPDBViolations: int = 0
 
 
 class PreemptArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-scheduler's question; the nodes are those where its own preemption would help."""
+    """The request of preempt; its nodes are those where kube-scheduler's own preemption would help."""
 
     Pod: Pod
     NodeNameToMetaVictims: dict[str, MetaVictims | None] | None = None
@@ -71,7 +71,7 @@ class Victims(msgspec.Struct, frozen=True):
 
 
 class BindArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """kube-scheduler's wish."""
+    """The request of bind."""
 
     PodName: str
     PodNamespace: str
@@ -80,43 +80,43 @@ class BindArgs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer(
-    table: GangTable, entry: PodEntry, offered: Sequence[str], unresolvable: bool, some: bool = False
+    table: GangTable, entry: PodEntry, offered: Sequence[str], unresolvable: bool, partial: bool = False
 ) -> tuple[str, Answer]:
-    """What filter is answered about a pod that was asked for, and that in one word. O(nodes).
+    """The result label and the filter answer for a pod. O(nodes).
 
-    ``some``: kube-scheduler asks about other nodes next. ``unresolvable``: its own preemption is not to try the nodes
-    that are refused (from 1.22 on; before, it asks who has to go only about nodes that it may try).
+    ``partial``: kube-scheduler filters other nodes next. ``unresolvable``: its own preemption must skip the refused
+    nodes (from 1.22 on; older versions call preempt only about nodes that their own preemption may try).
     """
     gang = entry.gang
     if gang is None:
-        entry.waited = True
+        entry.needs_wake = True
         return "refused", refusal(str(entry.refused), offered, unresolvable)
     if gang.state is GangState.PLACED and entry.given is not None:
         node = entry.given.node
         if node in offered:
-            entry.waited, entry.told = False, ""
+            entry.needs_wake, entry.reported = False, ""
             return "node", Answer(NodeNames=[node])
-        entry.waited = True
-        if some:
+        entry.needs_wake = True
+        if partial:
             return "not offered", refusal(f"its place is on {node}", offered, False)
         if gang.ask.anywhere and not entry.holds:
             table.instruct(Bind(entry.uid, entry.key))
             why = f"bound to {node} whatever kube-scheduler makes of it"
             return "forced", refusal(why, offered, unresolvable)
         text = f"its place is on {node}, which kube-scheduler does not take for it"
-        _tell(table, entry, "not offered", [text])
+        _record(table, entry, "not offered", [text])
         return "not offered", refusal(text, offered, unresolvable)
-    entry.waited = True
+    entry.needs_wake = True
     lines = explain_pod(table, entry, None)
     why = next(iter(shortly(table, gang)), lines[-1])
-    _tell(table, entry, _gist(table, gang), lines)
+    _record(table, entry, _summary(table, gang), lines)
     return "preempting" if gang.reserved else "wait", refusal(why, offered, unresolvable)
 
 
-def _gist(table: GangTable, gang: Gang) -> str:
-    """The decisive reason for a gang's waiting, in a word: its numbers, and who is before it, are no news.
+def _summary(table: GangTable, gang: Gang) -> str:
+    """The kind of the decisive reason why a gang waits. Changed numbers or queue positions are not worth a new Event.
 
-    Which GPUs are reserved for it is: others have to go for other ones.
+    A changed reservation is, since it has other victims.
     """
     if gang.state is GangState.RESERVED and gang.placement is not None:
         return f"{ReasonKind.WAITING_FOR_PREEMPTION.value} {crc32(repr(gang.placement.pods).encode()):08x}"
@@ -126,23 +126,23 @@ def _gist(table: GangTable, gang: Gang) -> str:
 
 
 def repeat_reasons(table: GangTable, gang: Gang) -> None:
-    """Its reservation has ended: pods of it that still wait, and were told for whom, are told why now. O(its pods)."""
+    """Record new Events for waiting pods of a gang that lost its reservation, if they had one before. O(its pods)."""
     if not gang.holds:
         for entry in gang.pods.values():
-            if entry.told:
-                _tell(table, entry, _gist(table, gang), explain_pod(table, entry, None))
+            if entry.reported:
+                _record(table, entry, _summary(table, gang), explain_pod(table, entry, None))
 
 
-def _tell(table: GangTable, entry: PodEntry, gist: str, lines: list[str]) -> None:
-    """An Event of a pod, where its ``gist`` is news."""
-    if entry.told != gist:
-        entry.told = gist
-        line = " ".join([*lines[:1], "; ".join(lines[1:])]).rstrip()
-        table.instruct(Tell(entry.uid, entry.key, "HivedWaiting", shortened(line, _LONGEST_EVENT), gist=gist))
+def _record(table: GangTable, entry: PodEntry, summary: str, lines: list[str]) -> None:
+    """Record an Event of a waiting pod, unless its last one had the same ``summary``."""
+    if entry.reported != summary:
+        entry.reported = summary
+        text = shortened(" ".join([*lines[:1], "; ".join(lines[1:])]).rstrip(), _LONGEST_EVENT)
+        table.instruct(RecordEvent(entry.uid, entry.key, "HivedWaiting", text, summary=summary))
 
 
 def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
-    """The same reason for all nodes. ``unresolvable``: preempting would not help either."""
+    """Refuse all nodes for the same reason. ``unresolvable``: preemption would not help either."""
     nodes = dict.fromkeys(offered, shortened(f"hived: {' '.join(why.split())}", _LONGEST))
     if unresolvable:
         return Answer(NodeNames=[], FailedAndUnresolvableNodes=nodes)
@@ -150,9 +150,9 @@ def refusal(why: str, offered: Sequence[str], unresolvable: bool) -> Answer:
 
 
 def preemption(table: GangTable, entry: PodEntry) -> Victims:
-    """What preempt is answered: by node, the pods that have to go before ``entry`` can come. O(pods of the victims).
+    """The preempt answer: by node, the victims that ``entry`` waits for. O(pods of the victims).
 
-    kube-scheduler takes one node; the gang scheduler sees to the rest.
+    kube-scheduler deletes those of one node; the gang scheduler evicts the rest.
     """
     found: dict[str, list[MetaPod]] = {}
     if entry.gang is not None and entry.gang.reserved:

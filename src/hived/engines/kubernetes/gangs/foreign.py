@@ -1,9 +1,9 @@
-"""Pods with GPUs that HiveD does not decide about: what they may be using is nobody's until they are gone.
+"""Foreign pods: pods with GPUs that HiveD did not place. The GPUs they may use are kept from jobs until they end.
 
-Which GPUs of its node such a pod has is mostly unknown (a device plugin picks them), so as many as it asks for are kept
-from jobs: those that it names, else some that no pod is known to be on, those first that cost least; all of its node
-where it does not say how many. Where fewer are left than it asks for, somebody shares GPUs with it, and that is told:
-for what it lacks, GPUs in use are given to no other job, so that nobody waits for their user to go.
+Which GPUs of its node such a pod has is mostly unknown (a device plugin picks them), so as many as it requests are kept
+from jobs: the devices that its annotations name, else unused ones, the cheapest first; all of its node if its number is
+unknown. If fewer are left than it requests, gangs share GPUs with it, which is reported as a conflict: for the missing
+number, GPUs in use are given to no other job, so that no job waits for their current user to end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import named_devices, uses
 from hived.words import counted
 
-from .gang import Tell
+from .gang import RecordEvent
 
 if TYPE_CHECKING:
     from .gang_table import GangTable
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ForeignPod:
-    """A bound pod of which HiveD knows only what it asks for."""
+    """A bound pod of which HiveD knows only its request."""
 
     uid: str
     key: str  #: ``namespace/name``
     version: str  #: resourceVersion
     node: str
-    gpus: int | None  #: that it asks for; None: it does not say how many
-    named: tuple[int, ...] | None  #: the devices that it has, where its annotations say so
+    gpus: int | None  #: number that it requests; None: unknown
+    named: tuple[int, ...] | None  #: its devices, if its annotations name them
     kept: tuple[int, ...] = ()  #: devices that are kept from jobs for it
-    shared: tuple[int, ...] = ()  #: devices in use that it is taken to share for want of others: no other job gets them
-    short: int = 0  #: GPUs that it asks for and that others are using, as far as is known
+    shared: tuple[int, ...] = ()  #: devices in use that it is assumed to share: no other job gets them
+    short: int = 0  #: number of its GPUs that gangs are using, as far as is known
 
     @property
     def guessed(self) -> bool:
-        """Whether what is kept is a guess: so many as it asks for, and nobody says which."""
+        """Whether the kept devices are a guess: it requests a number and names none."""
         return self.gpus is not None and self.named is None
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class ForeignPod:
 
     @property
     def situation(self) -> str:
-        """What it has, and what comes of that."""
+        """Its GPUs and the consequence, as a sentence."""
         number = "GPUs, and it is not said how many," if self.gpus is None else counted(self.gpus, "GPU")
         which = f" ({', '.join(map(str, self.kept))})" if self.named is not None else ""
         unknown = " (which ones is not known)" if self.guessed else ""
@@ -63,46 +63,46 @@ class ForeignPod:
 
 
 class ForeignPods:
-    """All of them, wherever they are. O(1) for each change."""
+    """All foreign pods, by uid and by node. O(1) per change."""
 
     def __init__(self) -> None:
         #: by uid
         self.pods: dict[str, ForeignPod] = {}
         #: the same by node, the earliest first
         self.on: dict[str, dict[str, ForeignPod]] = {}
-        #: nodes of such pods where others have come or gone: what is kept may have to be chosen again
-        self.crowded: set[str] = set()
+        #: nodes of foreign pods where pods were added or removed: kept devices may have to be chosen again
+        self.dirty: set[str] = set()
 
     def add(self, pod: ForeignPod) -> None:
-        """It is there."""
+        """Add a foreign pod."""
         self.pods[pod.uid] = pod
         self.on.setdefault(pod.node, {})[pod.uid] = pod
-        self.crowded.add(pod.node)
+        self.dirty.add(pod.node)
 
     def remove(self, uid: str) -> ForeignPod | None:
-        """It is gone; None: it was never here."""
+        """Remove and return a foreign pod; None: unknown."""
         pod = self.pods.pop(uid, None)
         if pod is not None:
             del self.on[pod.node][uid]
             if not self.on[pod.node]:
                 del self.on[pod.node]
-            self.touched(pod.node)
+            self.mark_dirty(pod.node)
         return pod
 
-    def touched(self, node: str) -> None:
-        """Somebody has come to ``node``, or left it."""
+    def mark_dirty(self, node: str) -> None:
+        """Mark ``node`` dirty if it has foreign pods."""
         if node in self.on:
-            self.crowded.add(node)
+            self.dirty.add(node)
 
-    def moved(self, placement: Placement | None) -> None:
-        """A gang with this placement has come or gone, or pods of it have. O(its pods)."""
+    def mark_placement_dirty(self, placement: Placement | None) -> None:
+        """Mark the nodes of a placement dirty: its gang or pods of it have changed. O(its pods)."""
         if self.on and placement is not None:
             for pod in placement.pods:
-                self.touched(pod.node)
+                self.mark_dirty(pod.node)
 
 
 def of(pod: Pod) -> ForeignPod | None:
-    """A bound pod that HiveD does not decide about, as far as it uses GPUs; None: another, or it uses none."""
+    """The foreign pod that ``pod`` is; None: it is not bound, HiveD schedules it, or it uses no GPUs."""
     node = pod.spec.node_name
     if not node or pod.ended or asking.concerns(pod):
         return None
@@ -112,11 +112,11 @@ def of(pod: Pod) -> ForeignPod | None:
 
 
 def take(table: GangTable, pods: Iterable[Pod], at: float) -> None:
-    """``pods`` are there, some of them perhaps foreign. O(pods + what is on the nodes of the foreign ones)."""
+    """Add or update the foreign ones of ``pods``. O(pods + what is on the nodes of the foreign ones)."""
     for pod in sorted(pods, key=lambda pod: (pod.created_at, pod.key)):
         now, before = of(pod), table.foreign.pods.get(pod.metadata.uid)
         if before is not None and (now is None or (now.gpus, now.named) != (before.gpus, before.named)):
-            gone(table, before.uid, at)
+            removed(table, before.uid, at)
             before = None
         if now is None:
             continue
@@ -124,44 +124,44 @@ def take(table: GangTable, pods: Iterable[Pod], at: float) -> None:
             before.version = now.version
             continue
         table.foreign.add(now)
-        settle(table, at)
+        refresh(table, at)
         if now.node in table.nodes.devices and not now.short:
-            table.instruct(Tell(now.uid, now.key, "HivedForeign", now.situation))
+            table.instruct(RecordEvent(now.uid, now.key, "HivedForeign", now.situation))
 
 
-def gone(table: GangTable, uid: str, at: float) -> None:
-    """A pod is gone, or is foreign no more."""
+def removed(table: GangTable, uid: str, at: float) -> None:
+    """Remove a pod that has ended, or is not foreign any more."""
     pod = table.foreign.remove(uid)
     if pod is not None:
         table.conflicts.pop(uid, None)
         table.nodes.free(uid)
         table.nodes_applied(at)
         table.fill_slots(pod.node, at)
-        settle(table, at)
+        refresh(table, at)
 
 
-def settle(table: GangTable, at: float) -> None:
-    """Choose again where somebody has come or gone. O(devices of those nodes, and pods of the gangs there)."""
-    while table.foreign.crowded:
-        nodes, table.foreign.crowded = sorted(table.foreign.crowded), set()
+def refresh(table: GangTable, at: float) -> None:
+    """Choose kept devices again on dirty nodes. O(devices of those nodes, and pods of the gangs there)."""
+    while table.foreign.dirty:
+        nodes, table.foreign.dirty = sorted(table.foreign.dirty), set()
         for node in nodes:
-            _share_out(table, node, at)
+            _assign_devices(table, node, at)
 
 
 def foreign_pods(table: GangTable) -> list[ForeignPod]:
-    """Those on nodes of the spec, the earliest first. O(foreign pods)."""
+    """Foreign pods on nodes of the spec, the earliest first. O(foreign pods)."""
     return [pod for pod in table.foreign.pods.values() if pod.node in table.nodes.devices]
 
 
 def kept_for_others(table: GangTable) -> int:
-    """GPUs that are kept for foreign pods, on nodes that jobs could come to else. O(foreign pods)."""
+    """Number of GPUs that are kept for foreign pods on healthy nodes. O(foreign pods)."""
     healthy, users = table.nodes.healthy, table.usage.at
     here = (pod for pod in table.foreign.pods.values() if pod.node in healthy)
     return len({(pod.node, device) for pod in here for device in pod.kept} - users.keys())
 
 
-def _share_out(table: GangTable, node: str, at: float) -> None:
-    """What each foreign pod on ``node`` keeps from jobs: what it names, or what it had, and more while it lacks any."""
+def _assign_devices(table: GangTable, node: str, at: float) -> None:
+    """Choose the devices kept for each foreign pod on ``node``: the named ones, else those kept before, then more."""
     pods = list(table.foreign.on.get(node, {}).values())
     there = table.nodes.devices.get(node, ())
     used = table.used_on(node)
@@ -175,7 +175,7 @@ def _share_out(table: GangTable, node: str, at: float) -> None:
         for device in kept[pod.uid]:
             left.pop(device, None)
             busy.pop(device, None)
-    for pod in pods:  # what nobody wants; then what they share as before, so that whoever waits elsewhere is let be
+    for pod in pods:  # first free devices, then those shared before, so that reservations elsewhere stay undisturbed
         lacks = (pod.gpus or 0) - len(kept[pod.uid]) if pod.guessed else 0
         free = _choose(there, sizes, left, min(lacks, list(left.values()).count(0)))
         kept[pod.uid] += free
@@ -196,7 +196,7 @@ def _share_out(table: GangTable, node: str, at: float) -> None:
 
 
 def _keep(table: GangTable, pod: ForeignPod, kept: tuple[int, ...], shared: tuple[int, ...], used: set[int]) -> None:
-    """``pod`` may be using ``kept`` and ``shared``; what it lacks is in conflict."""
+    """Keep ``kept`` and ``shared`` for ``pod``; a shortage is a conflict."""
     if (kept, shared) != (pod.kept, pod.shared):
         pod.kept, pod.shared = kept, shared
         if kept or shared:
@@ -216,11 +216,11 @@ def _keep(table: GangTable, pod: ForeignPod, kept: tuple[int, ...], shared: tupl
     text = f"it asks for {number} of {pod.node}, and {pod.short} of them are {others}; HiveD did not place it"
     table.conflicts[pod.uid] = text
     if before is None:
-        table.instruct(Tell(pod.uid, pod.key, "HivedConflict", text, True))
+        table.instruct(RecordEvent(pod.uid, pod.key, "HivedConflict", text, True))
 
 
 def _ranks(table: GangTable, node: str, used: set[int]) -> dict[int, int]:
-    """Devices of ``node`` that no pod is known to be on: what it costs to keep them, 0 nothing."""
+    """Cost of keeping each device of ``node`` that no pod is known to use; 0: free."""
     named = table.nodes.held_by_others(node, table.foreign.pods)
     marked = table.nodes.marked(node)
     found = {}
@@ -229,7 +229,7 @@ def _ranks(table: GangTable, node: str, used: set[int]) -> dict[int, int]:
         if device in used or device in named:
             continue
         if device in marked:
-            found[device] = 4  # nobody has it, and the foreign pod hardly either
+            found[device] = 4  # no gang holds it, and hardly the foreign pod
         elif gang is not None:
             found[device] = 3 if gang.on_nodes else 2
         else:
@@ -238,9 +238,9 @@ def _ranks(table: GangTable, node: str, used: set[int]) -> dict[int, int]:
 
 
 def _in_use(table: GangTable, node: str, used: set[int]) -> dict[int, tuple[bool, bool]]:
-    """Devices of ``node`` that pods of gangs are on, and nobody else: the least is the first that is shared.
+    """Sort key of each device of ``node`` that only pods of gangs use: the least is shared first.
 
-    Those that a gang has reserved come last, since it would have to look for others; those of loans come first.
+    Reserved devices come last, since the preemptor would need other ones; devices on loan come first.
     """
     named = table.nodes.held_by_others(node, table.foreign.pods)
     users = {device: table.usage.at[node, device] for device in used - named}
@@ -249,9 +249,9 @@ def _in_use(table: GangTable, node: str, used: set[int]) -> dict[int, tuple[bool
 
 
 def _choose(there: Sequence[int], sizes: Sequence[int], left: dict[int, int], number: int) -> list[int]:
-    """So many of what is ``left``, which has them no more: the cheapest, then those whose cells are broken already.
+    """Move ``number`` devices out of ``left``: the cheapest first, then those in cells that are split already.
 
-    ``sizes``: devices of the cells inside the node, from small to large. O(number * devices * levels).
+    ``sizes``: devices per cell inside the node, from small to large. O(number * devices * levels).
     """
     position = {device: index for index, device in enumerate(there)}
     chosen: list[int] = []

@@ -1,4 +1,4 @@
-"""Which nodes and devices are kept from jobs, and why: not ready, cordoned, missing, marked, or in unknown hands."""
+"""Nodes and devices that are kept from jobs, and why: not ready, cordoned, missing, marked, or used by unknown pods."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from hived.words import plural
 
 
 class _Known(NamedTuple):
-    """What Kubernetes says of a node."""
+    """State of a node in Kubernetes."""
 
     ready: bool
     cordoned: bool
-    marked: frozenset[int] | None  #: devices that its annotation names; None: that cannot be read
+    marked: frozenset[int] | None  #: devices that its annotation names; None: the annotation is invalid
 
 
 class Nodes(Hardware):
-    """Nodes as Kubernetes has them, and pods on them of which nobody knows what they use."""
+    """Nodes as Kubernetes has them, and devices on them that pods of no gang may use."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self._known: dict[str, _Known] = {}
-        #: per node and pod of which nobody knows what it uses: its devices (None: any of the node), and why
+        #: per node and pod of no gang: devices that it may use (None: any of the node), and why
         self._held: dict[str, dict[str, tuple[tuple[int, ...] | None, str]]] = {}
         self._holders: dict[str, str] = {}
 
-    # -- facts ----------------------------------------------------------------------------------------------------
+    # -- updates --------------------------------------------------------------------------------------------------
 
     def replace(self, nodes: Iterable[Node]) -> None:
-        """All nodes that there are."""
+        """Replace all nodes."""
         there = {node.metadata.name: _read(node) for node in nodes}
         self._changed.update(self._known.keys() ^ there.keys())
         self._changed.update(name for name, known in there.items() if self._known.get(name) != known)
         self._known = there
 
     def changed(self, node: Node) -> None:
-        """A node is there, like this."""
+        """Add or update a node."""
         name, known = node.metadata.name, _read(node)
         if self._known.get(name) != known:
             self._known[name] = known
             self._changed.add(name)
 
-    def gone(self, name: str) -> None:
-        """A node is not there any more."""
+    def removed(self, name: str) -> None:
+        """Remove a node."""
         if self._known.pop(name, None) is not None:
             self._changed.add(name)
 
     def hold(self, uid: str, node: str, devices: tuple[int, ...] | None, why: str) -> None:
-        """A pod runs there and may use ``devices`` (None: any), though no group has them: nobody else gets them."""
+        """Keep ``devices`` (None: all) from jobs for a pod of no gang that may use them."""
         self.free(uid)
         self._held.setdefault(node, {})[uid] = devices, why
         self._holders[uid] = node
         self._changed.add(node)
 
     def free(self, uid: str) -> str | None:
-        """That pod is gone; the node of which it may have used something."""
+        """Free the devices kept for a pod, and return its node; None: none were."""
         node = self._holders.pop(uid, None)
         if node is not None:
             del self._held[node][uid]
@@ -70,17 +70,17 @@ class Nodes(Hardware):
         return node
 
     def may_be_used(self, node: str, devices: Iterable[int]) -> bool:
-        """Whether a pod that is no gang's may be using one of these."""
+        """Whether a pod of no gang may use one of these devices."""
         held = self._held.get(node, {}).values()
-        return any(theirs is None or not set(theirs).isdisjoint(devices) for theirs, _ in held)
+        return any(taken_devices is None or not set(taken_devices).isdisjoint(devices) for taken_devices, _ in held)
 
     def held_by_others(self, node: str, than: Container[str]) -> set[int]:
-        """Devices that pods of no gang may be using, of those whose devices are known; without the pods in ``than``."""
+        """Known devices that pods of no gang may use, without the pods in ``than``."""
         held = ((uid, devices) for uid, (devices, _) in self._held.get(node, {}).items())
         return {device for uid, devices in held if uid not in than for device in devices or ()}
 
     def held(self, uid: str) -> tuple[int, ...] | None:
-        """Devices that a pod of no gang may be using; None: nothing, or nobody knows which."""
+        """Devices that a pod of no gang may use; None: none, or unknown."""
         node = self._holders.get(uid)
         return None if node is None else self._held[node][uid][0]
 
@@ -90,24 +90,24 @@ class Nodes(Hardware):
         return known.marked or frozenset() if known is not None else frozenset()
 
     def again(self) -> None:
-        """The spec has changed."""
+        """Rebuild the state by node after a change of the spec."""
         super().again()
-        #: per node: devices of the cells inside it, from small to large (of its first chain, where it has several)
+        #: per node: devices per cell inside it, from small to large (of its first chain, if it has several)
         self.cells: dict[str, tuple[int, ...]] = {}
         for chain in self._cluster.spec.chains:
             sizes = tuple(level.gpus for level in chain.levels[1 : chain.node_level - 1])
             for name in chain.node_names:
                 self.cells.setdefault(name, sizes)
-        #: nodes of the spec that jobs may come to
+        #: nodes of the spec that are open to jobs
         self.healthy = set(self.devices)
-        #: devices that none may come to: for a fault; or since the node is cordoned, or a pod of no group is there
+        #: devices kept from jobs: for a fault; or since the node is cordoned, or for a pod of no gang
         self.faulty: set[Device] = set()
         self.kept: set[Device] = set()
 
-    # -- telling the core -----------------------------------------------------------------------------------------
+    # -- updates of the core --------------------------------------------------------------------------------------
 
     def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:
-        """As Kubernetes says, and as pods use devices of which no group is known."""
+        """Why the node is bad, or why single devices are: by Kubernetes, or for pods of no gang."""
         known = self._known.get(node)
         if known is None:
             return "there is no node of that name in Kubernetes", {}
@@ -129,14 +129,14 @@ class Nodes(Hardware):
         news = super()._apply(name)
         if news:
             (self.healthy.discard if name in self.bad_nodes else self.healthy.add)(name)
-        faulty, kept = self._shut(name)  # the marks of a node that is kept from jobs as a whole may have changed
+        faulty, kept = self._kept_devices(name)  # the marks of a bad node may have changed
         for known, now in ((self.faulty, faulty), (self.kept, kept)):
             known.difference_update([(name, device) for device in self.devices[name]])
             known |= now
         return news
 
-    def _shut(self, name: str) -> tuple[set[Device], set[Device]]:
-        """Devices of a node that jobs are kept from: for a fault, and for another reason."""
+    def _kept_devices(self, name: str) -> tuple[set[Device], set[Device]]:
+        """Devices of a node that are kept from jobs: for a fault, and for another reason."""
         there = ((name, device) for device in self.devices[name])
         shut = {place for place in there if name in self.bad_nodes or place in self.bad_devices}
         known = self._known.get(name)
@@ -145,10 +145,10 @@ class Nodes(Hardware):
         faulty = {(node, device) for node, device in shut if device in known.marked}
         return faulty, shut - faulty
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def situation(self, name: str) -> str:
-        """What is kept from jobs of a node of the spec, and why, in words. O(its devices)."""
+        """The devices of a node of the spec that are kept from jobs, and why, in words. O(its devices)."""
         if name in self.bad_nodes:
             return f"{name} is kept from jobs: {self.bad_nodes[name]}"
         parts = [
@@ -159,7 +159,7 @@ class Nodes(Hardware):
         return "; ".join(parts) or f"{name} is healthy"
 
     def bad_parts(self, name: str) -> dict[str, list[int]]:
-        """Single devices of a node that are kept from jobs, by the reason. O(its devices)."""
+        """Single devices of a node that are kept from jobs, by reason. O(its devices)."""
         found: dict[str, list[int]] = {}
         for device in self.devices.get(name, ()):
             if (why := self.bad_devices.get((name, device))) is not None:
@@ -168,12 +168,12 @@ class Nodes(Hardware):
 
     @property
     def missing(self) -> list[str]:
-        """Nodes of the spec that Kubernetes lacks. O(nodes)."""
+        """Nodes of the spec that are missing in Kubernetes. O(nodes)."""
         return sorted(self.devices.keys() - self._known.keys())
 
     @property
     def unmanaged(self) -> int:
-        """How many nodes Kubernetes has that the spec lacks. O(nodes)."""
+        """Number of nodes in Kubernetes that the spec lacks. O(nodes)."""
         return len(self._known.keys() - self.devices.keys())
 
     @property
@@ -188,7 +188,7 @@ def _read(node: Node) -> _Known:
 
 
 def _numbers(text: str) -> frozenset[int] | None:
-    """``0,3`` and ``4-7`` as numbers."""
+    """``0,3`` and ``4-7`` as numbers; None: invalid."""
     found: set[int] = set()
     for word in text.replace(",", " ").split():
         first, dash, last = word.partition("-")

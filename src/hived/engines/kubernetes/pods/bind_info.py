@@ -79,7 +79,7 @@ def _counts(placement: Placement, members: tuple[Member, ...]) -> list[int]:
     return [len(list(run)) for _, run in groupby(sizes)]
 
 
-def notes(pod: PodPlacement, of_group: str) -> dict[str, str]:
+def pod_annotations(pod: PodPlacement, of_group: str) -> dict[str, str]:
     """What a pod is annotated with when it is bound; ``of_group`` is :func:`shared`."""
     own = _dump({"node": pod.node, "leafCellIsolation": list(pod.leaf_cells)})
     return {keys.ISOLATION: ",".join(map(str, pod.leaf_cells)), keys.BIND_INFO: own + of_group}

@@ -58,6 +58,6 @@ TURN = f"{_OURS}/turn"
 #: label of the service's own pod: ``leader`` or ``standby``
 ROLE = f"{_OURS}/role"
 #: annotation of an Event: what tells it from others for the same reason
-GIST = f"{_OURS}/gist"
+SUMMARY = f"{_OURS}/gist"
 #: annotation of a node: device indices that are kept from jobs, ``0,3``
 BAD_DEVICES = f"{_OURS}/bad-devices"
