@@ -51,7 +51,7 @@ def _check_nodes(nodes: Nodes) -> None:
         ensure(nodes._told(name) == nodes.wanted(name), f"what is bad of {name}")
     ensure(all(d in nodes.devices.get(name, ()) for name, d in nodes.bad_devices), "bad devices are of the spec")
     ensure(nodes.bad_nodes.keys() <= nodes.devices.keys(), "bad nodes are of the spec")
-    shut = [nodes._shut(name) for name in nodes.devices]
+    shut = [nodes._kept_devices(name) for name in nodes.devices]
     ensure(nodes.faulty == {place for faulty, _ in shut for place in faulty}, "what is faulty")
     ensure(nodes.kept == {place for _, kept in shut for place in kept}, "what is kept")
     ensure(nodes.healthy == nodes.devices.keys() - nodes.bad_nodes.keys(), "which nodes are healthy")

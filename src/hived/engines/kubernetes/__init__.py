@@ -1,1 +1,1 @@
-"""HiveD on Kubernetes: what pods ask for, what is decided about them, and how that becomes true there."""
+"""HiveD on Kubernetes: requests of pods, gang scheduling, and the actions that carry out its decisions."""

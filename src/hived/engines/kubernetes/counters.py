@@ -1,4 +1,4 @@
-"""What the engine counts; :mod:`hived.server.kubernetes.metrics` shows it."""
+"""Counters of the engine; :mod:`hived.server.kubernetes.metrics` exports them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 
 class Counts:
-    """Plain numbers since the start. Results that are known are there from 0, so that their first is seen as a rise."""
+    """Counts since the start. Known results begin at 0, so that their first occurrence shows as an increase."""
 
     def __init__(self) -> None:
         #: by result: ok, conflict, refused, unknown

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def set_up_logs(form: str) -> None:
-    """Write what ``hived`` logs to standard error, as ``text`` or ``json``."""
+    """Log to standard error, as ``text`` or ``json``."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     root = logging.getLogger()
@@ -30,7 +30,7 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One object: time, level, message, and what is known beside it."""
+    """One JSON object: time, level, logger, message, extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, Any] = {
@@ -50,5 +50,5 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    """What others have named cannot begin a line of its own, nor move the cursor."""
+    """Escape unprintable characters: names of users cannot start a new line or move the cursor."""
     return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)

@@ -1,1 +1,1 @@
-"""The API server of Kubernetes: its REST API, lists and watches, one leader among replicas."""
+"""Clients of the Kubernetes API server: REST, lists and watches, leader election."""

@@ -1,1 +1,1 @@
-"""What is decided about gangs of pods. Pure: facts in, decisions and actions out."""
+"""Scheduling of gangs of pods. Pure: observed state in, decisions and instructions out."""

@@ -1,1 +1,1 @@
-"""What pods say, in labels, annotations, GPU requests and owners; and what is written on those that are bound."""
+"""Requests of pods, read from labels, annotations, GPU limits and owners; and the annotations of bound pods."""

@@ -1,4 +1,4 @@
-"""Where a group is, as annotations of its bound pods: all that a restart needs, in upstream's format.
+"""The placement of a group as annotations of its bound pods: all that a restart needs, in upstream's format.
 
 pod-leaf-cell-isolation: 0,1             this pod's devices
 pod-bind-info: (YAML)                    its node and devices, and those of the whole group, member by member
@@ -29,18 +29,18 @@ _FORMER = {"gpuIsolation": "leafCellIsolation", "physicalGpuIndices": "physicalL
 
 @dataclass(frozen=True, slots=True)
 class BindInfo:
-    """What the annotations of one bound pod say."""
+    """The parsed annotations of one bound pod."""
 
     pod: PodPlacement
     chain: str
-    #: of every pod of the group, member by member: where it is
+    #: places of all pods of the group, member by member
     pods: tuple[PodPlacement, ...]
-    #: per pod: type of the reserved cell that it stands in; "" where it stands in none
+    #: per pod: type of the preassigned cell that it runs in; "" if it runs in none
     cell_types: tuple[str, ...]
     members: tuple[Member, ...]
 
     def placement(self, spec: ClusterSpec) -> Placement:
-        """The group's placement. A cell type that the spec does not have (any more) makes it opportunistic."""
+        """The placement of the group. A cell type that the spec lacks makes it opportunistic."""
         levels: tuple[int, ...] = ()
         chain = next((chain for chain in spec.chains if chain.name == self.chain), None)
         if chain is not None and all(self.cell_types):
@@ -50,7 +50,7 @@ class BindInfo:
 
 
 def shared(placement: Placement, members: tuple[Member, ...], spec: ClusterSpec) -> str:
-    """The part of the annotation that all pods of a group have. O(pods)."""
+    """The part of the annotation that all pods of a group share. O(pods)."""
     chain = next((chain for chain in spec.chains if chain.name == placement.chain), None)
     infos, at = [], 0
     for count in _counts(placement, members):
@@ -62,7 +62,7 @@ def shared(placement: Placement, members: tuple[Member, ...], spec: ClusterSpec)
                 {
                     "physicalNode": pod.node,
                     "physicalLeafCellIndices": list(pod.leaf_cells),
-                    # upstream wants one per device; we read the first, and large gangs have no room for more
+                    # upstream wants one per device; HiveD reads the first, and large gangs have no room for more
                     "preassignedCellTypes": [kind] * (len(pod.leaf_cells) if len(placement.pods) <= _MANY else 1),
                 }
             )
@@ -72,7 +72,7 @@ def shared(placement: Placement, members: tuple[Member, ...], spec: ClusterSpec)
 
 
 def _counts(placement: Placement, members: tuple[Member, ...]) -> list[int]:
-    """How many pods each member has: as asked for; where the placement came in another order, equal ones together."""
+    """Pods per member: as requested; if the placement has another order, runs of pods of equal size."""
     sizes = [len(pod.leaf_cells) for pod in placement.pods]
     if sizes == [member.leaf_cells for member in members for _ in range(member.pods)]:
         return [member.pods for member in members]
@@ -80,18 +80,18 @@ def _counts(placement: Placement, members: tuple[Member, ...]) -> list[int]:
 
 
 def pod_annotations(pod: PodPlacement, of_group: str) -> dict[str, str]:
-    """What a pod is annotated with when it is bound; ``of_group`` is :func:`shared`."""
+    """The annotations of a pod that is bound; ``of_group`` is :func:`shared`."""
     own = _dump({"node": pod.node, "leafCellIsolation": list(pod.leaf_cells)})
     return {keys.ISOLATION: ",".join(map(str, pod.leaf_cells)), keys.BIND_INFO: own + of_group}
 
 
 def written(pod: Pod) -> dict[str, str | None]:
-    """The annotations of a pod about where it is, as they stand there."""
+    """The placement annotations of a pod, verbatim."""
     return {key: pod.annotation(key) for key in (keys.ISOLATION, keys.BIND_INFO)}
 
 
 def bind_info(pod: Pod) -> BindInfo | None:
-    """What a pod's annotations say about where it is; None: nothing. Raises :class:`PodRequestError`."""
+    """The parsed placement annotation of a pod; None: it has none. Raises :class:`PodRequestError`."""
     text = pod.annotation(keys.BIND_INFO)
     return None if text is None or not text.strip() else _parsed(text)
 
@@ -115,13 +115,13 @@ _Shared = tuple[tuple[PodPlacement, ...], tuple[str, ...], tuple[Member, ...]]
 
 
 def _whole(text: str) -> tuple[dict[str, Any], *_Shared]:
-    """All of it. What the pods of a group share comes last, as upstream has it, and is read once: O(own part) then."""
+    """The whole annotation. The part shared by a group comes last, as upstream writes it, and is cached: O(own part)."""
     head, found, tail = text.partition("\ncellChain:")
     if found:
         try:
             own, (chain, shared) = _renamed(read_yaml(head)), _tail(found + tail)
         except (AttributeError, LookupError, TypeError, ValueError):
-            pass  # in another order, or wrong: which of them, the whole says
+            pass  # in another order, or invalid: parsing the whole decides
         else:
             return {**own, "cellChain": chain}, *shared
     value = _renamed(read_yaml(text))

@@ -1,4 +1,4 @@
-"""Kubernetes objects, as far as HiveD reads them. msgspec skips the rest of them, which is most."""
+"""Kubernetes objects, as far as HiveD reads them. msgspec skips all other fields."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-#: what Kubernetes gives a pod to end that says nothing of it
+#: default grace period of a pod
 GRACE_S = 30
 
 
 class Owner(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Who controls an object."""
+    """An owner reference of an object."""
 
     api_version: str = ""
     kind: str = ""
@@ -22,7 +22,7 @@ class Owner(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What every object has."""
+    """The metadata of any object."""
 
     name: str = ""
     namespace: str = ""
@@ -37,7 +37,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What somebody was told about an object."""
+    """An Event about an object."""
 
     metadata: Metadata = Metadata()
     involved_object: Metadata = Metadata()
@@ -46,7 +46,7 @@ class Event(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What a container asks for."""
+    """The resources of a container."""
 
     limits: dict[str, str | int | float] | None = None
 
@@ -60,18 +60,18 @@ class Container(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What a pod is to be."""
+    """The desired state of a pod."""
 
     node_name: str | None = None
     scheduler_name: str | None = None
     termination_grace_period_seconds: int | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
-    scheduling_gates: list[Any] | None = None  #: why no scheduler may look at it yet
+    scheduling_gates: list[Any] | None = None  #: why it may not be scheduled yet
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Of a pod or a node."""
+    """A condition of a pod or a node."""
 
     type: str = ""
     status: str = ""
@@ -81,12 +81,12 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def _met(conditions: list[Condition] | None, kind: str, status: str) -> list[Condition]:
-    """Conditions of one kind that stand so."""
+    """Conditions of one type with this status."""
     return [condition for condition in conditions or () if (condition.type, condition.status) == (kind, status)]
 
 
 def _seconds(text: str | None) -> float:
-    """Since the epoch; 0 where nothing is said."""
+    """Seconds since the epoch; 0 if ``text`` is missing or invalid."""
     try:
         return datetime.fromisoformat(text or "").timestamp()
     except ValueError:
@@ -94,7 +94,7 @@ def _seconds(text: str | None) -> float:
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """What a pod is."""
+    """The observed state of a pod."""
 
     phase: str | None = None
     conditions: list[Condition] | None = None
@@ -115,54 +115,54 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Whether it holds nothing any more."""
+        """Whether it has succeeded or failed, and holds nothing any more."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def held_back(self) -> bool:
-        """Whether it cannot be bound as it is: it is being deleted, or some controller does not let it go yet."""
+        """Whether it cannot be bound as it is: it is being deleted, or has a scheduling gate."""
         return self.metadata.deletion_timestamp is not None or bool(self.spec.scheduling_gates)
 
     @property
     def grace_s(self) -> int:
-        """Seconds that it has to end, once it is told to."""
+        """Its grace period in seconds."""
         said = self.metadata.deletion_grace_period_seconds
         said = self.spec.termination_grace_period_seconds if said is None else said
         return GRACE_S if said is None else said
 
     @property
     def created_at(self) -> float:
-        """When it was created, in seconds since the epoch; 0 where it does not say."""
+        """When it was created, in seconds since the epoch; 0: unknown."""
         return _seconds(self.metadata.creation_timestamp)
 
     @property
     def bound_at(self) -> float:
-        """When it got its node, in the same way; when it was created, where it does not say that."""
+        """When it was bound, in seconds since the epoch; when it was created, if that is unknown."""
         found = _met(self.status.conditions, "PodScheduled", "True")
         return _seconds(found[0].last_transition_time if found else None) or self.created_at
 
     @property
     def turned_down(self) -> list[str]:
-        """What its scheduler has said of why it has no node."""
+        """Messages of its scheduler about why it is not bound."""
         return [found.message for found in _met(self.status.conditions, "PodScheduled", "False") if found.message]
 
     def annotation(self, key: str) -> str | None:
-        """One annotation; None: it has none of that name."""
+        """The value of an annotation; None: not set."""
         return (self.metadata.annotations or {}).get(key)
 
     def label(self, key: str) -> str | None:
-        """One label; None: it has none of that name."""
+        """The value of a label; None: not set."""
         return (self.metadata.labels or {}).get(key)
 
 
 class NodeSpec(msgspec.Struct, frozen=True):
-    """What a node is to be."""
+    """The desired state of a node."""
 
     unschedulable: bool | None = None
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """What a node is."""
+    """The observed state of a node."""
 
     conditions: list[Condition] | None = None
 
@@ -176,7 +176,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> bool:
-        """Whether its kubelet says so."""
+        """Whether its kubelet reports it as ready."""
         return bool(_met(self.status.conditions, "Ready", "True"))
 
 

@@ -1,4 +1,4 @@
-"""How many pods a Job, a JobSet or a PyTorchJob makes: the gang of those that do not say it themselves."""
+"""Gang members by owner: the pods of a Job, a JobSet or a PyTorchJob, for pods without a group label."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _VERSION = re.compile(r"[a-z0-9.-]+/v[0-9]+((alpha|beta)[0-9]+)?")
 _JobOwner = ("jobset.x-k8s.io", "JobSet")
 
 
-#: a namespace, and an owner as a pod of it names it
+#: a namespace, and an owner reference of a pod in it
 _Named = tuple[str, Owner]
 
 
 class Owners:
-    """Sizes of gangs by their owners: one read for all who ask at a time, and a new one after a while."""
+    """Gang members by owner, cached for a while. Concurrent callers share one read."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
-        #: and until when that is good enough
+        #: members, and when they expire
         self._known: OrderedDict[_Named, tuple[tuple[Member, ...], float]] = OrderedDict()
-        #: what is being read
+        #: reads in flight
         self._reads: dict[_Named, asyncio.Task[tuple[Member, ...]]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     def known(self, pod: Pod) -> tuple[bool, tuple[Member, ...] | None]:
-        """Whether :meth:`members` would have to ask, and else what it would say."""
+        """Whether :meth:`members` needs no read, and its answer then."""
         owner = gang_owner(pod)
         if owner is None:
             return True, None
@@ -48,7 +48,7 @@ class Owners:
         return found is not None, found
 
     async def members(self, pod: Pod) -> tuple[Member, ...] | None:
-        """The gang of ``pod`` as its owner has it; None: it has no such owner. Raises :class:`PodRequestError`."""
+        """The gang of ``pod`` as its owner defines it; None: it has no such owner. Raises :class:`PodRequestError`."""
         owner = gang_owner(pod)
         return None if owner is None else await self._members((pod.metadata.namespace, owner))
 
@@ -60,7 +60,7 @@ class Owners:
         if read is None:
             read = self._reads[named] = asyncio.get_running_loop().create_task(self._read(*named))
             read.add_done_callback(lambda _: self._reads.pop(named))
-        return await asyncio.shield(read)  # a caller that gives up ends it for no other
+        return await asyncio.shield(read)  # a cancelled caller does not cancel it for others
 
     def _fresh(self, named: _Named) -> tuple[Member, ...] | None:
         members, until = self._known.get(named, (None, 0.0))
@@ -97,7 +97,7 @@ class Owners:
 
 
 def members_of(thing: Object, what: str) -> tuple[Member, ...]:
-    """The pods with GPUs that an object makes at a time. Raises :class:`PodRequestError`."""
+    """The pods with GPUs that an object runs at a time. Raises :class:`PodRequestError`."""
     try:
         return _members(thing, what)
     except (AttributeError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
@@ -105,7 +105,7 @@ def members_of(thing: Object, what: str) -> tuple[Member, ...]:
 
 
 def is_gang(thing: Object) -> bool:
-    """Whether it is an object of which pods are made together."""
+    """Whether the pods of an object form a gang."""
     return (str(thing.get("apiVersion")).partition("/")[0], thing.get("kind")) in GANG_OWNERS
 
 
@@ -143,7 +143,7 @@ def template_gpus(template: Object) -> int | None:
 
 
 def _check_together(spec: Object, gpus: list[int | None], what: str) -> None:
-    """A gang is placed once all of its pods exist: those that are made one after another cannot be one."""
+    """Refuse jobs that start one after another: a gang is placed only once all of its pods exist."""
     policy = (spec.get("startupPolicy") or {}).get("startupPolicyOrder")
     if len([number for number in gpus if number]) > 1 and (
         policy == "InOrder" or any(job.get("dependsOn") for job in spec["replicatedJobs"])
@@ -156,19 +156,19 @@ def _check_together(spec: Object, gpus: list[int | None], what: str) -> None:
 
 
 def _at_once(spec: Object, succeeded: int) -> int:
-    """How many pods a Job runs at a time, now that so many have succeeded."""
+    """Number of pods that a Job runs at a time after ``succeeded`` pods have succeeded."""
     parallelism = _count(spec.get("parallelism"))
     completions = spec.get("completions")
     return parallelism if completions is None else min(parallelism, _left(_count(completions), succeeded))
 
 
 def _left(number: int, done: int) -> int:
-    """Who still runs, of so many; a pod that asks is one of them."""
+    """Number of pods still to run; at least one, as a pod of them asks."""
     return max(min(number, 1), number - done)
 
 
 def _count(value: Any, default: int = 1) -> int:
-    """A number of pods, or ``default`` where none is said."""
+    """A number of pods, or ``default`` if it is not given."""
     value = default if value is None else value
     if type(value) is not int or value < 0:
         raise ValueError(f"a number of pods, not {value!r}")
