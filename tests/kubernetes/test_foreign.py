@@ -251,7 +251,7 @@ def test_foreign_pods_cost_a_gang_elsewhere_nothing(monkeypatch: pytest.MonkeyPa
     for number, name in enumerate(node_names(spec)[:19]):
         bound(world, f"serve-{number}", 4, name)
     seen: list[str] = []
-    monkeypatch.setattr(foreign_, "_share_out", lambda gang_scheduler, node, at: seen.append(node))
+    monkeypatch.setattr(foreign_, "_assign_devices", lambda gang_scheduler, node, at: seen.append(node))
     run(world, pod("one", 4))
     assert not seen
 

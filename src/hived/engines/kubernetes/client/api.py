@@ -1,7 +1,7 @@
-"""The API server's REST API, raw: bytes of JSON out and in, lists in pages, watches line by line; and who asks.
+"""A client of the Kubernetes REST API: raw JSON, lists in pages, watches line by line, renewed credentials.
 
-The generated client's models cost milliseconds per pod, and refuse some answers of real servers; its configuration, its
-TLS and its session are what is used of it.
+The models of the generated client cost milliseconds per pod and refuse some answers of real servers, so only its
+configuration, its TLS and its session are used.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ PAGE = 500
 _JSON = "application/json"
 _PATCHES = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-#: what helps with it, by HTTP status
+#: remedies, by HTTP status
 _WAYS_OUT = {
     0: "is it up, and is its address right? `kubectl version` asks the same",
     401: "it does not know who this is: check the token or certificate of the kubeconfig, or the pod's account",
     403: "grant it by RBAC, as deploy/ has it",
     429: "it has too much to do, or a disruption budget forbids it: try again later",
 }
-_RENEW_S = 10.0  #: credentials that were refused are loaded again, at most this often
-_CLOSING_S = 0.1  #: that TLS connections which were closed have to be gone, before the loop may end
+_RENEW_S = 10.0  #: between two reloads of refused credentials
+_CLOSING_S = 0.1  #: for closed TLS connections to end before the loop does
 
 
 class ApiError(UnavailableError):
-    """The API server does not answer, or says no."""
+    """The API server does not answer, or refuses a request."""
 
     def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
         super().__init__(message)
         self.status = status  #: of HTTP; 0: no answer
-        self.reason = reason  #: Kubernetes' word: ``NotFound``, ``Conflict``, ``AlreadyExists``
+        self.reason = reason  #: of Kubernetes: ``NotFound``, ``Conflict``, ``AlreadyExists``
 
 
 class GoneError(ApiError):
-    """410: what was seen before is forgotten, a list has to be asked for anew."""
+    """410 Gone: the resourceVersion has expired, and a new list is needed."""
 
 
 class Status(msgspec.Struct):
-    """What the API server says of a failure."""
+    """The Status object of a failure."""
 
-    status: Any = None  #: ``Failure``; a gateway in between says what it likes
+    status: Any = None  #: ``Failure``; a gateway in between may send anything
     message: str | None = None
     reason: str | None = None
     code: int | None = None
@@ -93,14 +93,14 @@ async def connect(
 ) -> KubeApi:
     """A client by a kubeconfig; without one: ``KUBECONFIG``'s, else the pod's own account, else ``~/.kube/config``.
 
-    Asks nothing of the server yet. Raises :class:`~hived.errors.InputError`.
+    Sends no request yet. Raises :class:`~hived.errors.InputError`.
     """
     load = partial(load_configuration, kubeconfig, context)
     return KubeApi(load, await load(), on_error, timeout_s)
 
 
 class KubeApi:
-    """One API server. Every failure is an :class:`ApiError`; nothing is tried twice, but for renewed credentials."""
+    """A client of one API server. Every failure is an :class:`ApiError`. Retries only with renewed credentials."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class KubeApi:
         on_error: OnError | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """``load``: for a newer ``configuration``. ``timeout_s``: for a whole request, and for a watch to begin."""
+        """``load`` reads a newer ``configuration``. ``timeout_s``: for a whole request, and for a watch to begin."""
         self.server = str(configuration.host).rstrip("/")
         self._load = load
         self._on_error = on_error
@@ -122,7 +122,7 @@ class KubeApi:
         self._renewed_at = float("-inf")
 
     async def close(self) -> None:
-        """End every connection. Again does nothing."""
+        """Close all connections. Idempotent."""
         for http in (*self._former, self._http):
             await http.close()
         await asyncio.sleep(_CLOSING_S)
@@ -130,27 +130,27 @@ class KubeApi:
     # --- one request, one answer
 
     async def get(self, path: str, params: Params | None = None) -> bytes:
-        """Read an object, or anything else that the server has."""
+        """Read an object or any other path."""
         return await self._request("GET", path, params=params)
 
     async def post(self, path: str, body: object) -> bytes:
-        """Create."""
+        """Create an object."""
         return await self._request("POST", path, body=body)
 
     async def put(self, path: str, body: object) -> bytes:
-        """Replace: 409 unless ``resourceVersion`` is that of the object."""
+        """Replace an object: 409 unless ``resourceVersion`` is current."""
         return await self._request("PUT", path, body=body)
 
     async def patch(self, path: str, body: object, kind: Literal["merge", "strategic"] = "merge") -> bytes:
-        """Change what the body has."""
+        """Change the fields in ``body``."""
         return await self._request("PATCH", path, body=body, content_type=_PATCHES[kind])
 
     async def delete(self, path: str, body: object = None) -> bytes:
-        """Delete; ``body``: DeleteOptions."""
+        """Delete an object; ``body``: DeleteOptions."""
         return await self._request("DELETE", path, body=body)
 
     async def version(self) -> tuple[int, int]:
-        """Major and minor."""
+        """Major and minor version of the server."""
         path = "/version"
         said = self._decode(await self.get(path), _Version, "get", path)
         major, minor = ("".join(filter(str.isdigit, part)) or "0" for part in (said.major, said.minor))
@@ -162,7 +162,7 @@ class KubeApi:
         """All objects as of one moment, and that moment's resourceVersion. O(objects), in pages of 500."""
         try:
             return await self._pages(path, of, {**(params or {}), "limit": str(PAGE)})
-        except GoneError:  # it forgot the moment of the first page: once more, at one go
+        except GoneError:  # the version of the first page has expired: list again without pages
             return await self._pages(path, of, dict(params or {}))
 
     async def _pages(self, path: str, of: type[T], params: dict[str, str]) -> Listed[T]:
@@ -178,8 +178,8 @@ class KubeApi:
     async def watch(
         self, path: str, of: type[T], resource_version: str, params: Params | None = None, timeout_s: int = 300
     ) -> AsyncGenerator[tuple[str, T], None]:
-        """What happens after ``resource_version``, until ``timeout_s`` is over: ADDED, MODIFIED, DELETED or BOOKMARK,
-        and the object. To be closed (``contextlib.aclosing``) when not read to its end.
+        """Events after ``resource_version``, until ``timeout_s`` is over: ADDED, MODIFIED, DELETED or BOOKMARK, and the
+        object. Has to be closed (``contextlib.aclosing``) unless it is read to its end.
 
         Raises :class:`GoneError`, and :class:`ApiError` of status 0 where the connection breaks.
         """
@@ -202,7 +202,7 @@ class KubeApi:
                         raise self._refusal("watch", path, 0, bytes(event.object))
                     yield event.type, self._decode(bytes(event.object), of, "watch", path)
 
-    # --- the ways there and back
+    # --- transport
 
     async def _request(self, method: str, path: str, verb: str = "", **more: Any) -> bytes:
         """``more``: of :meth:`_answer`."""
@@ -223,13 +223,13 @@ class KubeApi:
         body: object = None,
         content_type: str = _JSON,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A good answer; once more with new credentials where the old ones are not good any more."""
+        """A successful answer; retried once with new credentials if the old ones are refused."""
         if self._http.pool_manager.closed:
             raise self._failure(verb, path, 0, "Closed", "this client is closed")
         data = None if body is None else msgspec.json.encode(body)
         for renewed in (False, True):
             token = await self._token()
-            # uncompressed: it is not far away, and has better things to do
+            # uncompressed: the network is fast, and the server busy
             headers = {"Content-Type": content_type, "Accept": _JSON, "Accept-Encoding": "identity"}
             if token:
                 headers["Authorization"] = token
@@ -252,12 +252,12 @@ class KubeApi:
                     raise self._refusal(verb, path, answer.status, said)
 
     async def _token(self) -> str | None:
-        """What says who we are; read again once a minute where it is a pod's."""
+        """The bearer token; the token of a pod is read again once a minute."""
         token: str | None = await self._configuration.get_api_key_with_prefix("BearerToken")
         return token.strip() if token else None
 
     async def _renew(self, refused: str | None) -> bool:
-        """Load the credentials again, as files change and programs give new ones; whether there is hope in them."""
+        """Reload the credentials from their files or programs; whether they have changed."""
         async with self._renewing:
             if await self._token() != refused:
                 return True  # another request has done it
@@ -278,12 +278,12 @@ class KubeApi:
 
     @contextlib.contextmanager
     def _failures(self, verb: str, path: str) -> Iterator[None]:
-        """Whatever goes wrong on the way is an :class:`ApiError`, and is counted."""
+        """Turn every failure into an :class:`ApiError`, and count it."""
         try:
             yield
         except ApiError as error:
             failure = error
-        except InputError as error:  # the credentials, when they were loaded again
+        except InputError as error:  # from reloading the credentials
             failure = self._failure(verb, path, 401, "Unauthorized", str(error))
         except TimeoutError:
             failure = self._failure(verb, path, 0, "Timeout", "no answer in time")
@@ -296,7 +296,7 @@ class KubeApi:
         raise failure from None
 
     def _refusal(self, verb: str, path: str, status: int, said: bytes) -> ApiError:
-        """What the server's words come to. Something else may answer at its address, which speaks no JSON."""
+        """The error of an answer. Another server at that address may answer without JSON."""
         try:
             words = msgspec.json.decode(said, type=Status)
         except msgspec.DecodeError:
@@ -325,7 +325,7 @@ def _decoder(of: Any) -> msgspec.json.Decoder[Any]:
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines, of any length. What a broken connection leaves unfinished is dropped. O(bytes)."""
+    """Whole lines, of any length. An unfinished line of a broken connection is dropped. O(bytes)."""
     parts: list[bytes] = []
     async for chunk in stream.iter_any():
         *ends, rest = chunk.split(b"\n")
@@ -339,7 +339,7 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _keep_alive(answer: aiohttp.ClientResponse) -> None:
-    """A watch is silent for minutes, so the kernel has to notice when the other side is not there any more: in 30 s."""
+    """Set TCP keepalive: a watch is silent for minutes, so the kernel has to detect a dead peer, in 30 s."""
     transport = answer.connection.transport if answer.connection is not None else None
     at = transport.get_extra_info("socket") if transport is not None else None
     if at is not None:
@@ -350,7 +350,7 @@ def _keep_alive(answer: aiohttp.ClientResponse) -> None:
 
 
 def resource_of(path: str) -> str:
-    """``pods`` of ``/api/v1/namespaces/a/pods/b``, ``pods/binding`` of what is below that; for metrics."""
+    """The resource of a path, for metrics: ``pods`` of ``/api/v1/namespaces/a/pods/b``, ``pods/binding`` below it."""
     parts = path.strip("/").split("/")
     parts = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else parts
     if parts[:1] == ["namespaces"] and len(parts) > 2:
@@ -361,7 +361,7 @@ def resource_of(path: str) -> str:
 def api_path(
     resource: str, namespace: str | None = None, name: str | None = None, part: str | None = None, of: str = "v1"
 ) -> str:
-    """Objects of one kind: of all namespaces or of one; or one of them, or a part of that one (``pods``' ``binding``).
+    """The path of a resource in all namespaces or one, of one object, or of its subresource (``pods``' ``binding``).
 
     ``of``: group and version of their API, ``batch/v1``.
     """
@@ -371,24 +371,24 @@ def api_path(
 
 
 def pod_path(key: str, part: str | None = None) -> str:
-    """The pod with this ``namespace/name``, or a part of it."""
+    """The path of the pod with this ``namespace/name``, or of its subresource."""
     namespace, _, name = key.partition("/")
     return api_path("pods", namespace, name, part)
 
 
 def lease_path(namespace: str, name: str | None = None) -> str:
-    """All leases of a namespace, or one of them."""
+    """The path of all leases of a namespace, or of one."""
     return api_path("leases", namespace, name, of="coordination.k8s.io/v1")
 
 
 async def load_configuration(kubeconfig: Path | None, context: str | None = None) -> Configuration:
-    """As it is now; files may have changed since the last time. Raises :class:`~hived.errors.InputError`.
+    """Read the configuration from its files. Raises :class:`~hived.errors.InputError`.
 
-    Neither is given: what ``KUBECONFIG`` names, else the pod's own account, else ``~/.kube/config``.
+    Without arguments: ``KUBECONFIG``'s, else the pod's own account, else ``~/.kube/config``.
     """
     # not Configuration(): that may be a copy of a process-wide default
     found: Configuration = type.__call__(Configuration)
-    # Go's tools do not ask for what Python 3.13 does of a certificate, and many clusters' have not got it
+    # Python 3.13 checks certificates more strictly than Go's tools, and those of many clusters fail it
     found.disable_strict_ssl_verification = True
     files = os.environ.get("KUBECONFIG") if kubeconfig is None else str(kubeconfig)
     if files or context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
@@ -404,20 +404,20 @@ async def load_configuration(kubeconfig: Path | None, context: str | None = None
 
 
 async def _load_files(files: str, context: str | None, into: Configuration) -> None:
-    # several, as kubectl has it: those that are there are merged
+    # several files are merged, as kubectl does
     if not any(Path(name).expanduser().is_file() for name in files.split(os.pathsep) if name):
         raise InputError(
             f"kubeconfig {files}: no such file: name one with --kubeconfig, or run in a pod of the cluster"
         )
     try:
         await config.load_kube_config(files, context, into, persist_config=False)
-    # whatever is wrong with the file, or with the program that it names: it is not ours, and says so in many ways
+    # the library raises many types for a bad file, or for a failure of the program that it names
     except Exception as error:
         raise InputError(f"kubeconfig {files}: {_words(error)}: try `kubectl version` with it") from None
 
 
 def _words(error: Exception) -> str:
     said = " ".join(str(error).split())
-    # those that mean a shape which nobody expected say little by themselves
+    # errors about an unexpected shape are of little use by themselves
     known = isinstance(error, config.ConfigException | OSError)
     return said if known else f"cannot be read ({said or type(error).__name__})"

@@ -1,4 +1,4 @@
-"""A collection of the API server kept in step: listed, then watched, and listed again when the thread is lost."""
+"""A reflector: lists a collection of the API server, then watches it, and lists again when a watch expires."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from .api import ApiError, GoneError, KubeApi, Params
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
-#: a watch that ends sooner without a word was not worth its request
+#: a watch that ends sooner and without an event counts as a failure
 _WORTH_S = 5.0
-#: uids of deleted objects that are remembered; none can be heard of again after so many others
+#: uids of deleted objects that are remembered; late events come within fewer deletions
 _MOST_DELETED = 10_000
 
 
-#: objects that know their metadata
+#: objects with metadata
 T = TypeVar("T", bound=Pod | Node | ConfigMap)
 
 
 @dataclass(eq=False)
 class Reflector(Generic[T]):
-    """Tells the receiver of every object that there is. Callbacks are synchronous, and one after another.
+    """Notifies a receiver of all objects of a collection. Callbacks are synchronous and sequential.
 
-    To the receiver a uid is ADDED (or listed) once, MODIFIED towards newer versions only, and DELETED once; after that
-    it is not heard of again. What arrives twice or late is dropped.
+    The receiver gets each uid ADDED (or listed) once, MODIFIED with newer versions only, and DELETED once and last.
+    Duplicate and late events are dropped.
     """
 
     api: KubeApi
     path: str
     of: type[T]
-    replace: Callable[[list[T], str], None]  #: hears of a whole list and its version; what that lacks was gone then
-    changed: Callable[[str, T], None]  #: hears of one object
-    #: why a watch had to be begun anew before its time: ``expired`` (410: listed again), ``refused`` (listed again),
+    replace: Callable[[list[T], str], None]  #: gets a whole list and its version; other objects did not exist then
+    changed: Callable[[str, T], None]  #: gets an event and its object
+    #: gets the reason why a watch ended early: ``expired`` (410: listed again), ``refused`` (listed again),
     #: ``disconnected`` (resumed), or ``list`` (a list failed)
     restarted: Callable[[str], None]
     rng: random.Random
@@ -48,14 +48,14 @@ class Reflector(Generic[T]):
     params: Params | None = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
-    synced: asyncio.Event = field(init=False, default_factory=asyncio.Event)  #: the receiver has had a list
-    problem: ApiError | None = field(init=False, default=None)  #: why nothing is heard at the moment
+    synced: asyncio.Event = field(init=False, default_factory=asyncio.Event)  #: set after the first list
+    problem: ApiError | None = field(init=False, default=None)  #: why the watch is down at the moment
     _failures: int = field(init=False, default=0)  #: in a row
     _known: dict[str, str] = field(init=False, default_factory=dict)  #: resourceVersion by uid
     _deleted: OrderedDict[str, None] = field(init=False, default_factory=OrderedDict)
 
     async def run(self) -> None:
-        """List and watch until cancelled. What a callback raises ends it: that is a bug."""
+        """List and watch until cancelled. An exception of a callback is a bug, and ends it."""
         while True:
             try:
                 items, version = await self.api.list(self.path, self.of, self.params)
@@ -68,18 +68,18 @@ class Reflector(Generic[T]):
             await self._follow(version)
 
     async def _follow(self, version: str) -> None:
-        """Watch for as long as the thread can be taken up where it was left."""
+        """Watch, and resume after interruptions, until a new list is needed."""
         while True:
-            began, heard = self.clock(), False
+            began, received = self.clock(), False
             try:
                 async with aclosing(self.api.watch(self.path, self.of, version, self.params)) as events:
                     async for kind, item in events:
-                        heard = True
+                        received = True
                         self._failures = 0
                         self.problem = None
                         version = item.metadata.resource_version or version
                         if kind != "BOOKMARK":
-                            self._take(kind, item)
+                            self._apply(kind, item)
             except GoneError as error:
                 await self._fail_and_pause("expired", error)
                 return
@@ -88,20 +88,20 @@ class Reflector(Generic[T]):
                 if error.status != 0:
                     return
             else:  # its time was over
-                if heard or self.clock() - began >= _WORTH_S:
+                if received or self.clock() - began >= _WORTH_S:
                     self._failures = 0
                 else:
                     await self._pause()
 
     def _list(self, items: list[T], version: str) -> None:
-        """A list is the truth at its moment, whatever was thought before."""
+        """Replace the known versions by a list."""
         self._known = {item.metadata.uid: item.metadata.resource_version for item in items}
         for uid in self._known:
             self._deleted.pop(uid, None)
         self.replace(items, version)
 
-    def _take(self, kind: str, item: T) -> None:
-        """Tell of an event, unless it is old news. O(1)."""
+    def _apply(self, kind: str, item: T) -> None:
+        """Pass an event on, unless it is late or a duplicate. O(1)."""
         uid, version = item.metadata.uid, item.metadata.resource_version
         known = self._known.get(uid)
         if kind == "DELETED":
@@ -123,14 +123,14 @@ class Reflector(Generic[T]):
         await self._pause()
 
     async def _pause(self) -> None:
-        """Longer each time, until something is heard again; not the same for all who lost one server at one moment."""
+        """Sleep with exponential backoff and jitter, so that clients of one server do not retry in step."""
         longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 30))
         self._failures += 1
         await self.sleep(max(FIRST_PAUSE_S, longest * self.rng.uniform(0.5, 1.0)))
 
 
 def _newer(version: str, known: str) -> bool:
-    """Versions are numbers in practice, though not by contract: those that are not are taken as they come."""
+    """Whether a version is newer. Versions are numbers in practice but not by contract: others only have to differ."""
     numbers = version.isdecimal() and known.isdecimal()
     return is_after(version, known) if numbers else version != known
 

@@ -115,7 +115,7 @@ _Shared = tuple[tuple[PodPlacement, ...], tuple[str, ...], tuple[Member, ...]]
 
 
 def _whole(text: str) -> tuple[dict[str, Any], *_Shared]:
-    """The whole annotation. The part shared by a group comes last, as upstream writes it, and is cached: O(own part)."""
+    """The whole annotation. The part shared by a group comes last, as in upstream, and is cached: O(own part) then."""
     head, found, tail = text.partition("\ncellChain:")
     if found:
         try:

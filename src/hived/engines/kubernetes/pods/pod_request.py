@@ -1,6 +1,6 @@
-"""What a pod asks for: from upstream's annotation or, for everyone else, labels, its GPU request and its owner.
+"""The request of a pod: from upstream's annotation, or else from its labels, GPU limits and owner.
 
-Anybody may have written it: YAML is read as a spec is, or refused in words.
+Input is untrusted: YAML is read with the limits of a spec, and errors name the field.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from hived.spec import read_documents
 from . import keys
 from .objects import Container, Owner, Pod
 
-#: pods of a gang: where all of them are is written on each
+#: pods of a gang: each is annotated with the placement of all
 MOST_PODS = 1000
-#: what a placement takes at most as an annotation, and what an object may have
+#: upper bounds of a placement as an annotation, and the limit for an object
 _BYTES_A_POD, _BYTES_A_DEVICE, _MOST_BYTES = 200, 4, 250_000
 _LONGEST = 8_192  #: characters of the annotation
 _LONGEST_YAML = 262_144  #: characters: more than all annotations of an object may have
 _MOST_MEMBERS = 64  #: kinds of pods in a group
-#: kinds of owners whose size makes a gang, by the group of their API
+#: API group and kind of owners whose pods form a gang
 GANG_OWNERS = {("batch", "Job"), ("jobset.x-k8s.io", "JobSet"), ("kubeflow.org", "PyTorchJob")}
-#: annotation keys that had another name before
+#: former names of annotation keys
 _FORMER = {"gpuType": "leafCellType", "gpuNumber": "leafCellNumber"}
 _MODES = ("guaranteed", "opportunistic", "either")
 _YES = {"true": True, "false": False}
 
 
 class PodRequestError(InputError):
-    """What a pod says cannot be understood, or cannot be. ``kind`` is a word for metrics."""
+    """The request of a pod is invalid or impossible. ``kind``: label for metrics."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class PodRequestError(InputError):
 
 
 def read_yaml(text: str) -> Any:
-    """The value that ``text`` stands for, None for nothing. Raises :class:`ValueError`, in words. O(text)."""
+    """The value of one YAML document; None: empty. Raises :class:`ValueError` with a readable message. O(text)."""
     if len(text) > _LONGEST_YAML:
         raise ValueError(f"{len(text):,} characters; at most {_LONGEST_YAML:,}")
     try:
@@ -55,14 +55,14 @@ def read_yaml(text: str) -> Any:
 
 
 def word(value: object) -> str:
-    """A value as it was given, cut where it is long."""
+    """A value as it was given, shortened for messages."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What one pod asks for, and the group that it belongs to. Equal, but for ``leaf_cells``, among pods of a group."""
+    """The request of one pod and of its group. Pods of a group differ only in ``leaf_cells``."""
 
     group: str  #: name of the group, unique in the cluster
     namespace: str
@@ -74,11 +74,11 @@ class PodRequest:
     pinned_cell_id: str | None = None
     lazy_preemption: bool = False
     within: str | None = None
-    owner: str = ""  #: uid of the object that makes these pods a gang
-    anywhere: bool = False  #: its cells decide alone, whatever nodes kube-scheduler would take
+    owner: str = ""  #: uid of the owner whose pods form the gang
+    anywhere: bool = False  #: its cells alone decide, whatever nodes kube-scheduler offers
     whole: bool = False  #: placed only once all of its pods exist
     early: bool = False  #: it may start on a loan before its turn
-    title: str = ""  #: what its pods call the group, which need not be unique; "": as ``group``
+    title: str = ""  #: the group's name in its pods, which need not be unique; "": as ``group``
 
     @property
     def size(self) -> int:
@@ -92,11 +92,11 @@ class PodRequest:
 
     @property
     def mode(self) -> str:
-        """How it would have its GPUs."""
+        """``guaranteed``, ``opportunistic`` or ``either``."""
         return "either" if self.early else "opportunistic" if self.priority < 0 else "guaranteed"
 
     def request(self) -> Request:
-        """What the group asks of the core."""
+        """The group's request to the core."""
         return Request(
             self.group,
             self.vc,
@@ -109,7 +109,7 @@ class PodRequest:
         )
 
     def disagrees(self, other: PodRequest) -> str | None:
-        """In what two pods that name one group differ, in words; None: they are of one group."""
+        """How two requests that name one group differ, in words; None: they are of one group."""
         if self.namespace != other.namespace:
             return f"namespace: {self.namespace} here, {other.namespace} there"
         for name in ("vc", "priority", "leaf_cell_type", "pinned_cell_id", "lazy_preemption", "within", "mode"):
@@ -122,9 +122,9 @@ class PodRequest:
 
 
 def concerns(pod: Pod) -> bool:
-    """Whether HiveD decides about ``pod``: a container asks for devices or says so, it names a VC, or has a place.
+    """Whether HiveD schedules ``pod``: by its resources, label or annotation, or since it was bound with a placement.
 
-    Of those that ran, labels may be gone by now; what they use is not.
+    A bound pod may have lost its labels, but still uses its devices.
     """
     return (
         pod.label(keys.VC) is not None
@@ -135,12 +135,12 @@ def concerns(pod: Pod) -> bool:
 
 
 def may_concern(pod: Pod) -> bool:
-    """Whether kube-scheduler may ask about ``pod``: it asks for devices of any kind."""
+    """Whether kube-scheduler may ask about ``pod``: it requests devices of any kind."""
     return concerns(pod) or any(positive(value) for _, value in limits(pod, keys.GPU_RESOURCES))
 
 
 def gang_owner(pod: Pod) -> Owner | None:
-    """The object whose size has to be known before :func:`read_request` can say what ``pod`` asks for; None: none."""
+    """The owner that has to be read before :func:`read_request` of ``pod``; None: none."""
     if pod.annotation(keys.POD_SPEC) is not None or pod.label(keys.VC) is None:
         return None
     if pod.label(keys.GANG) == "false" or pod.label(keys.GROUP) is not None:
@@ -152,7 +152,7 @@ def gang_owner(pod: Pod) -> Owner | None:
 
 
 def read_request(pod: Pod, members: tuple[Member, ...] | None = None) -> PodRequest:
-    """What ``pod`` asks for. ``members``: the gang, as its owner has it. Raises :class:`PodRequestError`."""
+    """The request of ``pod``. ``members``: its gang as its owner defines it. Raises :class:`PodRequestError`."""
     text = pod.annotation(keys.POD_SPEC)
     if text is not None:
         return _from_annotation(pod, text)
@@ -166,13 +166,13 @@ def read_request(pod: Pod, members: tuple[Member, ...] | None = None) -> PodRequ
 
 
 def check_labels(pod: Pod) -> None:
-    """Raise :class:`PodRequestError` where a pod by labels has one of ours that is none: it would be without effect."""
+    """Raise :class:`PodRequestError` if a pod has an unknown label with HiveD's prefix, which would have no effect."""
     if pod.annotation(keys.POD_SPEC) is None and (unknown := _unknown_label(pod)):
         raise PodRequestError("labels", unknown)
 
 
 def _unknown_label(pod: Pod) -> str:
-    """What is wrong with a label of a pod that begins like ours, and what may be meant; "" where there is none."""
+    """An error about an unknown label with HiveD's prefix, with the likely meant one; "" if there is none."""
     known = {*keys.LABELS, keys.TURN, keys.ROLE}
     for label in sorted(pod.metadata.labels or ()):
         if label.startswith(keys.PREFIX) and label not in known:
@@ -184,7 +184,7 @@ def _unknown_label(pod: Pod) -> str:
 
 
 def check_grace(pod: Pod, ask: PodRequest, most: int) -> None:
-    """Raise :class:`PodRequestError` where a pod on loan asks for more than ``most`` seconds to end."""
+    """Raise :class:`PodRequestError` if a pod on loan has a grace period of more than ``most`` seconds."""
     if ask.mode != "guaranteed" and pod.grace_s > most:
         kind = "a pod that may run on a loan" if ask.early else "an opportunistic pod"
         raise PodRequestError(
@@ -203,7 +203,7 @@ def _from_annotation(pod: Pod, text: str) -> PodRequest:
     if (asked := pod_gpus(pod) or 0) > said.leaf_cells:
         cells = f"leafCellNumber {said.leaf_cells}"
         raise PodRequestError("gpus", f"annotation {keys.POD_SPEC}: {cells}, and its containers ask for {asked} GPUs")
-    # two namespaces may use one name, and neither can take the other's
+    # names are scoped to the namespace, so no namespace can take a name of another
     home, name = f"{pod.metadata.namespace}/", said.title or pod.key
     group = name if name.startswith(home) else home + name
     return replace(said, group=group, namespace=pod.metadata.namespace, title=name)
@@ -211,9 +211,9 @@ def _from_annotation(pod: Pod, text: str) -> PodRequest:
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> PodRequest:
-    """The annotation, without what else the pod says; ``title``: the group that it names, "" for none.
+    """The request of the annotation alone; ``title``: the group that it names, "" for none.
 
-    The pods of a gang all have the same.
+    Cached, as all pods of a gang have the same annotation.
     """
     where = f"annotation {keys.POD_SPEC}"
     if len(text) > _LONGEST:
@@ -261,26 +261,26 @@ def _parsed(text: str) -> PodRequest:
 
 
 class _Fields:
-    """Values of one mapping, each of the type that it has to have."""
+    """Typed access to the values of one mapping."""
 
     def __init__(self, where: str, values: Mapping[Any, object]) -> None:
         self.where = where
         self.values = {_FORMER.get(key, key): value for key, value in values.items() if isinstance(key, str)}
 
     def inside(self, key: str, value: object) -> _Fields:
-        """A mapping in it."""
+        """A nested mapping."""
         where = f"{self.where}: {key}"
         if not isinstance(value, dict):
             raise PodRequestError("annotation", f"{where}: expected keys, not {word(value)}")
         return _Fields(where, value)
 
     def text(self, key: str) -> str | None:
-        """A word; None where there is none. A number is taken as the word that it looks like."""
+        """A string; None: not set. A number counts as its text."""
         value = self._value(key, "a name", _is_name)
         return None if value is None or value == "" else str(value)
 
     def number(self, key: str, default: int | None, least: int, most: int) -> int:
-        """A whole number within limits."""
+        """An integer within limits."""
         wanted = f"a number from {least} to {most:,}"
         return int(self._value(key, wanted, lambda value: type(value) is int and least <= value <= most, default))
 
@@ -329,7 +329,7 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
     group, size = pod.label(keys.GROUP), pod.label(keys.GROUP_SIZE)
     owner = gang_owner(pod)
     name, uid = pod.key, ""
-    # one pod is no gang: so that its annotations, which do not say what made it one, mean the same after a restart
+    # one pod is no gang: bind info has no owner, so its annotations mean the same after a restart
     unsized = owner is None or members is None or sum(member.pods for member in members) == 1
     if alone or (group is None and unsized and size is None):
         members = (Member(1, cells),)
@@ -370,7 +370,7 @@ def _from_labels(pod: Pod, vc: str, members: tuple[Member, ...] | None) -> PodRe
 
 
 def _priority(pod: Pod) -> tuple[int, bool]:
-    """The priority of a pod, and whether it may start before its turn."""
+    """The priority of a pod, and whether it may start on a loan before its turn."""
     said, mode = pod.label(keys.PRIORITY), pod.label(keys.MODE)
     if mode not in (None, *_MODES):
         raise PodRequestError("labels", f"label {keys.MODE}: one of {', '.join(_MODES)}, not {word(mode)}")
@@ -385,7 +385,7 @@ def _priority(pod: Pod) -> tuple[int, bool]:
 
 
 def _job(pod: Pod, owner: Owner) -> tuple[str, str]:
-    """Name and uid of what makes pods a gang: their owner, or the JobSet that owns all their owners."""
+    """Name and uid of the owner of a gang: the pods' owner, or the JobSet that owns it."""
     above = pod.label(keys.JOBSET)
     return (owner.name, owner.uid) if above is None else (above, pod.label(keys.JOBSET_UID) or keys.JOBSET)
 
@@ -433,9 +433,9 @@ def _members(members: tuple[Member, ...]) -> str:
 
 
 def uses(pod: Pod) -> tuple[bool, int | None]:
-    """Whether a pod can be using devices that HiveD gave it, and how many, by what nobody can change: its resources.
+    """Whether a pod may use devices, and how many, by its resources, which are immutable.
 
-    None: it does not say how many.
+    None: the number is unknown.
     """
     if any(positive(value) for _, value in limits(pod, (keys.ENABLE,))):
         return True, None
@@ -447,7 +447,7 @@ def uses(pod: Pod) -> tuple[bool, int | None]:
 
 
 def named_devices(pod: Pod, number: int | None) -> tuple[int, ...] | None:
-    """The devices that a pod's annotations name, if they are as many as its resources (None: any number)."""
+    """The devices that a pod's annotations name, if they match the number in its resources (None: any number)."""
     words = (pod.annotation(keys.ISOLATION) or pod.annotation(keys.FORMER_ISOLATION) or "").split(",")
     if all(word.strip().isdecimal() and len(word) < 8 for word in words) and number in (None, len(words)):
         return tuple(int(word) for word in words)
@@ -455,21 +455,21 @@ def named_devices(pod: Pod, number: int | None) -> tuple[int, ...] | None:
 
 
 def pod_gpus(pod: Pod) -> int | None:
-    """Devices that a pod asks for: the most that may be in use at a time, as Kubernetes counts."""
+    """Devices that a pod requests: the maximum in use at a time, as Kubernetes counts. None: it requests none."""
     return gpus_of(pod.spec.containers or (), pod.spec.init_containers or ())
 
 
 def gpus_of(containers: Iterable[Container], init_containers: Iterable[Container] = ()) -> int | None:
-    """The same of the containers of a template; None: they ask for none.
+    """Devices that the containers of a template request; None: none.
 
-    Of several kinds of GPU resources the largest counts, since all of them mean devices of the one node.
+    Of several GPU resources the largest counts, since all of them mean devices of the one node.
     """
     running, first = tuple(containers), tuple(init_containers)
     return max(_at_a_time(resource, running, first) for resource in keys.GPU_RESOURCES) or None
 
 
 def _at_a_time(resource: str, containers: tuple[Container, ...], init_containers: tuple[Container, ...]) -> int:
-    """Init containers run one after another, but for those that are restarted always: these stay (sidecars)."""
+    """The maximum in use at a time: init containers run one after another, except sidecars (restartPolicy Always)."""
     beside = most = 0
     for container in init_containers:
         number = _count(container, resource)
@@ -493,7 +493,7 @@ def _count(container: Container, resource: str) -> int:
 
 
 def _whole(value: object) -> int | None:
-    """A quantity of Kubernetes, where it is a whole number."""
+    """A Kubernetes quantity as an integer; None: it is none."""
     text = str(value).strip()
     scale = {"k": 1000, "m": 0.001}.get(text[-1:], 0)
     try:
@@ -504,13 +504,13 @@ def _whole(value: object) -> int | None:
 
 
 def limits(pod: Pod, resources: tuple[str, ...]) -> list[tuple[str, object]]:
-    """What containers of a pod ask for of some resources: name and quantity."""
+    """Name and quantity of each limit on one of ``resources`` in the containers of a pod."""
     containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
     found = [c.resources.limits or {} for c in containers if c.resources is not None]
     return [(name, of[name]) for of in found for name in resources if name in of]
 
 
 def positive(value: object) -> bool:
-    """Whether a quantity is more than nothing; one that cannot be read is taken to be."""
+    """Whether a quantity is positive, or invalid."""
     number = _whole(value)
     return number is None or number > 0
