@@ -374,7 +374,7 @@ class Cluster:
         if self._preempted and group.running:
             self._preempted.pop(group.name, None)
         if group.preempted_by:
-            self._preempted[group.name] = looking.gone_for(self._state, group, ended=True)
+            self._preempted[group.name] = looking.preemption_reasons(self._state, group, ended=True)
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
         state.end(group)
@@ -391,7 +391,7 @@ class Cluster:
         if not suspended.running:
             raise RequestError("group", f"{group!r} has only reserved; cancel() withdraws it")
         self._state.suspend(
-            suspended, (Suspended(suspended.gpus), *looking.gone_for(self._state, suspended, ended=True))
+            suspended, (Suspended(suspended.gpus), *looking.preemption_reasons(self._state, suspended, ended=True))
         )
         self._keep()
 

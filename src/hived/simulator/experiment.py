@@ -1,4 +1,4 @@
-"""One trace under several sharing schemes: what ``hived simulate`` runs."""
+"""An experiment: one trace under several sharing schemes and policies, as ``hived simulate`` runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .traces import Trace, TraceJob
 
 
 class PolicyName(StrEnum):
-    """The policies at hand."""
+    """The available policies."""
 
     YARN_CS = "yarn-cs"
 
@@ -28,7 +28,7 @@ class Preempted(StrEnum):
     """What a preempted job keeps."""
 
     RESUME = "resume"  #: its work
-    RESTART = "restart"  #: nothing; a job that has to move to its own cells starts again too
+    RESTART = "restart"  #: nothing; a job that moves to its VC's cells restarts too
 
 
 #: GPUs of nodes, by the name of the chain and of the node
@@ -37,7 +37,7 @@ NodeSizes = dict[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All that changes a result beside spec and trace."""
+    """The options that determine a result, besides spec and trace."""
 
     schemes: tuple[Sharing, ...] = tuple(Sharing)
     policies: tuple[PolicyName, ...] = (PolicyName.YARN_CS,)
@@ -49,18 +49,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything an experiment found."""
+    """The raw results of an experiment."""
 
     spec: ClusterSpec
     trace: Trace
     options: Options
     records: tuple[Record, ...]
-    node_sizes: tuple[NodeSizes, ...]  #: of the cluster that each record was made on
+    node_sizes: tuple[NodeSizes, ...]  #: of the cluster of each record
     never_fit: tuple[int, ...]  #: jobs (by number) too large for their tenant's private cluster
 
 
 def node_sizes(cluster: Cluster) -> NodeSizes:
-    """GPUs of every node by the name of its chain and its own. O(nodes)."""
+    """GPUs of every node, by the names of its chain and itself. O(nodes)."""
     return {(chain, node): gpus for chain, node, gpus in cluster.nodes()}
 
 
@@ -72,7 +72,7 @@ def make_policy(name: PolicyName, preempted: Preempted) -> Policy:
 
 
 def check_tenants(spec: ClusterSpec, trace: Trace) -> None:
-    """Every tenant of the trace has a virtual cluster, else :class:`~hived.errors.InputError`."""
+    """Raise :class:`~hived.errors.InputError` unless every tenant of the trace has a virtual cluster."""
     known = {vc.name for vc in spec.virtual_clusters}
     first: dict[str, str] = {}
     for job in trace.jobs:
@@ -88,7 +88,7 @@ def check_tenants(spec: ClusterSpec, trace: Trace) -> None:
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
-    """A list for a message: not too long, and never empty."""
+    """Format names for a message: at most ``most``, and never an empty text."""
     shown = ", ".join(names[:most]) or "none"
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
@@ -102,7 +102,7 @@ def run_experiment(
 ) -> Results:
     """Run every scheme with every policy on ``trace`` (its clock already compressed).
 
-    ``progress`` hears ``"scheme policy"`` and the number of jobs submitted so far. Deterministic.
+    ``progress`` is called with ``"scheme policy"`` and the number of jobs submitted so far. Deterministic.
     """
     check_tenants(spec, trace)
     records, sizes = [], []

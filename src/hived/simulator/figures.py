@@ -1,6 +1,6 @@
-"""The papers' figures from our own records, as PNG and SVG.
+"""The papers' figures, from our own records, as PNG and SVG.
 
-Colours are Okabe and Ito's, safe for the colour-blind, and every scheme has a line style of its own as well.
+Colours are those of Okabe and Ito, safe for the colour-blind, and every scheme has its own line style as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DAY_MS = 24 * HOUR_MS
 
 
 def need_matplotlib() -> None:
-    """Raise :class:`~hived.errors.InputError` where matplotlib, an extra, is not installed."""
+    """Raise :class:`~hived.errors.InputError` unless matplotlib, an extra, is installed."""
     if find_spec("matplotlib") is None:
         raise InputError(f"figures need matplotlib: {command_for('figures')}; or give --no-figures")
 
@@ -64,7 +64,7 @@ def _style() -> Iterator[None]:
 
 
 def write_figures(report: Report, folder: Path, tenants: Sequence[str] = ()) -> list[Path]:
-    """Every figure that the report has the runs for; the files written. ``tenants``: those to show over time."""
+    """Write every figure for which the report has the runs; returns the files. ``tenants``: those to show over time."""
     need_matplotlib()
     written = []
     with _style():
@@ -86,7 +86,7 @@ def _save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def pick_tenants(report: Report, policy: PolicyName, count: int = 3) -> list[str]:
-    """The tenants with the most to tell: by the worst scheme's mean delay over private's, else by delay alone."""
+    """The tenants with the largest effects: by the worst scheme's mean delay over private's, else by delay alone."""
     runs = [run for run in report.runs if run.policy == policy.value]
     private = report.run(Sharing.PRIVATE, policy)
     shared = [run for run in runs if run.scheme != Sharing.PRIVATE.value] or runs
@@ -110,7 +110,7 @@ def _title(report: Report) -> str:
 
 
 def _delay_over_time(report: Report, policy: PolicyName, tenants: Sequence[str]) -> Figure:
-    """After HiveD's Figure 6: delay of chosen tenants over time, the level of fragmentation below."""
+    """After HiveD's Figure 6: delay of chosen tenants over time, and fragmentation below."""
     from matplotlib.figure import Figure as NewFigure
 
     rows = len(tenants) + 1
@@ -144,14 +144,14 @@ def _delay_over_time(report: Report, policy: PolicyName, tenants: Sequence[str])
 
 
 def _log_from_zero(axis: Axes) -> None:
-    """Delays span from seconds to weeks, and many are 0: linear up to a minute, logarithmic above."""
+    """Scale for delays from 0 and seconds to weeks: linear up to a minute, logarithmic above."""
     axis.set_yscale("symlog", linthresh=1)
     axis.set_ylim(bottom=0)
     axis.yaxis.set_major_formatter(_plain_number)
 
 
 def _plain_number(value: float, _: object = None) -> str:
-    """0.01, 10, 10,000: no powers, since names may hold the $ that would start them."""
+    """0.01, 10, 10,000: no powers, since math parsing is off for names with a $."""
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
@@ -171,8 +171,8 @@ def _normalised(report: Report, policy: PolicyName) -> Figure:
         colour, _, label = _LOOK[run.scheme]
         values = {str(t.tenant): t.to_private for t in run.tenants}
         place = np.arange(len(names)) + (number - (len(runs) - 1) / 2) * width
-        # bars stand on 1, private's delay: upward is worse, downward better; a delay of 0 reaches the floor
-        # and one that is infinitely worse the ceiling
+        # bars start at 1, private's delay: upward is worse, downward better; a ratio of 0 reaches the floor
+        # and an infinite one the ceiling
         tops = [1.0 if math.isnan(r := values[name]) else min(max(r, low / 2), high * 2) for name in names]
         axis.bar(place, [top - 1 for top in tops], width, bottom=1, color=colour, label=label)
         for x, top, name in zip(place, tops, names, strict=True):
@@ -211,7 +211,7 @@ def _ratio_word(ratio: float) -> str:
 
 
 def _span(s: float) -> str:
-    """A delay in the unit that suits it."""
+    """Format a delay in a suitable unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if s >= 2 * length:
             return f"{s / length:,.0f} {unit}"

@@ -1,7 +1,7 @@
-"""Numbers from records: delays, anomalies, utilization and fragmentation.
+"""Metrics of records: delays, anomalies, utilization and fragmentation.
 
-Everything is derived from the same intervals that ``runs.csv`` shows, after the simulation, so that a reader of that
-file can check it. Times are milliseconds until they are reported.
+All are derived after the simulation from the intervals in ``runs.csv``, so that a reader of that file can check them.
+Times are in milliseconds until they are reported.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Anomalies:
     """Sharing anomalies: jobs that wait longer than in their tenant's private cluster, and by how much."""
 
     jobs: int
-    minutes: float  #: added up
+    minutes: float  #: sum
     worst_minutes: float
 
 
 def comparable_jobs(results: Results) -> NDArray[np.bool_]:
-    """Jobs that every run finished and that fit their private cluster: the ones that may be compared. (jobs,)"""
+    """Jobs that every run finished and that fit their private cluster, so that they can be compared. (jobs,)"""
     mask = np.ones(len(results.trace.jobs), dtype=bool)
     mask[list(results.never_fit)] = False
     for record in results.records:
@@ -52,7 +52,7 @@ def comparable_jobs(results: Results) -> NDArray[np.bool_]:
 
 
 def queues(record: Record) -> Ints:
-    """Queueing delay of every job of a finished simulation; meaningless where it did not finish. (jobs,)"""
+    """Queueing delay of every job of a simulation; meaningless for unfinished jobs. (jobs,)"""
     if record.waits is None:
         finish = np.asarray(record.finish, dtype=np.int64)
         submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
@@ -79,7 +79,7 @@ def delay(record: Record, chosen: NDArray[np.bool_]) -> Delay:
 
 
 def anomalies(record: Record, private: Record, chosen: NDArray[np.bool_]) -> Anomalies:
-    """Chosen jobs that ``record`` has worse than ``private``."""
+    """Sharing anomalies among the chosen jobs: those that wait longer in ``record`` than in ``private``."""
     worse = (queues(record) - queues(private))[chosen]
     worse = worse[worse > 0]
     if not len(worse):
@@ -88,7 +88,7 @@ def anomalies(record: Record, private: Record, chosen: NDArray[np.bool_]) -> Ano
 
 
 def window_means(times: Ints, values: Ints, at: Ints, width: int) -> Floats:
-    """Mean of the values whose time is within ``width / 2`` of each point of ``at``; NaN where there are none.
+    """Mean of the values whose time is within ``width / 2`` of each point of ``at``; NaN if there are none.
 
     ``times`` ascend. Shapes: times and values (n,), at and the result (m,).
     """
@@ -130,11 +130,11 @@ class DelayOverTime:
     """Mean queueing delay of the jobs submitted in a moving 12-hour window."""
 
     at: Ints  #: middle of the window, in milliseconds (m,)
-    mean_ms: dict[str, Floats]  #: per tenant; NaN where nothing was submitted (m,)
+    mean_ms: dict[str, Floats]  #: per tenant; NaN where no job was submitted (m,)
 
 
 def delay_over_time(results: Results, record: Record, chosen: NDArray[np.bool_]) -> DelayOverTime:
-    """Of the chosen jobs, per tenant of the cluster. O(jobs * tenants)."""
+    """Delay over time of the chosen jobs, per tenant of the cluster. O(jobs * tenants)."""
     submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
     names = np.asarray([job.tenant for job in record.jobs], dtype=object)
     queue = queues(record)
@@ -152,18 +152,18 @@ class Series:
     """A record over time. All but ``edges`` (m + 1,) have one value per bin (m,), between 0 and 1."""
 
     edges: Ints
-    utilization: Floats  #: GPUs held, of all that the shared cluster has
-    opportunistic: Floats  #: GPUs held opportunistically, of the same
-    #: nodes that cannot give all their GPUs to one guaranteed job, since some are in guaranteed use
+    utilization: Floats  #: GPUs held, as a share of the shared cluster
+    opportunistic: Floats  #: GPUs held opportunistically, as a share of the same
+    #: share of nodes that cannot give all their GPUs to one guaranteed job, since some are in guaranteed use
     fragmentation: Floats
-    partly_used: Floats  #: of those, the nodes whose GPUs are not all in guaranteed use: what packing could mend
+    partly_used: Floats  #: share of nodes with some but not all GPUs in guaranteed use: what packing could avoid
 
 
 def submission_window(results: Results) -> int:
-    """The end of the time that averages are taken over, in milliseconds, at least a second.
+    """The length of the window that averages are taken over, in milliseconds, at least a second.
 
-    The last submission, or the mean duration where that is longer (a load needs a time to be spread over), but not
-    beyond ``--until``.
+    The time of the last submission, or the mean duration if that is longer (a load needs a time to be spread over), but
+    at most ``--until``.
     """
     jobs = results.trace.jobs
     until = results.options.until_ms
@@ -173,7 +173,7 @@ def submission_window(results: Results) -> int:
 
 
 def step(window: int) -> int:
-    """How far apart points in time are: an hour; less for short traces, more for those of many years."""
+    """The distance between points in time: an hour; less for short traces, more for those of many years."""
     width = HOUR_MS
     while window // width < _FEWEST_POINTS and width > 1000:
         width //= 2
@@ -187,7 +187,7 @@ def series(results: Results, record: Record, bin_ms: int | None = None) -> Serie
     window = submission_window(results)
     edges = np.append(np.arange(0, window, bin_ms or step(window), dtype=np.int64), window)
     sizes = results.node_sizes[results.records.index(record)]
-    gpus = results.spec.gpus  # spare nodes count in every scheme
+    gpus = results.spec.gpus  # nodes that no VC reserved count in every scheme
     held = _columns(record, None)
     lent = _columns(record, Kind.OPPORTUNISTIC)
     unable, partly = _node_use(record, sizes)
@@ -212,7 +212,7 @@ def _columns(record: Record, kind: Kind | None) -> tuple[Ints, Ints, Ints]:
 
 
 def _node_use(record: Record, sizes: NodeSizes) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:
-    """Intervals in which a node has guaranteed GPUs in use, and those in which it has some but not all."""
+    """Intervals in which a node has GPUs in guaranteed use, and those in which some but not all are."""
     numbers = {node: number for number, node in enumerate(sizes)}
     flat = list(sizes.values())
     rows = [
@@ -230,7 +230,7 @@ def _node_use(record: Record, sizes: NodeSizes) -> tuple[tuple[Ints, Ints, Ints]
     change = np.concatenate((table[:, 3], -table[:, 3]))
     order = np.lexsort((time, node))
     node, time, change = node[order], time[order], change[order]
-    used = np.cumsum(change)  # every node starts and ends at 0, so one running sum serves all
+    used = np.cumsum(change)  # every node starts and ends at 0, so one running sum serves all nodes
     until = np.append(time[1:], 0)
     same = np.append(node[1:] == node[:-1], False) & (until > time)
     size = np.asarray(flat, dtype=np.int64)[node]

@@ -1,7 +1,7 @@
 """The files of a simulation: tables, ``cluster.json``, ``summary.json``, their checksums, figures.
 
-They are written beside the target and moved there when all is written, so nobody ever finds half of them. The same
-spec, trace, options and version give the same bytes.
+They are written beside the target folder and moved into it when complete, so that it never has partial results. The
+same spec, trace, options and version give the same bytes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ JOB_COLUMNS = (
     "scheme", "policy", "job_id", "tenant", "gpus", "submit_s", "duration_s", "start_s", "finish_s", "queue_s",
     "preemptions", "finished",
 )  # fmt: skip
-#: what every folder of results holds
+#: files of every folder of results
 FILES = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
-#: as ``sha256sum --check`` takes them
+#: in the format of ``sha256sum --check``
 CHECKSUMS = "SHA256SUMS"
-#: and with the figures
-_OURS = (
+#: patterns of all output files, figures included
+_OUTPUTS = (
     *FILES,
     CHECKSUMS,
     *(f"*-{policy.value}.{end}" for policy in PolicyName for end in ("png", "svg")),
@@ -45,7 +45,7 @@ RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placem
 
 
 def check_output(folder: Path, overwrite: bool) -> None:
-    """Raise :class:`~hived.errors.InputError` unless results can be written to ``folder``: before hours of work."""
+    """Raise :class:`~hived.errors.InputError` unless results can be written to ``folder``; called before a long run."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, not a folder for results; choose another --out")
     if folder.is_dir() and any(folder.iterdir()):
@@ -70,7 +70,7 @@ def check_output(folder: Path, overwrite: bool) -> None:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into that takes the place of ``folder``'s files when the block ends well, and else is gone."""
+    """A draft folder whose files replace those of ``folder`` when the block succeeds; deleted if it fails."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -79,7 +79,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     try:
         yield draft
         folder.mkdir(exist_ok=True)
-        for pattern in _OURS:  # older results go, whatever else is there stays
+        for pattern in _OUTPUTS:  # older results are removed, any other file stays
             for old in folder.glob(pattern):
                 old.unlink()
         for file in sorted(draft.iterdir()):
@@ -93,9 +93,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 def write_jobs(results: Results, path: Path) -> None:
     """``jobs.csv``: one row per scheme, policy and job of the trace, in the order of the trace.
 
-    Here and in the other files a number that may have decimals always has them, so that Polars, which takes the types
-    of columns from the first 100 rows, and pandas read them with their defaults. Times of a job that never ended are
-    empty, which says no type: README.md has the line for a file that begins with 100 such rows.
+    Here and in the other files a number that may have decimals always has them, so that Polars, which infers the types
+    of columns from the first 100 rows, and pandas read them with their defaults. Times of an unfinished job are empty
+    and give no type: README.md shows how to read a file that begins with 100 such rows.
     """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -119,7 +119,7 @@ def write_jobs(results: Results, path: Path) -> None:
 def write_runs(results: Results, path: Path) -> None:
     """``runs.csv``: every interval in which a job held GPUs, by scheme and policy, then by start and job.
 
-    Beside it goes ``cluster.json``, the cluster that its placements are in.
+    ``cluster.json`` describes the cluster of its placements.
     """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -136,7 +136,7 @@ def write_runs(results: Results, path: Path) -> None:
 
 
 class _Placements:
-    """Placements as text: ``node:0,1,2,3;node2:0,1``. The same pods come up again and again."""
+    """Placements as text: ``node:0,1,2,3;node2:0,1``. The texts of pods are cached, since they recur."""
 
     def __init__(self) -> None:
         self._known: dict[PodPlacement, str] = {}
@@ -152,16 +152,16 @@ class _Placements:
 
 
 def _encoded(name: str) -> str:
-    """The signs of a placement's form in a node's name are percent-encoded, as in a URL."""
+    """Percent-encode, as in a URL, the delimiters of a placement in a node's name."""
     return "".join(f"%{ord(sign):02X}" if sign in "%:;," else sign for sign in name)
 
 
 def write_cluster(results: Results, path: Path) -> None:
-    """``cluster.json``: who reserved what, and the chains of every scheme's cluster, nodes named as in ``runs.csv``.
+    """``cluster.json``: the VCs' reservations and the chains of every scheme's cluster, nodes named as in ``runs.csv``.
 
     ``levels`` go from the leaf to the top, and ``node_level`` counts them from 1. All cells of a level are equal: cell
-    ``i`` has the leaves ``i * gpus`` to ``(i + 1) * gpus - 1`` of its chain. ``devices`` are the device indices of the
-    nodes (by number) whose leaves have other than 0, 1, 2, ... O(nodes).
+    ``i`` has the leaves ``i * gpus`` to ``(i + 1) * gpus - 1`` of its chain. ``devices`` has the device indices of the
+    nodes (by number) where they are not 0, 1, 2, ... O(nodes).
     """
     spec = results.spec
     shared = [_chain(chain.name, chain, len(chain.levels), chain.node_names) for chain in spec.chains]
@@ -177,7 +177,7 @@ def write_cluster(results: Results, path: Path) -> None:
 
 
 def _chain(name: str, chain: ChainSpec, top: int, nodes: Sequence[str]) -> dict[str, object]:
-    """The levels of ``chain`` up to ``top``; a top below node level is a node of its own."""
+    """The levels of ``chain`` up to ``top``; a top cell below node level counts as a node."""
     return {
         "name": name,
         "levels": [{"cell_type": level.cell_type, "gpus": level.gpus} for level in chain.levels[:top]],
@@ -188,12 +188,12 @@ def _chain(name: str, chain: ChainSpec, top: int, nodes: Sequence[str]) -> dict[
 
 
 def _private_chains(spec: ClusterSpec) -> list[dict[str, object]]:
-    """A chain per tenant and kind of cell that it reserved, in the order in which its nodes are numbered."""
+    """A chain per tenant and kind of reserved cell, in the order in which its nodes are numbered."""
     chains = []
     for vc in spec.virtual_clusters:
         first = 0
         for chain in spec.chains:
-            # cells of one level that stand in a row are one chain
+            # consecutive cells of one level form one chain
             cells = [(c.level, c.number) for c in vc.cells if c.chain == chain.name]
             for level, of_level in groupby(cells, key=itemgetter(0)):
                 size = max(1, chain.levels[level - 1].gpus // chain.gpus_per_node)
@@ -205,7 +205,7 @@ def _private_chains(spec: ClusterSpec) -> list[dict[str, object]]:
 
 
 def _virtual_cluster(spec: ClusterSpec, vc: VirtualClusterSpec) -> dict[str, object]:
-    """A VC and its cells; ``chain`` is the number of a chain of the shared cluster."""
+    """A VC and its reserved cells; ``chain`` is the number of a chain of the shared cluster."""
     numbers = {chain.name: number for number, chain in enumerate(spec.chains)}
     kinds = [(cells.chain, cells.level, cells.number, None) for cells in vc.cells]
     reserved = []
@@ -224,10 +224,10 @@ def _virtual_cluster(spec: ClusterSpec, vc: VirtualClusterSpec) -> dict[str, obj
 
 
 def write_series(report: Report, path: Path) -> None:
-    """``series.csv``: what the figures show over time, by the hour (less in short traces, more in those of many years).
+    """``series.csv``: the time series of the figures, by the hour (less in short traces, more in those of many years).
 
-    Shares (0 to 1) are means over the time from ``time_s`` to the next; delays (seconds, one column per tenant) are
-    means of the jobs submitted within 6 hours of it, NaN where there are none.
+    Shares (0 to 1) are means over the time from ``time_s`` to the next row's; delays (seconds, one column per tenant)
+    are means of the jobs submitted within 6 hours of it, NaN if there are none.
     """
     tenants = [vc.name for vc in report.results.spec.virtual_clusters]
     shares = ("utilization", "opportunistic", "fragmentation", "partly_used")
@@ -257,18 +257,18 @@ def _number(value: float) -> str:
 
 
 def _decimal(number: str) -> str:
-    """``5.0`` for ``5``: readers that take the type of a column from its first rows see that it is no whole number."""
+    """``5.0`` for ``5``, so that readers that infer the type of a column from its first rows see a float."""
     return number if "." in number or "e" in number else f"{number}.0"
 
 
 def write_summary(report: Report, path: Path) -> None:
-    """``summary.json``: the report's numbers, null for what cannot be said."""
+    """``summary.json``: the report's numbers, null for undefined ones."""
     text = json.dumps(_plain(report.to_json()), indent=2, ensure_ascii=False, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 
 def checksums(folder: Path) -> str:
-    """The SHA-256 and name of each file, a line each, for ``SHA256SUMS``. O(bytes)."""
+    """The content of ``SHA256SUMS``: the SHA-256 and name of each file, a line each. O(bytes)."""
     lines = []
     for name in FILES:
         with (folder / name).open("rb") as file:
@@ -277,7 +277,7 @@ def checksums(folder: Path) -> str:
 
 
 def _plain(value: object) -> object:
-    """Numbers rounded to what means something, NaN as null."""
+    """Round numbers to 6 decimals, NaN and infinity to null."""
     if isinstance(value, float):
         return round(value, 6) if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What happened in one simulation: raw, in milliseconds, enough to derive every metric and figure from."""
+"""The raw record of one simulation, in milliseconds; every metric and figure is derived from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def gpus_of(placement: Placement) -> int:
 
 
 class Run(NamedTuple):
-    """A job held GPUs, without a change of place or kind. Never empty."""
+    """An interval in which a job held GPUs without a change of placement or kind. Never empty."""
 
     job: int  #: number in the trace
     start: int
@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """How many it held."""
+        """GPUs that it held."""
         return gpus_of(self.placement)
 
 
@@ -47,9 +47,9 @@ class Record:
     first_start: list[int] = field(default_factory=list)  #: -1: never started
     finish: list[int] = field(default_factory=list)  #: -1: never finished
     preemptions: list[int] = field(default_factory=list)
-    waits: NDArray[np.int64] | None = None  #: every job's queueing delay, once :func:`~.metrics.queues` was asked
-    preempted_gpus: int = 0  #: GPUs taken from opportunistic jobs, all preemptions added up
+    waits: NDArray[np.int64] | None = None  #: every job's queueing delay, cached by :func:`~.metrics.queues`
+    preempted_gpus: int = 0  #: GPUs taken from opportunistic jobs, summed over all preemptions
 
     def queue(self, job: int) -> int:
-        """All the waiting of a finished job, that after a preemption too."""
+        """The queueing delay of a finished job, including waits after preemptions."""
         return self.finish[job] - self.jobs[job].submit_ms - self.jobs[job].duration_ms

@@ -1,4 +1,4 @@
-"""The numbers of an experiment that people ask for, in one object: for the table, ``summary.json`` and the figures."""
+"""The report of an experiment: the numbers for the table, ``summary.json`` and the figures."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .record import Record
 class TenantReport:
     """One tenant under one scheme, over the comparable jobs."""
 
-    tenant: str | None  #: none: all together
+    tenant: str | None  #: None: all tenants together
     delay: Delay
-    #: mean delay over that in the private cluster: infinite where only that is 0, NaN where both are, or was not run
+    #: mean delay over that in the private cluster: infinite if only the latter is 0, NaN if both are or it was not run
     to_private: float
-    #: against the private cluster; None where that was not simulated
+    #: against the private cluster; None if that was not simulated
     anomalies: Anomalies | None
 
 
@@ -61,32 +61,32 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of an experiment."""
+    """The whole experiment."""
 
     results: Results
     gpus: int  #: of the shared cluster
     nodes: int
-    load: float  #: mean GPUs the trace asks for over the submission window, as a share of the cluster
+    load: float  #: mean GPUs the trace requests over the submission window, as a share of the cluster
     compared: int  #: jobs compared
     window_s: float
     runs: tuple[RunReport, ...]
 
     def run(self, scheme: Sharing, policy: PolicyName) -> RunReport | None:
-        """One run's report, ``None`` when it was not asked for."""
+        """One run's report, ``None`` if it was not simulated."""
         for run in self.runs:
             if run.scheme == scheme.value and run.policy == policy.value:
                 return run
         return None
 
     def never_fit(self) -> list[dict[str, object]]:
-        """The jobs left out since they can never fit their private cluster."""
+        """The jobs that are left out because they can never fit their private cluster."""
         jobs = self.results.trace.jobs
         return [
             {"job_id": jobs[n].job_id, "tenant": jobs[n].tenant, "gpus": jobs[n].gpus} for n in self.results.never_fit
         ]
 
     def to_json(self) -> dict[str, object]:
-        """Plain data, in a fixed order."""
+        """The report as plain data, in a fixed order."""
         options = self.results.options
         trace = self.results.trace
         return {

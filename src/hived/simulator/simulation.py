@@ -1,11 +1,11 @@
-"""The event loop: an engine whose victims are gone at once, and whose clock is a heap.
+"""The event loop: an engine whose victims end at once, and whose clock is a heap.
 
-Ties are settled by ``(time, finishes before submissions, job number)``: all jobs that end at one instant give their
-GPUs back before anybody gets any. Within an instant nothing has length, so what counts is where a job was before it and
-where it is after it: a stay of no time is none, and GPUs lost and had again at once were never lost.
+Events are ordered by ``(time, finishes before submissions, job number)``: all jobs that finish at one instant release
+their GPUs before any job is placed. An instant has no length, so only the state of a job before and after it counts:
+intervals of length 0 are not recorded, and a job that loses its GPUs and gets the same ones back is not preempted.
 
-A job's work is its duration; what it has left is kept when it stops, so that a rate other than 1 would change this file
-alone.
+The work of a job is its duration; the work left is kept when it stops, so that rates other than 1 would change only
+this file.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .record import Record, Run, gpus_of
 from .traces import TraceJob
 
 _NEVER = 1 << 62
-#: a job holds GPUs: since when, how, and where
-_Stay = tuple[int, Kind, Placement]
+#: an interval in which a job holds GPUs: start, kind, placement
+_Interval = tuple[int, Kind, Placement]
 
 
 class Simulation:
-    """One scheduler on one trace. O(log jobs) per event beside what the scheduler costs."""
+    """One scheduler on one trace. O(log jobs) per event plus the scheduler's own cost."""
 
     def __init__(self, cluster: Cluster, policy: Policy, record: Record, opportunistic: bool) -> None:
         """``opportunistic``: whether jobs may start on idle GPUs before their turn."""
@@ -40,16 +40,16 @@ class Simulation:
         self._jobs = record.jobs
         self._now = 0
         n = len(record.jobs)
-        # what is asked for by as many GPUs
+        # the members of a request, by its number of GPUs
         self._members: dict[int, tuple[Member, ...]] = {}
         self._left = [job.duration_ms for job in record.jobs]
-        # who holds GPUs
-        self._stays: dict[int, _Stay] = {}
-        # (time, job, how often the job had been stopped): an entry of a job stopped since is void
+        # open intervals by job: the jobs that hold GPUs
+        self._intervals: dict[int, _Interval] = {}
+        # (time, job, number of stops of the job): an entry is void if the job was stopped since
         self._finishes: list[tuple[int, int, int]] = []
         self._stops = [0] * n
-        # who was preempted at this instant: the stay, and the work left after it
-        self._lost: dict[int, tuple[_Stay, int]] = {}
+        # jobs preempted at this instant: the interval, and the work left after it
+        self._preempted: dict[int, tuple[_Interval, int]] = {}
         record.first_start = [-1] * n
         record.finish = [-1] * n
         record.preemptions = [0] * n
@@ -60,7 +60,7 @@ class Simulation:
         progress: Callable[[int], None] | None = None,
         after_event: Callable[[Scheduler], None] | None = None,
     ) -> Record:
-        """Play the trace to its end, or up to ``until``. ``progress`` hears the number of jobs submitted so far."""
+        """Play the trace to its end, or up to ``until``. ``progress`` is called with the number of jobs submitted."""
         with _no_garbage_collection():
             self._play(_NEVER if until is None else until, progress, after_event)
         return self._record
@@ -77,9 +77,9 @@ class Simulation:
             time, stopped = next_submit, -1
             if finishes and finishes[0][0] <= time:
                 time, job, stopped = finishes[0]
-            if time > now and self._lost:
-                self._settle(now)
-                continue  # it may have brought an end back
+            if time > now and self._preempted:
+                self._end_instant(now)
+                continue  # it may have restored a finish
             if time == _NEVER or time > until:
                 break
             if stopped < 0:
@@ -104,9 +104,9 @@ class Simulation:
             scheduler.dispatch()
             if after_event is not None:
                 after_event(scheduler)
-        self._settle(now)
+        self._end_instant(now)
         self._record.end = now if time == _NEVER else until
-        for job in sorted(self._stays):
+        for job in sorted(self._intervals):
             self._stop(job, self._record.end)
         if progress is not None:
             progress(number)
@@ -120,17 +120,17 @@ class Simulation:
         return Entry(number, request, JobView(name, gpus, submitted, number), self._early, gpus)
 
     def _carry_out(self, instruction: Instruction) -> None:
-        """Whoever has to go is gone at once."""
+        """Carry out an instruction; a stopped job ends at once."""
         now = self._now
         if isinstance(instruction, Start):
             job = instruction.job
-            self._stays[job] = (now, instruction.kind, instruction.placement)
+            self._intervals[job] = (now, instruction.kind, instruction.placement)
             heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
             if self._record.first_start[job] < 0:
                 self._record.first_start[job] = now
-        elif isinstance(instruction, Promote):  # its end does not change
+        elif isinstance(instruction, Promote):  # the finish does not change
             job = instruction.job
-            self._stays[job] = (now, Kind.GUARANTEED, self._close(job, now))
+            self._intervals[job] = (now, Kind.GUARANTEED, self._close(job, now))
         elif isinstance(instruction, (Stop, Move)):
             job = instruction.job
             if isinstance(instruction, Move):
@@ -140,23 +140,23 @@ class Simulation:
             self._scheduler.free(self._scheduler.jobs[job], waits=True)
 
     def _preempt(self, job: int, now: int, keeps_work: bool) -> None:
-        """It loses its GPUs; whether that means anything is seen when the instant is over."""
-        stay = self._stays.pop(job)
-        since = stay[0]
+        """Take the GPUs of a job; it counts as preempted only if it has not got them back at the end of the instant."""
+        interval = self._intervals.pop(job)
+        since = interval[0]
         if since < now:
             left = self._left[job] - (now - since)
-            self._lost[job] = (stay, left)
+            self._preempted[job] = (interval, left)
             self._left[job] = left if keeps_work else self._jobs[job].duration_ms
         elif self._record.first_start[job] == now:
             self._record.first_start[job] = -1
         self._stops[job] += 1
 
-    def _settle(self, now: int) -> None:
-        """The instant ``now`` is over: who lost GPUs in it and has not the very same again was preempted."""
-        for job, ((since, kind, placement), left) in self._lost.items():
-            stay = self._stays.get(job)
-            if stay is not None and stay[1] is kind and set(stay[2].pods) == set(placement.pods):
-                self._stays[job] = (since, kind, stay[2])
+    def _end_instant(self, now: int) -> None:
+        """End the instant ``now``: record as preempted the jobs that lost their GPUs and did not get the same back."""
+        for job, ((since, kind, placement), left) in self._preempted.items():
+            interval = self._intervals.get(job)
+            if interval is not None and interval[1] is kind and set(interval[2].pods) == set(placement.pods):
+                self._intervals[job] = (since, kind, interval[2])
                 self._left[job] = left + now - since
                 self._stops[job] += 1
                 heappush(self._finishes, (now + left, job, self._stops[job]))
@@ -164,21 +164,21 @@ class Simulation:
                 self._record.runs.append(Run(job, since, now, kind, placement))
                 self._record.preemptions[job] += 1
                 self._record.preempted_gpus += gpus_of(placement)
-        self._lost.clear()
+        self._preempted.clear()
 
     def _stop(self, job: int, now: int, keeps_work: bool = True) -> None:
-        """It runs no more; the end that was expected is void."""
+        """Stop a job and void its expected finish."""
         self._close(job, now)
         if not keeps_work:
             self._left[job] = self._jobs[job].duration_ms
         self._stops[job] += 1
 
     def _close(self, job: int, now: int) -> Placement:
-        """End the interval, and count the work done in it; where the job ran."""
-        if job not in self._stays:
+        """Close the interval of a job and account for the work done in it; returns its placement."""
+        if job not in self._intervals:
             raise InvariantError(f"job {job} stops, and does not run")
-        since, kind, placement = self._stays.pop(job)
-        if now > since:  # a stay of no time is no interval
+        since, kind, placement = self._intervals.pop(job)
+        if now > since:  # intervals of length 0 are not recorded
             self._record.runs.append(Run(job, since, now, kind, placement))
             self._left[job] -= now - since
         return placement
@@ -186,7 +186,7 @@ class Simulation:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Nothing in the loop makes cycles, but the collector would look for them through every job, again and again."""
+    """Disable garbage collection: the loop makes no cycles, and the collector would traverse every job repeatedly."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,1 +1,1 @@
-"""Why a group waits and where it runs: found as data, said in sentences."""
+"""Explanations: why a group waits and where it runs, diagnosed as data and rendered as sentences."""

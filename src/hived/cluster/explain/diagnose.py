@@ -1,6 +1,7 @@
-"""What stood in the way of a group, collected when it has to wait.
+"""Diagnosis: the reasons why a group has to wait, collected when the decision is made.
 
-Cheap enough to be always on: counts that are kept anyway, and a few searches more. Lists of names are cut short.
+It is cheap enough to be always on: it reads counts that are kept anyway and makes a few searches more. Lists of names
+are truncated.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NAMED = 8
 
 
 def never(state: State, request: Request, demand: Demand) -> why.NeverFits | None:
-    """Why the group could not start in an empty, healthy VC (or cluster); None when it could. O(1) once asked."""
+    """Why the group could not start in an empty, healthy VC (or cluster); None if it could. O(1) when cached."""
     size = demand.gpus, demand.largest_pod
     key = demand.tenant, demand.choices, size, request.opportunistic, request.within
     if key in state.fits_empty:
@@ -59,17 +60,17 @@ def can_lend(state: State, demand: Demand) -> bool:
 
 
 def _size(state: State, request: Request, demand: Demand) -> tuple[int, int]:
-    """Leaf cells of the largest host, and of all that a request may look at. O(pools)."""
+    """Leaf cells of the largest host, and of all hosts that a request may use. O(pools)."""
     chosen = {choice.where for choice in demand.choices}  # none for more pods than the cluster has GPUs
 
-    def is_meant(number: int, nodes: Nodes) -> bool:
+    def matches(number: int, nodes: Nodes) -> bool:
         return number in chosen if chosen else request.leaf_cell_type in (None, nodes.hierarchy.spec.leaf_type)
 
     if request.opportunistic:
-        chains = [nodes for nodes in state.demands.lent if is_meant(nodes.number, nodes)]
+        chains = [nodes for nodes in state.demands.lent if matches(nodes.number, nodes)]
         return max((n.hierarchy.node_size for n in chains), default=0), sum(nodes.gpus for nodes in chains)
     of_vc = [pool for pool in state.pools[demand.tenant] if pool.pinned == request.pinned_cell_id]
-    pools = [pool for pool in of_vc if is_meant(pool.number, pool.nodes)]
+    pools = [pool for pool in of_vc if matches(pool.number, pool.nodes)]
     largest = max((shape.leaves for pool in pools for shape in pool.virtual.kinds), default=0)
     return largest, reserved_in(pools)
 
@@ -91,18 +92,18 @@ def _fits_empty(state: State, request: Request, demand: Demand, choice: Choice) 
 
 
 def reasons(state: State, request: Request, demand: Demand, suggested: Suggested | None) -> tuple[why.Reason, ...]:
-    """All that stands in the way of a group that could not be placed. O(1) searches, and the bad hosts of the VC."""
-    hopeless = never(state, request, demand)
-    if hopeless is not None:
-        return (hopeless,)
+    """All reasons why a group could not be placed. O(1) searches, plus O(bad hosts of the VC)."""
+    never_fits = never(state, request, demand)
+    if never_fits is not None:
+        return (never_fits,)
     if suggested is not None:
         place = place_opportunistic if request.opportunistic else place_guaranteed
         with state.undo.trial():
             elsewhere = place(state, Group(request, demand.tenant, 0.0), demand)
         if elsewhere:
-            return (why.NotSuggested(suggested.number, suggested.searched_all), *_behind(state, request))
+            return (why.NotSuggested(suggested.number, suggested.searched_all), *_behind_others(state, request))
     found = (_no_loan if request.opportunistic else _no_room)(state, request, demand)
-    return (*found, *_behind(state, request))
+    return (*found, *_behind_others(state, request))
 
 
 def _no_room(state: State, request: Request, demand: Demand) -> list[why.Reason]:
@@ -131,7 +132,7 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[why.Reason]
 
 
 def _exhausted(request: Request, pool: Pool, need: int, have: int) -> why.VcExhausted:
-    """What stands in the way in the pool that has most to give."""
+    """The VC is exhausted: the groups that hold leaf cells of the pool with the most available."""
     alike = [equals for precedence, equals in pool.at.items() if precedence >= lowest_precedence(request.priority)]
     holders = [group for equals in alike for group in islice(equals, NAMED)]
     oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
@@ -145,7 +146,7 @@ def _part_of_gang(choice: Choice, fit: int) -> list[why.Reason]:
 
 
 def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space) -> list[why.Reason]:
-    """The bad leaves of a pool without which the group would fit. O(bad hosts)."""
+    """Bad hardware of a pool, if the group would fit with all of it healthy. O(bad hosts)."""
     binding, healed = pool.binding, {}
     for host in binding.bad_hosts:
         taken = higher = 0
@@ -161,7 +162,7 @@ def _bad(rank: Rank, request: Request, choice: Choice, pool: Pool, space: Space)
 
 
 def _fits_with(healed: Mapping[int, tuple[int, int]], space: Space, choice: Choice, rank: Rank) -> bool:
-    """Whether the pods fit if more can be had of some hosts: leaves, and those of them that cost nobody anything."""
+    """Whether the pods fit with more leaves on some hosts: free ones, and those of them that are idle."""
     before = {host: (space.free[host], space.idle[host]) for host in healed}
     for host, (free, idle) in healed.items():
         space.set(host, space.free[host] | free, space.idle[host] | idle)
@@ -177,7 +178,7 @@ def _bad_hardware(nodes: Nodes, leaves: int, bad: Collection[int]) -> why.BadHar
 
 
 def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]:
-    """Why nothing can be lent to the group."""
+    """Why the group cannot get a loan."""
     choice = max(demand.choices, key=lambda c: state.chains[c.chain].idle_gpus)
     nodes = state.chains[choice.chain]
     need = sum(need.gpus for need in choice.needs)
@@ -194,13 +195,13 @@ def _no_loan(state: State, request: Request, demand: Demand) -> list[why.Reason]
     return found
 
 
-def _behind(state: State, request: Request) -> list[why.Reason]:
-    """Others of the VC that asked before and wait at no lower priority. O(groups waiting), at most 1,000 looked at."""
+def _behind_others(state: State, request: Request) -> list[why.Reason]:
+    """Earlier groups of the VC that wait at no lower priority. O(waiting groups), at most the first 1,000."""
     ahead = []
     for waiting in islice(state.waiting.values(), 1000):
         if waiting.request.group == request.group:
             break
-        hopeless = bool(waiting.reasons) and isinstance(waiting.reasons[0], why.NeverFits)
-        if waiting.request.vc == request.vc and waiting.request.priority >= request.priority and not hopeless:
+        never_fits = bool(waiting.reasons) and isinstance(waiting.reasons[0], why.NeverFits)
+        if waiting.request.vc == request.vc and waiting.request.priority >= request.priority and not never_fits:
             ahead.append(waiting.request.group)
     return [why.BehindOthers(len(ahead), tuple(ahead[:NAMED]))] if ahead else []

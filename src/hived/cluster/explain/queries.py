@@ -1,4 +1,4 @@
-"""What people and programs see of a cluster: groups, explanations, doomed cells, the whole state as values."""
+"""Read-only queries on a cluster: groups, explanations, doomed cells, the whole state as values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .sentences import explained, in_lines, say
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """A group as it is now."""
+    """The present status of a group."""
 
     name: str
     vc: str
     priority: int  #: of the request
     state: GroupState
-    since: float  #: when it asked (while it waits) or last got its placement, by the caller's clock: seconds
+    since: float  #: time of the request (while it waits) or of its placement, in seconds of the caller's clock
     jobs: tuple[str, ...]  #: on its allocation, in the order in which they came; the first is called like the group
     reasons: tuple[Reason, ...]  #: while it waits: why
     guaranteed: bool = False  #: whether it stands in cells of its VC; ``False`` for one that was downgraded
@@ -38,19 +38,19 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """What a request would come to now."""
+    """The answer to a what-if request."""
 
-    #: it could start now (after ending others, where the decision is a Preempt), it would wait, or it never fits
+    #: it could start now (after its victims have ended, if the decision is a Preempt), would wait, or never fits
     outcome: Literal["now", "waits", "never"]
     decision: Decision
-    reasons: tuple[Reason, ...]  #: why it would wait or never fits; () where it could start
+    reasons: tuple[Reason, ...]  #: why it would wait or never fits; () if it could start
 
     def __str__(self) -> str:
         return in_lines(explained(self.decision))
 
 
 def status(state: State, name: str) -> GroupStatus:
-    """A group as it is now. Raises :class:`RequestError` when there is none of that name."""
+    """The status of a group. Raises :class:`RequestError` if there is none of that name."""
     _check_name(name)
     group = state.groups.get(name)
     jobs = state.jobs.get(name, (name,))
@@ -58,13 +58,13 @@ def status(state: State, name: str) -> GroupStatus:
         waiting = state.waiting.get(name)
         if waiting is None:
             raise RequestError("group", f"{name!r}: no such group")
-        asked = waiting.request
-        return GroupStatus(name, asked.vc, asked.priority, waiting.state, waiting.since, jobs, waiting.reasons)
-    asked, victims = group.request, tuple(victim.name for victim in group.victims)
+        request = waiting.request
+        return GroupStatus(name, request.vc, request.priority, waiting.state, waiting.since, jobs, waiting.reasons)
+    request, victims = group.request, tuple(victim.name for victim in group.victims)
     return GroupStatus(
         name,
-        asked.vc,
-        asked.priority,
+        request.vc,
+        request.priority,
         group.state,
         group.since,
         jobs,
@@ -85,7 +85,7 @@ def _check_name(group: object) -> None:
 def explain(
     state: State, preempted: Mapping[str, tuple[Reason, ...]], group: str, pod: Callable[[int], str]
 ) -> list[str]:
-    """Why a group waits, where it runs, or whom it waits for; who preempted it, where it has ended (``preempted``)."""
+    """Explain why a group waits, where it runs, its victims, or what preempted it if it has ended (``preempted``)."""
     _check_name(group)
     holds = state.groups.get(group)
     if holds is not None:
@@ -99,7 +99,7 @@ def explain(
             lines.append("- it is a guest there, and waits again when one of its GPUs has no owner any more")
         if group in state.jobs:
             lines.append(f"jobs on its allocation: {', '.join(state.jobs[group])}")
-        return [*lines, *map(say, gone_for(state, holds, ended=False))]
+        return [*lines, *map(say, preemption_reasons(state, holds, ended=False))]
     waiting = state.waiting.get(group)
     before = preempted.get(group, ())
     if waiting is not None:
@@ -109,8 +109,8 @@ def explain(
     raise RequestError("group", f"{group!r}: no such group")
 
 
-def gone_for(state: State, victim: Group, ended: bool) -> tuple[Reason, ...]:
-    """For whom a group that runs has to go; ``ended``: and does so now."""
+def preemption_reasons(state: State, victim: Group, ended: bool) -> tuple[Reason, ...]:
+    """Why a running group is preempted, one reason per preemptor; ``ended``: it ends now."""
     return tuple(
         PreemptedBy(by.name, state.tenants[by.tenant], by.priority, victim.priority, ended)
         for by in victim.preempted_by
@@ -118,7 +118,7 @@ def gone_for(state: State, victim: Group, ended: bool) -> tuple[Reason, ...]:
 
 
 def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
-    """The doomed cells: VC, chain, cell type, and the first node of where they stand. O(doomed + VCs)."""
+    """The doomed cells: VC, chain, cell type, and first node of the physical cell. O(doomed + VCs)."""
     found = []
     owners: dict[object, int] = {pool.binding: pool.tenant for of_tenant in state.pools for pool in of_tenant}
     for nodes in state.chains:
@@ -134,8 +134,8 @@ def doomed(state: State) -> tuple[tuple[str, str, str, str], ...]:
 
 
 def unavailable(state: State) -> dict[str, int]:
-    """Per VC: leaf cells of its own that it cannot have now, since they are bad. O(VCs + its hosts with bad ones)."""
-    if state.sharing is Sharing.QUOTA:  # for whose quotas too few healthy ones are left
+    """Per VC: leaf cells of its reservation that are unavailable because they are bad. O(VCs + hosts with bad ones)."""
+    if state.sharing is Sharing.QUOTA:  # by how many the healthy leaf cells fall short of its quotas
         found = [_short(_alike(of_tenant, lambda pool: pool.account)) for of_tenant in state.pools]
     else:
         found = [_bad(of_tenant) for of_tenant in state.pools]
@@ -143,7 +143,7 @@ def unavailable(state: State) -> dict[str, int]:
 
 
 def unavailable_to_all(state: State) -> int:
-    """Leaf cells that the VCs reserved and cannot all have at once now, since too many are bad. O(VCs + bad nodes)."""
+    """Reserved leaf cells that are unavailable to all VCs together because of bad ones. O(VCs + bad nodes)."""
     pools = [pool for of_tenant in state.pools for pool in of_tenant]
     if state.sharing is Sharing.QUOTA:
         return _short(_alike(pools, lambda pool: pool.nodes.hierarchy.spec.leaf_type))
@@ -151,7 +151,7 @@ def unavailable_to_all(state: State) -> int:
 
 
 def _alike(pools: Iterable[Pool], kind: Callable[[Pool], object]) -> list[list[Pool]]:
-    """Pools of one kind together."""
+    """Pools grouped by kind."""
     found: dict[object, list[Pool]] = {}
     for pool in pools:
         found.setdefault(kind(pool), []).append(pool)
@@ -164,7 +164,7 @@ def _bad(pools: Iterable[Pool]) -> int:
 
 
 def _short(kinds: Iterable[Sequence[Pool]]) -> int:
-    """Leaf cells that the pools of one kind have to have, and that are not left healthy in their chains."""
+    """Shortage per kind of pools, summed: reserved leaf cells beyond the healthy ones of their chains."""
     short = 0
     for pools in kinds:
         chains = dict.fromkeys(pool.nodes for pool in pools)
@@ -174,7 +174,7 @@ def _short(kinds: Iterable[Sequence[Pool]]) -> int:
 
 
 def records(state: State) -> tuple[Record, ...]:
-    """Every group that runs, by name. O(groups)."""
+    """Records of all running groups, by name. O(groups)."""
     return tuple(
         Record(name, group.request, group.placement, state.jobs.get(name, ()))
         for name, group in sorted(state.groups.items())

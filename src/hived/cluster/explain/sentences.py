@@ -1,4 +1,4 @@
-"""Reasons and decisions as text for people: one sentence per reason, with have against need and the way out."""
+"""Reasons and decisions as text: one sentence per reason, with need, supply and the way out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hived.cluster import reasons as why
 from hived.cluster.decisions import Bind, Decision, Preempt, Wait
 from hived.words import ranges
 
-#: the most names that a sentence spells out
+#: names listed in a sentence at most
 MAX_NAMED = 8
 
 
 def explained(decision: Decision, *, runs: bool = False, pod: Callable[[int], str] = "pod {}: ".format) -> list[str]:
-    """A decision in lines: what it is, then one per reason, or per pod and per consequence for others.
+    """A decision in lines: a headline, then one per reason, or per pod and per consequence for other groups.
 
-    ``runs``: whether what was decided is done; ``pod``: what stands before the place of each pod, counted from 1.
+    ``runs``: whether the group runs already; ``pod``: the prefix of a pod's line by its number, from 1.
     """
     name = _name(decision.group)
     if isinstance(decision, Wait):
@@ -29,12 +29,12 @@ def explained(decision: Decision, *, runs: bool = False, pod: Callable[[int], st
 
 
 def in_lines(lines: Iterable[str]) -> str:
-    """A line that says what it is about, and below it what there is to say."""
+    """The first line as a headline, the others as a list below it."""
     return "\n- ".join(lines)
 
 
 def say(reason: why.Reason) -> str:
-    """``reason`` as one sentence, without a full stop; it speaks of the waiting group as "it"."""
+    """``reason`` as one sentence without a full stop, in which "it" is the waiting group."""
     match reason:
         case why.Misconfigured():
             return f"its request is not right for this cluster: {_name(reason.field)}: {_name(reason.message)}"
@@ -156,7 +156,7 @@ def _not_suggested(reason: why.NotSuggested) -> str:
 
 
 def _outcome(decision: Bind | Preempt, pod: Callable[[int], str]) -> list[str]:
-    """The lines that both kinds of placing have: where, how close together, and what it costs others."""
+    """The lines of a placement: where, how close together, and the consequences for other groups."""
     placement = decision.placement
     lines = [
         f"{pod(number)}{_name(node)}, {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices, ', ')}"
@@ -193,7 +193,7 @@ def _have(names: Sequence[str]) -> str:
 
 
 def _name(text: str) -> str:
-    """``text`` fit for a line: what cannot be printed is escaped."""
+    """``text`` for a line, with unprintable characters escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
@@ -206,7 +206,7 @@ def _all(names: Sequence[str]) -> str:
 
 
 def _some(names: Sequence[str], more: int = 0, noun: str = "other") -> str:
-    """The first ``MAX_NAMED`` names, and how many there are beside them: ``more`` and those left out here."""
+    """The first ``MAX_NAMED`` names, and the number of others: ``more`` and those left out here."""
     more += len(names[MAX_NAMED:])
     if not more:
         return _all(names)
