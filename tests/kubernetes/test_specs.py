@@ -14,7 +14,7 @@ from hived.errors import InputError
 def test_a_file_that_is_gone_for_good_is_told_once_and_heard_of_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(specs, "_LOOK_S", 0.001)
+    monkeypatch.setattr(specs, "_POLL_S", 0.001)
     file = tmp_path / "spec.yaml"
     file.write_text("one")
     heard: list[str] = []

@@ -37,7 +37,7 @@ from hived.spec.compiled import ClusterSpec
 from .action_runner import ActionRunner
 from .counters import Counts
 from .informers import Informers, Sized
-from .spec_source import SpecSource, understood
+from .spec_source import SpecSource, parsed_spec
 
 _log = logging.getLogger("hived.kubernetes")
 _TICK_S = 0.25
@@ -96,7 +96,7 @@ class Engine:
         """Start; returns once the spec is read and Kubernetes answers. Raises the error of either."""
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
-        self.spec = understood(await _with_retries(self.source.read), self.source.name)
+        self.spec = parsed_spec(await _with_retries(self.source.read), self.source.name)
         self.spec_loaded_at = self.clock()
         # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds no victims
         self._unresolvable = await _with_retries(self.api.version) >= (1, 22)
@@ -223,7 +223,7 @@ class Engine:
     def _new_spec(self, text: str) -> None:
         """Apply a new spec, or refuse it."""
         try:
-            spec = understood(text, self.source.name)
+            spec = parsed_spec(text, self.source.name)
             if self.gang_scheduler is not None:
                 report = self.gang_scheduler.reconfigure(spec, self.clock())
                 _log.info("a new spec: %d groups as before, %d not", len(report.kept), len(report.downgraded))

@@ -1,4 +1,4 @@
-"""Where the cluster spec comes from, and what comes of a new one: a file that is looked at, or a ConfigMap."""
+"""Sources of the cluster spec: a file that is polled, or a ConfigMap that is watched."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hived.engines.kubernetes.pods.objects import ConfigMap
 from hived.errors import InputError, SpecError
 from hived.spec import ClusterSpec, parse_spec
 
-_LOOK_S = 1.0
-_LOOKS = 5  #: after so many without a file, it is gone
-KEY = "spec.yaml"  #: in a ConfigMap; it may have another name where it is the only one
+_POLL_S = 1.0
+_POLLS = 5  #: failed polls after which the file counts as removed
+KEY = "spec.yaml"  #: in a ConfigMap; a single key may have another name
 
 
-def understood(text: str, source: str) -> ClusterSpec:
-    """A spec that can be. Raises :class:`~hived.errors.InputError` with line and way out."""
+def parsed_spec(text: str, source: str) -> ClusterSpec:
+    """Parse a spec and check that it is feasible. Raises :class:`~hived.errors.InputError` with line and remedy."""
     spec = parse_spec(text, source)
     check_feasible(spec)
     return spec
 
 
 class FileSpec:
-    """A file; a mounted ConfigMap too, whose files are links that change. Looked at once a second.
+    """A spec file, polled once a second; also in a mounted ConfigMap, whose files are changing links.
 
-    ``name``: where it is, for people.
+    ``name``: its path, for messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,18 +48,18 @@ class FileSpec:
         return _text(self._last, self.name)
 
     async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
-        """Hear of every content that is new, or why it is none, until cancelled.
+        """Call ``changed`` with every new content, or ``refused`` with the error, until cancelled.
 
-        A file that cannot be read may be being replaced; after a few looks it is refused.
+        A file that cannot be read may be in replacement; it is refused after a few polls.
         """
         away = 0
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             try:
                 now = self._path.read_bytes()
             except OSError as error:
                 away += 1
-                if away == _LOOKS:
+                if away == _POLLS:
                     self._last = None
                     refused(InputError(f"{self.name}: cannot be read any more: {error.strerror or error}"))
                 continue
@@ -75,7 +75,7 @@ class FileSpec:
 
 
 class ConfigMapSpec:
-    """A ConfigMap of the cluster, watched."""
+    """A spec in a ConfigMap, watched."""
 
     def __init__(self, api: KubeApi, namespace: str, name: str, restarted: Callable[[str], None]) -> None:
         self.name = f"configmap/{namespace}/{name}"
@@ -83,7 +83,7 @@ class ConfigMapSpec:
         self._last: str | None = None
 
     async def read(self) -> str:
-        """The spec as it is. Raises :class:`InputError`."""
+        """The text of the spec. Raises :class:`InputError`."""
         try:
             answer = await self._api.get(api_path("configmaps", self._namespace, self._map))
         except ApiError as error:
@@ -96,7 +96,7 @@ class ConfigMapSpec:
     async def follow(self, changed: Callable[[str], None], refused: Callable[[InputError], None]) -> None:
         """As :meth:`FileSpec.follow`."""
 
-        def heard(config: ConfigMap | None) -> None:
+        def received(config: ConfigMap | None) -> None:
             try:
                 text = self._spec_of(config)
             except InputError as error:
@@ -111,8 +111,8 @@ class ConfigMapSpec:
             self._api,
             api_path("configmaps", self._namespace),
             ConfigMap,
-            lambda maps, _version: heard(maps[0] if maps else None),  # there is one of that name
-            lambda kind, config: heard(None if kind == "DELETED" else config),
+            lambda maps, _version: received(maps[0] if maps else None),  # the field selector matches one
+            lambda kind, config: received(None if kind == "DELETED" else config),
             self._restarted,
             random.Random(),
             params={"fieldSelector": f"metadata.name={self._map}"},
@@ -123,7 +123,7 @@ class ConfigMapSpec:
         return f"kubectl -n {self._namespace} create configmap {self._map} --from-file={KEY}"
 
     def _spec_of(self, config: ConfigMap | None) -> str:
-        """None: a spec that is gone is not an empty one; the last stays in use, and a restart would find none."""
+        """The spec in a ConfigMap. Raises :class:`InputError` if it is deleted (None): the last spec stays in use."""
         if config is None:
             raise InputError(f"{self.name}: it is not there any more; {self._way_out}")
         data = config.data or {}
@@ -132,7 +132,7 @@ class ConfigMapSpec:
         return data[KEY] if KEY in data else next(iter(data.values()))
 
 
-#: where a spec comes from that may change
+#: a source of a spec that may change
 SpecSource = FileSpec | ConfigMapSpec
 
 

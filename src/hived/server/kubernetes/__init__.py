@@ -1,1 +1,1 @@
-"""HiveD on Kubernetes over HTTP: the extender, inspection, the API of the command line, metrics, the dashboard."""
+"""HTTP server of HiveD on Kubernetes: extender, inspection, the API of the command line, metrics, dashboard."""

@@ -51,7 +51,7 @@ _DRAINS: dict[str, Any] = {
 
 
 def api_routes(service: EngineService) -> APIRouter:
-    """The API of ``service``, which is asked in the event loop's thread."""
+    """The API of ``service``, which is called in the event loop's thread."""
     router = APIRouter(prefix="/v1", tags=["cluster"])
 
     @router.get("/status", responses=declared(403, 503))
@@ -97,9 +97,9 @@ def api_routes(service: EngineService) -> APIRouter:
     return router
 
 
-#: without the token: kube-scheduler and the kubelet cannot send it
+#: open without the token: kube-scheduler and the kubelet cannot send it
 _OPEN = re.compile(r"/v1/extender/.*|/readyz", re.DOTALL)
-#: Prometheus and users of upstream's inspection go by the address of a pod, and send the token where there is one
+#: served under any host name: Prometheus and users of upstream's inspection use pod addresses, with the token if any
 _BY_ANY_NAME = re.compile(r"/v1/inspect/.*|/metrics", re.DOTALL)
 _DESCRIPTION = """\
 HiveD as kube-scheduler's extender, and what it knows of its cluster.
@@ -117,9 +117,9 @@ def make_kubernetes_app(
     hosts: Collection[str],
     needs_certificate: bool = False,
 ) -> FastAPI:
-    """Everything that is served. Without a ``token`` all can be looked at and nothing changed.
+    """The whole HTTP application. Without a ``token`` it is read-only.
 
-    ``hosts``: names that it goes by, see :class:`~hived.server.guard.Guard`.
+    ``hosts``: accepted host names, see :class:`~hived.server.guard.Guard`.
     """
     service = EngineService(engine, may_change=token is not None)
     app = new_app("HiveD on Kubernetes", _DESCRIPTION, "kubernetes")
@@ -132,7 +132,7 @@ def make_kubernetes_app(
             why = "pods and nodes are being listed" if engine.leader else "the lease cannot be read"
             return Response(f"not ready: {why} {engine.problem}".rstrip() + "\n", 503, media_type="text/plain")
         role = "decides" if engine.leader else f"stands by; {engine.holder} leads"
-        # what was decided stays right while the API server is away
+        # decisions stay valid while the API server is away
         but = f", but does not hear of Kubernetes: {engine.problem}" if engine.problem else ""
         return Response(f"ready: {engine.identity} {role}{but}\n", media_type="text/plain")
 

@@ -1,4 +1,4 @@
-"""The engine on Kubernetes behind the API of the command line and upstream's inspection, and plans of manifests."""
+"""Service layer of the API of the command line and of upstream's inspection, with plans of manifests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hived.engines.kubernetes.gangs.explaining import (
 from hived.engines.kubernetes.gangs.foreign import ForeignPod, foreign_pods, kept_for_others
 from hived.engines.kubernetes.gangs.gang import Gang, GangState, PodEntry
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
-from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
 from hived.engines.kubernetes.pods.owners import is_gang, members_of
 from hived.engines.kubernetes.pods.pod_request import PodRequest
@@ -43,22 +43,22 @@ _SHOWN = 100
 
 
 class EngineService:
-    """What the HTTP API asks, in the words of :mod:`.schema`. One thread: that of the event loop.
+    """Answers the HTTP API with models of :mod:`.schema`, in the event loop's thread only.
 
-    ``ref`` is the name of a group, or a pod's ``namespace/name`` or ``name`` (of namespace ``default``). Raises what
-    :mod:`hived.errors` has: :class:`~hived.errors.NotFoundError` for what is not there,
-    :class:`~hived.errors.UnavailableError` while it is not ready or Kubernetes does not answer.
+    ``ref`` is the name of a group, or a pod's ``namespace/name`` or ``name`` (of namespace ``default``). Raises
+    :class:`~hived.errors.NotFoundError` for unknown objects, and :class:`~hived.errors.UnavailableError` while the
+    engine is not ready or Kubernetes does not answer.
     """
 
     def __init__(self, engine: Engine, *, may_change: bool) -> None:
-        """``may_change``: whether those who reach it may do more than look."""
+        """``may_change``: whether callers may change anything."""
         self._engine = engine
         self._may_change = may_change
 
     # -- the command line -----------------------------------------------------------------------------------------
 
     def status(self) -> schema.Status:
-        """The service and its cluster. O(nodes + gangs that have reserved)."""
+        """The service and its cluster. O(nodes + gangs with a reservation)."""
         engine, gang_scheduler = self._engine, self._engine.gang_scheduler
         spec = engine.spec
         total = len(spec.node_names)
@@ -152,7 +152,7 @@ class EngineService:
         return self._info(gang_scheduler, gang)
 
     def explain(self, ref: str) -> schema.GroupExplanation:
-        """Why it waits, where it is. A pod is looked for first where both have the name: it is the closer question."""
+        """Explain a group or a pod. A pod wins if both have the name."""
         gang_scheduler = self._engine.active_scheduler()
         at = self._engine.clock()
         entry, gang = _pod(gang_scheduler, ref), _gang(gang_scheduler, ref)
@@ -175,11 +175,11 @@ class EngineService:
         return schema.GroupExplanation(group=name, pod=pod, text=in_lines(lines), reasons=found)
 
     def plan(self, request: schema.PlanRequest) -> schema.PlanAnswer:
-        """What manifests would come to now. Raises :class:`~hived.errors.InputError` for those that are wrong."""
+        """Plan manifests. Raises :class:`~hived.errors.InputError` for invalid ones."""
         return schema.PlanAnswer(groups=plan(self._engine.active_scheduler(), request.objects, request.namespace))
 
     async def drain(self, request: schema.DrainRequest) -> schema.Drained:
-        """Cordon a node, or take that back."""
+        """Cordon or uncordon a node."""
         if not self._may_change:
             raise ForbiddenError("this service was started without --token-file, so it can only be looked at")
         gang_scheduler = self._engine.active_scheduler()
@@ -202,19 +202,19 @@ class EngineService:
         return self._engine.cluster
 
     def title(self, group: str) -> str:
-        """What the pods of a group call it: upstream's names, which need not be unique."""
+        """The name of a group in its pods: upstream's name, which need not be unique."""
         gang = self._engine.active_scheduler().gangs.get(group)
         return gang.ask.title or group if gang is not None else group
 
     def by_title(self, title: str) -> str:
-        """A group of that title; the title itself where there is none. O(gangs)."""
+        """The name of a group with that title; the title itself if there is none. O(gangs)."""
         gangs = self._engine.active_scheduler().gangs
         if title in gangs:
             return title
         return next((gang.name for gang in gangs.values() if gang.ask.title == title), title)
 
     def pods_of(self, group: str) -> GroupPods:
-        """The pods of a group that has or has reserved cells, as their UIDs."""
+        """The UIDs of the pods of a group that holds or has reserved cells."""
         gang = self._engine.active_scheduler().gangs.get(group)
         if gang is None:
             return GroupPods()
@@ -223,7 +223,7 @@ class EngineService:
         return GroupPods(allocated=[uid for uid, entry in gang.pods.items() if entry.holds])
 
     def lazy_preemption(self, group: str) -> tuple[str, str] | None:
-        """Who made a group opportunistic by a lazy preemption, and when: RFC 3339."""
+        """The preemptor that made a group opportunistic by a lazy preemption, and when (RFC 3339)."""
         gang = self._engine.active_scheduler().gangs.get(group)
         for event in reversed(gang.history) if gang is not None else ():
             if event.kind == "restored":
@@ -277,19 +277,19 @@ def _pod_info(gang: Gang, entry: PodEntry) -> schema.GroupPod:
 
 
 def _gang(gang_scheduler: GangScheduler, ref: str) -> Gang | None:
-    """A group by its name, or by that without the namespace ``default``."""
+    """A group by its name, with or without the namespace ``default``."""
     return gang_scheduler.gangs.get(ref) or gang_scheduler.gangs.get(f"default/{ref}")
 
 
 def _pod(gang_scheduler: GangScheduler, ref: str) -> PodEntry | None:
-    """A pod by ``namespace/name``, or by its name in ``default``; the latest, where one is being replaced. O(pods)."""
+    """A pod by ``namespace/name``, or by its name in ``default``; the latest if one is being replaced. O(pods)."""
     keys = (ref, f"default/{ref}") if "/" not in ref else (ref,)
     found: Iterable[PodEntry] = (entry for entry in gang_scheduler.pods.values() if entry.key in keys)
     return max(found, key=lambda entry: entry.pod.metadata.creation_timestamp or "", default=None)
 
 
 def _foreign_pod(gang_scheduler: GangScheduler, ref: str) -> ForeignPod | None:
-    """A pod that HiveD does not decide about, by its name. O(foreign pods)."""
+    """A foreign pod by its name. O(foreign pods)."""
     return next((pod for pod in gang_scheduler.foreign.pods.values() if pod.key in (ref, f"default/{ref}")), None)
 
 
@@ -299,12 +299,12 @@ def _unknown(ref: str) -> NotFoundError:
     )
 
 
-#: kinds with a template of their pods
+#: kinds with a pod template
 _WITH_TEMPLATE = ("Job", "Deployment", "StatefulSet", "ReplicaSet")
 
 
 def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
-    """Each group alone. Raises :class:`RequestError` for objects that are wrong. The core's price per group."""
+    """Plan each group alone. Raises :class:`RequestError` for invalid objects. Costs one plan of the core per group."""
     asks: dict[str, PodRequest] = {}
     lists = [
         thing["items"] for thing in objects if thing.get("kind") == "List" and isinstance(thing.get("items"), list)
@@ -314,10 +314,12 @@ def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: st
         field, kind = f"objects.{number}", str(thing.get("kind") or "without a kind")
         for pod in _pods(thing, namespace, field):
             try:
-                if not asking.concerns(pod):
+                if not pod_request.concerns(pod):
                     continue
-                members = members_of(thing, kind) if asking.gang_owner(pod) is not None and is_gang(thing) else None
-                ask = gang_scheduler.understood(pod, members)
+                members = (
+                    members_of(thing, kind) if pod_request.gang_owner(pod) is not None and is_gang(thing) else None
+                )
+                ask = gang_scheduler.valid_request(pod, members)
             except InputError as error:
                 raise RequestError(field, f"{kind} {pod.metadata.name}: {error}") from None
             asks.setdefault(ask.group, ask)
@@ -325,12 +327,12 @@ def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: st
 
 
 def reason_data(reason: WhyNot) -> dict[str, object]:
-    """Why not, as data: its kind, and the numbers."""
+    """A reason as data: its kind and its fields."""
     return {"kind": reason.kind.value, **asdict(reason)}
 
 
 def _pods(thing: Object, namespace: str, field: str) -> list[Pod]:
-    """A pod of each kind that an object makes."""
+    """One pod of each template of an object."""
     try:
         metadata = thing.get("metadata") or {}
         name = str(metadata.get("name") or metadata.get("generateName") or "unnamed").rstrip("-")
@@ -366,9 +368,9 @@ def _templated(template: Object, namespace: str, name: str, owners: Sequence[Own
 
 
 def _planned(gang_scheduler: GangScheduler, ask: PodRequest) -> PlannedGroup:
-    """One group: the same question that will decide, and who is in line before it."""
+    """Plan one group: by the code that will decide, with the groups queued before it."""
     request = ask.request()
-    if ask.group in gang_scheduler.gangs:  # one of that name is there: the question is about another like it
+    if ask.group in gang_scheduler.gangs:  # the name is taken: plan another group like it
         request = replace(request, group=f"{ask.group} (planned)")
     answer = gang_scheduler.cluster.plan(request)
     line = gang_scheduler.scheduler.before(ask.vc, ask.priority, MAX_NAMED)

@@ -1,4 +1,4 @@
-"""kube-scheduler's extender protocol: filter, bind, preempt. Go's names on the wire, errors where Go looks for them."""
+"""kube-scheduler's extender protocol: filter, bind, preempt. Wire names and error fields are those of Go."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hived.server.failures import answer as failure
 from .metrics import Metrics
 
 _log = logging.getLogger("hived.kubernetes")
-_QUIET_S = 10.0  #: between two lines of the log about wrong questions
+_QUIET_S = 10.0  #: between two log lines about wrong requests
 _filter_args = msgspec.json.Decoder(wire.FilterArgs)
 _preempt_args = msgspec.json.Decoder(wire.PreemptArgs)
 _bind_args = msgspec.json.Decoder(wire.BindArgs)
 
-#: what became of a question, in one word, and what is answered
+#: result label and answer of a request
 _Answered = tuple[str, wire.Answer | wire.Victims | Response]
 
 
@@ -39,7 +39,7 @@ class _NodeList(msgspec.Struct, frozen=True):
 
 
 def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool) -> APIRouter:
-    """``/v1/extender/*``. ``needs_certificate``: only whoever has shown one may ask."""
+    """``/v1/extender/*``. ``needs_certificate``: refuse clients that have shown none."""
     router = APIRouter(prefix="/v1/extender", include_in_schema=False)
     quiet = {"since": float("-inf")}
 
@@ -49,7 +49,7 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
         ask: Callable[[bytes], Awaitable[_Answered]],
         wrong: Callable[[str, str], wire.Answer | Response],
     ) -> Response:
-        """Time it, and give whatever goes wrong the shape that kube-scheduler reads."""
+        """Time a request, and answer errors in the form that kube-scheduler reads."""
         began = time.perf_counter()
         found: wire.Answer | wire.Victims | Response
         try:
@@ -64,8 +64,8 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
                 _log.error("%s cannot be answered, which is a bug of hived", verb, exc_info=error)
         if result in ("malformed", "forbidden") and began - quiet["since"] > _QUIET_S:
             quiet["since"] = began  # the metric counts them all
-            asker = request.client.host if request.client is not None else "?"
-            _log.warning("%s was asked by %s in a way that is %s", verb, asker, result)
+            peer = request.client.host if request.client is not None else "?"
+            _log.warning("%s was asked by %s in a way that is %s", verb, peer, result)
         metrics.observe(verb, result, time.perf_counter() - began)
         if not isinstance(found, Response):
             found = Response(wire.encoder.encode(found), media_type="application/json")

@@ -29,7 +29,7 @@ from hived.server.failures import declared
 if TYPE_CHECKING:
     from .engine_service import EngineService
 
-#: cells, and groups, that are written before others have their turn: about a millisecond's work
+#: cells, and groups, that are encoded before the event loop runs other tasks: about a millisecond's work
 AT_ONCE = 192
 GROUPS_AT_ONCE = 32
 
@@ -42,10 +42,10 @@ _encoder = msgspec.json.Encoder()
 
 
 class GroupPods(NamedTuple):
-    """The pods of a group, as their UIDs."""
+    """The UIDs of the pods of a group."""
 
     allocated: Sequence[str] = ()  #: bound, or being bound
-    preempting: Sequence[str] = ()  #: waiting for the group's victims to be gone
+    preempting: Sequence[str] = ()  #: waiting for the group's victims to end
 
 
 class _CellStatus(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -68,7 +68,7 @@ class _VirtualCell(_CellStatus, rename="camel", omit_defaults=True):
 
 
 def inspection_routes(source: EngineService) -> APIRouter:
-    """Groups and cells of ``source``; each path with a slash at its end, and without."""
+    """Groups and cells of ``source``; each path with and without a trailing slash."""
     router = APIRouter(prefix="/v1/inspect", tags=["inspect"], responses=declared(403, 503))
 
     @router.get("/affinitygroups", response_class=StreamingResponse, include_in_schema=False)
@@ -122,7 +122,7 @@ def _json(body: bytes, status: int = 200) -> Response:
 
 
 def _refused(why: str) -> Response:
-    """An error as clients of the deployed scheduler know it: a string as JSON."""
+    """An error in upstream's form: a JSON string."""
     return _json(_encoder.encode(why), 400)
 
 
@@ -171,9 +171,9 @@ def _virtual(inspection: Inspection, vc: str) -> Iterator[bytes]:
 
 
 def _nested(cells: Iterable[tuple[Cell, _CellStatus]]) -> Iterator[bytes]:
-    """Cells as a list of trees, each written without its children, which are put in before its closing brace."""
+    """Cells as a list of trees: each is encoded without its children, which are inserted before its closing brace."""
     piece = bytearray(b"[")
-    inside, first = 0, True  # of how many cells we are writing the children; whether nothing stands before the next
+    inside, first = 0, True  # depth of open children lists; whether the next cell is the first of its list
     for written, (cell, status) in enumerate(cells):
         if written % AT_ONCE == AT_ONCE - 1:
             yield bytes(piece)
@@ -202,7 +202,7 @@ def _virtual_cell(cell: Cell) -> _VirtualCell:
 
 
 def _common(cell: Cell, leaf_type: str) -> tuple[str, str, str, str, int, str, bool]:
-    """What a cell's status begins with, whichever side it is of."""
+    """The common fields of physical and virtual cells."""
     healthiness = "Healthy" if cell.healthy else "Bad"
     return cell.cell_type, cell.address, _STATES[cell.state], healthiness, cell.priority, leaf_type, cell.is_node
 
@@ -222,7 +222,7 @@ def _groups(source: EngineService) -> Iterator[bytes]:
 
 
 def _holding(cluster: Cluster, name: str) -> GroupStatus | None:
-    """A group that has or has reserved cells; None where there is none of that name by now."""
+    """The status of a group that holds or has reserved cells; None: there is none of that name by now."""
     try:
         status = cluster.group(name)
     except RequestError:
@@ -231,7 +231,7 @@ def _holding(cluster: Cluster, name: str) -> GroupStatus | None:
 
 
 def _group(source: EngineService, status: GroupStatus) -> dict[str, object]:
-    """What upstream's type has, without what is empty there."""
+    """A group in upstream's type, without empty fields."""
     physical: dict[str, list[int]] = {}
     for node, devices in status.placement.pods if status.placement is not None else ():
         physical.setdefault(node, []).extend(devices)
@@ -239,10 +239,10 @@ def _group(source: EngineService, status: GroupStatus) -> dict[str, object]:
     for reserved, leaf in virtual_leaves(source.cluster, status.name):
         virtual.setdefault(reserved, []).append(leaf)
     pods = source.pods_of(status.name)
-    told: dict[str, object] = {"vc": status.vc, "priority": status.priority, "state": _STATES[status.state]}
-    told["physicalPlacement"] = physical
+    answer: dict[str, object] = {"vc": status.vc, "priority": status.priority, "state": _STATES[status.state]}
+    answer["physicalPlacement"] = physical
     may_be_empty = {"virtualPlacement": virtual, "allocatedPods": pods.allocated, "preemptingPods": pods.preempting}
-    told |= {name: value for name, value in may_be_empty.items() if value}
+    answer |= {name: value for name, value in may_be_empty.items() if value}
     if (lazy := source.lazy_preemption(status.name)) is not None:
-        told["lazyPreemptionStatus"] = {"preemptor": source.title(lazy[0]), "preemptionTime": lazy[1]}
-    return {"metadata": {"name": source.title(status.name)}, "status": told}
+        answer["lazyPreemptionStatus"] = {"preemptor": source.title(lazy[0]), "preemptionTime": lazy[1]}
+    return {"metadata": {"name": source.title(status.name)}, "status": answer}

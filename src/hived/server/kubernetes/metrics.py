@@ -1,4 +1,4 @@
-"""``/metrics``: what Prometheus is told. Read when it asks; only the extender's requests are kept here."""
+"""``/metrics`` for Prometheus. Read from the engine at each scrape; only the extender's requests are counted here."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from hived.server.mapping import kept_idle
 
 from .view import bad_gpus, why
 
-#: what kube-scheduler asks for
+#: requests of kube-scheduler
 VERBS = ("filter", "bind", "preempt")
-#: seconds; from a quarter of a millisecond on, which is what the core takes for a gang
+#: seconds, from a quarter of a millisecond on, which the core takes per gang
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
-#: the label of groups that name a virtual cluster which is not there
+#: the label of groups that name an unknown virtual cluster
 UNKNOWN = "(unknown)"
-_FORMER = 20  #: virtual clusters that are no more and have a name still
-#: values of the labels, and the number; codes of answers may be numbers too
+_FORMER = 20  #: removed virtual clusters that keep their own label
+#: label values (status codes may be numbers) and the sample
 Row = tuple[tuple[str | int, ...], float]
 Reader = Callable[[GangTable], Iterable[Row]]
 
-# else each series has a second one, of when it was made
+# no second series per counter with its creation time
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no annotations
 
 
 class Metrics(Collector):
-    """All that is told of ``engine``, in a registry of its own.
+    """The metrics of ``engine``, in a registry of their own.
 
-    The engine is read when somebody asks. A replica that does not decide says so, and nothing of the cluster.
+    The engine is read at each scrape. A replica that does not decide exports that, and nothing of the cluster.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -66,12 +66,12 @@ class Metrics(Collector):
             self._seconds.labels(verb)
 
     def observe(self, verb: str, result: str, seconds: float) -> None:
-        """A request of kube-scheduler was answered: ``verb`` of :data:`VERBS`, ``result`` one of a few words."""
+        """Count an answered request of kube-scheduler: ``verb`` of :data:`VERBS`, ``result`` one of a few labels."""
         self._requests.labels(verb, result).inc()
         self._seconds.labels(verb).observe(seconds)
 
     def render(self) -> tuple[bytes, str]:
-        """The text, and its content type. O(VCs + levels + what is bad or reserved), and O(gangs) while one waits."""
+        """The text and its content type. O(VCs + levels + bad or reserved GPUs), and O(gangs) while one waits."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterator[Metric]:
@@ -144,12 +144,12 @@ class Metrics(Collector):
             _by(counts.evictions),
         )
 
-    # -- who reads the cluster ------------------------------------------------------------------------------------
+    # -- metrics of the cluster -----------------------------------------------------------------------------------
 
     def _margins(self, gang_scheduler: GangTable) -> Iterable[Row]:
         try:
             return [((row.chain, str(row.level)), row.margin) for row in gang_scheduler.cluster.check_safety()]
-        except InvariantError:  # the metrics have to be there then more than ever
+        except InvariantError:  # the other metrics are needed then most
             self._unsafe += 1
             return []
 
@@ -189,7 +189,7 @@ class Metrics(Collector):
                 yield (UNKNOWN, name), number
 
     def _waiting(self, gang_scheduler: GangTable) -> Iterator[Row]:
-        """O(gangs) while one waits: a look at each is a tenth of what its place in line would cost."""
+        """O(gangs) while one waits: a scan costs a tenth of what the position in the queue would."""
         if any(gang_scheduler.usage.waiting.values()):
             known, holds = self._vcs(gang_scheduler), (GangState.PLACED, GangState.PREEMPTED)
             found = Counter(
@@ -201,7 +201,7 @@ class Metrics(Collector):
                 yield (vc, kind.value.replace(" ", "_")), number
 
     def _vcs(self, gang_scheduler: GangTable) -> list[str]:
-        """Those of the spec, and some that are no more and still have GPUs; pods can name any number of others."""
+        """VCs of the spec, and some removed ones that still hold GPUs; pods can name any number of others."""
         usage = gang_scheduler.usage
         others = sorted(vc for vc in {*usage.used, *usage.lent} if usage.used[vc] or usage.lent[vc])
         return list(
@@ -210,7 +210,7 @@ class Metrics(Collector):
 
 
 def metrics_routes(metrics: Metrics) -> APIRouter:
-    """``GET /metrics``, answered in the event loop's thread, which is the one that changes what is read."""
+    """``GET /metrics``, answered in the event loop's thread, which also changes the state."""
     router = APIRouter(tags=["metrics"])
 
     @router.get("/metrics", response_class=Response)
@@ -223,7 +223,7 @@ def metrics_routes(metrics: Metrics) -> APIRouter:
 
 
 def _nodes(gang_scheduler: GangTable) -> Iterator[Row]:
-    """O(nodes): the names in Kubernetes against those of the spec."""
+    """O(nodes): compares the nodes in Kubernetes with those of the spec."""
     nodes = gang_scheduler.nodes
     missing, drained = set(nodes.missing), nodes.drained
     found = Counter({"healthy": len(nodes.devices) - len(nodes.bad_nodes), "bad": 0, "drained": 0, "missing": 0})

@@ -1,4 +1,4 @@
-"""The engine on Kubernetes as the dashboard sees it; who waits and what is bad, for the status and metrics too."""
+"""The dashboard's view of the engine on Kubernetes; waiting gangs and bad GPUs, for the status and metrics too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hived.server.live import AFTER_ANY, DashboardView, Doing, Now, stays
 from hived.server.mapping import of
 
 _EXAMPLE = "kubectl apply -f job.yaml  # pods with the label hived.io/vc: NAME, GPUs, schedulerName: hived"
-#: what a gang does after an event, beside what jobs of any engine do
+#: state of a gang after an event, in addition to the events of all engines
 AFTER: dict[str, Doing | None] = {
     **AFTER_ANY,
     "waiting": "waiting",
@@ -32,22 +32,22 @@ AFTER: dict[str, Doing | None] = {
 
 
 def kubernetes_view(engine: Engine, label: str) -> DashboardView[Gang]:
-    """The dashboard of ``engine``, which has started, so that its spec is known; ``label``: the cluster's name."""
+    """The dashboard of a started ``engine``; ``label``: the cluster's name."""
     return DashboardView(_Running(engine), label, title=label, synthetic=False, example=_EXAMPLE)
 
 
 class _Running:
     """Implements :class:`~hived.server.live.RunningEngine`.
 
-    A replica that does not decide has no gang scheduler, and shows an empty cluster. One that comes to decide has a new
-    scheduler; what happens in it is numbered on here, so that no update leads from the picture of one to another.
+    A replica that does not decide has no gang scheduler, and shows an empty cluster. A new leader has a new scheduler;
+    its events are numbered on here, so that no incremental update spans two schedulers.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.clock, self.started_at = engine.clock, engine.started_at
         self._gang_scheduler = engine.gang_scheduler
-        #: what is added to the number of an event: all numbers given out before ``_gang_scheduler`` are below it
+        #: offset of event numbers: all numbers given out before ``_gang_scheduler`` are below it
         self._first = 0
 
     def now(self) -> Now[Gang]:
@@ -110,13 +110,13 @@ class _Running:
 
 
 def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
-    """Who holds no GPUs: with a reservation, then in turn, then those that are in no line. At most ``most``.
+    """Gangs without GPUs: those with a reservation, then the queued ones in turn, then others. At most ``most``.
 
     O(most + gangs).
     """
     found = gang_scheduler.reserved()[:most]
     found += [gang_scheduler.gangs[entry.name] for entry in gang_scheduler.scheduler.in_turn(max(0, most - len(found)))]
-    # who waits for pods of its own that do not exist yet, or for kube-scheduler to ask
+    # others wait for pods that do not exist yet, or for kube-scheduler to ask
     in_line = sum(entry.status is Status.WAITING for entry in gang_scheduler.scheduler.jobs.values())
     left = min(most - len(found), gang_scheduler.usage.waiting.total() - len(gang_scheduler.reserved()) - in_line)
     others = (g for g in gang_scheduler.gangs.values() if g.state is GangState.WAITING and not g.in_line)
@@ -124,17 +124,17 @@ def waiting(gang_scheduler: GangTable, most: int) -> list[Gang]:
 
 
 def bad_gpus(gang_scheduler: GangTable) -> int:
-    """GPUs that nobody uses and that are kept from jobs, but not for foreign pods. O(bad GPUs + foreign pods)."""
+    """Number of idle GPUs that are kept from jobs, but not for foreign pods. O(bad GPUs + foreign pods)."""
     nodes, held = gang_scheduler.nodes, gang_scheduler.usage.at
     bad = sum((node, device) not in held for node in nodes.bad_nodes for device in nodes.devices[node])
     return bad + sum(place not in held for place in nodes.bad_devices) - kept_for_others(gang_scheduler)
 
 
 def why(gang: Gang) -> ReasonKind:
-    """The decisive reason of a gang that waits, as far as that can be said of it alone. O(1)."""
+    """The decisive reason of a waiting gang, by its own state alone. O(1)."""
     if gang.state is GangState.RESERVED:
         return ReasonKind.WAITING_FOR_PREEMPTION
     if not gang.in_line:
         return ReasonKind.WAITING_FOR_GANG
-    # the core is asked for who is first in line, so of the others it may have said nothing
+    # the core is asked about the head of line only, so other gangs may have no reasons
     return gang.reasons[0].kind if gang.reasons else ReasonKind.BEHIND_OTHERS

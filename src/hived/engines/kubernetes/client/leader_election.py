@@ -1,9 +1,9 @@
-"""One leader among replicas, by a Lease: what client-go's leader election does, so that both understand each other.
+"""Leader election by a Lease, compatible with client-go.
 
-Who wants to lead writes its name into the lease, and again every 2 seconds. Others take it when it has not changed for
-the 15 seconds that its holder asked for, as they themselves measured: clocks of two machines are never compared. The
-holder stops 10 seconds after it *began* the last renewal that succeeded, so it has stopped before another can have
-begun. That two write at once is what resourceVersion is for.
+A candidate writes its identity into the lease and renews it every 2 seconds. Another candidate takes the lease when it
+has not changed for the 15 seconds of its duration, by the candidate's own clock: clocks of two machines are never
+compared. The leader stops 10 seconds after it *began* its last successful renewal, hence before another can begin.
+resourceVersion prevents concurrent writes.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ _NEVER = float("-inf")
 
 
 def elapsed() -> float:
-    """Seconds on this machine's own clock, with those that it slept, where there is such a clock."""
+    """Seconds of a monotonic clock that runs on while the machine is suspended, if there is one."""
     which = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if which is None else time.clock_gettime(which)
 
 
 @dataclass(eq=False)
 class LeaderElector:
-    """A candidate, and sometimes the leader."""
+    """A candidate for leadership."""
 
     api: KubeApi
     namespace: str
     name: str
-    identity: str  #: names this process to people
-    changed: Callable[[bool], None]  #: hears each time that ``is_leader`` has become another, soon after it has
+    identity: str  #: of this process in the lease
+    changed: Callable[[bool], None]  #: called soon after ``is_leader`` has changed
     _: KW_ONLY
     duration_s: int = DURATION_S
     deadline_s: float = DEADLINE_S  #: less than ``duration_s``
     retry_s: float = RETRY_S
     clock: Callable[[], float] = elapsed  #: measures
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)  #: only tells people when
-    holder: str = field(init=False, default="")  #: who leads, as last seen; empty: nobody
-    #: why the lease could not be read or written the last time
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)  #: for timestamps in the lease only
+    holder: str = field(init=False, default="")  #: last seen holder of the lease; empty: none
+    #: why the last read or write of the lease failed
     problem: ApiError | None = field(init=False, default=None)
     _reported: bool = field(init=False, default=False)
-    _logged: str = field(init=False, default="")  #: the problem of before, which is said once
+    _logged: str = field(init=False, default="")  #: the last logged problem: each is logged once
     _leads_until: float = field(init=False, default=_NEVER)
-    #: what we last wrote, or may have written, as acquireTime. By this a lease is known to be ours: an answer may
+    #: the acquireTime that this process last wrote, or may have written. It identifies an own lease: an answer may
     #: have been lost, and another process may have the same identity
     _claim: str = field(init=False, default="")
     _seen: dict[str, Any] = field(init=False, default_factory=dict)  #: the lease's spec
-    _seen_at: float = field(init=False, default=_NEVER)  #: when it became what it is
+    _seen_at: float = field(init=False, default=_NEVER)  #: when it last changed
 
     @property
     def is_leader(self) -> bool:
-        """Whether nobody else can be leader now. Ask it right before acting: it needs nobody to run to become false."""
+        """Whether no other candidate can be leader now. Check it right before acting: it expires by the clock alone."""
         return self.clock() < self._leads_until
 
     async def run(self) -> None:
-        """Stand for election until cancelled; then hand over, unless the API server is away."""
+        """Run for leadership until cancelled; then hand over, unless the API server is away."""
         try:
             while True:
                 await self._turn()
@@ -80,8 +80,8 @@ class LeaderElector:
             await self._release()
 
     async def _turn(self) -> None:
-        """One look at the lease, and the pause after it."""
-        # a leader has no use for an answer that comes too late
+        """One attempt at the lease, and the pause after it."""
+        # an answer after the deadline is of no use to a leader
         await self._at_most(self._leads_until - self.clock() if self._reported else self.deadline_s, self._try())
         self._report()
         if self._reported:
@@ -91,7 +91,7 @@ class LeaderElector:
             await self.sleep(self.retry_s)
 
     async def _try(self) -> None:
-        """Take the lease, or renew it, if that can be. What cannot be is tried again in 2 seconds."""
+        """Take or renew the lease if possible. A failure is retried in 2 seconds."""
         began = self.clock()
         try:
             lease = await self._read()
@@ -105,17 +105,17 @@ class LeaderElector:
             self.problem = None
         except ApiError as error:
             self.problem = error
-        except msgspec.DecodeError as error:  # something else answers in the API server's place
+        except msgspec.DecodeError as error:  # another server answers at that address
             self.problem = ApiError(f"lease {self.namespace}/{self.name}: {error}", 0, "Unreadable")
 
     async def _read(self) -> dict[str, Any]:
-        """The lease, and what of it is new; empty: there is none."""
+        """Read the lease; empty: there is none."""
         try:
             data = await self.api.get(lease_path(self.namespace, self.name))
         except ApiError as error:
             if error.status != 404:
                 raise
-            return {}  # whoever had it keeps it for as long as was promised
+            return {}  # a former holder keeps it for its duration
         lease: dict[str, Any] = msgspec.json.decode(data)
         self._see(lease.get("spec") or {})
         return lease
@@ -129,7 +129,7 @@ class LeaderElector:
         return self.holder == self.identity and self._seen.get("acquireTime") == self._claim
 
     def _is_free(self) -> bool:
-        """Nobody holds it, or its holder has not been heard of for as long as it asked for."""
+        """Whether the lease has no holder, or has expired."""
         promised = self._seen.get("leaseDurationSeconds") or self.duration_s
         return not self.holder or self.clock() >= self._seen_at + promised
 
@@ -139,7 +139,7 @@ class LeaderElector:
         await self._write(lease, began, acquireTime=self._claim, leaseTransitions=transitions)
 
     async def _write(self, lease: dict[str, Any], began: float, **more: Any) -> None:
-        """Write that we lead, over exactly the lease that was read; from then on we do."""
+        """Write this process as the holder over exactly the lease that was read, and lead from then on."""
         spec = {
             **(lease.get("spec") or {}),
             "holderIdentity": self.identity,
@@ -160,7 +160,7 @@ class LeaderElector:
         self._see(msgspec.json.decode(written).get("spec") or {})
 
     async def _release(self) -> None:
-        """Lead no more, say so here first, and let another begin at once."""
+        """Give up leadership, report that first, and let another candidate begin at once."""
         self._leads_until = _NEVER
         self._report()
         await self._at_most(self.deadline_s / 2, self._hand_over())
@@ -184,12 +184,12 @@ class LeaderElector:
         self._logged = problem
 
     async def _at_most(self, seconds: float, attempt: Awaitable[None]) -> None:
-        """Wait for it for so long, by the sleep that was given, and then give it up."""
+        """Cancel ``attempt`` after ``seconds`` of :attr:`sleep`."""
         tasks = [asyncio.ensure_future(attempt), asyncio.ensure_future(self.sleep(max(0.0, seconds)))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if tasks[0].done():
-                tasks[0].result()  # a bug of ours is not lost
+                tasks[0].result()  # raises a bug
         finally:
             for task in tasks:
                 task.cancel()
@@ -200,13 +200,13 @@ class LeaderElector:
 
 
 class LeaderLabel:
-    """Labels the own pod, given by namespace and name; None: there is none, and nothing is done."""
+    """Labels the own pod with its role. ``own_pod``: namespace and name; None: not in a pod, so no label."""
 
     def __init__(self, api: KubeApi, own_pod: tuple[str, str] | None) -> None:
         self._api, self._pod = api, own_pod
 
     async def set(self, role: str) -> None:
-        """Label the own pod, so that the Service leads to who decides."""
+        """Label the own pod, so that the Service routes to the leader."""
         if self._pod is None:
             return
         while True:
@@ -224,7 +224,7 @@ class LeaderLabel:
         await self._api.patch(api_path("pods", namespace, pod), {"metadata": {"labels": {keys.ROLE: role}}})
 
     async def _depose(self, namespace: str, own: str) -> None:
-        """Pods that led before us and could not say any more that they do not."""
+        """Relabel pods of former leaders that could not do it themselves."""
         former, _ = await self._api.list(api_path("pods", namespace), Pod, {"labelSelector": f"{keys.ROLE}=leader"})
         for pod in former:
             if pod.metadata.name != own:

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hived.cluster.decisions import Placement, PodPlacement, Record
-from hived.engines.kubernetes.pods import keys
-from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import BindInfo, bind_info
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequest, PodRequestError, named_devices, uses
@@ -80,7 +79,7 @@ def _read(pod: Pod, said: dict[str, list[_Report]]) -> tuple[PodRequest, BindInf
         )
     if info.pod.node != pod.spec.node_name:
         raise PodRequestError("bind-info", f"it is on {pod.spec.node_name}, and its annotations say {info.pod.node}")
-    ask = asking.read_request(pod, info.members)
+    ask = pod_request.read_request(pod, info.members)
     if (of := said.get(ask.group)) and (why := of[0][1].disagrees(ask)) is not None:
         raise PodRequestError("disagrees", f"its group {ask.group} has pods that ask for something else: {why}")
     return ask, info

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from hived.cluster.decisions import Placement
 from hived.cluster.states import LeafState
-from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import named_devices, uses
 from hived.words import counted
@@ -104,7 +104,7 @@ class ForeignPods:
 def of(pod: Pod) -> ForeignPod | None:
     """The foreign pod that ``pod`` is; None: it is not bound, HiveD schedules it, or it uses no GPUs."""
     node = pod.spec.node_name
-    if not node or pod.ended or asking.concerns(pod):
+    if not node or pod.ended or pod_request.concerns(pod):
         return None
     some, gpus = uses(pod)
     version = pod.metadata.resource_version

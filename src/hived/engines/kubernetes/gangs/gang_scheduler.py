@@ -21,8 +21,7 @@ from hived.cluster.reasons import Reason, WaitingForPreemption
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member
 from hived.engines.kubernetes.pods import bind_info as bindinfo
-from hived.engines.kubernetes.pods import keys
-from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
@@ -77,7 +76,7 @@ class GangScheduler(GangTable):
         for pod, members in pods:
             if pod.ended or pod.metadata.uid in self.pods:
                 continue
-            if not asking.concerns(pod):
+            if not pod_request.concerns(pod):
                 others.append(pod)
                 continue
             entry = self.pods[pod.metadata.uid] = PodEntry(pod)
@@ -104,7 +103,7 @@ class GangScheduler(GangTable):
         if entry is None:
             if uid in self._removed:
                 return
-            if asking.concerns(pod):
+            if pod_request.concerns(pod):
                 foreign.removed(self, uid, at)
                 self._pod_came(pod, members, at)
             else:
@@ -150,7 +149,7 @@ class GangScheduler(GangTable):
                 self.mark_bound(entry, at)
                 return
         self.leave(entry, at)
-        if asking.concerns(entry.pod):
+        if pod_request.concerns(entry.pod):
             adoption.take(self, [entry], at)
         else:  # kube-scheduler asked about it, but HiveD does not schedule it
             del self.pods[entry.uid]
@@ -160,7 +159,7 @@ class GangScheduler(GangTable):
     def _reread_request(self, entry: PodEntry, members: tuple[Member, ...] | None, at: float) -> None:
         """Read the request of a waiting pod again: it may have changed, or be valid by now."""
         try:
-            same = entry.gang is not None and self.understood(entry.pod, members or entry.members) == entry.ask
+            same = entry.gang is not None and self.valid_request(entry.pod, members or entry.members) == entry.ask
         except PodRequestError:
             same = False
         if not same:

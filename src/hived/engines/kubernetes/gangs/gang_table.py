@@ -11,7 +11,7 @@ from hived.cluster.requests import Member
 from hived.engines.dispatcher import Dispatcher
 from hived.engines.job import next_state, placement_data
 from hived.engines.kubernetes.pods import bind_info as bindinfo
-from hived.engines.kubernetes.pods import pod_request as asking
+from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
 from hived.scheduling import Policy, Status
@@ -68,7 +68,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
         entry.members, entry.ask = members, None
         self.forget_refusal(entry)
         try:
-            ask = self.understood(entry.pod, members)
+            ask = self.valid_request(entry.pod, members)
         except PodRequestError as error:
             self.refuse(entry, error)
             return
@@ -96,14 +96,14 @@ class GangTable(Dispatcher[Gang, Instruction]):
         else:
             self.line_up(gang)
 
-    def understood(self, pod: Pod, members: tuple[Member, ...] | None) -> asking.PodRequest:
+    def valid_request(self, pod: Pod, members: tuple[Member, ...] | None) -> pod_request.PodRequest:
         """The request of a waiting pod. Raises :class:`PodRequestError`, also for limits that bound pods may exceed."""
-        ask = asking.read_request(pod, members)
-        asking.check_grace(pod, ask, self.nodes.grace_of_loans(ask.vc))
-        asking.check_labels(pod)
+        ask = pod_request.read_request(pod, members)
+        pod_request.check_grace(pod, ask, self.nodes.grace_of_loans(ask.vc))
+        pod_request.check_labels(pod)
         return ask
 
-    def new_gang(self, ask: asking.PodRequest, submitted_at: float, at: float) -> Gang:
+    def new_gang(self, ask: pod_request.PodRequest, submitted_at: float, at: float) -> Gang:
         """Add a gang, with the request of its first pod."""
         self._number += 1
         since = min(at, submitted_at or at)  # the service may be younger than its pods
