@@ -1,4 +1,4 @@
-"""HiveD in Python: share a GPU cluster so that each tenant has what a private one would give it.
+"""HiveD in Python: share a GPU cluster so that each tenant is as well off as on a private one.
 
 from hived import Cluster, Member, Request
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: where each name is. Loaded when asked for: a command that only talks to an engine needs none of them
-_WHERE = {
+#: the module of each public name, imported lazily: a command that only talks to an engine needs none of them
+_MODULES = {
     "Bind": "cluster.decisions",
     "CheckedCluster": "cluster.checked",
     "Cluster": "cluster.cluster",
@@ -93,10 +93,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module 'hived' has no attribute {name!r}")
-    found: object = getattr(import_module(f".{_WHERE[name]}", __name__), name)
-    globals()[name] = found  # so that the next one finds it at once
+    found: object = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    globals()[name] = found  # cached for the next look-up
     return found
 
 

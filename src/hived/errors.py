@@ -1,12 +1,12 @@
 """The kinds of failure, and the exit code each one gives the command line.
 
-1. What the user gave is wrong (:class:`InputError` and what derives from it): a spec, a trace, an option. Exit 2;
+1. The input is wrong (:class:`InputError` and its subclasses): a spec, a trace, an option. Exit 2;
    :class:`NotFoundError` 4.
-2. It is right, but does not fit: :class:`InfeasibleError` (exit 2), :class:`NeverFitsError` (3), with the numbers.
-3. The world is in the way: :class:`UnavailableError` (69), :class:`StorageError` (73), :class:`ForbiddenError` (77).
-4. We broke an invariant: :class:`InvariantError`. A bug, always; loud, exit 70.
+2. The input is right but does not fit: :class:`InfeasibleError` (exit 2), :class:`NeverFitsError` (3), with numbers.
+3. The environment fails: :class:`UnavailableError` (69), :class:`StorageError` (73), :class:`ForbiddenError` (77).
+4. An invariant is broken: :class:`InvariantError`. Always a bug; exit 70.
 
-A message has one line that says what, where, have against need, and the way out.
+A message is one line with what is wrong, where, need against supply, and the way out.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ class HivedError(Exception):
 
 
 class InputError(HivedError):
-    """What was given cannot be used as it is."""
+    """The input cannot be used as it is."""
 
     exit_code = 2
     code = "invalid"
 
 
 class NeverFitsError(InputError):
-    """A right request that could not start even if everything were free."""
+    """A valid request that could not start even in an empty cluster."""
 
     exit_code = 3
     code = "never_fits"
 
 
 class NotFoundError(InputError):
-    """Nothing of that name."""
+    """There is no object of that name."""
 
     exit_code = 4
     code = "not_found"
 
 
 class ConflictError(InputError):
-    """What is asked for cannot be done in the state that things are in."""
+    """The operation is not possible in the present state."""
 
     code = "conflict"
 
 
 class UnavailableError(HivedError):
-    """Nobody answers, or it cannot be done at the moment."""
+    """A service does not answer, or the operation is not possible at the moment."""
 
     exit_code = 69
     code = "unavailable"
 
 
 class StorageError(HivedError):
-    """What has to be kept cannot be written: a full disk, a folder without permission."""
+    """Persistent data cannot be written: a full disk, a folder without permission."""
 
     exit_code = 73
     code = "storage"
 
 
 class ForbiddenError(HivedError):
-    """Without permission: no token, a wrong one, or a page of another origin."""
+    """No permission: no token, a wrong one, or a page of another origin."""
 
     exit_code = 77
     code = "forbidden"
@@ -71,7 +71,7 @@ class ForbiddenError(HivedError):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in a file: 1-based line, 1-based column (0 where it is not known)."""
+    """A place in a file: 1-based line, 1-based column (0 if unknown)."""
 
     file: str
     line: int = 0
@@ -82,7 +82,7 @@ class Location:
 
 
 class SpecError(InputError):
-    """A cluster spec is wrong. Says where, what, and the likely meant word."""
+    """An error in a cluster spec: where, what, and the likely meant word."""
 
     def __init__(self, message: str, where: Location | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message)
@@ -90,7 +90,7 @@ class SpecError(InputError):
 
 
 class TraceError(InputError):
-    """A trace is wrong. Says which file and row."""
+    """An error in a trace, with file and row."""
 
     def __init__(self, message: str, where: Location | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message)
@@ -98,28 +98,28 @@ class TraceError(InputError):
 
 
 class RequestError(InputError):
-    """A request, or a call about a group, cannot be carried out as it is. Nothing has changed."""
+    """A request, or a call about a group, is invalid. Nothing has changed."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
-        #: which field of the request (or argument of the call) is wrong, e.g. ``vc`` or ``members[1].pods``
+        #: the invalid field of the request (or argument of the call), e.g. ``vc`` or ``members[1].pods``
         self.field = field
-        #: what is wrong with it, and the way out
+        #: the error, and the way out
         self.message = message
 
 
 class InfeasibleError(InputError):
-    """A right spec whose virtual clusters do not fit the physical cluster."""
+    """A valid spec whose virtual clusters do not fit the physical cluster."""
 
 
 class InvariantError(HivedError):
-    """A bug of ours: an invariant does not hold. Nothing that follows can be trusted."""
+    """A broken invariant: a bug of hived, after which no state can be trusted."""
 
     exit_code = 70
     code = "bug"
 
 
 def ensure(holds: bool, what: str) -> None:
-    """Raise :class:`InvariantError` unless ``holds``: what every ``validate()`` is made of."""
+    """Raise :class:`InvariantError` unless ``holds``; used by every ``validate()``."""
     if not holds:
         raise InvariantError(f"invariant broken: {what} (a bug of hived, please report it with the input)")

@@ -1,4 +1,4 @@
-"""How hived is installed here: in which form, and the command that adds what is missing."""
+"""This installation of hived: compiled or not, and the command that adds an extra."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from urllib.parse import unquote, urlsplit
 
 
 def form() -> str:
-    """``compiled`` where what decides is native code (``tools/compiled_wheel.py``), else ``plain Python``."""
+    """``compiled`` if the core is native code (``tools/compiled_wheel.py``), else ``plain Python``."""
     cells = Path(__file__).with_name("cells")
     return "compiled" if any((cells / f"buddy{suffix}").exists() for suffix in EXTENSION_SUFFIXES) else "plain Python"
 
 
 def command_for(extra: str) -> str:
-    """The command that adds an extra (``figures``, ``kubernetes``) to this installation, from where it came."""
+    """The command that adds an extra (``figures``, ``kubernetes``) to this installation, from the same source."""
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     try:
         source = json.loads(distribution("hived").read_text("direct_url.json") or "{}")

@@ -1,4 +1,4 @@
-"""Numbers, times and paths in sentences for people, the same wherever they are told.
+"""Formatting of numbers, times and paths in messages.
 
 >>> ranges([0, 1, 2, 3, 6]), ranges([0, 1, 4], ", "), runs([4, 5, 7])
 ('0-3,6', '0-1, 4', [(4, 5), (7, 7)])
@@ -17,7 +17,7 @@ def counted(number: int, word: str) -> str:
 
 
 def path_text(path: object) -> str:
-    r"""A path as text that can be written anywhere: bytes that are no UTF-8 as ``\udcff``."""
+    r"""A path as text that any encoding can write: bytes that are not UTF-8 as ``\udcff``."""
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 
@@ -27,7 +27,7 @@ def plural(number: int, word: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters of ``text``, cut between words.
+    """At most ``most`` characters of ``text``, cut between words.
 
     >>> shortened("it starts when others end", 20)
     'it starts when ...'
@@ -39,7 +39,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``3 m 20 s``, in the two largest units that say something."""
+    """``3 m 20 s``: the two largest units that are not 0."""
     left = max(0, round(seconds))
     parts: list[str] = []
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):

@@ -1,1 +1,1 @@
-"""The event log: a cluster whose calls are written down, one line each, and carried out again to the byte."""
+"""The event log: the calls of a cluster, recorded as one line each and replayed byte for byte."""

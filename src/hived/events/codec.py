@@ -1,9 +1,9 @@
-"""Events as lines of JSON, and back.
+"""Codec of events: to lines of JSON, and back.
 
-A record (dataclass) is an object with the keys in the order of the fields; a field at its default is left out, and so
-is one that takes no part in comparisons. A tuple, named or not, is a list; a mapping a list of pairs by ascending key.
-Where one of several records can stand, the key ``is`` names it. Lines are ASCII, no spaces between words; equal events
-have equal lines, to the byte. Pydantic checks that a value has the type of its field; nothing is converted.
+A record (dataclass) is an object with the keys in the order of the fields; fields at their default and fields excluded
+from comparison are left out. A tuple, named or not, is a list; a mapping a list of pairs by ascending key. In a union
+of records the key ``is`` names the record. Lines are ASCII without spaces between tokens; equal events have equal
+lines, to the byte. Pydantic checks that a value has the type of its field; nothing is converted.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ _DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=Fal
 
 
 def to_line(event: Event) -> str:
-    """``event`` as one line, without its end.
+    """Encode ``event`` as one line, without a line end.
 
-    Raises :class:`InputError` when a value has not the type of its field (possible in :class:`Refused` only, and there
-    it is written down). O(length).
+    Raises :class:`InputError` when a value has not the type of its field; only a :class:`Refused` may record such
+    values. O(length).
     """
     events = _events()
     try:
         line = _DUMP(events.dump_python(event, mode="json", exclude_defaults=True, warnings=False))
-        events.validate_json(line)  # only what can be read again is written
-    except (TypeError, ValueError):  # pydantic's errors are such
+        events.validate_json(line)  # a line that cannot be read back is never written
+    except (TypeError, ValueError):  # base classes of pydantic's errors
         what = f"{_short(event)} has a field of another type than is expected of it"
         raise InputError(f"cannot be written to the event log: {what}; log calls that were carried out only") from None
     return line
 
 
 def from_line(line: str, number: int = 1) -> Event:
-    """The event of ``line``, which is the ``number``-th of its log (1-based).
+    """Decode ``line``, which is the ``number``-th of its log (1-based).
 
-    Raises :class:`InputError` that says the number, what is wrong and the way out. O(length).
+    Raises :class:`InputError` with the number, what is wrong and the way out. O(length).
     """
     try:
         return _events().validate_json(line)
     except ValidationError as error:
-        said = _said(error)
+        problem = _first_error(error)
         cut = error.errors()[0]["type"] == "json_invalid"
     way = "if the log was cut short there, drop that line" if cut else "give the log as this version of hived wrote it"
-    raise InputError(f"event log, line {number}: {said}; {way}")
+    raise InputError(f"event log, line {number}: {problem}; {way}")
 
 
-def _said(error: ValidationError) -> str:
-    """The first thing that is wrong, from the outermost field inward."""
+def _first_error(error: ValidationError) -> str:
+    """The first error as text, with its path from the outermost field inward."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return f"not one line of JSON ({first['ctx']['error']})"
-    said = _WORDS.get(first["type"]) or first["msg"].replace("Input should be", "expected")
-    if said.startswith("expected"):
-        said += f", not {_short(first['input'])}"
-    return ": ".join([*map(str, first["loc"]), said])
+    problem = _WORDS.get(first["type"]) or first["msg"].replace("Input should be", "expected")
+    if problem.startswith("expected"):
+        problem += f", not {_short(first['input'])}"
+    return ": ".join([*map(str, first["loc"]), problem])
 
 
 def _short(value: object) -> str:
@@ -77,7 +77,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-#: where pydantic's are of its own world
+#: replacements of pydantic's messages
 _WORDS = {"missing": "missing key", "extra_forbidden": "unknown key"}
 
 
@@ -86,8 +86,8 @@ _WORDS = {"missing": "missing key", "extra_forbidden": "unknown key"}
 
 @cache
 def _events() -> TypeAdapter[Event]:
-    """Made when first needed: it takes some milliseconds."""
-    many: Any = tuple  # of types that are made here
+    """The adapter of all events, made at first use since that takes some milliseconds."""
+    many: Any = tuple  # so that type checkers accept types made at run time
     number: Any = Annotated[float, PlainSerializer(_finite)]
     vc = _record(compiled.VirtualClusterSpec, opportunistic_weight=number | None)
     names = Annotated[tuple[str, ...], WrapSerializer(lambda names, write: write(tuple(names)))]
@@ -114,7 +114,7 @@ def _events() -> TypeAdapter[Event]:
 
 
 def _finite(value: float) -> float:
-    """Any number that a float holds exactly, so that 1 and 1.0, and 0.0 and -0.0, have one form."""
+    """Normalize a number that a float holds exactly, so that 1 and 1.0, and 0.0 and -0.0, have one form."""
     if not math.isfinite(value) or float(value) != value:
         raise ValueError(f"expected a finite number, not {value!r}")
     return float(value) + 0.0
@@ -129,7 +129,7 @@ _PAIRS = Annotated[
 
 
 def _record(kind: Any, /, tag: str | None = None, **instead: Any) -> Any:
-    """The type of an object that stands for a record; ``instead``: types of fields, other than it declares."""
+    """The wire type of a record; ``instead``: types of fields that replace the declared ones."""
     parts = [field for field in fields(kind) if field.compare]
     defaults = {field.name: field.default for field in parts if field.default is not MISSING}
     defaults |= {field.name: field.default_factory() for field in parts if field.default_factory is not MISSING}
@@ -142,18 +142,18 @@ def _record(kind: Any, /, tag: str | None = None, **instead: Any) -> Any:
 
     def write(value: Any, dump: Callable[[dict[str, Any]], object]) -> object:
         if type(value) is not kind:
-            raise PydanticSerializationUnexpectedValue(kind.__name__)  # so another one of several is tried
+            raise PydanticSerializationUnexpectedValue(kind.__name__)  # so the next member of a union is tried
         plain = {name: getattr(value, name) for name in keys}
         plain = {name: part for name, part in plain.items() if name not in defaults or part != defaults[name]}
         return dump(plain if tag is None else {"is": tag, **plain})
 
-    # the keys are those of the dataclass, which no type checker can read here
+    # the keys come from the dataclass, which no type checker can follow here
     form: Any = TypedDict(kind.__name__, keys if tag is None else {"is": Literal[tag], **keys})  # type: ignore[misc]
     return Annotated[form, AfterValidator(read), WrapSerializer(write)]
 
 
 def _one_of(kinds: Any, instead: dict[Any, dict[str, Any]] | None = None) -> Any:
-    """The type of one of several records, told apart by the key ``is``."""
+    """The wire type of a union of records, discriminated by the key ``is``."""
     names = {kind.__name__: kind for kind in get_args(kinds)}
     records = [
         Annotated[_record(kind, name, **(instead or {}).get(kind, {})), Tag(name)] for name, kind in names.items()
@@ -165,7 +165,7 @@ def _one_of(kinds: Any, instead: dict[Any, dict[str, Any]] | None = None) -> Any
 
     wanted = f"expected one of {', '.join(names)}"
     tag = Discriminator(name_of, custom_error_type="is", custom_error_message=wanted)
-    return Annotated[Union[tuple(records)], tag]  # noqa: UP007 - of as many as there are
+    return Annotated[Union[tuple(records)], tag]  # noqa: UP007 - the number of members varies
 
 
 # ----------------------------------------------------------------------------------------------- anything
@@ -173,7 +173,7 @@ def _one_of(kinds: Any, instead: dict[Any, dict[str, Any]] | None = None) -> Any
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Opaque:
-    """Stands for a value that has no form as plain data. It looks the same, so a message that shows it is the same."""
+    """Placeholder of a value without a plain form. Its repr is the same, so error messages replay unchanged."""
 
     text: str  #: its ``repr``
 
@@ -181,7 +181,7 @@ class Opaque:
         return self.text
 
 
-#: what keeps its type among the arguments of a refused call, beside plain values
+#: types, besides plain values, that are kept among the arguments of a refused call
 _KNOWN: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
@@ -194,7 +194,7 @@ _COLLECTIONS: dict[str, Any] = {"list": list, "set": set, "frozenset": frozenset
 
 
 def _write(value: Any) -> object:
-    """A value of any type: what a caller gave in error. What is neither plain nor known becomes :class:`Opaque`."""
+    """Encode a value of any type, as in a wrong argument. Values neither plain nor known become :class:`Opaque`."""
     kind = type(value)
     if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
         return value
@@ -210,7 +210,7 @@ def _write(value: Any) -> object:
 
 
 def _read(plain: Any) -> Any:
-    """What :func:`_write` has written."""
+    """Decode a value of :func:`_write`."""
     if isinstance(plain, list | tuple):
         return tuple(map(_read, plain))
     if not isinstance(plain, dict):

@@ -1,4 +1,4 @@
-"""Where an engine's event log goes that has no store: the end of a file, or standard output."""
+"""The event log file of an engine without a store: appended to a file, or standard output."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ STDOUT = Path("-")
 
 
 class LogFile:
-    """Takes the lines of an event log, and writes each at once to the end of a file.
+    """A sink for the lines of an event log, each written at once to the end of a file.
 
-    A file that is there already is kept: every start of an engine opens a log of its own behind those before. Where a
-    line cannot be written (a full disk), the log ends with the line before, ``warn`` is told once, and later lines are
-    dropped: deciding goes on. A log with a hole could not be carried out again.
+    An existing file is appended to: every start of an engine begins a new log after the earlier ones. If a line cannot
+    be written (a full disk), the log ends with the line before, ``warn`` is called once, and later lines are dropped,
+    since a log with a gap cannot be replayed; scheduling goes on.
     """
 
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
-        """``path``: ``-`` for standard output. Raises :class:`InputError` where it cannot be written."""
+        """``path``: ``-`` for standard output. Raises :class:`InputError` if it cannot be written."""
         self._name = "standard output" if path == STDOUT else str(path)
         self._warn = warn
         try:
@@ -30,7 +30,7 @@ class LogFile:
                 return
             self._to = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             size = os.fstat(self._to).st_size
-            if size and os.pread(self._to, 1, size - 1) != b"\n":  # the machine went down while it was written
+            if size and os.pread(self._to, 1, size - 1) != b"\n":  # the last line was cut by a crash
                 os.write(self._to, b"\n")
         except OSError as error:
             raise InputError(
@@ -39,7 +39,7 @@ class LogFile:
             ) from None
 
     def __call__(self, line: str) -> None:
-        """Write the next line. O(length), and a call of the system."""
+        """Write the next line. O(length), and one system call."""
         if self._to < 0:
             return
         rest = memoryview(f"{line}\n".encode())
@@ -48,7 +48,7 @@ class LogFile:
             while written < len(rest):
                 written += os.write(self._to, rest[written:])
         except OSError as error:
-            with suppress(OSError):  # of a pipe nothing can be taken back
+            with suppress(OSError):  # a pipe cannot be truncated
                 os.ftruncate(self._to, os.fstat(self._to).st_size - written)
             self.close()
             self._warn(
@@ -57,7 +57,7 @@ class LogFile:
             )
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the log."""
         if self._to >= 0:
             os.close(self._to)
             self._to = -1

@@ -1,7 +1,7 @@
-"""The events of a log: the calls of a cluster that asked something of it or changed it.
+"""The events of a log: the calls of a cluster that requested a decision or changed it.
 
-A log starts with :class:`Opened`. Every other event is a call: it can be carried out on any cluster, which is all that
-:func:`~hived.events.replay.replay` does. :mod:`.codec` makes one line of each.
+A log starts with :class:`Opened`. Every other event is a call that can be applied to any cluster, as
+:func:`~hived.events.replay.replay` does. :mod:`.codec` encodes each as one line.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ class Opened:
 
 
 class Call:
-    """A call of a cluster: the fields are the arguments of one of its methods, and ``answer`` what that said."""
+    """A call of a cluster: the fields are the arguments of one of its methods, and ``answer`` its result."""
 
     __slots__ = ()
     call: ClassVar[str]  #: the name of the method
 
     @property
     def arguments(self) -> tuple[object, ...]:
-        """What the method is called with."""
-        # every call is a dataclass, which this base cannot say
+        """The arguments of the method."""
+        # every call is a dataclass, which this base class cannot declare
         names = [field.name for field in fields(self) if field.name != "answer"]  # type: ignore[arg-type]
         return tuple([getattr(self, name) for name in names])
 
     @classmethod
     def of(cls, *arguments: Any) -> Call:
-        """The call with these arguments. Raises ``TypeError`` where they are too few or too many."""
+        """The call with these arguments. Raises ``TypeError`` if they are too few or too many."""
         return cls(*arguments)
 
     def apply(self, cluster: Any) -> Any:
-        """Carry it out on ``cluster``; what that answers. Raises what the method raises."""
+        """Call the method of ``cluster`` and return its result. Raises what the method raises."""
         return getattr(cluster, self.call)(*self.arguments)
 
     def answered(self, answer: Any) -> Event:
-        """The event that is written once ``answer`` is known."""
-        return self  # type: ignore[return-value]  # a call that answers nothing is its own event
+        """The event to be logged once ``answer`` is known."""
+        return self  # type: ignore[return-value]  # a call without a result is its own event
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Scheduled(Call):
 
     @property
     def arguments(self) -> tuple[object, ...]:
-        """The request, and what it was restricted to; the excluded nodes where there are any."""
+        """The request, its suggested nodes and time; the excluded nodes if there are any."""
         excluded = (self.excluded_nodes,) if self.excluded_nodes else ()
         return (self.request, self.suggested_nodes, self.now, *excluded)
 
@@ -72,13 +72,13 @@ class Scheduled(Call):
         return cls(request, suggested_nodes, now, None, excluded_nodes)
 
     def answered(self, answer: Decision) -> Scheduled:
-        """The same request with its answer."""
+        """The same call with its answer."""
         return replace(self, decision=answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed(Call):
-    """A request was answered, for a scheduler that keeps its own queues."""
+    """A request was answered for a scheduler that keeps its own queues."""
 
     call = "place"
     request: Request
@@ -90,35 +90,35 @@ class Placed(Call):
     answer: Bind | Preempt | None = None  #: None: it waits
 
     def answered(self, answer: Bind | Preempt | None) -> Placed:
-        """The same request with its answer."""
+        """The same call with its answer."""
         return replace(self, answer=answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved(Call):
-    """It was asked where a group that runs could be instead."""
+    """A new placement was requested for a running group."""
 
     call = "move"
     request: Request
     now: float = 0.0  #: seconds
     excluded_nodes: tuple[str, ...] = ()
-    answer: Bind | Preempt | None = None  #: None: nowhere
+    answer: Bind | Preempt | None = None  #: None: there is none
 
     def answered(self, answer: Bind | Preempt | None) -> Moved:
-        """The same question with its answer."""
+        """The same call with its answer."""
         return replace(self, answer=answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted(Call):
-    """An opportunistic group was to be guaranteed on the very leaf cells that it has."""
+    """A promotion was requested: an opportunistic group to become guaranteed in place."""
 
     call = "promote"
     request: Request
-    answer: bool | None = None  #: whether it is; None: its VC has no room
+    answer: bool | None = None  #: whether it was promoted; None: its VC has no room
 
     def answered(self, answer: bool | None) -> Promoted:
-        """The same question with its answer."""
+        """The same call with its answer."""
         return replace(self, answer=answer)
 
 
@@ -132,7 +132,7 @@ class Committed(Call):
 
 @dataclass(frozen=True, slots=True)
 class Released(Call):
-    """A group that ran has ended."""
+    """A running group has ended."""
 
     call = "release"
     group: str
@@ -140,7 +140,7 @@ class Released(Call):
 
 @dataclass(frozen=True, slots=True)
 class Suspended(Call):
-    """A group that ran gave its leaf cells up, and waits."""
+    """A running group gave up its leaf cells, and waits."""
 
     call = "suspend"
     group: str
@@ -148,7 +148,7 @@ class Suspended(Call):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Call):
-    """One job more runs on an allocation."""
+    """Another job runs on an allocation."""
 
     call = "join"
     group: str
@@ -166,7 +166,7 @@ class Left(Call):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled(Call):
-    """A group that waited was withdrawn."""
+    """A waiting group was withdrawn."""
 
     call = "cancel"
     group: str
@@ -193,7 +193,7 @@ class DeviceHealth(Call):
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Call):
-    """Groups that run already were taken over."""
+    """Running groups were recovered."""
 
     call = "recover"
     records: tuple[Record, ...]
@@ -212,17 +212,17 @@ class Refused:
     """A call that raised an :class:`InputError`, and changed nothing."""
 
     call: str  #: name of the method, e.g. ``schedule``
-    #: all of them, in order, of any type; what has no form in a log is read as :class:`~hived.events.codec.Opaque`
+    #: in order, of any type; values without a form in a log are read as :class:`~hived.events.codec.Opaque`
     arguments: tuple[object, ...]
     error: str  #: type and message
 
     @classmethod
     def of(cls, call: Call | Refused, error: InputError) -> Refused:
-        """The event that ``call`` raised ``error``."""
+        """The event of a ``call`` that raised ``error``."""
         return cls(call.call, call.arguments, f"{type(error).__name__}: {error}")
 
     def again(self) -> Call:
-        """The call. Raises :class:`InputError` where a cluster has no such method."""
+        """The refused call. Raises :class:`InputError` if a cluster has no such method."""
         try:
             return _CALLS[self.call].of(*self.arguments)
         except (KeyError, TypeError):
@@ -234,7 +234,7 @@ class Refused:
         return self.again().apply(cluster)
 
     def answered(self, answer: Any) -> Event:
-        """The event that the call is, where it is not refused any more."""
+        """The event of the call if it is not refused any more."""
         return self.again().answered(answer)
 
 

@@ -1,4 +1,4 @@
-"""A cluster whose calls are written down."""
+"""A cluster whose calls are recorded."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .codec import to_line
 
 
 class RecordedCluster(Cluster):
-    """Like :class:`Cluster`, and ``log`` is called with one line of JSON for every call that asks or changes something.
+    """A :class:`Cluster` that calls ``log`` with one line of JSON for every request and every change.
 
-    :func:`~hived.events.replay.replay` carries the lines out again. A refused call is one of them.
+    Refused calls are logged too. :func:`~hived.events.replay.replay` replays the lines.
     """
 
     def __init__(self, spec: ClusterSpec, log: Callable[[str], None], rank: Rank = packed) -> None:
-        """``rank``: which host a guaranteed group goes to; a replay needs the same."""
+        """``rank``: the choice of a host for a guaranteed group; a replay needs the same."""
         super().__init__(spec, rank=rank)
         self._log = log
         log(to_line(journal.Opened(spec)))
 
     def _recorded(self, call: journal.Call) -> Any:
-        """Carry ``call`` out and write it down with its answer, or with the error that refused it."""
+        """Apply ``call`` and log it with its answer, or with the error that refused it."""
         try:
             answer = call.apply(super())
         except InputError as error:
@@ -110,7 +110,7 @@ class RecordedCluster(Cluster):
 
 
 def _in_order(names: Collection[str] | None) -> Collection[str] | None:
-    """Names as the log has them; what is no collection of names stays as it is."""
+    """Names in the order of the log; anything but a collection of names is returned unchanged."""
     if isinstance(names, Iterable) and not isinstance(names, str):
         return tuple(sorted(names, key=str))
     return names

@@ -1,4 +1,4 @@
-"""An event log carried out again, and compared byte for byte: the same events give the same decisions."""
+"""Replay of an event log, compared byte for byte: the same events give the same decisions."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ C = TypeVar("C")
 
 
 class ReplayError(InputError):
-    """A replay does not give what the log has."""
+    """A replay differs from its log."""
 
     def __init__(self, number: int, recorded: str, replayed: str, what: str) -> None:
         message = f"event log, line {number}: {what}\n  the log has {recorded}\n  the replay has {replayed}"
         super().__init__(message)
         self.number = number  #: of the line, 1-based
-        self.what = what  #: what is different, in words
+        self.what = what  #: the difference in words
         self.recorded = recorded  #: the line of the log
         self.replayed = replayed  #: the line that the replay would have written
 
 
 def replay(lines: Iterable[str], make: Callable[[ClusterSpec], C]) -> C:
-    """The cluster that ``make`` opens for the first of ``lines``, after all the others have been carried out on it.
+    """Replay ``lines`` on the cluster that ``make`` opens for the first of them; returns that cluster.
 
     Raises :class:`ReplayError` at the first line that the cluster would not have written, and :class:`InputError`
-    for a line that is none. What else the cluster raises is a bug, and passes through. Keeps what was offered since
-    the cluster last changed, since a commit may be of any of it; else O(1) memory over the cluster's own.
+    for an invalid line. Any other exception of the cluster is a bug, and passes through. Decisions since the last
+    change of the cluster are kept, since any of them may be committed; else O(1) memory over the cluster's own.
     """
     cluster: C | None = None
     offered: dict[Decision, Decision] = {}
@@ -51,14 +51,14 @@ def replay(lines: Iterable[str], make: Callable[[ClusterSpec], C]) -> C:
             what = "the first event opens the cluster; give the log from its start"
             raise ReplayError(number, line, "nothing yet", what)
         else:
-            if isinstance(event, Committed):  # the replay's own decision of that value, which can be decided again
+            if isinstance(event, Committed):  # the replay's own equal decision, which the cluster can commit
                 event = replace(event, decision=offered.get(event.decision, event.decision))
             try:
                 actual = event.answered(event.apply(cluster))
             except InputError as error:
                 actual = Refused.of(event, error)
             if isinstance(actual, Scheduled | Placed | Moved):
-                _remember(actual.decision if isinstance(actual, Scheduled) else actual.answer, offered)
+                _track(actual.decision if isinstance(actual, Scheduled) else actual.answer, offered)
         replayed = _shown(actual)
         if replayed != line:
             raise ReplayError(number, line, replayed, _difference(event, actual))
@@ -67,10 +67,10 @@ def replay(lines: Iterable[str], make: Callable[[ClusterSpec], C]) -> C:
     return cluster
 
 
-def _remember(decision: Decision | None, offered: dict[Decision, Decision]) -> None:
-    """``decision`` can be committed until the cluster changes, and what it answered before a change no more. O(1)."""
+def _track(decision: Decision | None, offered: dict[Decision, Decision]) -> None:
+    """Keep ``decision``, and drop all decisions of an earlier version of the cluster. Amortized O(1)."""
     if decision is None or isinstance(decision, Wait) or decision.asked is None or decision.asked is KEPT:
-        return  # there is nothing to commit, or nothing to be decided again
+        return  # nothing to commit, or committed already
     before = next(iter(offered.values()), decision)
     if not isinstance(before, Wait) and before.asked and before.asked.version != decision.asked.version:
         offered.clear()
@@ -80,7 +80,7 @@ def _remember(decision: Decision | None, offered: dict[Decision, Decision]) -> N
 def _shown(event: Event) -> str:
     try:
         return to_line(event)
-    except InputError:  # a call that the log has as refused, with arguments that only a refused call can have
+    except InputError:  # a call that the log has as refused, with arguments that only a refused call can record
         return repr(event)
 
 

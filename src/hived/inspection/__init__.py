@@ -1,6 +1,6 @@
-"""All cells of a cluster at one moment, physical and virtual, with what stands on what. Pure.
+"""Inspection: all physical and virtual cells of a cluster at one moment, with their bindings. Pure.
 
-Upstream's inspection API is the one caller; nothing that decides needs any of it. It reads
+Its one caller is the inspection API of deployed HiveD; no decision depends on it. It reads
 :meth:`hived.cluster.Cluster.state_now`.
 """
 

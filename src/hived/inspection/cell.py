@@ -1,4 +1,4 @@
-"""A cell as it is shown."""
+"""The inspected cell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hived.cluster.states import LeafState
 
 
 class Cell(NamedTuple):
-    """A physical or a virtual cell as it is at one moment."""
+    """A physical or virtual cell at one moment."""
 
     depth: int  #: cells above it: 0 for a top cell, for a cell that a VC reserved, and for a loan
     chain: str  #: top cell type of its chain
@@ -21,9 +21,9 @@ class Cell(NamedTuple):
     address: str
     state: LeafState
     healthy: bool
-    priority: int  #: highest of the groups that have or have reserved a leaf: -1 opportunistic, -2 where there are none
-    #: the owner; of a physical cell: whose virtual cell stands on it, or whose opportunistic group has this leaf
+    priority: int  #: highest of the groups that hold or have reserved a leaf: -1 opportunistic, -2 if there are none
+    #: the owner; of a physical cell: the VC whose virtual cell is bound to it, or whose opportunistic group holds it
     vc: str | None
-    #: the virtual cell that stands on it, or the physical cell that it stands on, itself without ``other``
+    #: the cell that it is bound to on the other side, itself without ``other``
     other: Cell | None
-    lent: bool = False  #: a leaf cell that an opportunistic group has, shown among its VC's cells
+    lent: bool = False  #: a leaf cell on loan to an opportunistic group, shown among its VC's cells

@@ -1,11 +1,11 @@
-"""All cells of a cluster at one moment: what each is doing, and which virtual cell stands on which physical one.
+"""A snapshot of all cells of a cluster: their states, and the bindings between virtual and physical cells.
 
-What can change is copied at once. The cells are made of the copy, one after the other, when they are asked for; so
-whoever writes down a large cluster may let others have their turn in between, and still tells of one moment.
+The mutable state is copied at once. Cells are made lazily from the copy, so a caller that renders a large cluster can
+yield to other tasks in between and still shows one moment.
 
-A cell is *used* when a group runs in it; but *reserving* or *reserved* when all its leaves are; else *free*. It is bad
-when one of its leaves is. So does the deployed scheduler show its cells, with one difference: a virtual cell is used or
-reserved by groups of its VC that stand in it. Loans of others on the physical cell under it are no affair of the VC.
+A cell is *used* if a group runs in it; but *reserving* or *reserved* if all its leaves are; else *free*. It is bad if
+one of its leaves is. These are the states of deployed HiveD, with one difference: a virtual cell is used or reserved
+only by groups of its VC that are placed in it, not by loans of other tenants on the physical cell that it is bound to.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .cell import Cell
 from .numbering import Reserved, numbering
 from .sides import PhysicalSide, Spot, VirtualSide
 
-#: groups that are looked at before others may have their turn: about a millisecond's work
+#: groups per step of :meth:`Inspection.collect_claims`: about a millisecond of work
 GROUPS_AT_ONCE = 1024
 
 
 class Inspection:
-    """The cells of a cluster, each right after the cell that it is in.
+    """The cells of a cluster in pre-order: each cell right before the cells inside it.
 
     A cell costs O(groups on its hosts).
     """
@@ -36,15 +36,15 @@ class Inspection:
     __slots__ = ("_chains", "_groups", "_reserved", "_sides", "_tenants", "vcs")
 
     def __init__(self, cluster: Cluster) -> None:
-        """A plain copy of a few numbers a group and a host."""
+        """Copy the state of ``cluster``: a few numbers per group and per host."""
         state = cluster.state_now()
         known = len(state.spec.virtual_clusters)
         self._tenants = {
             name: tenant for tenant, name in enumerate(state.tenants) if tenant < known or state.loans[tenant]
         }
-        #: the VCs that can be asked about: of the spec, and those no longer in it whose groups run on
+        #: the VCs to inspect: those of the spec, and removed ones whose groups still run
         self.vcs = tuple(self._tenants)
-        # what of the groups can change, until the sides have it
+        # the mutable attributes of the groups, until their claims are collected
         self._groups = [
             (group.tenant, group.priority, group.state, group.pool, group.spots, group.parts)
             for group in state.groups.values()
@@ -55,7 +55,7 @@ class Inspection:
         for nodes in state.chains:
             self._chains.append(PhysicalSide(nodes, tops, tuple(state.tenants), self._sides))
             tops += nodes.hierarchy.count[nodes.hierarchy.top]
-        #: per VC: what it reserved, in the order of the spec
+        #: per VC: its reserved cells, in the order of the spec
         self._reserved: dict[str, list[tuple[Reserved, VirtualSide]]] = {}
         for name, tenant in self._tenants.items():
             found = []
@@ -64,10 +64,10 @@ class Inspection:
                 found += [(kind, side) for kind in reserved]
             self._reserved[name] = sorted(found, key=lambda of_kind: of_kind[0].number)
 
-    def settling(self) -> Iterator[None]:
-        """Work out which group has which leaves, so many groups at a time. O(pods), once.
+    def collect_claims(self) -> Iterator[None]:
+        """Collect the leaves that each group claims, a batch of groups per step. O(pods), once.
 
-        Cells need it, and have it done where it is not. Whoever would have others take turns, asks for it before.
+        The first cell triggers it; a caller that has to yield to other tasks iterates over it before.
         """
         while self._groups:
             some = self._groups[-GROUPS_AT_ONCE:]
@@ -86,7 +86,7 @@ class Inspection:
             yield
 
     def _walks(self, roots: Iterable[Spot]) -> Iterator[Cell]:
-        for _ in self.settling():
+        for _ in self.collect_claims():
             pass
         for root in roots:
             yield from _walk(root)
@@ -96,9 +96,9 @@ class Inspection:
         return self._walks(top for chain in self._chains for top in chain.tops())
 
     def virtual(self, vc: str) -> Iterator[Cell]:
-        """The virtual cells of a VC, in the order of the spec; then the leaf cells that its opportunistic groups have.
+        """The virtual cells of a VC, in the order of the spec; then the leaf cells of its opportunistic groups.
 
-        Under a quota there are none but those. Raises :class:`RequestError` when there is no such VC.
+        Under a quota there are only the latter. Raises :class:`RequestError` if there is no such VC.
         """
         if vc not in self._tenants:
             raise RequestError("vc", f"there is no virtual cluster {vc!r}")
@@ -107,7 +107,7 @@ class Inspection:
         return chain_of(self._walks(roots), loans)
 
     def _loans(self, chain: PhysicalSide, vc: str) -> Iterator[Cell]:
-        """The leaf cells that opportunistic groups of a VC have, as cells of it."""
+        """The leaf cells on loan to opportunistic groups of a VC, as cells of it."""
         tenant = self._tenants[vc]
         for node in sorted(chain.loans.get(tenant, ())):
             for leaf in leaves_of(chain.lent(node, tenant)):
@@ -119,7 +119,7 @@ class Inspection:
 
 
 def _walk(root: Spot) -> Iterator[Cell]:
-    """A cell of either side and all in it, each with the cell of the other side that stands on it or under it."""
+    """A cell of either side and all cells inside it, each with the cell of the other side that it is bound to."""
     side = root.side
     left: list[tuple[Spot, Spot | None]] = [(root, None)]
     while left:

@@ -1,4 +1,4 @@
-"""How the cells that a VC reserved are numbered: in the order of the spec, whatever their chain, pinned ones last."""
+"""Numbering of a VC's reserved cells: in the order of the spec, across chains, pinned cells last."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hived.errors import RequestError
 
 
 class Reserved(NamedTuple):
-    """Reserved cells of one kind: their numbers follow each other, and so do their hosts."""
+    """Reserved cells of one kind, with contiguous numbers and hosts."""
 
-    number: int  #: of the first
+    number: int  #: of the first cell
     level: int
-    hosts: range  #: the hosts of all of them
-    per_cell: int  #: hosts of one
+    hosts: range  #: the hosts of all cells
+    per_cell: int  #: hosts per cell
 
     def first_hosts(self) -> range:
-        """The first host of each."""
+        """The first host of each cell."""
         return self.hosts[:: self.per_cell]
 
     def number_of(self, host: int) -> int:
-        """The number of the one that ``host`` is in."""
+        """The number of the cell that ``host`` is in."""
         return self.number + (host - self.hosts.start) // self.per_cell
 
 
 def numbering(state: State, tenant: int) -> list[list[Reserved]]:
-    """The reserved cells of a tenant, by its pools; a quota is a number, and has none. O(kinds of cells)."""
+    """The reserved cells of a tenant, by its pools; empty under a quota, which is a number. O(kinds of cells)."""
     pools = state.pools[tenant]
     found: list[list[Reserved]] = [[] for _ in pools]
     if not pools or state.sharing is Sharing.QUOTA:
@@ -49,9 +49,9 @@ def numbering(state: State, tenant: int) -> list[list[Reserved]]:
 
 
 def virtual_leaves(cluster: Cluster, name: str) -> tuple[tuple[str, str], ...]:
-    """Where a group stands in its VC now, pod by pod: addresses of the reserved cell and of the leaf cell in it.
+    """The virtual placement of a group, pod by pod: addresses of the reserved cell and of the leaf cell in it.
 
-    () for one that is opportunistic, waits, or has a quota. Raises :class:`RequestError` where there is no such group.
+    () for a group that is opportunistic, waits, or has a quota. Raises :class:`RequestError` if there is no such group.
     O(its pods).
     """
     state = cluster.state_now()

@@ -1,8 +1,8 @@
-"""The two sides of an inspection: the physical cells of a chain, and the virtual cells of a VC that stand on them.
+"""The two sides of an inspection: the physical cells of a chain, and the virtual cells of a VC bound to them.
 
-Both sides name a cell by its level and its first leaf. Leaves are counted through: a host (a node, or the part of a
-node that a VC reserved) begins ``node_size`` leaves after the one before, whatever its size. So a cell's host, its
-leaves there and its children are plain arithmetic; a side adds addresses, and what stands on what.
+Both sides identify a cell by its level and its first leaf. Leaves are numbered across hosts: a host (a node, or the
+part of a node that a VC reserved) begins ``node_size`` leaves after the one before, whatever its size. So a cell's
+host, its leaves there and its children are plain arithmetic; a side adds addresses and bindings.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hived.cluster.states import LeafState
 from .cell import Cell
 from .numbering import Reserved
 
-#: the priority of a cell that no group has
-NOBODY = OPPORTUNISTIC - 1
+#: the priority of a cell that no group holds
+UNUSED = OPPORTUNISTIC - 1
 FREE, USED, RESERVING, RESERVED = LeafState
 
-#: leaves of a host that a group has or has reserved: the mask, its priority, whether it runs, and its tenant while it
-#: is opportunistic, else -1
+#: leaves of a host that a group holds or has reserved: the mask, its priority, whether it runs, and its tenant if it is
+#: opportunistic, else -1
 Claim = tuple[int, int, bool, int]
 
 
@@ -37,37 +37,37 @@ class Spot(NamedTuple):
     side: Side
     level: int
     leaf: int  #: its first leaf
-    #: first leaf of the physical cell that it stands on, or that it is; -1 for a virtual cell that is not bound
+    #: first leaf of the physical cell that it is bound to, or that it is; -1 for an unbound virtual cell
     on: int
     depth: int  #: cells above it
-    number: int  #: what the numbers of its children go on from
+    number: int  #: base of the numbers of its children
     address: str
-    virtual: int = 0  #: above hosts the number of the virtual cell, below that of the inner cell
+    virtual: int = 0  #: above hosts the number of the virtual cell, below hosts that of the inner cell
 
 
 class Side:
-    """Cells at one moment: which groups have which leaves of which host, and which are bad."""
+    """Cells of one side at one moment: the groups' claims on leaves, and bad leaves."""
 
     __slots__ = ("_kinds", "_seen", "bad", "claims", "hierarchy", "vc")
 
     def __init__(self, hierarchy: Hierarchy, vc: str | None, bad: dict[int, int]) -> None:
         self.hierarchy = hierarchy
-        #: whose cells they are; None for physical ones
+        #: the VC of the cells; None for physical cells
         self.vc = vc
         #: bad leaves of the hosts that have any
         self.bad = bad
-        #: per host that has any: its claims; filled by the caller before it asks for cells
+        #: claims of the hosts that have any; filled by the caller before it reads cells
         self.claims: dict[int, list[Claim]] = {}
         self._seen: dict[int, tuple[Sequence[Claim], int, int]] = {}
         chain = hierarchy.spec
-        # per level: what its cells have in common
+        # per level: the attributes that its cells share
         self._kinds = [
             (chain.name, chain.leaf_type, kind.cell_type, level, level == chain.node_level)
             for level, kind in enumerate((chain.levels[0], *chain.levels))
         ]
 
     def seen(self, host: int) -> tuple[Sequence[Claim], int, int]:
-        """The claims on a host, its leaves that are used, and those that are reserved. O(1) once asked."""
+        """The claims on a host, its used leaves, and its reserved leaves. O(1) when cached."""
         found = self._seen.get(host)
         if found is None:
             claims = self.claims.get(host, ())
@@ -81,27 +81,27 @@ class Side:
         return found
 
     def used_by_others(self, host: int, reserved: int) -> int:
-        """Those of the leaves ``reserved`` that are in use for groups with no claim here."""
+        """Leaves of ``reserved`` that are used by groups without a claim on this side."""
         return 0
 
     def partner(self, spot: Spot) -> Spot | None:
-        """The physical cell that this one stands on, or the reserved cell that stands on it. O(levels)."""
+        """The physical cell that a virtual cell is bound to, or the reserved cell on a physical cell. O(levels)."""
         raise NotImplementedError  # each of the two sides has its own
 
     def borrower(self, spot: Spot) -> str | None:
-        """Whose opportunistic group has this leaf cell."""
+        """The VC whose opportunistic group holds this leaf cell."""
         return None
 
     def children(self, spot: Spot) -> list[Spot]:
-        """The cells right below one that is no leaf. O(fan-out)."""
+        """The children of a cell above leaf level. O(fan-out)."""
         raise NotImplementedError  # each of the two sides has its own
 
     def cell(self, spot: Spot, vc: str | None, other: Cell | None = None) -> Cell:
-        """What is shown. O(claims on its hosts)."""
+        """The inspected cell of a spot. O(claims on its hosts)."""
         _, level, leaf, _, depth, _, address, _ = spot
         size, leaves = self.hierarchy.node_size, self.hierarchy.gpus[level]
         host = leaf // size
-        priority = NOBODY
+        priority = UNUSED
         if leaves <= size:
             claims, used, reserved = self._seen.get(host) or self.seen(host)
             whole = (1 << leaves) - 1 << leaf - host * size
@@ -141,12 +141,12 @@ class PhysicalSide(Side):
     __slots__ = ("_before", "_owners", "_sides", "_tenants", "loans")
 
     def __init__(self, nodes: Nodes, tops: int, tenants: Sequence[str], sides: Mapping[Binding, VirtualSide]) -> None:
-        """``tops``: how many top cells the chains before it have; ``sides``: all virtual sides.
+        """``tops``: number of top cells of the chains before it; ``sides``: all virtual sides.
 
-        A plain copy of the reserved cells that are bound, and of the bad leaves.
+        Copies the bindings of reserved cells, and the bad leaves.
         """
         super().__init__(nodes.hierarchy, None, {node: nodes.bad[node] for node in nodes.bad_nodes})
-        #: per tenant: nodes on which its opportunistic groups have leaves; filled with the claims
+        #: per tenant: nodes on which its opportunistic groups hold leaves; filled with the claims
         self.loans: dict[int, set[int]] = {}
         self._before = tops * self.hierarchy.gpus[self.hierarchy.top]
         self._tenants = tenants
@@ -201,7 +201,7 @@ class PhysicalSide(Side):
         return None if found is None else self._sides[found[0]].reserved_cell(found[1])
 
     def lent(self, node: int, tenant: int) -> int:
-        """The leaves of a node that opportunistic groups of a tenant have, but for those others have reserved."""
+        """The leaves of a node that opportunistic groups of a tenant hold, except those reserved by preemptors."""
         (claims, _, reserved), found = self.seen(node), 0
         for mask, _, running, borrower in claims:
             if borrower == tenant:
@@ -223,7 +223,7 @@ class VirtualSide(Side):
     __slots__ = ("_at", "_bound", "_children", "_inner", "_physical", "_reserved", "_virtual")
 
     def __init__(self, vc: str, pool: Pool, reserved: Sequence[Reserved], physical: PhysicalSide) -> None:
-        """``physical``: what it stands on. A plain copy of two lists."""
+        """``physical``: the side of its chain. Copies the bindings of the VC's cells."""
         binding = pool.binding
         super().__init__(pool.virtual.hierarchy, vc, {host: binding.bad[host] for host in binding.bad_hosts})
         self._physical = physical
@@ -235,7 +235,7 @@ class VirtualSide(Side):
         self._at: dict[int, Sequence[int]] = {}
 
     def reserved_cell(self, cell: int) -> Spot:
-        """The reserved cell that a virtual cell is, or is in. O(levels)."""
+        """The reserved cell that a virtual cell is or belongs to. O(levels)."""
         cell = host = self._virtual.reserved_cell(cell)
         while host >= self._virtual.hosts:
             host = self._children[host][0]
@@ -265,18 +265,18 @@ class VirtualSide(Side):
         leaves = range(first, first + hierarchy.gpus[above], hierarchy.gpus[level])
         numbers = range(number * fanout, (number + 1) * fanout)
         return [
-            Spot(self, level, leaf, stands, depth + 1, child, f"{address}/{child}", cell)
-            for leaf, stands, child, cell in zip(leaves, on, numbers, cells, strict=True)
+            Spot(self, level, leaf, physical, depth + 1, child, f"{address}/{child}", cell)
+            for leaf, physical, child, cell in zip(leaves, on, numbers, cells, strict=True)
         ]
 
     def partner(self, spot: Spot) -> Spot | None:
         return None if spot.on < 0 else self._physical.at(spot.level, spot.on)
 
     def at(self, host: int) -> Sequence[int]:
-        """Per inner cell of a host, the first leaf of what it stands on; -1 where it is not bound. O(cells of it).
+        """Per inner cell of a host, the first leaf of its physical cell; -1 if it is not bound. O(inner cells).
 
-        Cells taken as a whole are not told apart below (see :meth:`.Binding.leaves`): whoever is on one of their
-        leaves is on all, so they stand in order on what the others leave.
+        The binding does not record the order inside cells that are taken as a whole (see :meth:`.Binding.leaves`): a
+        group in one has all its leaves, so its children are shown in order on the free children of the physical cell.
         """
         found = self._at.get(host)
         if found is None:
@@ -304,7 +304,7 @@ class VirtualSide(Side):
         return [-1 if cell < 0 else first + firsts[cell] for cell in at]
 
     def used_by_others(self, host: int, reserved: int) -> int:
-        """Who runs on what is reserved here may have it on loan."""
+        """Leaves of ``reserved`` whose physical leaf is in use, as by a group that has it on loan."""
         found = 0
         if reserved:
             shape = self._virtual.shapes[host]

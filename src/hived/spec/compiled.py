@@ -1,8 +1,8 @@
-"""What the rest of the system knows of a cluster: plain, frozen, regular.
+"""The compiled cluster spec: plain, frozen, regular.
 
-A spec file is free in form (defaults, ranges, nested children); everything above this module reads only the types
-here. A *chain* is one kind of top cell, with every level below it. All cells of one level of a chain have the same
-number of children, so a cell is a pair ``(level, index)`` and nothing about it has to be stored:
+A spec file is free in form (defaults, ranges, nested children); the rest of the system reads only the types here. A
+*chain* is one kind of top cell, with every level below it. All cells of one level of a chain have the same number of
+children, so a cell is a pair ``(level, index)`` and is not stored:
 
     level 3 (top)          0                     1          children of (k, i):  (k-1, i*fanout .. i*fanout+fanout-1)
     level 2            0       1             2       3      parent of (k, i):    (k+1, i // fanout of level k+1)
@@ -26,7 +26,7 @@ OPPORTUNISTIC_GRACE_SECONDS = 30
 class LevelSpec:
     """One level of a chain."""
 
-    cell_type: str  #: the spec's word for a cell at this level, e.g. ``DGX2-V100-NODE``
+    cell_type: str  #: cell type of this level in the spec, e.g. ``DGX2-V100-NODE``
     fanout: int  #: children of one cell; 1 at the leaf level
     gpus: int  #: leaf cells under one cell; 1 at the leaf level
 
@@ -74,7 +74,7 @@ class ChainSpec:
 
 @dataclass(frozen=True, slots=True)
 class PinnedCellSpec:
-    """A physical cell that one VC holds for good."""
+    """A physical cell permanently bound to one VC."""
 
     pinned_cell_id: str
     chain: str  #: name of its chain
@@ -93,13 +93,13 @@ class VirtualCellsSpec:
 
 @dataclass(frozen=True, slots=True)
 class VirtualClusterSpec:
-    """What one tenant reserved."""
+    """A virtual cluster: the reservation of one tenant."""
 
     name: str
     cells: tuple[VirtualCellsSpec, ...]
     pinned: tuple[PinnedCellSpec, ...] = ()
     opportunistic_weight: float | None = None  #: of its share of what is lent, above 0; None: the size of the VC
-    opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: the most that its loans may ask for
+    opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: longest grace period of its loans
     guests: int = 0  #: opportunistic groups that may run beside a guaranteed one on each of its leaf cells
 
     def reserved(self) -> list[tuple[str, int, int]]:
@@ -115,10 +115,10 @@ class ClusterSpec:
     chains: tuple[ChainSpec, ...]  #: in the order in which the spec first names them
     virtual_clusters: tuple[VirtualClusterSpec, ...]  #: in the order of the spec
     source: str = "<dict>"  #: the file it came from, for messages
-    ignored: tuple[tuple[str, int], ...] = ()  #: keys that mean nothing here, with their line
+    ignored: tuple[tuple[str, int], ...] = ()  #: ignored keys, with their line
 
     def chain(self, name: str) -> ChainSpec:
-        """The chain called ``name``; ``KeyError`` when there is none."""
+        """The chain named ``name``; ``KeyError`` if there is none."""
         for chain in self.chains:
             if chain.name == name:
                 return chain
@@ -131,7 +131,7 @@ class ClusterSpec:
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """Each node once, in the order of the spec: one may have cells of several chains. O(nodes)."""
+        """All nodes, each once, in the order of the spec: a node may have cells of several chains. O(nodes)."""
         return tuple(dict.fromkeys(name for chain in self.chains for name in chain.node_names))
 
     def devices(self) -> Iterator[Device]:

@@ -1,6 +1,6 @@
-"""A spec as plain data that still knows where each part of it was written.
+"""A spec as plain data with the source line of each part.
 
-A *key path* is how to get to a value from the top: mapping keys and list positions, e.g.
+A *key path* leads from the top to a value: mapping keys and list positions, e.g.
 ``("physicalCluster", "physicalCells", 2, "cellType")``, shown as ``physicalCluster.physicalCells[2].cellType``.
 """
 
@@ -14,7 +14,7 @@ from hived.errors import Location, SpecError
 
 KeyPath = tuple[str | int, ...]
 
-#: the longest word of a user's that is repeated in full in a message
+#: the longest word of the input that a message repeats in full
 _SHOWN = 60
 
 
@@ -23,25 +23,25 @@ class Document:
     """Plain data (``dict`` with ``str`` keys, ``list``, scalars) and the line of every key path in it."""
 
     data: object
-    source: str  #: the file, or what stands for it, in messages
-    line_of: Callable[[KeyPath], int]  #: 1-based; 0 where lines are not known
+    source: str  #: the file, or a placeholder for it, in messages
+    line_of: Callable[[KeyPath], int]  #: 1-based; 0 if lines are unknown
 
     def where(self, path: KeyPath) -> Location:
-        """The place of ``path``; that of the nearest part above it that was written, when it was not."""
+        """The location of ``path``, or of its nearest ancestor in the source if ``path`` itself is missing."""
         return Location(self.source, self.line_of(path))
 
     def error(self, path: KeyPath, message: str) -> SpecError:
-        """The error ``message`` about what is at ``path``."""
+        """The error ``message`` about the value at ``path``."""
         return SpecError(located(path, message), self.where(path))
 
     def place(self, path: KeyPath) -> str:
-        """``line 12``, or the dotted key where lines are not known: for a message about another place."""
+        """``line 12``, or the dotted key if lines are unknown: for a message about another place."""
         line = self.line_of(path)
         return f"line {line}" if line else dotted(path)
 
 
 def dotted(path: KeyPath) -> str:
-    """``path`` as a person writes it: ``a.b[2].c``; the empty path is ``""``."""
+    """``path`` in dotted form: ``a.b[2].c``; the empty path is ``""``."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -52,18 +52,18 @@ def dotted(path: KeyPath) -> str:
 
 
 def located(path: KeyPath, message: str) -> str:
-    """``message`` with the key it is about in front."""
+    """``message`` prefixed by its key."""
     return f"{dotted(path)}: {message}" if path else message
 
 
 def shown(word: str) -> str:
-    """``word`` fit for one line of a message: no line breaks, not endless."""
+    """``word`` for one line of a message: no line breaks, limited length."""
     word = word if word.isprintable() else repr(word)[1:-1]
     return word if len(word) <= _SHOWN else word[: _SHOWN - 3] + "..."
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """`` (did you mean `x`?)`` for the closest allowed word, whatever its case; ``""`` when none is close."""
+    """`` (did you mean `x`?)`` for the closest allowed word, ignoring case; ``""`` if none is close."""
     by_folded: dict[str, str] = {}
     for candidate in allowed:
         by_folded.setdefault(candidate.casefold(), candidate)

@@ -1,4 +1,4 @@
-"""From plain data to the model, or to one error that lists everything wrong with the form."""
+"""Validation of plain data against the model; one error lists all violations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hived.errors import SpecError
 from .document import Document, KeyPath, did_you_mean, located, shown
 from .model import IGNORED_KEYS, Spec, keys_allowed
 
-#: how many errors of form one message lists
+#: errors of form listed in one message at most
 MAX_LISTED = 10
 
 _EXPECTED = {

@@ -1,4 +1,4 @@
-"""Cell types to chains of levels: which type is a device, which a node, and what is inside what."""
+"""Compilation of cell types to chains of levels: the device type, the node type, and their nesting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .compiled import LevelSpec
 from .document import Document, KeyPath, did_you_mean, shown
 from .model import CellType
 
-#: the most devices in one node: far above any machine, and low enough that a slip of the keyboard is caught
+#: the most devices in one node: far above any machine, and low enough to catch typing errors
 MAX_NODE_GPUS = 4096
 
 _TYPES: KeyPath = ("physicalCluster", "cellTypes")
@@ -123,7 +123,7 @@ class CellTypes:
         return None
 
     def _refuse_cycles(self) -> None:
-        """Every type has one child, so following children either ends at a device or comes round again. O(types)."""
+        """Every type has one child, so a path of children ends at a device or is a cycle. O(types)."""
         safe: set[str] = set()
         for start in self._types:
             walked: dict[str, None] = {}

@@ -1,7 +1,7 @@
 """A cluster spec from a file, a text or plain data: read, check the form, compile.
 
-Errors are :class:`SpecError` and say the file, line and key, what is wrong and the way out. All errors of form (unknown
-keys, wrong types) are reported at once; of those in the meaning, the first.
+Errors are :class:`SpecError` with the file, line and key, what is wrong and the way out. All errors of form (unknown
+keys, wrong types) are reported at once; of the semantic errors, the first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .physical import compile_physical
 from .virtual import compile_virtual
 from .yaml_source import MAX_DEPTH, read_yaml
 
-#: where a spec is
+#: path of a spec
 SpecPath = str | Path
 
 
 def load_spec(path: SpecPath) -> ClusterSpec:
     """The cluster spec in the YAML file at ``path``.
 
-    Raises :class:`SpecError` when it cannot be read, is no YAML, or is wrong. O(nodes + what it spells out).
+    Raises :class:`SpecError` if it cannot be read, is not YAML, or is invalid. O(nodes + cells spelled out).
     """
     try:
         raw = Path(path).read_bytes()
@@ -48,7 +48,7 @@ def parse_spec(text: str, source: str) -> ClusterSpec:
 
 
 def spec_from_dict(data: Mapping[str, object], source: str = "<dict>") -> ClusterSpec:
-    """The cluster spec in plain data: what the YAML would hold. Raises :class:`SpecError`, without lines."""
+    """The cluster spec in plain data of the same form as the YAML. Raises :class:`SpecError`, without lines."""
     return _compile(Document(_plain(data, source), source, lambda _: 0))
 
 

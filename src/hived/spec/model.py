@@ -1,7 +1,7 @@
-"""The spec dialect, key by key: which keys there are, and the type of each.
+"""The schema of the spec dialect: its keys and their types.
 
-Nothing here knows what the keys mean together; that is for the modules that compile. Types are strict: ``"2"``, ``2.0``
-and ``true`` are no numbers. Names in Python are those of the file in snake case.
+Rules across keys are checked by the modules that compile. Types are strict: ``"2"``, ``2.0`` and ``true`` are not
+integers. Names in Python are those of the file in snake case.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pydantic_core import PydanticCustomError
 
 from .document import KeyPath, shown
 
-#: the most cells that one entry, one cell type or one cluster's nodes can stand for: ten times the largest in sight
+#: the most cells of one entry or cell type, and the most nodes of a cluster: ten times the largest foreseeable number
 MAX_CELLS = 2_000_000
 
-#: the most guests that a virtual cluster may take in on a leaf cell
+#: the most guests that a virtual cluster may allow on a leaf cell
 MOST_GUESTS = 64
 
-#: keys of deployed specs that mean nothing here, by where they stand
+#: keys of deployed specs that are ignored, by their place
 IGNORED_KEYS: dict[KeyPath, tuple[str, ...]] = {
     (): (
         "kubeApiServerAddress",

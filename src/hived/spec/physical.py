@@ -1,9 +1,9 @@
-"""Physical cells to chains: positions, node names, device indices and pinned cells, with every default filled in.
+"""Compilation of physical cells to chains: positions, node names, device indices and pinned cells, with all defaults.
 
-Cells are never made: a chain only needs the names of its nodes, and the device indices of those nodes that number them
-otherwise than 0, 1, 2, ... What the spec leaves out costs nothing but node names; what it spells out is walked once.
+No objects are made for cells: a chain only has the names of its nodes, and the device indices of nodes where these are
+not 0, 1, 2, ... Omitted cells cost nothing but node names; cells spelled out in the spec are visited once.
 
-Default addresses: entry ``i`` of ``physicalCells`` has number ``i`` (ranges counted as the entries they stand for),
+Default addresses: entry ``i`` of ``physicalCells`` has number ``i`` (ranges counted as the entries they expand to),
 child ``j`` of a cell with number ``d`` has ``d * childCellNumber + j``, and below a node the count starts from 0 again.
 """
 
@@ -42,7 +42,7 @@ class Physical:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """The cells that one entry of the spec stands for: neighbours, equal in all but their addresses."""
+    """The cells of one entry of the spec: contiguous, and equal in all but their addresses."""
 
     cell: PhysicalCell
     path: KeyPath
@@ -55,7 +55,7 @@ class _Entry:
 
 
 def compile_physical(physical: PhysicalCluster, document: Document) -> Physical:
-    """The chains of the cluster. Raises :class:`SpecError`. O(nodes + what the spec spells out)."""
+    """The chains of the cluster. Raises :class:`SpecError`. O(nodes + cells spelled out)."""
     types = CellTypes(physical.cell_types, document)
     pins: dict[str, Pin] = {}
     chains: dict[str, _Chain] = {}
@@ -165,7 +165,7 @@ class _Chain:
                     self._place(child, level - 1, index * fanout + position, number * fanout + position)
 
     def _devices_in(self, node: _Entry, index: int) -> tuple[int, ...] | None:
-        """The device indices of each node that ``node`` stands for; ``None`` when they are 0, 1, 2, ..."""
+        """The device indices of each node of the entry ``node``; ``None`` if they are 0, 1, 2, ..."""
         if not node.cell.cell_children:
             return None
         found: list[tuple[int, KeyPath]] = []
@@ -215,7 +215,7 @@ class _Chain:
         return int(address)
 
     def _children(self, entry: _Entry, level: int) -> tuple[list[_Entry], int]:
-        """The children spelled out for cells at ``level``, and how many there are: checked in type and number."""
+        """The children spelled out for cells at ``level``, and their number; their type and number are checked."""
         parent, expected = (self.hierarchy.levels[n - 1] for n in (level, level - 1))
         path: KeyPath = (*entry.path, "cellChildren")
         children = []
@@ -283,12 +283,12 @@ def _refuse_nested_pins(pins: dict[str, Pin], hierarchies: Sequence[Hierarchy], 
 
 
 def _refuse_duplicate_nodes(chains: Sequence[_Chain], document: Document) -> None:
-    """A name is unique in its chain; in two chains it is one machine with two kinds of device, all of other index."""
+    """Names are unique in a chain; a name in two chains is one machine with two kinds of device and disjoint indices."""
     by_name: list[dict[str, int]] = []
     for chain in chains:
         nodes = {name: node for node, name in enumerate(chain.names)}
         if len(nodes) < len(chain.names):
-            # the dict kept the last of each name: the first node that is not the last of its name has a double
+            # the dict keeps the last node of each name, so the first node that is not the last of its name is a duplicate
             node = next(node for node, name in enumerate(chain.names) if nodes[name] != node)
             name = chain.names[node]
             again = chain.names.index(name, node + 1)

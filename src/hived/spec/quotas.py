@@ -1,4 +1,4 @@
-"""From shares in percent to a spec: how many whole nodes each tenant gets, and the YAML that says so."""
+"""Conversion of quotas in percent to a spec: whole nodes per tenant, and the YAML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .model import MAX_CELLS
 #: (tenant, percent of the cluster) in the order of the file
 Quotas = Sequence[tuple[str, Decimal | float]]
 
-#: percentages that are rounded sum to 100 only nearly: between these bounds they mean the whole cluster
+#: rounded percentages may not sum to exactly 100: between these bounds they mean the whole cluster
 _WHOLE = (Fraction("99.5"), Fraction("100.5"))
 
 _TENANT, _QUOTA = "tenant", "quota_pct"
@@ -75,7 +75,7 @@ def _percent(text: str | None, where: str) -> Decimal:
 
 
 def _checked(rows: Iterable[tuple[str, str, Decimal]], source: str) -> tuple[tuple[str, Decimal], ...]:
-    """The quotas in ``rows``, sound in themselves and together."""
+    """The quotas in ``rows``, checked one by one and in sum."""
     quotas: dict[str, Decimal] = {}
     for where, tenant, percent in rows:
         if not tenant or not tenant.isprintable():
@@ -124,11 +124,11 @@ def spec_from_quotas(nodes: int, quotas: Quotas, *, gpus_per_node: int = 8) -> s
 
 
 def share_nodes(nodes: int, quotas: Sequence[tuple[str, Decimal]]) -> tuple[int, ...]:
-    """Whole nodes for each quota, in order: largest remainder (Hamilton), and at least 1 for everyone.
+    """Whole nodes for each quota, in order: largest remainder (Hamilton), and at least 1 per tenant.
 
-    Percentages that sum to less than 99.5 leave the rest of the nodes spare; otherwise all nodes are shared. Whoever
-    would get none is given 1, and the others share what is then left by the same rule. Equal remainders are served in
-    the order given. Raises :class:`InputError` when there are more quotas than nodes.
+    Percentages that sum to less than 99.5 leave the rest of the nodes spare; otherwise all nodes are shared. A tenant
+    that would get none gets 1, and the others share the remaining nodes by the same rule. Ties of remainders are broken
+    by the order given. Raises :class:`InputError` if there are more quotas than nodes.
     """
     if len(quotas) > nodes:
         raise InputError(f"{len(quotas)} tenants for {nodes} nodes, and each gets at least one: add nodes")
@@ -136,7 +136,7 @@ def share_nodes(nodes: int, quotas: Sequence[tuple[str, Decimal]]) -> tuple[int,
     total = sum(percents)
     seats = nodes if total >= _WHOLE[0] else max(int(nodes * total / 100), len(quotas))
     shares = [1] * len(quotas)
-    left = list(range(len(quotas)))  # who still shares; the others have their 1
+    left = list(range(len(quotas)))  # quotas that share the remaining nodes; the others have their 1
     while left:
         found = _largest_remainder(seats, [percents[i] for i in left])
         if all(found):
@@ -159,7 +159,7 @@ def _largest_remainder(seats: int, weights: Sequence[Fraction]) -> list[int]:
 
 
 def _node_types(gpus: int) -> dict[str, dict[str, object]]:
-    """Cell types of a node that halves down to its GPUs, lowest first."""
+    """Cell types of a node that is halved down to its GPUs, lowest first."""
     types: dict[str, dict[str, object]] = {}
     child, size = "GPU", 1
     while 2 * size < gpus:
@@ -188,5 +188,5 @@ def _place(number: int) -> str:
 
 
 def _decimal(percent: Decimal | float) -> Decimal:
-    # a float means the decimal that it prints as: 0.37, not the binary number next to it
+    # a float is read as the decimal that it prints as: 0.37, not its binary approximation
     return percent if isinstance(percent, Decimal) else Decimal(repr(float(percent)))

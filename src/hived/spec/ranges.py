@@ -1,8 +1,8 @@
-"""Address ranges: one address that stands for many, ``10.0.1.[0-7]`` or ``r[0-3]-n[00-15,20]``.
+"""Address ranges: one address that expands to many, ``10.0.1.[0-7]`` or ``r[0-3]-n[00-15,20]``.
 
-Between brackets stand whole numbers and ranges ``a-b`` (both ends included), apart by commas. A lower end with leading
-zeros fixes the width: ``[00-15]`` is 00, 01, ... 15. Several brackets give every combination in reading order: the last
-one counts fastest.
+Brackets contain whole numbers and ranges ``a-b`` (both ends included), separated by commas. A lower end with leading
+zeros fixes the width: ``[00-15]`` is 00, 01, ... 15. Several brackets give every combination, the last bracket varying
+fastest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PART = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 class RangeError(ValueError):
-    """An address with brackets that is not a range; the message says what is wrong with it."""
+    """An address with brackets that is not a valid range; the message has the reason."""
 
 
 def has_range(address: str) -> bool:
@@ -26,7 +26,7 @@ def has_range(address: str) -> bool:
 
 
 def expand(address: str) -> list[str]:
-    """The addresses that ``address`` stands for, itself alone when it has no brackets. O(their number).
+    """Expand ``address``; without brackets it is returned alone. O(addresses).
 
     Raises :class:`RangeError`: brackets that do not pair, ends that are not numbers or the wrong way round, more than
     ``MAX_CELLS`` addresses.
@@ -41,7 +41,7 @@ def expand(address: str) -> list[str]:
     if total > MAX_CELLS:
         raise _too_many(address, total)
     texts = pieces[::2]
-    if len(choices) == 1:  # by far the usual case, and the long one
+    if len(choices) == 1:  # by far the most frequent case, and the one with long ranges
         before, after = texts
         return [f"{before}{number}{after}" for number in choices[0]]
     parts: list[list[str]] = [[texts[0]]]

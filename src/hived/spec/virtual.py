@@ -1,4 +1,4 @@
-"""Virtual clusters: from qualified cell types and pinned cell ids to levels of chains."""
+"""Compilation of virtual clusters: qualified cell types and pinned cell ids to levels of chains."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Names:
         for hierarchy in hierarchies:
             for level in range(1, hierarchy.top_level + 1):
                 name = hierarchy.path_to(level)
-                if name in self._kinds:  # only type names with dots in them can do this
+                if name in self._kinds:  # possible only with dots in type names
                     raise document.error(
                         ("physicalCluster", "cellTypes", hierarchy.name),
                         f"`{shown(name)}` would mean cells of two chains; write type names without dots",
@@ -87,9 +87,9 @@ class _Names:
                 self._kinds[name] = (hierarchy.name, level)
 
     def find(self, qualified: str, path: KeyPath) -> tuple[str, int]:
-        """Chain and level of ``qualified``, which the spec has at ``path``.
+        """Chain and level of the cell type ``qualified``, which the spec has at ``path``.
 
-        Between the top and the cell itself types may be left out, as deployed clusters do.
+        Types between the top and the cell itself may be omitted, as in deployed specs.
         """
         kind = self._kinds.get(qualified) or self._abbreviated(qualified.split("."))
         if kind is None:
@@ -97,13 +97,13 @@ class _Names:
         return kind
 
     def _abbreviated(self, words: list[str]) -> tuple[str, int] | None:
-        """Chain and level of a path from the top downward that leaves out some types; None for any other."""
+        """Chain and level of a path from the top downward that omits some types; None for any other."""
         hierarchy = self._hierarchies.get(words[0])
         if hierarchy is None:
             return None
         names = [level.cell_type for level in reversed(hierarchy.levels)]
         left = iter(names)
-        if not all(word in left for word in words):  # each behind the one before
+        if not all(word in left for word in words):  # a subsequence: the iterator is consumed in order
             return None
         return hierarchy.name, hierarchy.top_level - names.index(words[-1])
 

@@ -1,11 +1,11 @@
-"""YAML text to a :class:`Document`: plain data, and lines.
+"""Parsing of YAML text to a :class:`Document`: plain data, and lines.
 
-The text is only composed into nodes, never constructed into objects, so no tag can run anything. Differences from what
-a YAML loader makes of it, all so that a name is what one reads in the file:
+The text is only composed into nodes, never constructed into objects, so no tag can execute code. Differences from a
+YAML loader, so that names are read as they are written:
 
 * Mapping keys are text: a virtual cluster may be called ``on`` or ``007``.
-* Only plain decimals are numbers. What YAML 1.1 reads as octal (``007``), hexadecimal, base 60 (``1:30``) or as a
-  date stays text.
+* Only plain decimals are numbers. Octal (``007``), hexadecimal and base-60 (``1:30``) numbers of YAML 1.1 and dates
+  stay text.
 * A key given twice in one mapping is an error.
 """
 
@@ -30,7 +30,7 @@ except ImportError:
 
 #: mappings and lists inside one another; the dialect itself needs two per level of cells
 MAX_DEPTH = 100
-#: values that may come from aliases, over what the text spells out: enough for templates, too few for a bomb
+#: values that may come from aliases, beyond those spelled out: enough for templates, too few for a bomb
 MAX_ALIASED = 100_000
 
 _TAG = "tag:yaml.org,2002:"
@@ -42,9 +42,9 @@ _Pairs = list[tuple[ScalarNode, Node]]
 
 
 class _Loader(_BaseLoader):
-    """A loader that stops at ``MAX_DEPTH``: libyaml's composer recurses in C, and overruns the stack without a word.
+    """A loader that stops at ``MAX_DEPTH``: libyaml's composer recurses in C, and overruns the stack silently.
 
-    Both methods are called by the composer around every node; what they do in PyYAML is of no use here.
+    The composer calls both methods around every node; their effect in PyYAML is not needed here.
     """
 
     _depth = 0
@@ -71,9 +71,9 @@ def read_yaml(text: str, source: str) -> Document:
 
 
 def read_documents(text: str, source: str) -> Iterator[Document]:
-    """All YAML documents in ``text`` but those that are empty: manifests, as ``kubectl`` takes them.
+    """All nonempty YAML documents in ``text``: manifests in the form of ``kubectl``.
 
-    Raises as :func:`read_yaml`, at the first document for what is no YAML anywhere. O(length).
+    Raises as :func:`read_yaml`; invalid YAML anywhere raises at the first document. O(length).
     """
     return (_document(root, source) for root in _compose(text, source, single=False))
 
@@ -84,7 +84,7 @@ def _document(root: Node, source: str) -> Document:
 
 
 def _compose(text: str, source: str, *, single: bool) -> list[Node]:
-    """The documents in ``text`` that are not empty; ``single``: another one is an error."""
+    """The nonempty documents in ``text``; ``single``: a second one is an error."""
     nodes: list[Node | None] = []
     try:
         loader = _Loader(text)
@@ -130,7 +130,7 @@ class _Reader:
         #: nodes converted at least once, by identity; a second visit came through an alias
         self._seen: set[int] = set()
         self._aliased = 0
-        #: nodes being converted now: meeting one again means that it contains itself
+        #: nodes being converted: a second visit means that the node contains itself
         self._on_path: set[int] = set()
         #: per mapping node: its pairs with merge keys resolved
         self._pairs: dict[int, _Pairs] = {}
@@ -173,7 +173,7 @@ class _Reader:
             case "float":
                 try:
                     return float(text)
-                except ValueError:  # .inf and the like: text for whoever looks at it
+                except ValueError:  # .inf and the like stay text
                     return text
         raise self._unknown_tag(node)
 
@@ -181,7 +181,7 @@ class _Reader:
         """The pairs of a mapping: its own, then those merged in with ``<<`` that it does not have itself."""
         if id(node) in self._pairs:
             return self._pairs[id(node)]
-        self._pairs[id(node)] = []  # what a mapping that merges itself finds there
+        self._pairs[id(node)] = []  # found by a mapping that merges itself
         own: dict[str, tuple[ScalarNode, Node]] = {}
         merged: list[Node] = []
         for key, value in node.value:

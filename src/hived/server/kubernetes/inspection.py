@@ -133,7 +133,7 @@ def _of_moment(source: EngineService, pieces: Callable[[Inspection], Iterator[by
 
 def _streamed(pieces: Iterator[bytes], inspection: Inspection | None = None) -> Response:
     async def taking_turns() -> AsyncIterator[bytes]:
-        for _ in inspection.settling() if inspection is not None else ():
+        for _ in inspection.collect_claims() if inspection is not None else ():
             await asyncio.sleep(0)
         for piece in pieces:
             yield piece

@@ -1,7 +1,7 @@
-"""The trace room: what jobs arrive when.
+"""Traces: jobs and their submission times.
 
-:func:`read_trace` and :func:`write_trace` for files, :func:`generate_table1` where there is none,
-:func:`compress_clock` to raise the load, :func:`describe` for its numbers.
+:func:`read_trace` and :func:`write_trace` for files, :func:`generate_table1` for a synthetic trace,
+:func:`compress_clock` to raise the load, :func:`describe` for statistics.
 """
 
 from __future__ import annotations

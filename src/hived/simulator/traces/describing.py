@@ -1,4 +1,4 @@
-"""The numbers of a trace: who submits how much, how large, how long, when."""
+"""Statistics of a trace: number, size, duration and arrival of each tenant's jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WEEK_MS = 7 * _DAY_MS
 class Workload:
     """The jobs of one tenant, or of all."""
 
-    tenant: str | None  #: none: all tenants together
+    tenant: str | None  #: None: all tenants together
     jobs: int
     jobs_by_size: tuple[int, ...]  #: by :data:`~hived.simulator.traces.table1.SIZE_CLASSES`
     passed: int  #: jobs whose status is "pass"
@@ -29,12 +29,12 @@ class Workload:
     median_duration_s: float  #: the smallest duration that half of the jobs do not exceed
     p95_duration_s: float  #: the smallest duration that 95% of the jobs do not exceed
     largest_gpus: int
-    offered_load_gpus: float  #: GPU-hours over the window: GPUs busy on average, if nobody ever waited
+    offered_load_gpus: float  #: GPU-hours over the window: GPUs busy on average if no job ever waited
 
 
 @dataclass(frozen=True, slots=True)
 class BusiestWeek:
-    """The week (counted from the first submission) whose submissions ask for most GPU time."""
+    """The week (counted from the first submission) whose submissions request the most GPU time."""
 
     week: int  #: from 0
     jobs: int  #: submitted in it
@@ -44,25 +44,25 @@ class BusiestWeek:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What :func:`describe` finds."""
+    """The statistics of :func:`describe`."""
 
     name: str
     synthetic: bool
     dropped: tuple[tuple[str, int], ...]  #: (reason, jobs of the file left out for it)
     days: float  #: from the first submission to the last
-    window_days: float  #: what loads are averaged over: ``days``, or the mean duration where that is longer
-    size_classes: tuple[str, ...]  #: the names of the places of ``jobs_by_size``
+    window_days: float  #: the window of averages: ``days``, or the mean duration if that is longer
+    size_classes: tuple[str, ...]  #: names of the classes of ``jobs_by_size``
     total: Workload
     tenants: tuple[Workload, ...]  #: by name
     busiest_week: BusiestWeek
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain dicts, lists, numbers and text, for :func:`json.dumps`."""
+        """The statistics as plain dicts, lists, numbers and text, for :func:`json.dumps`."""
         return asdict(self)
 
 
 def describe(trace: Trace) -> Description:
-    """The numbers of ``trace``. O(n log n) in its jobs.
+    """The statistics of ``trace``. O(n log n) in its jobs.
 
     Raises :class:`~hived.errors.InputError` for a trace without jobs.
     """
@@ -125,7 +125,7 @@ def _busiest_week(jobs: Sequence[TraceJob], first: int, window_ms: float) -> Bus
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:
-    """By nearest rank: a value of the data, no interpolation."""
+    """Percentile by nearest rank: a value of the data, no interpolation."""
     return ordered[-(-len(ordered) * percent // 100) - 1]
 
 

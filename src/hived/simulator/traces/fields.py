@@ -1,7 +1,7 @@
-"""What one field of a trace may hold: the rules, once, for every reader and for the writer.
+"""The fields of a trace: one set of rules for every reader and for the writer.
 
-Each function takes what stood in the file and gives the value, or raises :class:`FieldError` with the half
-of the message that follows the column's name. All are O(length of the field).
+Each function parses the text of a field and returns the value, or raises :class:`FieldError` with the part of the
+message that follows the column's name. All are O(length of the field).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from decimal import ROUND_HALF_UP, Decimal
 
 from .model import MS, TraceJob
 
-MAX_SECONDS = 10**12  #: about 31,700 years: more is a wrong unit, not a time
-MAX_GPUS = 10**6  #: more is a wrong column, not a job
+MAX_SECONDS = 10**12  #: about 31,700 years: a larger number is in a wrong unit
+MAX_GPUS = 10**6  #: a larger number is of a wrong column
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _MILLISECOND = Decimal("0.001")
-_PLAIN_DIGITS = 12  #: an integer of at most this many digits is below MAX_SECONDS: no need to look closer
+_PLAIN_DIGITS = 12  #: an integer of at most this many digits is below MAX_SECONDS and needs no further check
 _FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})  #: control characters, lone surrogates, line separators
 
 
 class FieldError(ValueError):
-    """A field does not hold what its column promises. Its text goes on from the column's name."""
+    """An invalid field. The message continues from the column's name."""
 
 
 def shown(text: str, limit: int = 40) -> str:
@@ -33,7 +33,7 @@ def shown(text: str, limit: int = 40) -> str:
 def milliseconds(text: str) -> int:
     """A number of seconds (``12``, ``0.5``, ``1e3``) as whole milliseconds: exact, then rounded half up.
 
-    Raises :class:`FieldError` for what is no number, nan, infinite, negative, or above :data:`MAX_SECONDS`.
+    Raises :class:`FieldError` for text that is no number, nan, infinite, negative, or above :data:`MAX_SECONDS`.
     """
     if len(text) <= _PLAIN_DIGITS and text.isdigit() and text.isascii():
         return int(text) * MS
@@ -48,8 +48,8 @@ def milliseconds(text: str) -> int:
 def gpu_count(text: str) -> int:
     """A whole number of GPUs, 0 to :data:`MAX_GPUS` (``8``; ``8.0`` is whole too).
 
-    Raises :class:`FieldError` for what is no number, not whole, negative or absurdly large. Whether 0 is an
-    error is for the format to say.
+    Raises :class:`FieldError` for text that is no number, not whole, negative or above the limit. Whether 0 is an
+    error depends on the format.
     """
     if len(text) <= 6 and text.isdigit() and text.isascii():
         return int(text)
@@ -64,7 +64,7 @@ def gpu_count(text: str) -> int:
 
 
 def identifier(text: str) -> str:
-    """The name of a job or tenant: ``text`` itself, where it is not blank and fits on one line.
+    """The name of a job or tenant: ``text`` itself, if it is not blank and fits on one line.
 
     Raises :class:`FieldError` for blank text, and for line breaks and other control characters.
     """
@@ -84,7 +84,7 @@ def one_line(text: str) -> str:
 
 
 def check_job(job: TraceJob) -> None:
-    """Raise :class:`FieldError`, the field's name first, for a job that no reader would take back."""
+    """Raise :class:`FieldError`, the field's name first, for a job that no reader would accept."""
     for name, text in (("job_id", job.job_id), ("tenant", job.tenant)):
         try:
             identifier(text)

@@ -1,4 +1,4 @@
-"""What every format's reader gives back, before it becomes a :class:`~hived.simulator.traces.model.Trace`."""
+"""The common result of all format readers, from which a :class:`~hived.simulator.traces.model.Trace` is made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(slots=True)
 class Parsed:
-    """Jobs in the order of the file, and how many were left out for which reason."""
+    """Jobs in the order of the file, and the number of jobs left out per reason."""
 
     jobs: list[TraceJob] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ def clock_ms(text: str) -> int:
 
 
 def from_first(parsed: Parsed) -> Parsed:
-    """The same jobs, their clock set so that the first submission is at 0. O(jobs)."""
+    """The same jobs with their clock shifted so that the first submission is at 0. O(jobs)."""
     first = min((job.submit_ms for job in parsed.jobs), default=0)
     jobs = [job._replace(submit_ms=job.submit_ms - first) for job in parsed.jobs]
     return Parsed(jobs, parsed.dropped)

@@ -1,25 +1,23 @@
 """A synthetic trace: the jobs of HiveD's Table 1, with the durations and arrivals of the Philly trace.
 
-The paper's own trace is not public. What it says of it, jobs by tenant and size, is kept exactly
-(:mod:`.table1`); what it does not say is drawn from summary statistics of a public trace of the same family
-of clusters: "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", Jeon et al.,
-USENIX ATC'19, CC-BY-4.0 (:mod:`.philly_statistics` says how each statistic was computed). Nothing is tuned
-to a result.
+The paper's own trace is not public. Its published numbers, jobs by tenant and size, are kept exactly
+(:mod:`.table1`); the rest is drawn from summary statistics of a public trace of the same family of clusters:
+"Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", Jeon et al., USENIX ATC'19,
+CC-BY-4.0 (:mod:`.philly_statistics` documents how each statistic was computed). Nothing is tuned to a result.
 
 * **Sizes.** Table 1's counts, scaled to the wanted number of jobs by largest remainder; 16+ is split over 16,
   24, 32 and 48 GPUs as in Philly.
 * **Durations.** By inverse CDF, for the job's size and group of tenants. One value is drawn from each of as many
   equal slices as there are jobs, so that the sum (GPU-hours) follows the real mean although the tails are heavy.
-* **Arrivals.** Tenants submit sweeps (several equal jobs in quick succession), as large as theirs in Philly,
-  begun at the rate of the hour of day and day of week. Day 0 is a Sunday.
+* **Arrivals.** Tenants submit sweeps (several equal jobs in quick succession) of the sizes in Philly, at a rate
+  that depends on the hour of day and day of week. Day 0 is a Sunday.
 * **Status.** Philly's share of passed jobs by size class.
 
-What is left out: that the jobs of a sweep take similar times, that failed jobs are shorter, that tenants have
-busy and quiet weeks, and that one tenant's jobs run longer than those of another tenant of its group.
+Not modelled: that the jobs of a sweep take similar times, that failed jobs are shorter, that tenants have busy and
+quiet weeks, and that one tenant's jobs run longer than those of another tenant of its group.
 
-Read the load before using it: Table 1 has more large jobs than Philly, so that with Philly's durations the
-default trace offers about 3,300 busy GPUs, 1.5 times the paper's cluster of 2,232. It is left so; fewer ``jobs``
-or more ``days`` lower it.
+Note the load: Table 1 has more large jobs than Philly, so with Philly's durations the default trace offers about 3,300
+busy GPUs, 1.5 times the paper's cluster of 2,232. It is not adjusted; fewer ``jobs`` or more ``days`` lower it.
 """
 
 from __future__ import annotations
@@ -110,7 +108,7 @@ def apportion(weights: Sequence[int], total: int) -> list[int]:
 class _Draws:
     """Random numbers that depend on the seed alone.
 
-    Only PCG64's raw stream is used: numpy promises that one never changes, its distributions may.
+    Only PCG64's raw stream is used: numpy guarantees that it never changes; its distributions may.
     """
 
     def __init__(self, seed: int) -> None:
@@ -136,7 +134,7 @@ class _Draws:
 
 
 class _Rate:
-    """When sweeps begin: a rate for each hour of the trace."""
+    """The arrival rate of sweeps, for each hour of the trace."""
 
     def __init__(self, days: int) -> None:
         of_day, of_hour = (np.asarray(w, dtype=np.int64) for w in (philly().day_weights, philly().hour_weights))

@@ -2,8 +2,8 @@
 
 Format: https://github.com/S-Lab-System-Group/HeliosData (CC-BY-4.0); "Characterization and Prediction of
 Deep Learning Workloads in Large-Scale GPU Datacenters", SC'21. Its columns are ``job_id, user, vc, gpu_num,
-cpu_num, node_num, state, submit_time, start_time, end_time, duration, queue``; those we need are
-:data:`COLUMNS`. ``duration`` is in seconds.
+cpu_num, node_num, state, submit_time, start_time, end_time, duration, queue``; those in :data:`COLUMNS` are
+read. ``duration`` is in seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOTHING = frozenset({"", "none", "null", "nan", "nat"})
 def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
     """The jobs of ``rows`` that ran on GPUs, the first submission at 0; the others counted by reason.
 
-    A job whose ``duration`` is empty never ran; one of 0 seconds did. Raises
+    A job with an empty ``duration`` never ran; a job of 0 seconds did. Raises
     :class:`~hived.errors.TraceError`, with file and line, for the first row that is wrong. O(rows).
     """
     at_id, at_vc, at_gpus, at_state, at_submit, at_duration = columns(

@@ -1,7 +1,7 @@
-"""The jobs of a trace, in the form the simulator reads.
+"""The jobs of a trace, as the simulator reads them.
 
-Time is counted in whole milliseconds everywhere in the simulator: sums and differences are exact, so the same
-trace gives the same bytes on every machine.
+Times in the simulator are whole milliseconds: sums and differences are exact, so the same trace gives the same bytes
+on every machine.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 MS = 1000  #: milliseconds in a second
 
-#: What every job id of a made-up trace begins with. A CSV has no other place to say so, and what is
-#: synthetic must be called so wherever it is shown, after any number of writes and reads.
+#: Prefix of every job id of a synthetic trace. A CSV has no other place for this mark, and a synthetic trace must be
+#: called so wherever it is shown, after any number of writes and reads.
 SYNTHETIC_PREFIX = "synthetic-"
 
 
@@ -22,16 +22,16 @@ class TraceJob(NamedTuple):
     job_id: str
     tenant: str
     submit_ms: int  #: since the start of the trace; never negative
-    duration_ms: int  #: GPU-holding time it needs in all; never negative, and a job of 0 ends where it starts
+    duration_ms: int  #: total time it needs to hold its GPUs; never negative, and a job of 0 ends when it starts
     gpus: int  #: at least 1
-    status: str  #: "pass" or "killed_or_failed"; another writer's word is kept as it is
+    status: str  #: "pass" or "killed_or_failed"; any other value of a file is kept as it is
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Jobs in order of submission; jobs of one instant stay in the order of the file."""
 
-    name: str  #: what figures call it, e.g. the file's name
+    name: str  #: its name in figures, e.g. that of the file
     jobs: tuple[TraceJob, ...]
     synthetic: bool = False  #: shown wherever the trace is shown
     dropped: tuple[tuple[str, int], ...] = ()  #: (reason, jobs of the file left out for it), in order of reason

@@ -1,4 +1,4 @@
-"""From a file to its text: gzip or not, UTF-8, with or without a byte order mark."""
+"""Reading the text of a file: gzip or not, UTF-8, with or without a byte order mark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BOM = "\ufeff"
 
 
 def read_text(path: Path) -> str:
-    """The text of ``path``, unpacked where its first bytes (not its name) say gzip. O(size of the text).
+    """The text of ``path``, unpacked if its first bytes (not its name) are those of gzip. O(size of the text).
 
     Raises :class:`~hived.errors.TraceError` for a file that is missing, a directory, unreadable, empty,
     broken gzip, or not UTF-8.

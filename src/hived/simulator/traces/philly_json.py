@@ -66,7 +66,7 @@ def parse(text: str, file: str) -> Parsed:
 
 
 def _job(job_id: str, entry: dict[str, Any]) -> TraceJob | str:
-    """The job of one entry, or the reason why it is left out."""
+    """The job of one entry, or the reason to leave it out."""
     missing = next((name for name in _FIELDS if name not in entry), None)
     if missing:
         raise FieldError(f"{missing} is missing: a job has {', '.join(_FIELDS)}")

@@ -1,4 +1,4 @@
-"""What the synthetic trace knows of the real one: summary statistics of the Philly trace, no job of it.
+"""Summary statistics of the Philly trace, from which the synthetic trace is drawn; they contain none of its jobs.
 
 Source: "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", Jeon et al., USENIX
 ATC'19; trace published under CC-BY-4.0 at https://github.com/msr-fiddle/philly-traces. ``philly_statistics.json`` was
@@ -33,7 +33,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Submissions:
-    """How a tenant submits.
+    """The submission pattern of a tenant.
 
     A *sweep* is a longest run of jobs of one tenant and size class, each submitted at most 60 s after the one before.
     """
@@ -46,7 +46,7 @@ class Submissions:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """All that is known."""
+    """All statistics of the trace."""
 
     durations: tuple[Durations, ...]
     pass_shares: tuple[float, ...]  #: by size class, the share of jobs whose status is ``pass``

@@ -1,4 +1,4 @@
-"""A distribution known by a few of its quantiles, from which values can be drawn.
+"""A distribution summarised by a few quantiles, from which values can be drawn.
 
 value                        Between two quantiles the curve bends, so that the mean of every
 |                     .      piece is the mean of the data there: with heavy tails, straight or
@@ -23,10 +23,10 @@ _STEEPEST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class QuantileTable:
-    """``count`` values, sorted, summarised by those at a few ranks."""
+    """A summary of ``count`` sorted values by those at a few ranks."""
 
-    count: int  #: how many values the table sums up
-    mean: float  #: of them all
+    count: int  #: number of values summarised
+    mean: float  #: of all values
     ranks: tuple[int, ...]  #: from 0 to ``count``, increasing
     values: tuple[float, ...]  #: the sorted values at these ranks; the last is the largest
     bends: tuple[float, ...]  #: one for each piece between two ranks; above 0

@@ -1,4 +1,4 @@
-"""Reading a trace of any format we know; the content says which, the file's name does not."""
+"""Reading a trace of any supported format, which is detected by the content of the file, not its name."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ENDINGS = (".gz", ".csv", ".json")
 
 
 def read_trace(path: str | PathLike[str]) -> Trace:
-    """The trace in the file ``path``: jobs sorted by submission, those of one instant in the file's order.
+    """Read the trace in the file ``path``: jobs sorted by submission, ties in the file's order.
 
     The format is one of: our CSV (:mod:`.hived_csv`, times kept), the published Philly log
     (:mod:`.philly_json`) and a published Helios log (:mod:`.helios_csv`), these two with the first
-    submission at 0; each plain or gzipped. Jobs a published log holds but nobody can simulate are left out
-    and counted in ``Trace.dropped``. The trace is synthetic where a job id begins with
+    submission at 0; each plain or gzipped. Jobs of a published log that cannot be simulated are left out and
+    counted in ``Trace.dropped``. The trace is synthetic if a job id begins with
     :data:`~hived.simulator.traces.model.SYNTHETIC_PREFIX`.
 
-    Raises :class:`~hived.errors.TraceError` (one line: file, row, what, way out) for anything wrong, and
+    Raises :class:`~hived.errors.TraceError` (one line: file, row, what, way out) for any error, and
     for a file without any job. O(n) for a sorted file, O(n log n) else; about a quarter of a second for 90,000 rows.
     """
     path = Path(path)
@@ -58,7 +58,7 @@ def _parse(text: str, file: str) -> Parsed:
 
 
 def _name(path: Path) -> str:
-    """The file's name without the endings that only say how it is stored: ``a/b.csv.gz -> "b"``."""
+    """The file's name without the suffixes of its storage format: ``a/b.csv.gz -> "b"``."""
     name = path_text(path.name)
     for ending in _ENDINGS:
         name = name.removesuffix(ending)

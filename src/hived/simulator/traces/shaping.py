@@ -1,4 +1,4 @@
-"""Changing a trace in one stated way, to raise or lower its load."""
+"""Clock compression of a trace, to raise or lower its load."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def compress_clock(trace: Trace, factor: float) -> Trace:
     """``trace`` with every submission at its time divided by ``factor``; durations and order stay. O(jobs).
 
     ``factor`` above 1 raises the offered load by as much, below 1 lowers it. The division is exact, then
-    rounded half up to whole milliseconds: the same on every machine. The name says what was done; a factor
+    rounded half up to whole milliseconds: the same on every machine. The factor is added to the name; a factor
     of 1 gives ``trace`` itself.
 
-    Raises :class:`~hived.errors.InputError` where ``factor`` is not finite, not above 0, or so small that
-    times leave the range a trace can hold.
+    Raises :class:`~hived.errors.InputError` if ``factor`` is not finite, not above 0, or so small that times
+    leave the range of a trace.
     """
     if not math.isfinite(factor) or factor <= 0:
         raise InputError(f"the clock cannot be compressed by {factor}: give a finite factor above 0")

@@ -1,4 +1,4 @@
-"""Reading a CSV table with a header: columns by name, rows with their line, errors that say where."""
+"""Reading a CSV table with a header: columns by name, rows with their line, errors with their location."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def rows_of(text: str, file: str) -> Iterator[Row]:
 
 
 def columns(header: Sequence[str], wanted: Sequence[str], where: Location, *, others: bool) -> list[int]:
-    """Where each of the ``wanted`` columns stands in ``header``. Any order will do.
+    """The index of each of the ``wanted`` columns in ``header``, which may be in any order.
 
-    ``others`` says whether further columns are fine. Raises :class:`~hived.errors.TraceError` for a column
+    ``others``: whether further columns are allowed. Raises :class:`~hived.errors.TraceError` for a column
     that is missing, unknown or there twice, with the likely meant word.
     """
     names = [name.strip() for name in header]

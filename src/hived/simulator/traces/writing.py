@@ -17,15 +17,15 @@ from .model import Trace, seconds
 
 
 def write_trace(trace: Trace, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-    """Write ``trace`` to ``path`` as CSV, gzipped where the name ends with ``.gz``. O(jobs).
+    """Write ``trace`` to ``path`` as CSV, gzipped if the name ends with ``.gz``. O(jobs).
 
-    What is written can be read back: the same jobs, times exact to the millisecond. (The trace's name
-    becomes the file's, ``dropped`` is not kept, and ``synthetic`` is kept by the ids' prefix.) The gzip
-    header holds neither time nor name, so that the same trace gives the same bytes. The data go to a new
-    file beside ``path``, which then takes its place in one step: nobody ever sees half a trace.
+    Reading the file gives the same jobs, times exact to the millisecond. (The trace's name becomes the
+    file's, ``dropped`` is not kept, and ``synthetic`` is kept by the ids' prefix.) The gzip header has neither
+    time nor name, so that the same trace gives the same bytes. The data are written to a new file beside
+    ``path``, which then replaces it atomically.
 
-    Raises :class:`~hived.errors.InputError` where ``path`` exists (unless ``overwrite``) or cannot be
-    written, and :class:`~hived.errors.TraceError` for a trace that no reader would take back.
+    Raises :class:`~hived.errors.InputError` if ``path`` exists (unless ``overwrite``) or cannot be
+    written, and :class:`~hived.errors.TraceError` for a trace that no reader would accept.
     """
     path = Path(path)
     where = Location(str(path))
