@@ -283,12 +283,12 @@ def _refuse_nested_pins(pins: dict[str, Pin], hierarchies: Sequence[Hierarchy], 
 
 
 def _refuse_duplicate_nodes(chains: Sequence[_Chain], document: Document) -> None:
-    """Names are unique in a chain; a name in two chains is one machine with two kinds of device and disjoint indices."""
+    """Names are unique in a chain; a name in two chains is one machine with two kinds of device, indices disjoint."""
     by_name: list[dict[str, int]] = []
     for chain in chains:
         nodes = {name: node for node, name in enumerate(chain.names)}
         if len(nodes) < len(chain.names):
-            # the dict keeps the last node of each name, so the first node that is not the last of its name is a duplicate
+            # the dict keeps the last node of each name: the first node that is not the last of its name is a duplicate
             node = next(node for node, name in enumerate(chain.names) if nodes[name] != node)
             name = chain.names[node]
             again = chain.names.index(name, node + 1)
