@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hived.engines.local.environment import MARK, environments, kill_marked
-from hived.engines.local.tasks import Ending, Stand, Task, Work
+from hived.engines.local.tasks import Ending, Liveness, Task, Work
 
 #: how long anything may take before a test is given up, in seconds
 PATIENCE_S = 30.0
@@ -59,7 +59,7 @@ class RealTask(Task):
         """How it ended, once all its supervisors have."""
         for supervisor in self.supervisors:
             supervisor.wait(PATIENCE_S)
-        assert self.stand() in (Stand.ENDED, Stand.LOST), self.stand()
+        assert self.liveness() in (Liveness.ENDED, Liveness.LOST), self.liveness()
         return self.ending()
 
     def run(self) -> Ending:

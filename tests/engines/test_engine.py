@@ -24,7 +24,7 @@ from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import explain
 from hived.engines.local.model import Job, JobSpec, JobState
 from hived.engines.local.store import Store
-from hived.engines.local.tasks import Stand, Task
+from hived.engines.local.tasks import Liveness, Task
 from hived.errors import NeverFitsError, NotFoundError, StorageError
 from hived.spec.compiled import ClusterSpec
 
@@ -204,7 +204,7 @@ def test_the_next_engine_takes_over_who_runs_who_ended_and_who_waits(lives: Live
     assert before
     go.touch()
     task = lives.engines[0].task(ends, 0)
-    while task.stand().value == "alive":
+    while task.liveness().value == "alive":
         pass
 
     async def second(engine: Engine) -> list[Job]:
@@ -672,20 +672,20 @@ def test_a_file_that_a_power_cut_left_empty_is_written_anew(lives: Lives) -> Non
 def test_an_engine_that_had_no_files_to_open_left_forgets_no_task(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # asking how a task stands failed in a callback of the loop, and nobody looked after that task any more
+    # reading a task's liveness failed in a callback of the loop, and the task was watched no more
     asked: list[Task] = []
-    stand = Task.stand
+    liveness = Task.liveness
 
-    def once_too_many(task: Task) -> Stand:
+    def once_too_many(task: Task) -> Liveness:
         asked.append(task)
         if len(asked) == 1:
             raise OSError(errno.EMFILE, "Too many open files")
-        return stand(task)
+        return liveness(task)
 
     async def story(engine: Engine) -> Job:
         job = engine.submit(shell("vision", "echo here; sleep 0.1"))
         await printed(engine, job, "here")
-        monkeypatch.setattr(Task, "stand", once_too_many)
+        monkeypatch.setattr(Task, "liveness", once_too_many)
         return (await ended(engine, job))[0]
 
     assert lives.live(story).state is JobState.SUCCEEDED

@@ -15,7 +15,7 @@ import pytest
 
 from hived.engines.local import supervisor
 from hived.engines.local.environment import kill_marked
-from hived.engines.local.tasks import Ending, Stand, Task
+from hived.engines.local.tasks import Ending, Liveness, Task
 
 from .real import PATIENCE_S, RealTask, lives, marked, until
 
@@ -186,7 +186,7 @@ def test_a_task_dies_with_its_supervisor_and_is_lost(task: RealTask) -> None:
     pid = int(task.printed)
     task.supervisors[0].kill()
     ending = task.end()
-    assert task.stand() is Stand.LOST
+    assert task.liveness() is Liveness.LOST
     until(lambda: not lives(pid))
     assert ending.lost
     assert not ending.rebooted
@@ -257,7 +257,7 @@ def unstartable(folder: Path) -> list[tuple[tuple[str, ...], str, str]]:
 def test_a_program_that_cannot_be_started_says_why(task: RealTask, tmp_path: Path, case: int) -> None:
     command, cwd, why = unstartable(tmp_path)[case]
     ending = task.ready(*command, cwd=cwd).run()
-    assert task.stand() is Stand.ENDED
+    assert task.liveness() is Liveness.ENDED
     assert ending.code == 127
     assert not ending.lost
     assert ending.error is not None
@@ -387,7 +387,7 @@ def test_a_task_that_fills_the_disk_is_seen_to_its_end(task: RealTask) -> None:
 def test_where_there_is_no_room_for_its_end_a_task_does_not_begin(task: RealTask, tmp_path: Path) -> None:
     task.ready("touch", str(tmp_path / "ran"))
     assert with_files_of_at_most(supervisor._ROOM // 2, task) != 0
-    assert task.stand() is Stand.UNCLAIMED
+    assert task.liveness() is Liveness.UNCLAIMED
     assert not (tmp_path / "ran").exists()
     words = task.never_started().error
     assert words is not None
@@ -403,7 +403,7 @@ def test_a_task_that_writes_its_own_end_is_overruled(task: RealTask) -> None:
 def test_a_task_that_deletes_its_own_folder_is_known_to_be_gone(task: RealTask) -> None:
     task.ready("sh", "-c", f"rm -rf {task.folder}").start()
     task.supervisors[0].wait(PATIENCE_S)
-    assert task.stand() is Stand.UNCLAIMED
+    assert task.liveness() is Liveness.UNCLAIMED
     assert task.never_started() == Ending(137, error="its folder was deleted", lost=True)
 
 
@@ -424,7 +424,7 @@ def test_a_task_that_is_told_again_has_the_shorter_time(task: RealTask) -> None:
     task.ready("sh", "-c", STUBBORN, grace_s=3600.0).started()
     task.stop(3600.0)
     task.stop()  # no word of another
-    assert task.stand() is Stand.ALIVE
+    assert task.liveness() is Liveness.ALIVE
     task.stop(0.0)
     ending = task.end()
     assert (ending.signal, ending.stopped) == (9, True)

@@ -24,7 +24,7 @@ from hived.engines.local.explaining import explain, reasons
 from hived.engines.local.job_scheduler import Health
 from hived.engines.local.model import Job, JobState, default_name
 from hived.engines.local.store import Store
-from hived.engines.local.tasks import Ending, Stand
+from hived.engines.local.tasks import Ending, Liveness
 from hived.errors import ConflictError, InputError, StorageError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec, Device
@@ -527,14 +527,14 @@ def test_a_claim_that_cannot_be_looked_at_for_want_of_files_is_not_taken_for_los
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", scarce)
         with pytest.raises(OSError, match="Too many"):
-            task.stand()
-    assert task.stand() is Stand.ALIVE
+            task.liveness()
+    assert task.liveness() is Liveness.ALIVE
 
 
 def test_a_claim_that_leads_nowhere_is_no_reason_to_run_a_task_again(task: RealTask) -> None:
     task.ready("true")
     (task.folder / "claim").symlink_to(task.folder / "nowhere")
-    assert task.stand() is Stand.LOST
+    assert task.liveness() is Liveness.LOST
 
 
 # -- a real engine ------------------------------------------------------------------------------------------------

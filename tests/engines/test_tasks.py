@@ -14,7 +14,7 @@ import pytest
 
 from hived.engines.local import supervisor
 from hived.engines.local.environment import MARK, kill_marked
-from hived.engines.local.tasks import Ending, Stand, Task, Work
+from hived.engines.local.tasks import Ending, Liveness, Task, Work
 
 from .real import PATIENCE_S, RealTask, marked, until
 
@@ -39,14 +39,14 @@ def claim(task: Task, pid: int, world: str | None = None) -> None:
 
 
 def test_a_task_stands_as_its_folder_says(task: RealTask) -> None:
-    assert task.stand() is Stand.UNCLAIMED
+    assert task.liveness() is Liveness.UNCLAIMED
     task.ready("sh", "-c", "echo here; sleep 600")
-    assert task.stand() is Stand.UNCLAIMED
+    assert task.liveness() is Liveness.UNCLAIMED
     task.started()
-    assert task.stand() is Stand.ALIVE
+    assert task.liveness() is Liveness.ALIVE
     task.stop()
     task.end()
-    assert task.stand() is Stand.ENDED
+    assert task.liveness() is Liveness.ENDED
 
 
 def test_a_task_is_written_as_it_is_and_for_its_owner_alone(task: RealTask) -> None:
@@ -93,7 +93,7 @@ def test_a_claim_that_nobody_can_read_is_nobodys(old: RealTask, text: str) -> No
     (old.folder / "claim").write_bytes(os.fsencode(text))
     assert old.watch() is None
     old.stop()
-    assert old.stand() is Stand.LOST
+    assert old.liveness() is Liveness.LOST
     assert old.ending().lost
 
 
@@ -169,7 +169,7 @@ def test_a_task_that_was_told_to_end_by_somebody_is_not_taken_for_rebooted(old: 
 )  # fmt: skip
 def test_an_end_that_no_supervisor_wrote_counts_for_nothing(old: RealTask, text: str) -> None:
     (old.folder / "exit").write_text(text)
-    assert old.stand() is Stand.ENDED
+    assert old.liveness() is Liveness.ENDED
     assert old.ending().lost
 
 
@@ -190,7 +190,7 @@ def test_whatever_is_in_the_place_of_a_file_nobody_waits_for_it(old: RealTask, n
             path.symlink_to("nowhere")
         case "loop":
             path.symlink_to(name)
-    assert old.stand() is not Stand.ALIVE
+    assert old.liveness() is not Liveness.ALIVE
     assert old.ending().lost
     assert old.watch() is None
     assert old.never_started().code == 127
@@ -258,6 +258,6 @@ def test_a_lock_on_a_claim_by_the_task_itself_does_not_keep_its_end_from_being_r
     written(old, stopped=False, code=0, signal=None)
     with (old.folder / "claim").open() as claimed:
         fcntl.flock(claimed, fcntl.LOCK_EX)
-        assert old.stand() is Stand.ALIVE
+        assert old.liveness() is Liveness.ALIVE
         assert old.watch() is None
         assert old.ending().code == 0

@@ -48,7 +48,7 @@ def _check_nodes(nodes: Nodes) -> None:
     """The core was told what is true, and the indexes say the same."""
     ensure(not nodes._changed & nodes.devices.keys(), f"nodes that the core has to hear of: {nodes._changed}")
     for name in nodes.devices:
-        ensure(nodes._told(name) == nodes.wanted(name), f"what is bad of {name}")
+        ensure(nodes._reported(name) == nodes.wanted(name), f"what is bad of {name}")
     ensure(all(d in nodes.devices.get(name, ()) for name, d in nodes.bad_devices), "bad devices are of the spec")
     ensure(nodes.bad_nodes.keys() <= nodes.devices.keys(), "bad nodes are of the spec")
     shut = [nodes._kept_devices(name) for name in nodes.devices]

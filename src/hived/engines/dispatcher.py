@@ -1,4 +1,4 @@
-"""What both engines do around the one scheduler: they count who has what, note what happens, and do what is decided."""
+"""What both engines share around the one scheduler: usage per tenant, the event log, and carrying out instructions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hived.spec.compiled import Device
 from .job import EngineJob, Event
 
 J = TypeVar("J", bound=EngineJob)
-#: what an engine has done in the world
+#: an instruction of the engine to its surroundings: start or stop processes, bind or delete pods
 D = TypeVar("D")
 
 
 class Usage(Generic[J]):
-    """Sums over jobs that have not ended. :meth:`remove` before one changes, :meth:`add` after. O(its GPUs)."""
+    """Sums over jobs that have not ended. Call :meth:`remove` before a job changes, :meth:`add` after. O(its GPUs)."""
 
     def __init__(self) -> None:
         #: GPUs in guaranteed use, per virtual cluster
@@ -35,13 +35,13 @@ class Usage(Generic[J]):
         self.states: Counter[tuple[str, str]] = Counter()
         #: GPUs in guaranteed use, per node that has any
         self.nodes: Counter[str] = Counter()
-        #: guaranteed jobs that run as opportunistic for now, by name
+        #: guaranteed jobs that run as opportunistic at present, by name
         self.displaced: dict[str, J] = {}
-        #: who has each device
+        #: the job that holds each device
         self.at: dict[Device, J] = {}
 
     def add(self, job: J) -> None:
-        """It counts."""
+        """Count a job."""
         self._count(job, 1)
         if job.holds:
             if not job.guaranteed and job.priority >= 0:
@@ -49,7 +49,7 @@ class Usage(Generic[J]):
             self.at.update(dict.fromkeys(job.devices(), job))
 
     def remove(self, job: J) -> None:
-        """It does not count any more."""
+        """Subtract a job."""
         self._count(job, -1)
         self.displaced.pop(job.name, None)
         if job.holds:
@@ -80,13 +80,13 @@ class Usage(Generic[J]):
 
 
 class Dispatcher(ABC, Generic[J, D]):
-    """The jobs of an engine. A fact costs what the core charges for who it lets start, and O(log jobs)."""
+    """The jobs of an engine. A fact costs O(log jobs), and the core's placement cost of each job that starts."""
 
-    #: why a reservation has ended that nobody else has taken
+    #: why a reservation has ended, where no other job has taken it
     nodes_refused = "its nodes are not to be used any more"
 
     def __init__(self, cluster: Cluster, policy: Policy, last_event: int = 0, most_events: int | None = None) -> None:
-        """``last_event``: number of the latest there is; ``most_events``: that are remembered."""
+        """``last_event``: number of the latest event so far; ``most_events``: how many are kept in memory."""
         self.cluster = cluster
         self.scheduler = Scheduler(cluster, policy, self._carry_out)
         self.usage: Usage[J] = Usage()
@@ -97,53 +97,53 @@ class Dispatcher(ABC, Generic[J, D]):
         self._instructions: list[D] = []
         self._now = 0.0
 
-    # -- what an engine is asked for ----------------------------------------------------------------------------------
+    # -- what an engine implements ------------------------------------------------------------------------------------
 
     @abstractmethod
     def job(self, number: int) -> J:
-        """The job with this number, which waits or holds something."""
+        """The job with this number, which waits or holds GPUs."""
 
     @abstractmethod
     def becomes(self, job: J, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
-        """The one place where a job changes, and what is counted over jobs with it."""
+        """Apply an event to a job: the one place where a job, and the usage counts with it, changes."""
 
     @abstractmethod
     def guarantee_changed(self, job: J, why: str, at: float, by: str | None = None) -> None:
-        """Take over how the core has it now, where that is news. ``by``: the job that it made room for."""
+        """Take over the core's binding of a job, if it has changed. ``by``: the job that it made room for."""
 
     @abstractmethod
     def _start(self, job: J, placement: Placement, at: float) -> None:
-        """The GPUs of ``placement`` are its own."""
+        """Start a job on the GPUs of ``placement``, which it now holds."""
 
     @abstractmethod
     def _preempt(self, job: J, by: J, at: float) -> None:
-        """It has to go for another."""
+        """Evict a victim for the preemptor ``by``."""
 
     @abstractmethod
     def _move(self, job: J, why: str, at: float) -> None:
-        """It has to go from its GPUs, for others."""
+        """Evict a job from its GPUs, so that it starts on other ones."""
 
     def _promoted(self, job: J) -> None:
-        """It is guaranteed where it is."""
+        """A job was promoted: it is guaranteed on the GPUs that it holds."""
 
     def _hold(self, job: J, reasons: tuple[Reason, ...]) -> None:
-        """It waits."""
+        """A job stays in the queue, for these reasons."""
 
-    # -- what both do -------------------------------------------------------------------------------------------------
+    # -- what both engines share --------------------------------------------------------------------------------------
 
     def note(self, kind: str, job: object, at: float, data: dict[str, object]) -> Event:
-        """Something happened: to ``job``, by number or name, or (None) to hardware or the engine."""
+        """Record an event of ``job``, by number or name, or (None) of hardware or the engine."""
         self.seq += 1
         event = Event(self.seq, at, str(kind), job, data)
         self.recent.append(event)
         return event
 
     def instruct(self, *instructions: D) -> None:
-        """Have something done."""
+        """Queue instructions to be carried out."""
         self._instructions += instructions
 
     def dispatch(self, at: float) -> None:
-        """Let start who can."""
+        """Run the scheduler: start every job that can start."""
         self._now = at
         self.scheduler.dispatch(at)
 
@@ -152,30 +152,30 @@ class Dispatcher(ABC, Generic[J, D]):
         return [self.job(number) for number in self.scheduler.reserved]
 
     def line_up(self, job: J) -> None:
-        """It waits for its turn."""
+        """Put a job into the scheduler's queue."""
         self.scheduler.wait(job.entry)
 
     def lost_reservations(self, lost: Iterable[Entry], why: str, at: float) -> None:
-        """The core has ended reservations by itself."""
+        """Requeue the jobs whose reservations the core has ended."""
         for entry in lost:
             self.unreserve(self.job(entry.number), why, at)
 
     def unreserve(self, job: J, why: str, at: float) -> None:
-        """The core has taken its reservation away; it waits again."""
+        """Requeue a job whose reservation the core has ended."""
         self.becomes(job, "unreserved", None, at, {"why": f"it had GPUs reserved: {why}"})
         self.line_up(job)
         self.spared(at)
 
     def spared(self, at: float) -> None:
-        """A reservation has ended: who made room for it may be guaranteed again."""
+        """Restore guarantees after a reservation has ended: jobs that made room for it may be guaranteed again."""
         for job in list(self.usage.displaced.values()):
             if self.cluster.group(job.name).guaranteed:
                 self.guarantee_changed(job, "its VC's cells are its own again", at)
 
     def _carry_out(self, instruction: decided.Instruction) -> None:
-        """What the scheduler has decided happens."""
+        """Carry out an instruction of the scheduler."""
         job, at = self.job(instruction.job), self._now
-        elsewhere = False  # whether it had reserved other GPUs than it is given now
+        elsewhere = False  # whether its reservation was on other GPUs than it is given now
         match instruction:
             case decided.Start(placement=placement):
                 elsewhere = job.reserved and placement != job.placement

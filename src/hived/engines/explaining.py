@@ -1,4 +1,4 @@
-"""Why somebody waits, and what would become of a request, as both engines say it: reasons as data, lines for people."""
+"""Explain waiting jobs and dry runs of requests, for both engines: reasons as data, lines for people."""
 
 from __future__ import annotations
 
@@ -20,31 +20,28 @@ R = TypeVar("R")
 
 
 def behind(position: int, ahead: Sequence[Entry]) -> list[Reason]:
-    """The line as a reason: so many are ahead, these first."""
+    """The backlog as a reason: how many jobs are ahead in line, and the first of them."""
     return [BehindOthers(position, tuple(other.name for other in ahead))] if position else []
 
 
 def why_it_waits(scheduler: Scheduler, job: EngineJob, core: Iterable[R]) -> list[R | Reason]:
-    """Reasons of a job that waits, the decisive one first: what the core says, who is before it, who preempted it.
-
-    What the core has in mind of who asked before is left out: the line says it better.
-    """
+    """Reasons of a waiting job, the decisive one first: the core's reasons, the jobs ahead in line, its preemptor."""
     found: list[R | Reason] = [*but_the_line(core), *behind(*scheduler.ahead(job.entry, MAX_NAMED))]
     if job.displaced_by is not None:
         group, vc, priority = job.displaced_by
-        # guaranteed jobs go for higher ones of their own VC alone: for anybody else it was one that ran on a loan
+        # a guaranteed job yields only to a higher priority of its own VC: to any other preemptor it was on a loan
         own = job.priority if vc == job.vc and priority > job.priority else OPPORTUNISTIC
         found.append(PreemptedBy(group, vc, priority, own, True))
     return found
 
 
 def but_the_line(reasons: Iterable[R]) -> list[R]:
-    """Reasons without what the core has in mind of who asked before: an engine's own line says it better."""
+    """Reasons without the core's own :class:`BehindOthers`: the scheduler's line is more exact."""
     return [reason for reason in reasons if not isinstance(reason, BehindOthers)]
 
 
 def early_text(scheduler: Scheduler, job: Entry) -> str:
-    """What is to become of a job that runs on a loan before its turn, in words."""
+    """The prospects of a job that runs on a loan before its turn, as a sentence."""
     if job.line is None:
         return f"it runs on a loan; {job.vc} is too small for it, so its turn never comes"
     position, _ = scheduler.ahead(job, 0)
@@ -59,9 +56,9 @@ def planned(
     in_words: Callable[[Sequence[Reason]], list[str]],
     pod: Callable[[int], str] = "pod {}: ".format,
 ) -> tuple[Literal["now", "waits", "never"], str, Bind | Preempt | None, Sequence[Reason]]:
-    """What would become of a request now: in a word, as text, where it would start, and else why not.
+    """The outcome of a dry run: in a word, as text, the placement if it would start now, and else the reasons.
 
-    By the core's answer and whoever is in ``line`` before it; ``name``, ``pod``: what it and its pods are called.
+    Combines the core's answer with the jobs ahead in ``line``. ``name``, ``pod``: names of the request and its pods.
     """
     if answer.outcome == "now" and not line[0] and not isinstance(answer.decision, Wait):
         decision = replace(answer.decision, group=name)

@@ -1,4 +1,4 @@
-"""Hardware of a spec, and what of it is kept from jobs: the core is told what differs from what it was told before."""
+"""The hardware of a spec, and the nodes and devices kept from jobs. The core receives only the differences."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS, Device
 
 
 class Hardware(ABC):
-    """Facts about nodes and devices, and the core kept equal to them. A change costs O(the node)."""
+    """Health of nodes and devices, and its synchronisation with the core. A change costs O(devices of the node)."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.again()
 
     def again(self) -> None:
-        """The spec has changed: the next :meth:`apply` tells the core of all that is bad once more."""
+        """Start over after a change of the spec: the next :meth:`apply` reports all bad hardware to the core again."""
         spec = self._cluster.spec
         devices: dict[str, list[int]] = {}
         for name, device in spec.devices():
@@ -25,26 +25,26 @@ class Hardware(ABC):
         self.devices = {name: tuple(found) for name, found in devices.items()}
         self._reserved = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
         self._grace = {vc.name: vc.opportunistic_grace_seconds for vc in spec.virtual_clusters}
-        #: nodes of the spec that no job may come to: why
+        #: nodes of the spec that take no jobs, and why
         self.bad_nodes: dict[str, str] = {}
-        #: single devices of other nodes that none may come to: why
+        #: single devices, of other nodes, that take no jobs, and why
         self.bad_devices: dict[Device, str] = {}
-        #: nodes of which something may be news since :meth:`apply`
+        #: nodes that may have changed since :meth:`apply`
         self._changed = set(self.devices)
 
     @abstractmethod
     def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:
-        """Why a node is kept from jobs (None: it is not), and else which of its devices are, and why."""
+        """Why a node takes no jobs (None: it does), and if it does, its devices that take none, and why."""
 
     def apply(self) -> list[str]:
-        """Tell the core what is new; the nodes of the spec that changed, by name."""
-        news = [name for name in sorted(self._changed) if name in self.devices and self._apply(name)]
+        """Report changes to the core. Returns the names of the nodes of the spec that changed."""
+        changed = [name for name in sorted(self._changed) if name in self.devices and self._apply(name)]
         self._changed.clear()
-        return news
+        return changed
 
     def _apply(self, name: str) -> bool:
         why, devices = self.wanted(name)
-        was_bad, before = self._told(name)
+        was_bad, before = self._reported(name)
         if (was_bad, before) == (why, devices):
             return False
         for device in before:
@@ -62,16 +62,16 @@ class Hardware(ABC):
                 self._cluster.set_device_health(name, device, healthy=device not in devices)
         return True
 
-    def _told(self, name: str) -> tuple[str | None, dict[int, str]]:
-        """What was last wanted of a node, and the core was told."""
+    def _reported(self, name: str) -> tuple[str | None, dict[int, str]]:
+        """The answer of :meth:`wanted` for a node that was last reported to the core."""
         return self.bad_nodes.get(name), {
             device: why for device in self.devices[name] if (why := self.bad_devices.get((name, device))) is not None
         }
 
     def reserved_gpus(self, vc: str) -> int:
-        """GPUs that a VC reserved; 0 for none of the spec."""
+        """GPUs that a VC reserved; 0 for a VC that is not in the spec."""
         return self._reserved.get(vc, 0)
 
     def grace_of_loans(self, vc: str) -> int:
-        """Seconds that a loan may have between SIGTERM and SIGKILL, at most."""
+        """Upper bound of a VC's loans on the seconds between SIGTERM and SIGKILL."""
         return self._grace.get(vc, OPPORTUNISTIC_GRACE_SECONDS)

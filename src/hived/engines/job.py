@@ -1,6 +1,6 @@
-"""A job as both engines have it, processes of one machine or a gang of pods; and what happens, as data.
+"""A job as both engines see it, processes of one machine or a gang of pods; and its events, as data.
 
-People are told in sentences that are made where they read them.
+Sentences for people are made from events at the edge (CLI, server).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hived.spec.compiled import Device
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: to a job, to hardware, or to the engine."""
+    """An event of a job, of hardware, or of the engine."""
 
-    seq: int  #: place among all events, from 1, without gaps
+    seq: int  #: sequence number among all events, from 1, without gaps
     at: float  #: seconds since the epoch
     kind: str
-    job: Any = None  #: number or name, as the engine calls its jobs; None: it is about none
-    data: dict[str, Any] = field(default_factory=dict)  #: what the kind says it has; plain JSON
+    job: Any = None  #: number or name, as the engine calls its jobs; None: the event is about no job
+    data: dict[str, Any] = field(default_factory=dict)  #: the fields of its kind; plain JSON
 
 
 def after(recent: Reversible[Event], seq: int) -> list[Event]:
-    """What came after number ``seq``. O(how many)."""
+    """Events after number ``seq``. O(events returned)."""
     found: list[Event] = []
     for event in reversed(recent):
         if event.seq <= seq:
@@ -46,22 +46,22 @@ def placement_data(placement: Placement) -> dict[str, object]:
 
 
 def placement_from(plain: Any) -> Placement:
-    """The placement that :func:`placement_data` made this of."""
+    """The inverse of :func:`placement_data`."""
     pods = tuple(PodPlacement(node, tuple(devices)) for node, devices in plain["pods"])
     return Placement(plain["chain"], pods, tuple(plain["levels"]))
 
 
-#: states, and what brings from one to another
+#: states, and the events that lead from one to another
 S = TypeVar("S", bound=StrEnum)
 K = TypeVar("K", bound=StrEnum)
 
 
 class EngineJob(ABC):
-    """What both engines know of a job, and views show of it."""
+    """The state of a job that both engines keep and views show."""
 
-    #: where it is in its life
+    #: its lifecycle state
     state: StrEnum
-    #: what addresses call it
+    #: its identifier in URLs
     key: str
 
     def __init__(
@@ -69,25 +69,25 @@ class EngineJob(ABC):
     ) -> None:
         #: rank among all jobs of the engine
         self.id = number
-        #: unique, and what the core calls its group
+        #: unique; the name of its affinity group in the core
         self.name = request.group
         #: of all its pods or tasks
         self.gpus = gpus
         #: seconds since the epoch, here and below
         self.submitted_at = submitted_at
-        #: when it came to where it is; who waits goes on waiting while GPUs are reserved for it
+        #: start of its current state; a queued job that gets a reservation counts as waiting all along
         self.since = since
-        #: where it is, or what is reserved for it
+        #: the devices that it holds or has reserved
         self.placement: Placement | None = None
-        #: who preempted it last: group, VC, priority
+        #: its latest preemptor: group, VC, priority
         self.displaced_by: tuple[str, str, int] | None = None
-        #: as the scheduler has it
+        #: its entry in the scheduler
         self.entry = Entry(number, request, JobView(self.name, gpus, round(submitted_at * 1000), number), early)
 
     @property
     @abstractmethod
     def holds(self) -> bool:
-        """Whether GPUs are its own; without, it waits."""
+        """Whether it holds GPUs; if not, it waits."""
 
     @property
     def vc(self) -> str:
@@ -96,26 +96,26 @@ class EngineJob(ABC):
 
     @property
     def priority(self) -> int:
-        """As asked for; -1: opportunistic."""
+        """The requested priority; -1: opportunistic."""
         return self.entry.request.priority
 
     def devices(self) -> Iterator[Device]:
-        """What is its own, or reserved for it."""
+        """Devices that it holds or has reserved."""
         return self.placement.devices() if self.placement is not None else iter(())
 
     @property
     def guaranteed(self) -> bool:
-        """Whether its placement stands in cells of its VC."""
+        """Whether its placement is bound to cells of its VC."""
         return self.placement is not None and self.placement.guaranteed
 
     @property
     def reserved(self) -> bool:
-        """Whether GPUs are kept for it until others are gone from them."""
+        """Whether it has a reservation, and waits for the victims on those GPUs to end."""
         return self.placement is not None and not self.holds
 
 
 def next_state(table: Mapping[tuple[S, K], S], state: S, event: K) -> S:
-    """The table's answer; :class:`~hived.errors.InvariantError` for what the table does not have."""
+    """The state after ``event``, by the table. Raises :class:`~hived.errors.InvariantError` for a pair not in it."""
     after = table.get((state, event))
     if after is None:
         raise InvariantError(f"a job that is {state.value} cannot be {event.value}")

@@ -20,7 +20,7 @@ from hived.engines.job import Event
 from hived.engines.local.engine import Engine
 from hived.engines.local.explaining import by_rank, event_text, explain, in_words, reasons, shortly
 from hived.engines.local.model import Job, JobSpec, JobState
-from hived.engines.local.tasks import Stand
+from hived.engines.local.tasks import Liveness
 from hived.errors import RequestError
 from hived.spec import parse_spec
 from hived.spec.compiled import Device
@@ -144,7 +144,7 @@ class LocalService:
         task = self._engine.task(job, rank, attempt)
         # before the reading: what is written in between is read the next time, and not taken for nothing
         over = not job.state.holds or (attempt or job.attempt) < job.attempt or rank in job.endings
-        over = over or task.stand() in (Stand.ENDED, Stand.LOST)
+        over = over or task.liveness() in (Liveness.ENDED, Liveness.LOST)
         try:
             # a task may have put anything in the place of its output: nothing is waited for
             file = os.open(task.output, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

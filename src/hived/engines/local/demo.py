@@ -1,6 +1,6 @@
 """``hived up --demo``: three tenants on eight simulated devices, with short real processes.
 
-The first minute is a story: a loan, the owner taking it back, a wait with its reason. After it, jobs come at random.
+The first minute is scripted: a loan, its preemption by the owner, a wait with its reason. After it, jobs are random.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ DEVICES = 8
 SHARES = (("vision", 4), ("speech", 2), ("research", 2))
 
 #: second, tenant, name, GPUs, priority, steps of half a second, exit code
-_STORY: tuple[tuple[float, str, str, int, int, int, int], ...] = (
+_SCRIPT: tuple[tuple[float, str, str, int, int, int, int], ...] = (
     (0, "speech", "asr", 2, 0, 60, 0),
     (1, "research", "ablation", 1, 0, 80, 0),
-    (2, "research", "sweep", 4, -1, 50, 0),  # on vision's GPUs, which nobody uses
-    (10, "vision", "resnet", 2, 0, 60, 0),  # vision wants its GPUs back: the sweep has to go
-    (16, "vision", "detection", 4, 0, 40, 0),  # more than vision has left: waits
+    (2, "research", "sweep", 4, -1, 50, 0),  # on vision's idle GPUs
+    (10, "vision", "resnet", 2, 0, 60, 0),  # vision needs its GPUs: the sweep is preempted
+    (16, "vision", "detection", 4, 0, 40, 0),  # more than vision has free: waits
     (19, "vision", "segmentation", 1, 0, 30, 0),  # in line behind it
-    (22, "research", "probe", 1, 0, 24, 1),  # fails, and is tried again
+    (22, "research", "probe", 1, 0, 24, 1),  # fails, and is retried
     (34, "vision", "hotfix", 2, 10, 16, 0),  # a higher priority
 )
-#: how many jobs may wait or run before the next one comes
+#: how many jobs may wait or run before the next one is submitted
 _MOST = 12
 _NAMES = {
     "vision": ("resnet", "vit", "detection", "segmentation", "clip"),
@@ -47,12 +47,12 @@ def demo_spec() -> ClusterSpec:
 
 
 async def play(submit: Callable[[JobSpec], object], active: Callable[[], int], folder: str) -> None:
-    """Submit the jobs of the story at their seconds, then one every few seconds, until cancelled."""
+    """Submit the scripted jobs at their seconds, then one every few seconds, until cancelled."""
     loop = asyncio.get_running_loop()
     start = loop.time()
-    for at, vc, name, gpus, priority, steps, code in _STORY:
+    for at, vc, name, gpus, priority, steps, code in _SCRIPT:
         await asyncio.sleep(max(0.0, start + at - loop.time()))
-        with contextlib.suppress(HivedError):  # the one who watches may have drained or changed the cluster
+        with contextlib.suppress(HivedError):  # the user may have drained or reconfigured the cluster
             submit(_job(folder, vc, name, gpus, priority, steps, code))
     generator = random.Random(1)
     while True:

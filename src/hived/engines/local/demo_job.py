@@ -1,4 +1,4 @@
-"""A job of the demo: counts steps, saves where it is when it is told to stop, and goes on from there the next time.
+"""A job of the demo: counts steps, saves its step on SIGTERM, and resumes there the next time.
 
 Executed as a script: ``STEPS [EXIT_CODE]``, a step being half a second.
 """

@@ -1,6 +1,6 @@
-"""The devices of this machine: what there is, what a spec may say of them, and how they are.
+"""The devices of this machine: discovery, checks of a spec against them, and health.
 
-Real GPUs are asked through NVML (nvidia-ml-py); simulated ones have only their numbers.
+Real GPUs are queried through NVML (nvidia-ml-py); simulated ones have only their numbers.
 """
 
 from __future__ import annotations
@@ -16,87 +16,87 @@ from hived.errors import InputError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec, Device
 
-#: XIDs that a program's own faults cause: the device is fine. 13, 31, 43, 45, 68: NVIDIA's XID catalogue calls them so
+#: XIDs caused by faults of a program, not of the device: 13, 31, 43, 45 and 68, by NVIDIA's XID catalogue
 _OF_PROGRAMS = frozenset({13, 31, 43, 45, 68})
 #: cell types of a node with 2, 4, 8, 16 ... devices, from the pair up to below the node
 _BETWEEN = ("PAIR", "SOCKET", "BOARD", "TRAY")
 
 
 class Simulated:
-    """Devices that are numbers only: any spec will do."""
+    """Simulated devices: mere numbers, for any spec."""
 
-    #: whether there are none behind the numbers
+    #: whether there is no hardware
     simulated = True
-    #: what tells them apart for good, by number; () for numbers alone
+    #: permanent ids, by number; () for simulated devices
     uuids: tuple[str, ...] = ()
 
     def __init__(self, what: str = "simulated devices") -> None:
-        #: in a few words, for people
+        #: short description, for people
         self.what = what
 
     def visible(self, numbers: Sequence[int]) -> str:
-        """These devices, as ``CUDA_VISIBLE_DEVICES`` has them."""
+        """The value of ``CUDA_VISIBLE_DEVICES`` for these devices."""
         return ",".join(map(str, numbers))
 
     def check(self, spec: ClusterSpec) -> None:
-        """Raise :class:`InputError` for a spec that speaks of other devices than these."""
+        """Raise :class:`InputError` for a spec with other devices than these."""
 
     def health(self, spec: ClusterSpec) -> Mapping[Device, str | None]:
-        """What has changed since the last look: why a device is bad, or ``None`` for one that is healthy again.
+        """Changes since the last call: why a device is bad, or ``None`` for a device that is healthy again.
 
-        By the names of ``spec``; where that names the node otherwise than before, all that is bad is news.
+        By the node names of ``spec``; if it renames the node, all bad devices are reported again.
         """
         return {}
 
     def close(self) -> None:
-        """No more questions."""
+        """End the use of the devices."""
 
 
 class Nvml:
     """The NVIDIA GPUs of this machine, numbered by PCI order as ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` does.
 
-    NVML and CUDA leave out a device that has fallen off the bus, and number the others anew. Here a device keeps the
-    number that it had at the start before; one that is not found is bad.
+    NVML and CUDA leave out a device that has fallen off the bus, and renumber the others. Here a device keeps the
+    number that it had at the previous start; a device that is not found is bad.
     """
 
     simulated = False
 
     def __init__(self, nvml: Any, node: str, known: Sequence[str] = (), same_boot: bool = False) -> None:
-        """``nvml``: the module ``pynvml``, initialised. ``known``: :attr:`uuids` at the start before.
+        """``nvml``: the module ``pynvml``, initialised. ``known``: :attr:`uuids` at the previous start.
 
-        ``same_boot``: the machine has not been started anew since, so jobs may still run on any of them.
+        ``same_boot``: the machine has not been rebooted since, so jobs may still run on any of them.
         """
         self._nvml = nvml
         self._node = node
-        found = [self._said("nvmlDeviceGetUUID", index) or "" for index in range(nvml.nvmlDeviceGetCount())]
+        found = [self._queried("nvmlDeviceGetUUID", index) or "" for index in range(nvml.nvmlDeviceGetCount())]
         self.uuids = numbered(known, found, same_boot)
         index_of = {uuid: index for index, uuid in enumerate(found) if uuid}
-        #: by number, what NVML counts it as now; None: it does not find it
+        #: by number, the present NVML index; None: NVML does not find the device
         self._indices = [index_of.get(uuid) for uuid in self.uuids] if known else list(range(len(found)))
         self._in_order = self._indices == list(range(len(found)))
-        names = [None if index is None else self._said("nvmlDeviceGetName", index) for index in self._indices]
-        #: product names; of one that does not answer, that of its neighbours
+        names = [None if index is None else self._queried("nvmlDeviceGetName", index) for index in self._indices]
+        #: product names; for a device that does not answer, the first one known
         self.names = [name or next(filter(None, names), "GPU") for name in names]
         self._found: dict[int, str | None] = {}
-        #: XIDs seen: such a device stays bad until the engine is started again
+        #: XIDs seen: such a device stays bad until the engine is restarted
         self._xids: dict[int, str] = {}
         self._events = self._register()
 
     @property
     def what(self) -> str:
-        """In a few words, for people."""
+        """Short description, for people."""
         kinds = " and ".join(f"{self.names.count(name)} x {name}" for name in dict.fromkeys(self.names))
         missing = sum(index is None for index in self._indices)
         return f"{kinds} on {self._node}" + (f" ({missing} not found by NVML)" if missing else "")
 
     def visible(self, numbers: Sequence[int]) -> str:
-        """Their numbers; once CUDA may count otherwise, as a device is lost or bad, what tells them apart for good."""
+        """Numbers of the devices; or UUIDs, once CUDA may number them otherwise since a device is lost or bad."""
         if self._in_order and not any(self._found.values()):
             return ",".join(map(str, numbers))
         return ",".join(self.uuids[number] or str(number) for number in numbers)
 
     def check(self, spec: ClusterSpec) -> None:
-        """One node, with devices that are there."""
+        """Check that the spec has one node, with devices of this machine."""
         nodes = spec.node_names
         if len(nodes) != 1:
             raise InputError(
@@ -111,30 +111,30 @@ class Nvml:
                     raise InputError(f"{spec.source}: names device {device}, and {have}; mend the spec, or --simulated")
 
     def health(self, spec: ClusterSpec) -> Mapping[Device, str | None]:
-        """Lost, failed memory repair, or a critical XID."""
+        """Changes of health: a device is lost, failed a memory repair, or had a critical XID."""
         node = spec.chains[0].node_names[0]
         if node != self._node:
             self._node = node
             self._found.clear()
         self._read_events()
-        news: dict[Device, str | None] = {}
+        changed: dict[Device, str | None] = {}
         for number in range(len(self.uuids)):
             why = self._xids.get(number) or self._fault(number)
             if why != self._found.get(number):
                 self._found[number] = why
-                news[node, number] = why
-        return news
+                changed[node, number] = why
+        return changed
 
     def close(self) -> None:
-        """NVML is let go."""
+        """Shut down NVML."""
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def _said(self, what: str, index: int) -> str | None:
-        """What the device with this index says of itself; ``None`` where it does not answer."""
+    def _queried(self, query: str, index: int) -> str | None:
+        """The answer of a device to an NVML query; ``None`` where it does not answer."""
         with contextlib.suppress(self._nvml.NVMLError):
-            said: str | bytes = getattr(self._nvml, what)(self._nvml.nvmlDeviceGetHandleByIndex(index))
-            return said.decode(errors="replace") if isinstance(said, bytes) else said
+            text: str | bytes = getattr(self._nvml, query)(self._nvml.nvmlDeviceGetHandleByIndex(index))
+            return text.decode(errors="replace") if isinstance(text, bytes) else text
         return None
 
     def _fault(self, number: int) -> str | None:
@@ -142,7 +142,7 @@ class Nvml:
         if index is None:
             return "NVML does not find it since the engine was started"
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)  # asked each time: it may have been lost, and come back
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)  # each time: it may have been lost, and come back
             nvml.nvmlDeviceGetUUID(handle)
             nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError as error:
@@ -157,7 +157,7 @@ class Nvml:
         try:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError:
-            return None  # not on every platform; the questions of _fault remain
+            return None  # not on every platform; the queries of _fault remain
         for index in [index for index in self._indices if index is not None]:
             with contextlib.suppress(nvml.NVMLError):  # nor of every device
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -169,25 +169,25 @@ class Nvml:
         while self._events is not None:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
-            except nvml.NVMLError:  # a time-out: no more of them
+            except nvml.NVMLError:  # a time-out: no more events
                 return
             xid = int(event.eventData)
             if xid in _OF_PROGRAMS:
                 continue
-            with contextlib.suppress(nvml.NVMLError, ValueError):  # of a device that was not there at the start
+            with contextlib.suppress(nvml.NVMLError, ValueError):  # of a device that was not found at the start
                 number = self._indices.index(int(nvml.nvmlDeviceGetIndex(event.device)))
                 self._xids[number] = f"NVML: XID {xid}"
 
 
-#: what the engine asks
+#: device access of the engine
 Devices = Simulated | Nvml
 
 
 def numbered(known: Sequence[str], found: Sequence[str], same_boot: bool) -> tuple[str, ...]:
-    """What tells devices apart ("": one that did not say), by number: those ``known`` keep theirs, found or not.
+    """UUIDs of devices by number ("": of a device that did not answer). Known devices keep their numbers, found or not.
 
-    A new one has the number of one that is not found, if the machine was started anew since and nothing runs on that;
-    else the next number.
+    A new device gets the number of one that is not found, if the machine was rebooted since, so that nothing runs on
+    it; else the next number.
     """
     if not known:
         return tuple(found)
@@ -198,7 +198,7 @@ def numbered(known: Sequence[str], found: Sequence[str], same_boot: bool) -> tup
 
 def find_gpus(node: str | None = None, known: Sequence[str] = (), same_boot: bool = False) -> Nvml | None:
     """The GPUs of this machine; ``None`` where there are none, or no driver. See :class:`Nvml` for the rest."""
-    import pynvml  # type: ignore[import-untyped]  # here, since most who import this module have no GPU
+    import pynvml  # type: ignore[import-untyped]  # here, since most importers of this module have no GPU
 
     try:
         pynvml.nvmlInit()
@@ -212,7 +212,7 @@ def find_gpus(node: str | None = None, known: Sequence[str] = (), same_boot: boo
 
 
 def this_node() -> str:
-    """What this machine is called."""
+    """The name of this machine."""
     return platform.node().split(".")[0] or "this-machine"
 
 
@@ -220,8 +220,8 @@ def spec_for(node: str, devices: int, gpu: str, shares: Sequence[tuple[str, int]
     """A spec of one node with equal devices, shared out: name and GPUs of each virtual cluster.
 
     A power of two of devices is split in halves down to pairs (neighbours in PCI order are close on most boards); any
-    other number has no level between node and device. A share is made of the largest cells that it holds. Raises
-    :class:`InputError`; whether the shares fit is seen when a cluster is made of it.
+    other number has no level between node and device. A share consists of the largest cells that fit into it. Raises
+    :class:`InputError`; whether the shares fit is checked when a cluster is made of the spec.
     """
     if not 1 <= devices <= 1024:
         raise InputError(f"--devices {devices}: must be 1 to 1024; write a spec for more")

@@ -1,10 +1,10 @@
-"""The engine of one machine: jobs as processes here, decided by the core, with nothing lost when it is killed.
+"""The engine of one machine: jobs as local processes, scheduled by the core, with nothing lost when it is killed.
 
-Facts (a submission, a task that ended, a device that broke) go to the job scheduler; its events are kept
-by the :class:`~.store.Store`; only then are its instructions carried out. What was cut short by a kill is done again at
-the next start: a task is started only once (see :mod:`.supervisor`), and stopping one twice is the same as once.
+Facts (a submission, a task that ended, a device that broke) go to the job scheduler. Its events are stored by the
+:class:`~.store.Store`; only then are its instructions carried out. Instructions that a kill cut short are repeated at
+the next start: a task is started only once (see :mod:`.supervisor`), and stopping it twice is the same as once.
 
-If events cannot be kept, or the books turn out wrong (a bug), the engine ends at once, loudly: tasks run on, and the
+If events cannot be stored, or an invariant is broken (a bug), the engine ends at once, loudly: tasks run on, and the
 next start finds them.
 """
 
@@ -53,16 +53,16 @@ from .store import LastStart, Shares, Store, last_start, new_names, renamed, sam
 from .supervisor import world
 from .tasks import Ending, Key, Task, Watching, Work
 
-#: how many of the latest events are kept at hand, for whoever follows
+#: how many of the latest events are kept in memory, for followers of the event stream
 RECENT = 10_000
-#: how often devices and tasks are looked after, in seconds
+#: period of the checks of devices and tasks, in seconds
 HEALTH_EVERY_S = 5.0
 
 
 class Engine:
     """Jobs of several tenants as processes on this machine. One asyncio loop; call from its thread only.
 
-    What it raises is of :mod:`hived.errors`; a call that raises has changed nothing.
+    Raises errors of :mod:`hived.errors`; a call that raises has changed nothing.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Engine:
         clock: Callable[[], float] = time.time,
         shares: Shares | None = None,
     ) -> None:
-        """Take the folder of ``store`` over. ``shares``: what ``spec`` was made of, to be remembered with it.
+        """Take over the folder of ``store``. ``shares``: the shares that ``spec`` was made of; stored with it.
 
         Raises :class:`~hived.errors.StorageError`, ``ConflictError``, ``InfeasibleError``.
         """
@@ -86,7 +86,7 @@ class Engine:
         check_feasible(spec)
         last = last_start(store) or LastStart(spec)
         _check_devices(last, store, devices)
-        #: what nodes are called now, by what they were called at the last start
+        #: present names of nodes, by their names at the last start
         self._names = new_names(last.spec, spec)
         self._now = LastStart(spec, devices.simulated, shares)
         policy = YarnCS()
@@ -99,15 +99,15 @@ class Engine:
         self._next_job = self.store.next_job()
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
-        self._news = asyncio.Event()
+        self._new_events = asyncio.Event()
         self._planned = False
-        #: to be remembered with the events of the next turn
+        #: to be stored with the events of the next turn
         self._values: dict[str, str] = {}
         self._watching = Watching(self._ended, self._task_mark)
         self._timers: set[asyncio.TimerHandle] = set()
         self._health: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: set when the engine cannot go on, with the reason
+        #: the error for which the engine cannot go on, once there is one
         self.failed: asyncio.Future[StorageError | InvariantError] | None = None
 
     @property
@@ -118,7 +118,7 @@ class Engine:
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take over what an earlier engine has left, and begin."""
+        """Take over the jobs of an earlier engine, and begin."""
         self._loop = asyncio.get_running_loop()
         self._watching.open()
         self.failed = self._loop.create_future()
@@ -128,20 +128,20 @@ class Engine:
         self.job_scheduler.health.set_drained([(self._names.get(node, node), device) for node, device in drained], True)
         self.job_scheduler.health.apply()
         self._take_in(self.devices.health(self._now.spec))
-        # as it was first, and then the new spec as if it came under running jobs: a restart is no other way
+        # first under the former spec, then the new one as a reconfiguration: so a restart takes the same path
         self.job_scheduler.recover(self.store.active(), at, self._names)
         if not same(self.cluster.spec, self._now.spec):
             self.job_scheduler.reconfigure(self._now.spec, at)
         self._remember(self._now)
         self._advance_or_raise()
-        self._health = self._loop.create_task(self._look_after())
+        self._health = self._loop.create_task(self._check_health())
 
     def let_go(self) -> None:
-        """Hear of no more ended tasks: the first thing to do when the machine may be going down with them."""
+        """Watch tasks no longer: first of all when the machine may be shutting down, which ends them too."""
         self._watching.close()
 
     async def stop(self) -> None:
-        """End the engine, not the jobs: the next one finds them."""
+        """End the engine, not the jobs: the next engine finds them."""
         if self._health is not None:
             self._health.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -156,27 +156,27 @@ class Engine:
             self._keep()
         self.store.close()
 
-    # -- what people ask for --------------------------------------------------------------------------------------
+    # -- requests of users ----------------------------------------------------------------------------------------
 
     def submit(self, spec: JobSpec) -> Job:
-        """Take a job in. It is on the disk when this returns.
+        """Queue a job. It is on the disk when this returns.
 
         Raises :class:`NeverFitsError` where it could not start with everything free, :class:`RequestError` with the
-        field that is wrong, and :class:`StorageError` where it cannot be kept.
+        field that is wrong, and :class:`StorageError` where it cannot be stored.
         """
         self._refuse_if_failed()
         answer = self.plan(spec)
-        borrows = spec.opportunistic or spec.early
+        loan = spec.opportunistic or spec.early
         if answer.outcome == "never" and not (spec.early and self.plan(replace(spec, priority=-1)).outcome != "never"):
             raise NeverFitsError("; ".join(map(say, answer.reasons)))
-        if borrows and spec.grace_s > (most := self.job_scheduler.health.grace_of_loans(spec.vc)):
+        if loan and spec.grace_s > (most := self.job_scheduler.health.grace_of_loans(spec.vc)):
             raise RequestError(
                 "grace_s",
                 f"jobs of {spec.vc} on loan have {most:,} s at most, not {spec.grace_s:g} s; ask for less, run it as "
                 "guaranteed and not early, or raise opportunisticGraceSeconds of the virtual cluster in the spec",
             )
         if self._planned:
-            self._advance_or_raise()  # so that what is kept below is this submission alone
+            self._advance_or_raise()  # so that the turn stored below is this submission alone
         with self._failing():
             job = self.job_scheduler.submit(self._next_job, spec, self.clock())
         self._refuse_if_failed()
@@ -192,7 +192,7 @@ class Engine:
         return job
 
     def plan(self, spec: JobSpec) -> PlanAnswer:
-        """What :meth:`submit` would come to in the core, were nobody in line before it."""
+        """Dry run of a submission in the core, as if no job were ahead in line."""
         request = Request("(this job)", spec.vc, spec.priority, (Member(spec.tasks, spec.gpus),))
         answer = self.cluster.plan(request)
         first = answer.reasons[0] if answer.reasons else None
@@ -209,7 +209,7 @@ class Engine:
         return job
 
     def drain(self, node: str | None, device: int | None, undo: bool, now: bool) -> list[tuple[str, int]]:
-        """Keep jobs off devices (None: of all nodes, all of the node), or let them come again; survives a restart."""
+        """Drain devices (None: of all nodes; all of the node), or undo that. Survives a restart."""
         chosen = self.chosen(node, device)
         where = node or ("the machine" if device is None else "every node")
         what = where if device is None else f"device {device} of {where}"
@@ -219,7 +219,7 @@ class Engine:
         return chosen
 
     def chosen(self, node: str | None, device: int | None) -> list[tuple[str, int]]:
-        """The devices that these stand for. Raises :class:`NotFoundError` where there are none."""
+        """The devices that ``node`` and ``device`` select. Raises :class:`NotFoundError` where there are none."""
         found = [
             place
             for place in self.cluster.spec.devices()
@@ -231,7 +231,7 @@ class Engine:
         return found
 
     def reconfigure(self, spec: ClusterSpec) -> Reconfiguration:
-        """Go on under a new spec (work-preserving). Raises what the spec is refused for."""
+        """Go on under a new spec (work-preserving). Raises the error for which the spec is refused."""
         self.devices.check(spec)
         running = any(job.state.holds for job in self.job_scheduler.jobs.values())
         for was, node in new_names(self.cluster.spec, spec).items() if running else ():
@@ -246,14 +246,14 @@ class Engine:
         return report
 
     def _remember(self, start: LastStart) -> None:
-        """For the next start, with the events of this turn."""
+        """Store the spec for the next start, with the events of this turn."""
         self._now = start
         self._values |= start.values()
         if self.devices.uuids:
             self._values["gpus"] = json.dumps({"world": world(), "uuids": self.devices.uuids})
 
     def find(self, ref: str) -> Job:
-        """A job by number, full name, or the latest by the name asked for. Raises :class:`NotFoundError`."""
+        """A job by number, by full name, or the latest submitted under a name. Raises :class:`NotFoundError`."""
         stored = self.store.job(ref)
         if stored is None:
             raise NotFoundError(f"no job {ref!r}; hived ps --all lists them")
@@ -269,10 +269,10 @@ class Engine:
     async def changed(self, after: int) -> None:
         """Return once there is an event after number ``after``."""
         while self.last_event <= after:
-            await self._news.wait()
+            await self._new_events.wait()
 
     def task(self, job: Job, rank: int, attempt: int | None = None) -> Task:
-        """A task of a job; of its latest attempt where none is given. Raises :class:`NotFoundError`."""
+        """A task of a job; by default of its latest attempt. Raises :class:`NotFoundError`."""
         number = job.attempt if attempt is None else attempt
         if not 0 <= rank < job.spec.tasks:
             raise NotFoundError(f"{job.name} has tasks 0 to {job.spec.tasks - 1}, and no task {rank}")
@@ -287,7 +287,7 @@ class Engine:
     # -- one turn: facts, events, instructions --------------------------------------------------------------------
 
     def _soon(self) -> None:
-        """Advance when the loop comes round: many facts then share one commit."""
+        """Advance in the next iteration of the loop: many facts then share one commit."""
         if not self._planned and self._loop is not None:
             self._planned = True
             self._loop.call_soon(self._advance)
@@ -298,13 +298,13 @@ class Engine:
             return
         with self._failing():
             self.job_scheduler.dispatch(self.clock())
-            # if this fails, memory is ahead of the disk: whatever was done next would be done without a record
+            # if this fails, memory is ahead of the disk: any further action would have no record
             for instruction in self._keep():
                 self._carry_out(instruction)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """What nothing can be done about ends the engine: whoever runs it is told by :attr:`failed`."""
+        """End the engine for an error beyond repair: it is reported to the engine's owner by :attr:`failed`."""
         try:
             yield
         except (StorageError, InvariantError) as error:
@@ -333,8 +333,8 @@ class Engine:
     def _publish(self, events: Sequence[Event]) -> None:
         if events:
             self.recent.extend(events)
-            self._news.set()
-            self._news = asyncio.Event()
+            self._new_events.set()
+            self._new_events = asyncio.Event()
 
     def _carry_out(self, instruction: Instruction) -> None:
         job = self.job_scheduler.jobs.get(instruction.job)
@@ -366,7 +366,7 @@ class Engine:
     # -- tasks ----------------------------------------------------------------------------------------------------
 
     def _ensure(self, job: Job, rank: int) -> None:
-        """Whatever was done before: the task is running and watched, or its end is a fact."""
+        """Start or watch a task, or take in its end. Idempotent."""
         key = (job.id, job.attempt, rank)
 
         def work() -> Work:
@@ -381,41 +381,41 @@ class Engine:
     def _ended(self, key: Key, ending: Ending) -> None:
         with self._failing():
             now = self.clock()
-            # of one that ended while no engine was there to see it, the time is known all the same
+            # the supervisor has written the time, even if no engine was running then
             at = now if ending.ended is None else min(now, max(ending.ended, ending.started or 0.0))
             self.job_scheduler.task_ended(*key, asdict(ending), at)
         self._soon()
 
     def _task_mark(self, key: Key) -> str:
-        """Names a task among all tasks of all engines."""
+        """The mark of a task, unique among the tasks of all engines."""
         return f"{self._mark}/{key[0]}.{key[1]}.{key[2]}"
 
-    # -- looking after devices and tasks --------------------------------------------------------------------------
+    # -- checks of devices and tasks ------------------------------------------------------------------------------
 
-    async def _look_after(self) -> None:
+    async def _check_health(self) -> None:
         while True:
             await asyncio.sleep(HEALTH_EVERY_S)
             try:
                 # in a thread, since a driver can hang
-                news = await asyncio.to_thread(self.devices.health, self.cluster.spec)
-                self._take_in(news)
+                changed = await asyncio.to_thread(self.devices.health, self.cluster.spec)
+                self._take_in(changed)
                 self._advance_or_raise()
                 for job in [job for job in self.job_scheduler.jobs.values() if job.state.holds]:
-                    self._carry_out(StartTasks(job.id, job.attempt))  # who is not watched is looked at
-                    if job.state is JobState.STOPPING:  # it may have frozen its supervisor
+                    self._carry_out(StartTasks(job.id, job.attempt))  # finds tasks that are not watched
+                    if job.state is JobState.STOPPING:  # the task may have frozen its supervisor
                         self._carry_out(StopTasks(job.id, job.attempt))
             except (StorageError, InvariantError):
                 return
-            except Exception as error:  # one look that fails is not the end of looking
+            except Exception as error:  # a check that fails must not end the checks
                 asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})
 
-    def _take_in(self, news: Mapping[tuple[str, int], str | None]) -> None:
-        for place, why in news.items():
+    def _take_in(self, changed: Mapping[tuple[str, int], str | None]) -> None:
+        for place, why in changed.items():
             self.job_scheduler.set_health([place], why, self.clock())
 
 
 def _check_devices(last: LastStart, store: Store, devices: Devices) -> None:
-    """Numbers of simulated devices are not those of this machine's: raise :class:`ConflictError` for jobs there."""
+    """Raise :class:`ConflictError` for running jobs if devices were simulated and are now real, or the reverse."""
     running = sum(job.state.holds for job in store.active())
     if running and last.simulated not in (None, devices.simulated):
         kinds = ("simulated devices", "the GPUs of this machine")

@@ -1,6 +1,6 @@
-"""What a task finds in its environment; and its mark there, which all that it starts inherits.
+"""The environment variables of a task, and its mark among them.
 
-What a task leaves behind is found by that mark.
+All processes that a task starts inherit the mark: processes that it leaves behind are found by it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pathlib import Path
 
 from .model import Job
 
-#: of the engine's own environment: what a program needs to run at all
+#: variables of the engine's environment that a program needs to run at all
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH")
 
-#: where the tasks of a gang meet: all of them are on this machine
+#: rendezvous address of the tasks of a gang: all of them are on this machine
 MASTER = "127.0.0.1"
 
 
 def task_environment(
     job: Job, rank: int, folder: Path, mark: str, visible: str, own: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Of task ``rank``: some of the engine's, what the submitter gave, and what hived says.
+    """The environment of task ``rank``: some variables of the engine, those of the submitter, and those of hived.
 
-    ``CUDA_VISIBLE_DEVICES`` is ``visible``, the devices as CUDA has them. A gang gets what ``torch.distributed`` reads
-    (``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``, ``WORLD_SIZE``, ...) and what ``torchrun`` does (``PET_*``), one task
-    being one node of it: so both ``python train.py`` and ``torchrun train.py`` find each other. ``HIVED_JOB_DIR``
-    outlives a preemption.
+    ``CUDA_VISIBLE_DEVICES`` is ``visible``, the devices as CUDA names them. A gang gets the variables that
+    ``torch.distributed`` reads (``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``, ``WORLD_SIZE``, ...) and those of
+    ``torchrun`` (``PET_*``), where one task is one node: so the tasks find each other under both ``python train.py``
+    and ``torchrun train.py``. ``HIVED_JOB_DIR`` outlives a preemption.
     """
     assert job.placement is not None
     node, devices = job.placement.pods[rank]
@@ -69,7 +69,7 @@ def task_environment(
 
 
 def free_port() -> int:
-    """A port that nobody uses now, for a gang to meet at."""
+    """A port that is free now, for the rendezvous of a gang."""
     with socket.socket() as probe:
         probe.bind((MASTER, 0))
         return int(probe.getsockname()[1])
@@ -77,13 +77,13 @@ def free_port() -> int:
 
 # -- the mark ---------------------------------------------------------------------------------------------------------
 
-#: in the environment of every task
+#: the variable in the environment of every task that holds its mark
 MARK = "HIVED_TASK"
-#: how long what is killed may take to be gone, in seconds
+#: how long to wait for killed processes to end, in seconds
 _CLEARING_S = 2.0
-#: how often, and after how many seconds, an environment is read again that may be about to be there
+#: how often, and at what interval in seconds, an environment is read again that may be about to appear
 _TRIES, _AGAIN_S = 50, 0.002
-#: in the flags of a process: it is a thread of the kernel (``PF_KTHREAD``)
+#: process flag of a kernel thread (``PF_KTHREAD``)
 _OF_THE_KERNEL = 0x0020_0000
 
 
@@ -96,15 +96,15 @@ def environments() -> Iterator[tuple[int, list[bytes]]]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill whoever has this mark. They are gone when this returns, unless the kernel takes its time. O(processes)."""
+    """Kill all processes with this mark, and wait for their end, up to two seconds. O(processes)."""
     wanted = f"{MARK}={mark}".encode()
     last = time.monotonic() + _CLEARING_S
-    while (killed := _kill(wanted)) and time.monotonic() < last:  # who has forked meanwhile is found then
+    while (killed := _kill(wanted)) and time.monotonic() < last:  # again: a process may have forked meanwhile
         _wait_for(killed, last)
 
 
 def _environment(process: Path) -> list[bytes]:
-    """In the middle of ``execve(2)`` a process shows none: whoever could have one is given the time to be done."""
+    """Read the environment of a process. In the middle of ``execve(2)`` it looks empty, and is read again then."""
     for _ in range(_TRIES):
         if (found := (process / "environ").read_bytes()) or _has_none(process):
             break
@@ -113,13 +113,13 @@ def _environment(process: Path) -> list[bytes]:
 
 
 def _has_none(process: Path) -> bool:
-    """Whether it is no program: dead, or the kernel's."""
+    """Whether a process has no environment: a zombie, or a kernel thread."""
     state, *numbers = (process / "stat").read_bytes().rpartition(b")")[2].split()
     return state in b"ZX" or bool(int(numbers[5]) & _OF_THE_KERNEL)
 
 
 def _kill(wanted: bytes) -> list[int]:
-    """Pidfds of those who have ``wanted`` in their environment, and were killed for it. To be closed."""
+    """Kill the processes that have ``wanted`` in their environment. Returns their pidfds, which the caller closes."""
     found = []
     for pid, environment in environments():
         if wanted not in environment:
@@ -127,7 +127,7 @@ def _kill(wanted: bytes) -> list[int]:
         with contextlib.suppress(OSError), contextlib.ExitStack() as to_close:
             fd = os.pidfd_open(pid)
             to_close.callback(os.close, fd)
-            # asked again now that the pid cannot become somebody else's
+            # checked again, now that the pid cannot be reused
             if wanted in _environment(Path(f"/proc/{pid}")):
                 found.append(fd)
                 to_close.pop_all()
@@ -136,9 +136,9 @@ def _kill(wanted: bytes) -> list[int]:
 
 
 def _wait_for(pidfds: list[int], last: float) -> None:
-    """Until all of them are gone, or it is ``last``; closes them."""
+    """Wait until all of them have ended, or until time ``last``; close them."""
     for fd in pidfds:
-        gone = select.poll()
-        gone.register(fd, select.POLLIN)
-        gone.poll(max(0.0, last - time.monotonic()) * 1000)
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(max(0.0, last - time.monotonic()) * 1000)
         os.close(fd)

@@ -1,4 +1,4 @@
-"""Why a job is where it is: reasons as data, and the sentences that they make."""
+"""Explain the state of a job: reasons as data, and sentences for people."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .model import Job, JobState
 
 
 def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
-    """Why a job waits, the most decisive first; () for one that does not. By the code that will let it start.
+    """Reasons of a waiting job, the most decisive first; () for any other. Decided by the code that will start it.
 
-    Costs one question to the core.
+    Costs one dry run in the core.
     """
     if job.state is JobState.RESERVED:
         return (WaitingForPreemption(job_scheduler.cluster.group(job.name).victims),)
@@ -28,19 +28,19 @@ def reasons(job_scheduler: JobScheduler, job: Job) -> tuple[Reason, ...]:
 
 
 def shortly(job_scheduler: JobScheduler, job: Job) -> list[str]:
-    """The same in words, for lists: the core is asked for who is first in line, the others have the line as reason."""
+    """The same as sentences, for lists: a dry run for the head of line only; for any other job, its place in line."""
     if job.state is JobState.BACKOFF:
         return [job.reason]
     if job.state is JobState.RESERVED:
         return [say(reason) for reason in reasons(job_scheduler, job)]
     if line := behind(*job_scheduler.scheduler.ahead(job.entry, 3)):
         return [say(line[0])]
-    answered = job_scheduler.cluster.plan(job.entry.awaited).reasons
-    return in_words(job_scheduler, but_the_line(answered)) or ["its turn is about to come"]
+    core = job_scheduler.cluster.plan(job.entry.awaited).reasons
+    return in_words(job_scheduler, but_the_line(core)) or ["its turn is about to come"]
 
 
 def in_words(job_scheduler: JobScheduler, found: Sequence[Reason]) -> list[str]:
-    """Reasons as sentences. What is drained is called so, though to the core it is bad hardware like any other."""
+    """Reasons as sentences. Drained devices are named as such, although they are bad hardware to the core."""
     drained, bad = job_scheduler.health.drained, job_scheduler.health.bad
     kept = [reason for reason in found if bad or not drained or not isinstance(reason, BadHardware)]
     lines = [say(reason) for reason in kept]
@@ -53,7 +53,7 @@ def in_words(job_scheduler: JobScheduler, found: Sequence[Reason]) -> list[str]:
 
 
 def explain(job_scheduler: JobScheduler, job: Job, at: float) -> str:
-    """A job's situation at that time, as lines for people."""
+    """The state of a job at time ``at``, as lines for people."""
     if job.state.ended:
         return ended_text(job)
     if job.state.holds:
@@ -86,7 +86,7 @@ def _running(job_scheduler: JobScheduler, job: Job) -> list[str]:
 
 
 def _beyond(job_scheduler: JobScheduler, job: Job) -> list[str]:
-    """Where a job runs that holds devices which the core cannot attribute to it."""
+    """The placement of a job that holds devices which the core cannot attribute to it."""
     assert job.placement is not None
     kept = place_text({"pods": job_scheduler.beyond[job.id]})
     own = "" if job.spec.opportunistic else "; it asked to be guaranteed, and is again once a spec has them for its VC"
@@ -99,11 +99,11 @@ def _beyond(job_scheduler: JobScheduler, job: Job) -> list[str]:
 
 
 def by_rank(tasks: int) -> Callable[[int], str]:
-    """What stands before the place of each pod: tasks have ranks, and the only one needs no number."""
+    """The prefix of each pod's place: its rank, or none for a single task."""
     return lambda number: "on " if tasks == 1 else f"task {number - 1}: "
 
 
-#: kinds whose sentence is their data put in
+#: kinds of events whose sentence is a template of their data
 _SENTENCES = {
     "unreserved": "{job} waits again: {why}",
     "stopping": "{job} is told to stop: {why}",
@@ -125,7 +125,7 @@ _SENTENCES = {
 
 
 def event_text(event: Event, job: str = "") -> str:
-    """One event in words; ``job`` is what the job it is about is called."""
+    """The sentence of an event; ``job``: the name of its job."""
     data: Mapping[str, Any] = event.data
     match event.kind:
         case "submitted":
@@ -156,14 +156,14 @@ def event_text(event: Event, job: str = "") -> str:
 
 
 def place_text(placement: Mapping[str, Any]) -> str:
-    """``node GPUs 0-3``, of a placement as plain data; a node's name once per task."""
+    """``node GPUs 0-3``, for a placement as plain data; a node's name once per task."""
     return "; ".join(
         f"{node} {'GPU' if len(devices) == 1 else 'GPUs'} {ranges(devices)}" for node, devices in placement["pods"]
     )
 
 
 def ended_text(job: Job) -> str:
-    """How a job that has ended did."""
+    """The sentence about a job that has ended."""
     ran = f" after {duration(job.ended_at - job.submitted_at)}" if job.ended_at is not None else ""
     why = f": {job.reason}" if job.reason and job.reason != job.state.value else ""
     again = f"; it was started {job.attempt} times" if job.attempt > 1 else ""

@@ -1,11 +1,11 @@
-"""What decides about the jobs of one machine: facts in, events and instructions out. Pure, as the core that it drives.
+"""The job scheduler of one machine: facts in, events and instructions out. Pure, as the core that it drives.
 
-    submit(...) / cancel(...) / task_ended(...) / ...     something is a fact
-    dispatch(at)                                          whoever can start, does
-    turn()                                                the events to keep, and then what to do
+    submit(...) / cancel(...) / task_ended(...) / ...     take in a fact
+    dispatch(at)                                          start every job that can start
+    turn()                                                the events to store, then the instructions to carry out
 
-Whoever calls keeps the events before carrying an instruction out. Every instruction can be carried out again: so an
-engine that was killed in between does it again, and nothing happens twice.
+The caller stores the events before it carries an instruction out. Every instruction is idempotent: an engine that was
+killed in between repeats it, and nothing happens twice.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .model import Job, JobEvent, JobSpec, JobState, outcome
 
 
 class Health(Hardware):
-    """Devices of one machine. Facts stay known while a spec lacks the device."""
+    """Health of the devices of one machine. It is remembered while a spec lacks the device."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        #: why, by device
+        #: bad devices, and why
         self.bad: dict[Device, str] = {}
-        #: an ordered set
+        #: drained devices: an ordered set
         self.drained: dict[Device, None] = {}
-        #: held by jobs to which the core cannot attribute them
+        #: devices held by jobs to which the core cannot attribute them
         self.claimed: set[Device] = set()
 
     def set_bad(self, place: Device, why: str | None) -> bool:
-        """It was found bad or (None) healthy; whether that is news."""
+        """Mark a device bad or (None) healthy. Returns whether that is a change."""
         if self.bad.get(place) == why:
             return False
         if why is None:
@@ -52,30 +52,30 @@ class Health(Hardware):
         return True
 
     def set_drained(self, chosen: Iterable[Device], drained: bool) -> bool:
-        """Keep jobs off, or not any more; whether that changes anything."""
-        news = [place for place in chosen if (place in self.drained) is not drained]
-        for place in news:
+        """Drain devices, or undo that. Returns whether that is a change."""
+        changed = [place for place in chosen if (place in self.drained) is not drained]
+        for place in changed:
             if drained:
                 self.drained[place] = None
             else:
                 del self.drained[place]
             self._changed.add(place[0])
-        return bool(news)
+        return bool(changed)
 
     def set_claimed(self, places: Iterable[Device]) -> None:
-        """These are held by jobs to which the core cannot attribute them, and no others."""
+        """Set the devices held by jobs to which the core cannot attribute them."""
         before, self.claimed = self.claimed, set(places)
         self._changed.update(node for node, _ in before ^ self.claimed)
 
     def wanted(self, node: str) -> tuple[str | None, dict[int, str]]:
-        """Single devices; why they are kept from jobs is no news to the core."""
+        """Devices that take no jobs. The reason is the same for all: a change of it alone is no change to the core."""
         kept = (self.bad, self.drained, self.claimed)
         return None, {device: "kept" for device in self.devices[node] if any((node, device) in of for of in kept)}
 
 
 @dataclass(frozen=True, slots=True)
 class StartTasks:
-    """Start the tasks of this attempt, unless they have been."""
+    """Start the tasks of this attempt that have not been started."""
 
     job: int
     attempt: int
@@ -83,7 +83,7 @@ class StartTasks:
 
 @dataclass(frozen=True, slots=True)
 class StopTasks:
-    """Tell the tasks of this attempt to end."""
+    """Stop the tasks of this attempt."""
 
     job: int
     attempt: int
@@ -91,7 +91,7 @@ class StopTasks:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Say so (``JobScheduler.due``) when it is ``at``, in seconds since the epoch."""
+    """Call ``JobScheduler.due`` at time ``at``, in seconds since the epoch."""
 
     job: int
     at: float
@@ -102,15 +102,15 @@ Instruction = StartTasks | StopTasks | WakeAt
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What came of some facts."""
+    """The result of some facts."""
 
-    events: tuple[Event, ...]  #: to be kept first
-    jobs: tuple[Job, ...]  #: that the events are about
-    instructions: tuple[Instruction, ...]  #: to be carried out then
+    events: tuple[Event, ...]  #: to be stored first
+    jobs: tuple[Job, ...]  #: the jobs of the events
+    instructions: tuple[Instruction, ...]  #: to be carried out after that
 
 
 class JobScheduler(Dispatcher[Job, Instruction]):
-    """Jobs on a cluster."""
+    """The jobs of one machine on its cluster."""
 
     def __init__(self, cluster: Cluster, policy: Policy, free_port: Callable[[], int], last_event: int = 0) -> None:
         super().__init__(cluster, policy, last_event)
@@ -118,7 +118,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         #: every job that has not ended
         self.jobs: dict[int, Job] = {}
         self.health = Health(cluster)
-        #: what running jobs hold and the core cannot attribute to them, by job: devices that the spec lacks for now
+        #: by job, devices that it holds and the core cannot attribute to it: the present spec lacks them
         self.beyond: dict[int, tuple[PodPlacement, ...]] = {}
         self._pausing: dict[int, Job] = {}
         self._touched: dict[int, Job] = {}
@@ -126,7 +126,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     # -- facts ----------------------------------------------------------------------------------------------------
 
     def submit(self, number: int, spec: JobSpec, at: float) -> Job:
-        """A job has come."""
+        """Queue a new job."""
         job = Job(number, spec, at)
         self.jobs[number] = job
         self.note("submitted", number, at, {"name": job.name, "vc": spec.vc, "gpus": job.gpus, "user": spec.user})
@@ -136,14 +136,14 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         return job
 
     def unsubmit(self, job: Job) -> None:
-        """The last call was :meth:`submit`, and it cannot be kept: as if it had never been."""
+        """Undo :meth:`submit`, the last call, when its event cannot be stored."""
         self.scheduler.withdraw(job.entry)
         self.usage.remove(job)
         del self.jobs[job.id]
         self.seq -= 1
 
     def cancel(self, job: Job, at: float, who: str = "") -> None:
-        """Somebody wants it ended. Raises :class:`ConflictError` for one that has, or is being cancelled."""
+        """Cancel a job. Raises :class:`ConflictError` for a job that has ended or is being cancelled."""
         if job.state.ended or (job.state is JobState.STOPPING and job.stopping_for == "cancelled"):
             ended = job.state.value if job.state.ended else "being cancelled"
             raise ConflictError(f"{job.name} is {ended} already")
@@ -157,18 +157,18 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         del self.jobs[job.id]
 
     def task_ended(self, number: int, attempt: int, rank: int, ending: dict[str, Any], at: float) -> None:
-        """A task is gone, as :class:`~.tasks.Ending` says in ``ending``. Known ones are ignored."""
+        """Take in the end of a task; ``ending``: the fields of :class:`~.tasks.Ending`. Known ends are ignored."""
         job = self.jobs.get(number)
         if job is None or not job.state.holds or attempt != job.attempt or rank in job.endings:
             return
         self.becomes(job, JobEvent.TASK_ENDED, None, at, {"attempt": attempt, "rank": rank, **ending})
         if len(job.endings) == job.spec.tasks:
-            self._all_gone(job, at)
+            self._attempt_ended(job, at)
         elif job.state is JobState.RUNNING and (ending["code"] or ending["stopped"]):
             self._stop(job, at, "task_failed", f"task {rank} ended with exit code {ending['code']}")
 
     def due(self, number: int, at: float) -> None:
-        """It is when a job wanted to be looked at: the pause after a failure may be over, or its time."""
+        """Handle a timer of a job: the end of its backoff, or its time limit."""
         job = self.jobs.get(number)
         if job is None:
             return
@@ -179,7 +179,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             self._stop(job, at, "time_limit", f"it ran into its time limit of {job.spec.time_limit_s:g} s")
 
     def set_health(self, places: Collection[tuple[str, int]], why: str | None, at: float) -> None:
-        """Devices were found bad, for this reason, or (None) healthy."""
+        """Take in the health of devices: bad, for this reason, or (None) healthy."""
         for node, device in places:
             if self.health.set_bad((node, device), why):
                 kind = "device_healthy" if why is None else "device_bad"
@@ -187,7 +187,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._hardware_changed(at)
 
     def drain(self, places: Collection[tuple[str, int]], undo: bool, now: bool, what: str, at: float) -> None:
-        """The machine's owner keeps jobs off devices, or lets them come again. ``now``: who is there goes too."""
+        """Drain devices, so that no new jobs start there, or undo that. ``now``: stop the jobs there too."""
         if self.health.set_drained(places, not undo):
             data: dict[str, object] = {"places": [list(place) for place in places], "what": what}
             self.note("undrained" if undo else "drained", None, at, data)
@@ -199,7 +199,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._hardware_changed(at)
 
     def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
-        """A new spec, under running jobs. Raises what :meth:`Cluster.reconfigure` raises; nothing has changed then."""
+        """Change the spec under running jobs. Raises what :meth:`Cluster.reconfigure` raises; nothing changes then."""
         report = self.cluster.reconfigure(spec)
         self.health.again()
         self.health.apply()
@@ -219,9 +219,9 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def recover(
         self, jobs: Iterable[Job], at: float, names: Mapping[str, str] = MappingProxyType({})
     ) -> Reconfiguration:
-        """Take jobs in after a restart: who runs goes on, who waits has its place. The first call, if any.
+        """Take over jobs after a restart: running jobs go on, queued jobs keep their place. The first call, if any.
 
-        ``names``: what nodes are called now, by what they were called before.
+        ``names``: present names of nodes, by their former names.
         """
         for job in jobs:
             self.jobs[job.id] = job
@@ -248,12 +248,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             elif job.state is JobState.RUNNING:
                 self._started(job)
             elif job.state is JobState.STOPPING:
-                self._is_going(job)
+                self._left_line(job)
                 self.instruct(StartTasks(job.id, job.attempt), StopTasks(job.id, job.attempt))
         return report
 
     def _records(self) -> list[Record]:
-        """Who runs where, for the core. Of two jobs on one device the one that has run for longer is given it."""
+        """Records of running jobs, for the core. A device that two jobs hold goes to the job that started first."""
         records: list[Record] = []
         taken: set[Device] = set()
         holding = [job for job in self.jobs.values() if job.state.holds]
@@ -270,7 +270,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     # -- deciding -------------------------------------------------------------------------------------------------
 
     def turn(self) -> Turn:
-        """What has come of the facts since the last call."""
+        """The events, changed jobs and instructions since the last call."""
         turn = Turn(tuple(self.recent), tuple(self._touched.values()), tuple(self._instructions))
         self.recent.clear()
         self._touched.clear()
@@ -289,16 +289,16 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _preempt(self, job: Job, by: Job, at: float) -> None:
         if job.state is JobState.RUNNING:
             self._stop(job, at, "preempted", f"preempted by {by.name} of {by.vc}", by)
-        else:  # it goes already, and has less time for that from now on if it is a loan
+        else:  # it is being stopped already: its grace may be shorter from now on, if it is on a loan
             self.instruct(StopTasks(job.id, job.attempt))
 
     def _move(self, job: Job, why: str, at: float) -> None:
         self._stop(job, at, "moved", why)
 
-    # -- what becomes of jobs -------------------------------------------------------------------------------------
+    # -- transitions of jobs --------------------------------------------------------------------------------------
 
-    def _all_gone(self, job: Job, at: float) -> None:
-        """The last task of an attempt has ended: its GPUs are free."""
+    def _attempt_ended(self, job: Job, at: float) -> None:
+        """Free the GPUs of a job after the last task of its attempt has ended."""
         event, data = outcome(job, at)
         self.scheduler.free(job.entry, waits=event is JobEvent.PREEMPTED)
         if self.beyond.pop(job.id, None) is not None:
@@ -319,22 +319,22 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if by is not None:
             data["by"] = [by.name, by.vc, by.priority]
         self.becomes(job, JobEvent.STOPPING, None, at, data)
-        self._is_going(job)
+        self._left_line(job)
         self.instruct(StopTasks(job.id, job.attempt))
 
-    def _is_going(self, job: Job) -> None:
-        """One that is not to come back at once has no turn any more."""
+    def _left_line(self, job: Job) -> None:
+        """Take a job that is being stopped out of the line, unless it is requeued at once."""
         if job.stopping_for not in ("preempted", "moved"):
             self.scheduler.leaving(job.entry)
 
     def grace_s(self, job: Job) -> float:
-        """How long a job has between SIGTERM and SIGKILL: capped where it is on loan, or somebody waits for that."""
-        borrows = job.spec.opportunistic or job.spec.early
-        lent = not job.guaranteed and (borrows or bool(self.cluster.group(job.name).preempted_by))
-        return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if lent else job.spec.grace_s
+        """Seconds of a job between SIGTERM and SIGKILL: capped for a loan, or if a preemptor waits for its GPUs."""
+        loan = job.spec.opportunistic or job.spec.early
+        capped = not job.guaranteed and (loan or bool(self.cluster.group(job.name).preempted_by))
+        return min(job.spec.grace_s, self.health.grace_of_loans(job.vc)) if capped else job.spec.grace_s
 
     def backing_off(self) -> list[Job]:
-        """Jobs between two tries."""
+        """Jobs that wait out the pause before a retry."""
         return list(self._pausing.values())
 
     def _hardware_changed(self, at: float) -> None:
@@ -344,20 +344,19 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _guarantees_changed(
         self, report: Reconfiguration, at: float, still: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """The core has put all running groups where they are once more: under other cells, perhaps, or none.
+        """Take over the bindings of all running groups after the core has bound them anew, to other cells or none.
 
-        ``still``: why those were not made guaranteed that had lost it before.
+        ``still``: by name, why a job that was downgraded before has not become guaranteed again.
         """
         lost = {name: f"the spec lacks devices of it on {', '.join(nodes)}" for name, nodes in report.lost}
-        why = {**still, **dict(report.downgraded), **lost}
+        reasons = {**still, **dict(report.downgraded), **lost}
         self.beyond.clear()
         for job in self.jobs.values():
             if job.state.holds:
-                news = "the cluster has a new spec"
-                self.guarantee_changed(
-                    job, news if self.cluster.group(job.name).guaranteed else why.get(job.name, news), at
-                )
-                reason = why.get(job.name, job.reason)
+                new_spec = "the cluster has a new spec"
+                guaranteed = self.cluster.group(job.name).guaranteed
+                self.guarantee_changed(job, new_spec if guaranteed else reasons.get(job.name, new_spec), at)
+                reason = reasons.get(job.name, job.reason)
                 if reason != job.reason and job.name in self.usage.displaced and job.state is JobState.RUNNING:
                     self.becomes(job, JobEvent.REBOUND, job.placement, at, {"why": reason})
                 core = self.cluster.group(job.name).placement
@@ -368,13 +367,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._claim(at)
 
     def _claim(self, at: float) -> None:
-        """What jobs hold beyond the core's knowledge is given to nobody."""
+        """Keep the devices that jobs hold beyond the core's knowledge from all other jobs."""
         held = [pod for pods in self.beyond.values() for pod in pods]
         self.health.set_claimed((pod.node, device) for pod in held for device in pod.leaf_cells)
         self._hardware_changed(at)
 
     def guarantee_changed(self, job: Job, why: str, at: float, by: str | None = None) -> None:
-        """See :meth:`Dispatcher.stands`. Its devices are its own whatever the spec has."""
+        """See :meth:`Dispatcher.guarantee_changed`. A job keeps its devices even where the spec lacks them."""
         now = self.cluster.group(job.name).placement if job.holds else None
         if now is None or job.placement is None:
             return
@@ -389,10 +388,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         if job.entry.holds:
             self.scheduler.became(job.entry, now.guaranteed)
             if job.state is JobState.STOPPING:
-                self._is_going(job)
+                self._left_line(job)
 
     def becomes(self, job: Job, event: str, placement: Placement | None, at: float, data: dict[str, object]) -> None:
-        """See :meth:`Dispatcher.becomes`. ``placement``: where that is news."""
+        """See :meth:`Dispatcher.becomes`. ``placement``: its new placement, if it has changed."""
         self.usage.remove(job)
         if placement is not None:
             data["placement"] = placement_data(placement)
@@ -407,6 +406,6 @@ class JobScheduler(Dispatcher[Job, Instruction]):
 
 
 def _without(pods: Iterable[PodPlacement], taken: Collection[Device]) -> tuple[PodPlacement, ...]:
-    """The pods as far as their devices are not among ``taken``."""
+    """The pods without the devices of ``taken``; a pod left without devices is dropped."""
     left = [PodPlacement(node, tuple(d for d in devices if (node, d) not in taken)) for node, devices in pods]
     return tuple(pod for pod in left if pod.leaf_cells)

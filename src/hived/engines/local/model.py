@@ -1,4 +1,4 @@
-"""Jobs of one machine: what is asked for, their states, what brings one into another, and what that makes of a job."""
+"""Jobs of one machine: specification, lifecycle states, events, transitions, and the outcome of an attempt."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hived.engines.job import EngineJob, Event, next_state, placement_data, plac
 
 
 class JobState(StrEnum):
-    """Where a job is in its life; every change goes by :data:`JOB_TABLE`."""
+    """Lifecycle state of a job; every transition is in :data:`JOB_TABLE`."""
 
     QUEUED = "queued"  #: waits for GPUs
-    RESERVED = "reserved"  #: its GPUs are reserved, and those who have to go are being stopped
+    RESERVED = "reserved"  #: has a reservation, and its victims are being stopped
     RUNNING = "running"
-    STOPPING = "stopping"  #: its processes were told to end: cancelled, preempted, or one task of the gang failed
+    STOPPING = "stopping"  #: its processes are being stopped: cancelled, preempted, or one task of the gang failed
     BACKOFF = "backoff"  #: failed, and is queued again after a while
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -28,29 +28,29 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether the state is final."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
     @property
     def holds(self) -> bool:
-        """Whether it has GPUs."""
+        """Whether a job in this state holds GPUs."""
         return self in (JobState.RUNNING, JobState.STOPPING)
 
 
 class JobEvent(StrEnum):
-    """What happens to a job; the kinds of :class:`~hived.engines.job.Event` that have one."""
+    """Event of a job; the kinds of :class:`~hived.engines.job.Event` that are about a job."""
 
-    RESERVED = "reserved"  #: a placement is kept for it, and victims are told to go
-    UNRESERVED = "unreserved"  #: it lost that
+    RESERVED = "reserved"  #: it has a reservation, and the victims are being evicted
+    UNRESERVED = "unreserved"  #: it lost its reservation
     STARTED = "started"  #: its tasks are started: one more attempt
-    STOPPING = "stopping"  #: its tasks are told to end, and why
+    STOPPING = "stopping"  #: its tasks are being stopped, and why
     TASK_ENDED = "task_ended"
     DOWNGRADED = "downgraded"  #: it runs on as opportunistic
     RESTORED = "restored"  #: it is guaranteed again
     PROMOTED = "promoted"  #: its turn has come where it runs early: it is guaranteed from now on
-    REBOUND = "rebound"  #: it stands in other cells than it did: a new spec
-    PREEMPTED = "preempted"  #: gone, queued again: one more resume
-    RETRYING = "retrying"  #: failed, and is queued again after a pause: one more retry
+    REBOUND = "rebound"  #: it is bound to other cells than before: a new spec
+    PREEMPTED = "preempted"  #: stopped and requeued: one more resume
+    RETRYING = "retrying"  #: failed, and is requeued after a pause: one more retry
     QUEUED = "queued"  #: that pause is over
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -58,27 +58,27 @@ class JobEvent(StrEnum):
 
 
 _Q, _V, _R, _S, _B = JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, JobState.STOPPING, JobState.BACKOFF
-#: what leaves a job where it is
+#: events that do not change the state
 _RUNS_ON = (
     JobEvent.TASK_ENDED,
     JobEvent.DOWNGRADED,
     JobEvent.RESTORED,
-    JobEvent.PROMOTED,  # of one that is being stopped: who it was to make room for went elsewhere
+    JobEvent.PROMOTED,  # of a job that is being stopped: its preemptor was placed elsewhere
     JobEvent.REBOUND,
 )
 
-#: state and event to the next state; what is not here is a bug. docs/states.md shows it, and every pair is tested
+#: state and event to the next state; any other pair is a bug. docs/states.md shows it, and every pair is tested
 JOB_TABLE: dict[tuple[JobState, JobEvent], JobState] = {
     (_Q, JobEvent.RESERVED): _V,
     (_V, JobEvent.UNRESERVED): _Q,
     **dict.fromkeys([(_Q, JobEvent.STARTED), (_V, JobEvent.STARTED)], _R),
     **dict.fromkeys([(_R, JobEvent.STOPPING), (_S, JobEvent.STOPPING)], _S),
     **{(state, event): state for state in (_R, _S) for event in _RUNS_ON},
-    # of one that was not stopped: its tasks were lost with the machine's restart
+    # of a job that was not being stopped: its tasks were lost in a reboot
     **dict.fromkeys([(_R, JobEvent.PREEMPTED), (_S, JobEvent.PREEMPTED)], _Q),
     **dict.fromkeys([(_R, JobEvent.RETRYING), (_S, JobEvent.RETRYING)], _B),
     (_B, JobEvent.QUEUED): _Q,
-    # of one that was stopped: it was done before it could be
+    # of a job that was being stopped: it was done before it could be
     **dict.fromkeys([(_R, JobEvent.SUCCEEDED), (_S, JobEvent.SUCCEEDED)], JobState.SUCCEEDED),
     **dict.fromkeys([(_R, JobEvent.FAILED), (_S, JobEvent.FAILED)], JobState.FAILED),
     **{(state, JobEvent.CANCELLED): JobState.CANCELLED for state in (_Q, _V, _B, _S)},
@@ -87,7 +87,7 @@ JOB_TABLE: dict[tuple[JobState, JobEvent], JobState] = {
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What somebody submitted."""
+    """The specification of a submitted job."""
 
     vc: str  #: the virtual cluster (tenant)
     command: tuple[str, ...]  #: program and arguments; never through a shell
@@ -96,27 +96,27 @@ class JobSpec:
     priority: int = 0  #: -1: opportunistic; 0 to 1000: guaranteed
     name: str = ""  #: "": the base name of the program
     cwd: str = "/"  #: absolute path of the folder to run in
-    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: beside what hived adds
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: beside the variables that hived adds
     retries: int = 0  #: how often it is started again when it fails
     backoff_s: float = 5.0  #: pause before the first retry; doubles each time, up to 5 minutes
-    time_limit_s: float | None = None  #: of one run, after which it is stopped and has failed
+    time_limit_s: float | None = None  #: of one attempt, after which it is stopped and has failed
     grace_s: float = 30.0  #: between SIGTERM and SIGKILL
     lazy_preemption: bool = False  #: when its own VC preempts it: it runs on as opportunistic while it can
-    user: str = ""  #: who submitted it
+    user: str = ""  #: its submitter
     early: bool = False  #: it may start on idle GPUs before its turn, and keeps its place in line
 
     @property
     def opportunistic(self) -> bool:
-        """Whether it asks for what others leave idle."""
+        """Whether it asks for idle GPUs of any tenant, by its priority."""
         return self.priority == OPPORTUNISTIC
 
 
-#: programs that run the one named after them
+#: programs that run the program named in their arguments
 _INTERPRETERS = ("python", "bash", "sh", "zsh", "torchrun", "env", "nice", "uv")
 
 
 def default_name(command: tuple[str, ...]) -> str:
-    """What a job is called that was given no name: its program, or the script that an interpreter runs."""
+    """Name of a job submitted without one: its program, or the script that an interpreter runs."""
     words = list(command)
     while len(words) > 1 and PurePath(words[0]).name.rstrip("0123456789.").startswith(_INTERPRETERS):
         following = next((n for n, word in enumerate(words[1:], 1) if not word.startswith("-") and "=" not in word), 0)
@@ -129,7 +129,7 @@ def default_name(command: tuple[str, ...]) -> str:
 
 
 class Job(EngineJob):
-    """A job. Its fields change by :meth:`apply` alone, so that a job is exactly what its events say."""
+    """A job of one machine. Its fields change only by :meth:`apply`, so that its events determine it."""
 
     state: JobState
 
@@ -142,38 +142,38 @@ class Job(EngineJob):
         self.state = JobState.QUEUED
         #: how often it was started
         self.attempt = 0
-        #: how often it was queued again with nothing to blame it for
+        #: how often it was requeued without a failure of its own
         self.resumes = 0
-        #: how often it has failed and was queued again
+        #: how often it has failed and was requeued
         self.retries = 0
-        #: where its tasks meet (MASTER_PORT), of this attempt
+        #: rendezvous port of its tasks (MASTER_PORT) in this attempt
         self.port = 0
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        #: of the task that decided how it ended
+        #: of the task that decided its outcome
         self.exit_code: int | None = None
-        #: why it is where it is, in words
+        #: why it is in its state, as a sentence
         self.reason = ""
         #: why it is being stopped: preempted, cancelled, drained, time_limit or task_failed
         self.stopping_for = ""
-        #: when it is queued again
+        #: when its backoff ends
         self.retry_at: float | None = None
-        #: tasks of this attempt that have ended, by rank: code, whether told to stop, and what else was said
+        #: endings of the tasks of this attempt that have ended, by rank: the fields of their event
         self.endings: dict[int, dict[str, Any]] = {}
 
     @property
     def holds(self) -> bool:
-        """Whether it has GPUs."""
+        """Whether it holds GPUs."""
         return self.state.holds
 
     @property
     def limit_at(self) -> float | None:
-        """When this attempt has run for as long as it may. Its supervisors see to it, a moment before."""
+        """When this attempt reaches its time limit. Its supervisors enforce the limit half a second before."""
         limit = self.spec.time_limit_s
         return None if limit is None or self.started_at is None else self.started_at + limit + 0.5
 
     def apply(self, event: Event) -> None:
-        """``event`` happened to it. Raises :class:`~hived.errors.InvariantError` where it cannot have."""
+        """Apply an event. Raises :class:`~hived.errors.InvariantError` if the table does not allow it."""
         kind, data = JobEvent(event.kind), event.data
         before = self.state
         self.state = next_state(JOB_TABLE, before, kind)
@@ -218,7 +218,7 @@ class Job(EngineJob):
     # -- as a row of the store ------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What its events have made of it, as plain data."""
+        """Its fields that events change, as plain data."""
         plain = {name: getattr(self, name) for name in _STATUS}
         plain["state"], plain["preempted_by"] = self.state.value, self.displaced_by
         plain["guaranteed"] = self.holds and self.guaranteed
@@ -238,7 +238,7 @@ class Job(EngineJob):
         return job
 
 
-#: what is written of a job as it is
+#: fields of a job that are stored as they are
 _STATUS = (
     "submitted_at", "since", "attempt", "resumes", "retries", "port", "started_at", "ended_at", "exit_code", "reason",
     "stopping_for", "retry_at", "endings",
@@ -249,27 +249,26 @@ def _names(names: Sequence[str]) -> str:
     return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
-#: the longest pause before a failed job is queued again, in seconds
+#: the longest pause before a failed job is requeued, in seconds
 MOST_BACKOFF_S = 300.0
 
 
-#: what comes of a job that was told to stop for this
-_TOLD = {"cancelled": JobEvent.CANCELLED, **dict.fromkeys(("preempted", "moved", "drained"), JobEvent.PREEMPTED)}
+#: the outcome of an attempt that was stopped for this cause
+_STOPPED = {"cancelled": JobEvent.CANCELLED, **dict.fromkeys(("preempted", "moved", "drained"), JobEvent.PREEMPTED)}
 
 
 def outcome(job: Job, at: float) -> tuple[JobEvent, dict[str, object]]:
-    """The event that an attempt ends with once its tasks are all gone, at that time, and the data of that event.
+    """The event with which an attempt ends at ``at``, once all its tasks have ended, and the data of that event.
 
-    By how they have ended, and what the job was told to stop for.
-
-    A job whose tasks all ended well by themselves has succeeded, even if it was about to be stopped. One that was told
-    to make room is queued again, whatever its exit code: who saves its state and leaves with 0 is not done yet.
+    It follows from the endings of the tasks, and the cause for which the job was stopped. A job whose tasks all ended
+    well by themselves has succeeded, even if it was about to be stopped. A job stopped to make room is requeued,
+    whatever its exit code: a victim that saves its state and exits with 0 is not done yet.
     """
     endings = list(job.endings.values())
     if all(ending["code"] == 0 and not ending["stopped"] for ending in endings):
         return JobEvent.SUCCEEDED, {"code": 0, "why": ""}
-    if (told := _TOLD.get(job.stopping_for)) is not None:
-        return told, {"code": None, "why": job.reason}
+    if (stopped := _STOPPED.get(job.stopping_for)) is not None:
+        return stopped, {"code": None, "why": job.reason}
     first = _blamed(endings)
     if first["rebooted"]:
         return JobEvent.PREEMPTED, {"code": None, "why": first["error"]}
@@ -293,7 +292,7 @@ def outcome(job: Job, at: float) -> tuple[JobEvent, dict[str, object]]:
 
 
 def _blamed(endings: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first of those that failed by themselves, in the order in which they ended; else the first told to stop."""
+    """The first ending of a task that failed by itself, in the order of their ends; else of the first task stopped."""
     for ending in endings:
         if ending["limit"] or (not ending["stopped"] and (ending["code"] or ending["lost"])):
             return ending

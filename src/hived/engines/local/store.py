@@ -1,11 +1,11 @@
-"""What must not be lost, in one SQLite file (write-ahead log, every commit on the disk before it is answered).
+"""The engine's durable state, in one SQLite file (write-ahead log, every commit on the disk before it is answered).
 
-    events      everything that happened, in order
-    jobs        what the events have made of each job: the same facts, ready to be looked up
-    decisions   the core's event log, one line of JSON each; a life (one start of the engine) replays by itself
-    meta        a few values by name; what the last start was under is among them
+    events      all events, in order
+    jobs        the state of each job after its events: the same facts, indexed
+    decisions   the core's event log, one line of JSON each; the part of one start of the engine replays by itself
+    meta        a few values by name, among them the spec of the last start
 
-One engine at a time: who opens it holds a lock on the folder.
+One engine at a time: it holds a lock on the folder.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ CREATE TABLE IF NOT EXISTS decisions (seq INTEGER PRIMARY KEY, line TEXT NOT NUL
 
 
 def _first(db: sqlite3.Connection) -> None:
-    """The tables."""
+    """Create the tables."""
     for statement in _TABLES.split(";"):
         db.execute(statement)
 
 
 def _whole_placements(db: sqlite3.Connection) -> None:
-    """A job that runs has all the devices that it was started on, though a spec lacked some; and the last spec is kept.
+    """Restore the devices that running jobs were started on and a spec lacked; keep the last spec.
 
-    The first version cut such devices off the placement, and took the number of the schema from ``meta``.
+    The first version cut such devices off the placement, and kept the number of the schema in ``meta``.
     """
     running = db.execute("SELECT id, status FROM jobs WHERE state IN ('running', 'stopping')").fetchall()
     for number, text in running:
@@ -72,7 +72,7 @@ def _whole_placements(db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM meta WHERE name = 'schema'")
 
 
-#: what makes of a file of one version one of the next; its version is how many of them were done (``user_version``)
+#: migrations from each version to the next; a file's version is the number of them done (``user_version``)
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _whole_placements)
 
 
@@ -80,7 +80,7 @@ class Store:
     """The file ``hived.db`` of a folder. Every write is all or nothing; a failed one is a :class:`StorageError`."""
 
     def __init__(self, folder: Path) -> None:
-        """Open it, or make it. Raises :class:`ConflictError` where another engine has it, :class:`StorageError`."""
+        """Open or create it. Raises :class:`ConflictError` where another engine has it, :class:`StorageError`."""
         self.folder = folder
         with _failing(folder), ExitStack() as undone:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -103,12 +103,12 @@ class Store:
             self._db.execute("PRAGMA synchronous = FULL")
             with self._transaction():
                 self._migrate(version)
-                # so that a disk that is full is found now, and not at the first job
+                # so that a full disk is found now, and not at the first job
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES ('opened', ?)", (str(os.getpid()),))
             undone.pop_all()
 
     def _version(self) -> int:
-        """Of the tables. Refuses what a newer version, or another program, has written; before anything is changed."""
+        """The version of the tables. Refuses a file of a newer version or another program, unchanged."""
         tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         if not tables:
             return 0
@@ -123,7 +123,7 @@ class Store:
         return version
 
     def _migrate(self, version: int) -> None:
-        """Bring the tables to the version of now, in the transaction that is open."""
+        """Bring the tables to the present version, in the open transaction."""
         try:
             for migrate in MIGRATIONS[version:]:
                 migrate(self._db)
@@ -132,12 +132,12 @@ class Store:
         self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
     def _found(self) -> list[tuple[int, int]]:
-        """Which files the names stand for."""
+        """Device and inode of the files under their names."""
         found = [(self.folder / name).stat() for name in ("hived.db", "engine.lock")]
         return [(status.st_dev, status.st_ino) for status in found]
 
     def close(self) -> None:
-        """Let another engine have it."""
+        """Close the file, and release the lock for another engine."""
         if self._lock >= 0:
             self._db.close()
             os.close(self._lock)
@@ -152,7 +152,7 @@ class Store:
         decisions: Iterable[str] = (),
         values: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Events, what they made of these jobs, the core's lines, values by name: on the disk when this returns."""
+        """Store events, changed jobs, lines of the core's log, and values by name: all on disk when this returns."""
         with self._transaction():
             self._db.executemany(
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
@@ -168,7 +168,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        try:  # SQLite would write on to a file that has no name any more
+        try:  # SQLite would go on writing to a deleted file
             there = self._found() == self._files
         except OSError:
             there = False
@@ -186,7 +186,7 @@ class Store:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def value(self, name: str) -> str | None:
-        """What was last set."""
+        """The value last stored under a name."""
         rows = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
         return rows[0][0] if rows else None
 
@@ -195,7 +195,7 @@ class Store:
         return int(self._rows("SELECT coalesce(max(seq), 0) FROM events")[0][0])
 
     def next_job(self) -> int:
-        """A number that no job has had."""
+        """The number of the next job."""
         return int(self._rows("SELECT coalesce(max(id), 0) + 1 FROM jobs")[0][0])
 
     def active(self) -> list[Job]:
@@ -203,7 +203,7 @@ class Store:
         return self._jobs("WHERE ended = 0 ORDER BY id")
 
     def job(self, ref: str) -> Job | None:
-        """By number, by full name, or the latest with this name."""
+        """A job by number, by full name, or the latest submitted under a name."""
         number = int(ref) if ref.isascii() and ref.isdigit() and len(ref) < 18 else -1
         ways = {"id = ?": number, "name = ?": ref, "base = ? ORDER BY id DESC LIMIT 1": ref}
         return next((found for way, value in ways.items() for found in self._jobs(f"WHERE {way}", (value,))), None)
@@ -211,7 +211,7 @@ class Store:
     def jobs(
         self, states: Sequence[str], vc: str | None, limit: int, before: int | None, offset: int = 0
     ) -> tuple[list[Job], int]:
-        """The latest first, without the first ``offset``, and how many there are in all."""
+        """Jobs, the latest first, without the first ``offset``; and how many match in all."""
         where, values = ["1 = 1"], []  # type: list[str], list[object]
         if states:
             where.append(f"state IN ({', '.join('?' * len(states))})")
@@ -227,7 +227,7 @@ class Store:
         return self._jobs(which, [*values, limit, offset]), int(total)
 
     def events(self, after: int, limit: int, job: int | None) -> list[Event]:
-        """The first ``limit`` after number ``after``; below 0: the latest ones. In order."""
+        """The first ``limit`` events after number ``after``; below 0: the latest ones. In order."""
         where, values = "seq > ?", [max(after, 0)]
         if job is not None:
             where, values = f"{where} AND job = ?", [*values, job]
@@ -239,7 +239,7 @@ class Store:
         return [Event(seq, at, kind, number, json.loads(data)) for seq, at, kind, number, data in rows]
 
     def decisions(self) -> Iterator[str]:
-        """The core's event log, oldest first; a thousand lines at a time, so that writers are not held up."""
+        """The core's event log, oldest first; read a thousand lines at a time, so that writers are not blocked."""
         query = "SELECT seq, line FROM decisions WHERE seq > ? ORDER BY seq LIMIT 1000"
         last = 0
         while rows := self._rows(query, (last,)):
@@ -259,7 +259,7 @@ class Store:
             raise _damaged(self.folder, f"a job: {error!r}") from None
 
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        """The answer to a question; names that are no text are nobody's."""
+        """The rows of a query; text that is no Unicode matches no name."""
         plain = [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
         with _failing(self.folder):
             return self._db.execute(query, plain).fetchall()
@@ -277,7 +277,7 @@ def _json(plain: Any) -> str:
 
 @contextmanager
 def _failing(folder: Path) -> Iterator[None]:
-    """What goes wrong with the files of a folder is a :class:`StorageError`."""
+    """Turn errors of the files of a folder into :class:`StorageError`."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -293,28 +293,28 @@ def _damaged(folder: Path, what: str) -> StorageError:
     return StorageError(f"{folder}: hived.db is damaged ({what}); give another --state, and keep this one")
 
 
-#: name and GPUs of each virtual cluster, as ``hived up --vc`` has them
+#: name and GPUs of each virtual cluster, as in ``hived up --vc``
 Shares = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LastStart:
-    """Of the engine that had the state folder last."""
+    """The configuration of the last engine on the state folder."""
 
     spec: ClusterSpec
-    #: whether its devices were; None: not known, of a folder that an earlier version has written
+    #: whether its devices were simulated; None: not known, for a folder of an earlier version
     simulated: bool | None = None
-    #: what the spec was made of; None: a spec was given
+    #: the shares that the spec was made of; None: a spec was given
     shares: Shares | None = None
 
     def values(self) -> dict[str, str]:
-        """For the store."""
+        """As values of :meth:`Store.keep`."""
         more = {"simulated": self.simulated, "shares": self.shares}
         return {"spec": to_line(Opened(self.spec)), "start": json.dumps(more)}
 
 
 def last_start(store: Store) -> LastStart | None:
-    """What the store has of the last start; ``None`` before the first. Raises :class:`StorageError`."""
+    """The last start in the store; ``None`` before the first. Raises :class:`StorageError`."""
     line = store.value("spec")
     if line is None:
         return None
@@ -333,20 +333,20 @@ def last_start(store: Store) -> LastStart | None:
 
 
 def same(one: ClusterSpec, other: ClusterSpec) -> bool:
-    """Whether two specs say the same, wherever they came from."""
+    """Whether two specs are equal, apart from their source."""
     return to_line(Opened(replace(one, source="", ignored=()))) == to_line(
         Opened(replace(other, source="", ignored=()))
     )
 
 
 def new_names(before: ClusterSpec, spec: ClusterSpec) -> dict[str, str]:
-    """What a node is called now, by what it was called: this machine is one, however its specs call it."""
+    """The present name of the node, by its former one: this machine is one node, whatever its specs call it."""
     was, now = before.node_names, spec.node_names
     return {was[0]: now[0]} if len(was) == len(now) == 1 and was != now else {}
 
 
 def renamed(spec: ClusterSpec, names: Mapping[str, str]) -> ClusterSpec:
-    """A spec with other ``names`` for its nodes, by those that it has."""
+    """A spec with its nodes renamed; ``names``: new names by old ones."""
     called = [tuple(names.get(name, name) for name in chain.node_names) for chain in spec.chains]
     chains = zip(spec.chains, called, strict=True)
     return replace(spec, chains=tuple(replace(chain, node_names=nodes) for chain, nodes in chains))

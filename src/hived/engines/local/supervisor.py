@@ -1,21 +1,22 @@
-"""Runs one task and writes down how it ended, whatever becomes of the engine. Executed as a script: ``FOLDER``.
+"""Runs one task and writes how it ended, whatever happens to the engine. Executed as a script: ``FOLDER``.
 
-A small process of its own per task, in a session of its own, so that the engine can be killed, or replaced by a newer
-one, and no task notices. It needs nothing but the standard library and a few files of FOLDER:
+A small process per task, in a session of its own, so that the engine can be killed or upgraded, and no task notices. It
+needs nothing but the standard library and a few files of FOLDER:
 
     task.json   what to run, written by the engine before
     claim       the task is running, or has run: a link that can be made only once, to a file that stays locked (flock)
                 while this process lives, and holds its pid and the world it is of. On the disk before the task starts
-    stop        made by the engine before it signals: whoever has not started yet will not. It may hold a shorter grace
-    exit        how the task ended: its room on the disk is taken before the claim, so a full disk cannot lose it
+    stop        written by the engine before it signals: a task that has not started yet will not start. It may hold a
+                shorter grace
+    exit        how the task ended. Its space on the disk is allocated before the claim, so a full disk cannot lose it
     output      what the task prints
 
-Two supervisors for one FOLDER cannot both run it: ``link`` succeeds for one of them. So the engine may start one again
-whenever it is in doubt. SIGTERM stops the task: SIGTERM to its process group, SIGKILL to all that is left after the
+Two supervisors for one FOLDER cannot both run it: ``link`` succeeds for one of them. So the engine may start another
+whenever it is in doubt. SIGTERM stops the task: SIGTERM to its process group, SIGKILL to all processes left after the
 grace. Descendants that leave the group are found too: they become children of this process (PR_SET_CHILD_SUBREAPER),
-which goes last. If this process is killed itself, the kernel kills the task (PR_SET_PDEATHSIG).
+which ends last. If this process is killed itself, the kernel kills the task (PR_SET_PDEATHSIG).
 
-None of this holds a task that means harm: it is of the same user, and could as well kill the engine.
+None of this contains a malicious task: it is of the same user, and could as well kill the engine.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ import signal
 import sys
 import time
 
-# no other imports: every one of them would be paid for at the start of every task
+# no other imports: each would slow down the start of every task
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_ROOM = 4096  #: bytes kept on the disk for how the task ends: six for every one of the error, and the rest
-_ERROR = 512  #: bytes of what went wrong, at most
-#: how long processes that a task leaves behind may take to end, in seconds
+_ROOM = 4096  #: bytes allocated on the disk for ``exit``: six for every byte of the error, and the other fields
+_ERROR = 512  #: bytes of an error message, at most
+#: grace of the processes that a task leaves behind, in seconds
 _LEFTOVERS_S = 2.0
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def world() -> str:
-    """Which boot of the machine this is, and of the container, if it is one: processes do not outlive it."""
-    # not pathlib, here and below: it would be paid for at the start of every task
+    """Identity of this boot of the machine, and of the container, if it is one: processes do not outlive it."""
+    # not pathlib, here and below: its import would slow down the start of every task
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     try:
@@ -52,17 +53,17 @@ def world() -> str:
 
 
 def _room() -> int:
-    """A file with room for how the task ends; ``OSError`` where there is none."""
+    """Allocate the file ``exit`` under a draft name; ``OSError`` where the disk is full."""
     room = os.open(f".exit.{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     left = _ROOM
-    while left:  # a disk that is almost full takes a part first, and then says so
+    while left:  # an almost full disk takes a part first, and fails then
         left -= os.write(room, b" " * left)
     os.fsync(room)
     return room
 
 
 def _claim() -> int | None:
-    """The locked claim, or ``None`` when another has it."""
+    """The locked claim, or ``None`` if another supervisor has it."""
     draft = f".claim.{os.getpid()}"
     lock = os.open(draft, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600)
     try:
@@ -70,7 +71,7 @@ def _claim() -> int | None:
         os.write(lock, f"{os.getpid()} {world()}\n".encode())
         os.fsync(lock)
         os.link(draft, "claim")
-        _sync_folder()  # a power cut must not make it one that was never started
+        _sync_folder()  # after a power cut the task must not look as if never started
     except FileExistsError:
         return None
     finally:
@@ -95,15 +96,15 @@ class _Supervisor:
         self._libc = ctypes.CDLL(None)
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._main = -1
-        #: status of the task's own process, once it has ended
+        #: status of the task's main process, once it has ended
         self._status: int | None = None
-        self._stopped = False  #: whether it was told to stop while it lived
+        self._stopped = False  #: whether it was stopped while it ran
         self._limited = False  #: whether that was for its time limit
         self._stopped_at = 0.0
         self._kill_at: float | None = None
 
     def run(self, room: int) -> None:
-        """Start the task, see it to its end, write that down."""
+        """Start the task, watch it to its end, and write how it ended."""
         started = time.time()
         error = None
         code, by_signal = 128 + signal.SIGTERM, None
@@ -129,7 +130,7 @@ class _Supervisor:
         _sync_folder()
 
     def _start(self) -> str | None:
-        """Fork and execute; what went wrong, or ``None``."""
+        """Fork and execute. Returns the error message, or ``None``."""
         own = os.getpid()
         reader, writer = os.pipe()
         try:
@@ -155,7 +156,7 @@ class _Supervisor:
         try:
             os.setpgid(0, 0)
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != supervisor:  # killed before that: nobody would look after what is started here
+            if os.getppid() != supervisor:  # killed before the prctl: the task would have no supervisor
                 return
             nothing = os.open(os.devnull, os.O_RDONLY)
             output = os.open("output", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
@@ -163,7 +164,7 @@ class _Supervisor:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.chdir(self._cwd)
-            # what is ignored stays so over an exec: by Python (SIGPIPE), or by whoever has started the engine (nohup)
+            # ignored signals stay ignored over an exec: those of Python (SIGPIPE), or of the engine's parent (nohup)
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -171,58 +172,58 @@ class _Supervisor:
         except OSError as error:
             where = self._cwd if error.filename == self._cwd else self._command[0]
             _complain(writer, f"{where}: {error.strerror}")
-        except Exception as error:  # arguments that no program can be given
+        except Exception as error:  # arguments that exec cannot pass on
             _complain(writer, f"{error}")
 
     def _watch(self) -> None:
-        """Until the task and all that it has started are gone."""
+        """Return once the task and all processes that it has started have ended."""
         limit_at = None if self._limit is None else time.monotonic() + self._limit
         while True:
             alive = self._reap()
             if not alive:
                 return
             now = time.monotonic()
-            if self._status is not None and self._kill_at is None:  # what it leaves behind goes too
-                self._tell(signal.SIGTERM)
+            if self._status is not None and self._kill_at is None:  # stop the processes that it leaves behind
+                self._signal_all(signal.SIGTERM)
                 self._kill_at = now + min(self._grace, _LEFTOVERS_S)
             if limit_at is not None and now >= limit_at and self._status is None and not self._stopped:
                 self._limited = True
                 self._stop(now)
             if self._kill_at is not None and now >= self._kill_at:
-                self._tell(signal.SIGKILL)
-                self._kill_at = now + 0.05  # whoever was between fork and setpgid then
+                self._signal_all(signal.SIGKILL)
+                self._kill_at = now + 0.05  # once more: a process may have been between fork and setpgid
             waits = [at - now for at in (limit_at, self._kill_at) if at is not None and at > now]
-            # one look a second at least: a signal that a debugger or a freezer swallowed must not be waited for
+            # check once a second at least: a debugger or a freezer may have swallowed the signal
             info = signal.sigtimedwait(_WATCHED, max(0.0, min([*waits, 1.0])))
             if info is None or info.si_signo == signal.SIGCHLD:
                 continue
-            if self._stopped and self._kill_at is not None:  # told again: it may have less time by now
+            if self._stopped and self._kill_at is not None:  # signalled again: the grace may be shorter now
                 self._kill_at = min(self._kill_at, self._stopped_at + self._grace_left())
             elif not self._stopped:
-                self._reap()  # it may have ended by itself just before
+                self._reap()  # the task may have ended by itself just before
                 if self._status is None:
                     self._stop(time.monotonic())
 
     def _stop(self, now: float) -> None:
         self._stopped = True
-        self._tell(signal.SIGTERM)
-        self._tell(signal.SIGCONT)  # who is stopped (SIGSTOP) has its grace too
+        self._signal_all(signal.SIGTERM)
+        self._signal_all(signal.SIGCONT)  # a process stopped by SIGSTOP has its grace too
         self._stopped_at = now
         self._kill_at = now + self._grace_left()
 
     def _grace_left(self) -> float:
-        """Its own, or what the engine has left word of, if that is shorter."""
+        """The task's own grace, or the one that the engine has written to ``stop``, if that is shorter."""
         try:
-            word = os.open("stop", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            stop = os.open("stop", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
-                return min(self._grace, float(os.read(word, 64)))
+                return min(self._grace, float(os.read(stop, 64)))
             finally:
-                os.close(word)
+                os.close(stop)
         except (OSError, ValueError):
             return self._grace
 
     def _reap(self) -> bool:
-        """Take the status of whoever has ended; whether anybody is left."""
+        """Reap ended children. Returns whether any child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -233,27 +234,27 @@ class _Supervisor:
             if pid == self._main:
                 self._status = status
 
-    def _tell(self, number: int) -> None:
-        """Signal the task's process group while there is surely one, and the groups of our children outside it.
+    def _signal_all(self, number: int) -> None:
+        """Signal the task's process group while it surely exists, and the groups of our children outside it.
 
-        Children that have not been waited for keep their pid, so nobody else can be hit. Who is further down becomes
-        our child when its parent has gone, and is told the next time. Whole groups, since one that forks on and on
-        cannot run away from a signal to its group.
+        Children that have not been waited for keep their pid, so no other process can be hit. A descendant further
+        down becomes our child when its parent has ended, and is signalled the next time. Whole groups are signalled,
+        since a process that keeps forking cannot escape a signal to its group.
         """
-        told = {os.getpgrp()}
+        done = {os.getpgrp()}
         if self._status is None:
-            told.add(self._main)
+            done.add(self._main)
             _signal_group(self._main, number)
         for pid in _children():
             try:
                 group = os.getpgid(pid)
                 if group == os.getpgrp():
                     os.kill(pid, number)
-                elif group not in told:
-                    told.add(group)
+                elif group not in done:
+                    done.add(group)
                     _signal_group(group, number)
             except (ProcessLookupError, PermissionError):
-                continue  # gone in between, or somebody else's by now: the next look shows
+                continue  # ended in between, or of another user by now: the next round shows
 
 
 def _signal_group(group: int, number: int) -> None:
@@ -268,7 +269,7 @@ def _complain(writer: int, text: str) -> None:
 
 
 def _children() -> list[int]:
-    """Our children now; those of the task that lost their parent are among them."""
+    """Pids of our children, including orphaned descendants of the task."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return [int(word) for word in file.read().split()]
@@ -277,7 +278,7 @@ def _children() -> list[int]:
 
 
 def _shell_code(status: int | None) -> tuple[int, int | None]:
-    """Exit code as a shell has it, and the signal that ended it."""
+    """Exit code as in a shell, and the signal that ended the process."""
     if status is None:
         return 127, None
     if os.WIFSIGNALED(status):
@@ -286,19 +287,19 @@ def _shell_code(status: int | None) -> tuple[int, int | None]:
 
 
 def main(folder: str) -> None:
-    """Run the task of ``folder``, unless another supervisor does or has done."""
+    """Run the task of ``folder``, unless another supervisor runs it or has run it."""
     os.chdir(folder)
     with open("task.json", encoding="utf-8") as file:
         task = json.load(file)
     room = _room()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on we may be told to stop
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, how the task ended would be lost
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # before the claim: from then on the engine may signal us
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the status of the task would be lost
     lock = _claim()
     if lock is None:
         os.unlink(f".exit.{os.getpid()}")
         return
     _Supervisor(**task).run(room)
-    os.close(lock)  # after everything else: who finds it unlocked reads how it ended
+    os.close(lock)  # after everything else: an engine that finds it unlocked reads how the task ended
 
 
 if __name__ == "__main__":
