@@ -119,7 +119,7 @@ class World:
         }
         for rank in range(pods - late):
             self._make(name, rank, labels, gpus)
-        self.settle()
+        self.step()
         return self.known.gangs[f"team/{name}"]
 
     def complete(self, gang: Gang) -> None:
@@ -143,7 +143,7 @@ class World:
         for entry in list(gang.pods.values()):
             if not entry.holds:
                 self.known.asked(entry.pod, None, list(self.nodes), self.now)
-        self.settle()
+        self.step()
 
     def bind(self, gang: Gang, most: int = 1000) -> None:
         """The first of its pods that can be are bound."""
@@ -155,7 +155,7 @@ class World:
             self.pods[entry.uid] = on(entry.pod, written.node, written.annotations)
             self.known.bound(entry.uid, self.now)
             self.known.pod_changed(self.pods[entry.uid], None, self.now)
-        self.settle()
+        self.step()
 
     def runs(self, vc: str, gpus: int, pods: int = 1, priority: int = 0, lazy: bool = False) -> Gang:
         """A gang came, and was bound."""
@@ -168,51 +168,51 @@ class World:
         there = foreign(f"serve{next(self._numbers)}", gpus, where)
         self.pods[there.metadata.uid] = there
         self.known.pod_changed(there, None, self.now)
-        self.settle()
+        self.step()
         return there.metadata.uid
 
     def foreign_ends(self, uid: str) -> None:
         """That pod is gone."""
         del self.pods[uid]
         self.known.pod_removed(uid, self.now)
-        self.settle()
+        self.step()
 
     def end(self, gang: Gang, most: int = 1000) -> None:
         """Its pods, or the first of them, are gone."""
         for uid in list(gang.pods)[:most]:
             del self.pods[uid]
             self.known.pod_removed(uid, self.now)
-            self.settle()
+            self.step()
 
     def node(self, name: str, ready: bool = True, cordoned: bool = False, bad: str | None = None) -> None:
         """A node is there, like this."""
         self.nodes[name] = node(name, ready, cordoned, bad)
         self.known.node_changed(self.nodes[name], self.now)
-        self.settle()
+        self.step()
 
     def without_node(self, name: str) -> None:
         """A node is not there any more."""
         self.nodes.pop(name, None)
         self.known.node_removed(name, self.now)
-        self.settle()
+        self.step()
 
     def reconfigure(self, spec: ClusterSpec) -> None:
         """A new spec."""
         self.spec = spec
         self.known.reconfigure(spec, self.now)
-        self.settle()
+        self.step()
 
     def stand_by(self) -> None:
         """This replica does not decide any more."""
         self.gang_scheduler, self.leader = None, False
-        self.settle()
+        self.step()
 
     def lead(self) -> None:
         """It decides, with a gang scheduler of its own."""
         self.gang_scheduler, self.leader = self._new(), True
-        self.settle()
+        self.step()
 
-    def settle(self) -> None:
+    def step(self) -> None:
         """Let go who can; whoever waits for news has it."""
         if self.gang_scheduler is not None:
             self.gang_scheduler.dispatch(self.now)

@@ -20,9 +20,9 @@ from hived.engines.kubernetes.pods.bind_info import pod_annotations, shared, wri
 from hived.engines.kubernetes.pods.objects import Condition, Owner, Pod, PodStatus
 from hived.errors import ConflictError
 
-from .make_believe import Sent, World
+from .fake_kubernetes import Sent, World
 from .pods import annotated, devices_of, flat_spec, labelled, on, pod
-from .test_gang_scheduler import gang, gang_of, places, run, stands
+from .test_gang_scheduler import gang, gang_of, placed_nodes, places, run
 
 SPEC = flat_spec(("a", 2), ("b", 2))
 FOUR = (0, 1, 2, 3)
@@ -57,7 +57,7 @@ def nobody_gets(world: World, name: str, *devices: int) -> None:
     """Pods that want everything do not get these."""
     crowd = [pod(f"greedy-{i}", 1, priority="-1", created=900) for i in range(16)]
     world.create(*crowd)
-    world.quiet()
+    world.quiesce()
     taken = {device for one in crowd for device in devices_of(world.pods[one.metadata.uid])}
     assert taken, "this test shows nothing"
     assert not taken & {(name, device) for device in devices}
@@ -85,7 +85,7 @@ def test_a_gang_is_where_its_annotations_say() -> None:
         ("SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates", "waiting"),
     ],
 )
-def test_what_hived_was_never_asked_about_holds_nothing_after_a_restart(reason: str, message: str, state: str) -> None:
+def test_a_pod_never_asked_about_holds_nothing_after_a_restart(reason: str, message: str, state: str) -> None:
     # GPUs were kept for pods of another scheduler, and for those that none may look at yet
     waits = Condition(type="PodScheduled", status="False", reason=reason, message=message)
     one = replace(pod("w", 4), status=PodStatus(conditions=[waits]))
@@ -102,7 +102,7 @@ def test_a_gang_of_which_some_are_bound_keeps_the_places_of_the_others() -> None
     assert places(world, two) == ["n3"]
 
 
-def test_what_the_deployed_scheduler_has_bound_is_taken_over() -> None:
+def test_pods_bound_by_the_deployed_scheduler_are_adopted() -> None:
     said = "virtualCluster: a\npriority: 0\ngpuType: GPU\ngpuNumber: 2\naffinityGroup: null"
     info = (
         "node: n1\ngpuIsolation:\n- 2\n- 3\ncellChain: NODE\naffinityGroupBindInfo:\n- podPlacements:\n"
@@ -114,13 +114,13 @@ def test_what_the_deployed_scheduler_has_bound_is_taken_over() -> None:
     nobody_gets(world, "n1", 2, 3)
 
 
-def test_the_earlier_of_two_on_one_device_has_it_and_the_other_is_told() -> None:
+def test_the_earlier_of_two_pods_on_one_device_keeps_it_and_the_other_gets_an_event() -> None:
     early, late = pod("early", 4, created=1), pod("late", 4, "b", created=2)
     world = started(there(late, ("n0", FOUR)), there(early, ("n0", FOUR)))
     assert gang(world, "early").state is GangState.PLACED
     assert "group t/early has its GPUs on n0; delete one of the two" in refusal(world, late)
     assert world.gang_scheduler.conflicts.keys() == {late.metadata.uid}
-    assert [told.reason for told in world.told] == ["HivedConflict"]
+    assert [recorded.reason for recorded in world.events] == ["HivedConflict"]
     world.end(late.metadata.uid)
     world.deliver_all()
     assert not world.gang_scheduler.conflicts
@@ -133,14 +133,14 @@ def test_two_pods_of_a_gang_on_one_place_are_in_conflict() -> None:
     assert "was bound to the same GPUs" in refusal(world, two)
 
 
-def test_who_cannot_agree_with_its_gang_keeps_what_it_uses_from_others() -> None:
+def test_devices_of_a_pod_that_disagrees_with_its_gang_are_kept_from_jobs() -> None:
     one, two = gang_of("g", 2, 4)
     world = started(there(one, ("n0", FOUR), ("n1", FOUR)), there(two, ("n2", FOUR), ("n3", FOUR), slot=1))
     assert "do not agree about where the group is" in refusal(world, two)
     nobody_gets(world, "n3", *FOUR)
 
 
-def test_the_story_in_which_most_pods_have_their_places_is_believed() -> None:
+def test_the_placement_that_most_pods_agree_on_wins() -> None:
     one, two, three = gang_of("g", 3, 4)
     whole = (("n0", FOUR), ("n1", FOUR), ("n2", FOUR))
     less = (("n0", FOUR), ("n1", FOUR))
@@ -157,10 +157,10 @@ def test_a_place_that_an_unknown_pod_may_be_using_is_not_given_to_a_pod_of_the_g
     late = pod("g-late", 4, group="g", group_size="2", created=9)
     world = started(there(one, *group), strange, late)
     assert "ask for something else: priority" in refusal(world, strange)
-    world.quiet()
+    world.quiesce()
     assert places(world, late) == [None]
     world.end(strange.metadata.uid)
-    world.quiet()
+    world.quiesce()
     assert places(world, late) == ["n1"]
 
 
@@ -174,7 +174,7 @@ def test_a_place_that_an_unknown_pod_may_be_using_is_not_given_to_a_pod_of_the_g
         ({"BIND_INFO": None}, "was bound to n1 by somebody else"),
     ],
 )
-def test_what_a_pod_with_unreadable_annotations_may_use_is_given_to_nobody(
+def test_devices_of_a_pod_with_unreadable_annotations_are_kept_from_jobs(
     change: dict[str, str | None], message: str
 ) -> None:
     one = annotated(there(pod("one", 4), ("n1", FOUR)), **change)
@@ -183,7 +183,7 @@ def test_what_a_pod_with_unreadable_annotations_may_use_is_given_to_nobody(
     nobody_gets(world, "n1", *FOUR)
 
 
-def test_an_annotation_of_another_node_is_not_believed() -> None:
+def test_an_annotation_of_another_node_is_refused() -> None:
     one = there(pod("one", 4), ("n1", FOUR))
     moved = replace(one, spec=replace(one.spec, node_name="n2"))
     world = started(moved)
@@ -199,7 +199,7 @@ def test_an_annotation_of_another_node_is_not_believed() -> None:
         ([("n1", (0, 1)), ("n1", (1, 2))], "two pods of its group t/g have the same device"),
     ],
 )
-def test_a_place_that_cannot_be_is_not_believed(group: list[tuple[str, Sequence[int]]], message: str) -> None:
+def test_an_impossible_placement_is_refused(group: list[tuple[str, Sequence[int]]], message: str) -> None:
     one = there(pod("one", 2, group="g", group_size="2"), *group)
     honest = there(pod("honest", 4, "b"), ("n0", FOUR))
     world = started(one, honest)
@@ -236,16 +236,16 @@ def test_a_gang_of_a_vc_that_is_no_more_runs_on() -> None:
     assert len(world.gang_scheduler.usage.at) == 4
 
 
-def test_a_pod_on_a_node_that_the_spec_lacks_harms_nobody() -> None:
+def test_a_pod_on_a_node_that_the_spec_lacks_affects_no_gang() -> None:
     world = started(there(pod("one", 4), ("elsewhere", FOUR)))
     assert gang(world, "one").placement is not None
     assert world.gang_scheduler.cluster.check_safety()
 
 
-def test_pods_of_a_gang_that_wait_find_it_again() -> None:
+def test_waiting_pods_of_an_adopted_gang_join_it_again() -> None:
     one, two = gang_of("g", 2, 2)
     world = started(there(one, ("n0", (0, 1)), ("n0", (2, 3))), two)
-    world.quiet()
+    world.quiesce()
     assert devices_of(world.pods[two.metadata.uid]) == {("n0", 2), ("n0", 3)}
 
 
@@ -254,12 +254,12 @@ def test_pods_of_a_gang_that_wait_find_it_again() -> None:
 
 def behind(world: World, bound: Pod) -> None:
     """Somebody else has bound this pod."""
-    world.behind.add(bound.metadata.uid)
+    world.untrusted.add(bound.metadata.uid)
     world.write(bound)
     world.deliver_all()
 
 
-def test_a_pod_put_on_free_devices_by_somebody_else_has_them() -> None:
+def test_a_pod_bound_to_free_devices_by_another_client_keeps_them() -> None:
     world = World(SPEC)
     one = pod("one", 4)
     world.create(one)
@@ -268,12 +268,12 @@ def test_a_pod_put_on_free_devices_by_somebody_else_has_them() -> None:
     nobody_gets(world, "n2", *FOUR)
 
 
-def test_a_reservation_gives_way_to_who_was_put_on_it() -> None:
+def test_a_reservation_yields_to_a_pod_bound_by_another_client() -> None:
     world = World(SPEC)
     run(world, *gang_of("loan", 4, 4, "b", priority="-1"))
     world.create(pod("mine", 4))
     world.asked("uid-t-mine")
-    reserved = stands(world, "mine")
+    reserved = placed_nodes(world, "mine")
     victim = next(e for e in gang(world, "loan").pods.values() if e.pod.spec.node_name == reserved[0])
     assert victim.uid in world.pods
     world.pods.pop(victim.uid)  # its node died; and somebody else was quicker
@@ -284,20 +284,20 @@ def test_a_reservation_gives_way_to_who_was_put_on_it() -> None:
     assert gang(world, "mine").state is GangState.RESERVED
 
 
-def test_a_gang_that_was_not_bound_yet_gives_way_to_who_was_put_on_its_devices() -> None:
+def test_a_gang_without_bound_pods_yields_to_a_pod_bound_by_another_client() -> None:
     world = World(SPEC)
     meant = pod("meant", 4)
     world.create(meant)
     world.ask(meant.metadata.uid, bind=False)
-    placement = stands(world, "meant")
+    placement = placed_nodes(world, "meant")
     where = placement[0]
     behind(world, there(pod("stranger", 4, "b"), (where, FOUR)))
     assert gang(world, "stranger").state is GangState.PLACED
-    world.quiet()
+    world.quiesce()
     assert places(world, meant)[0] not in (None, where)
 
 
-def test_a_pod_put_on_devices_that_somebody_uses_is_in_conflict() -> None:
+def test_a_pod_bound_to_devices_in_use_is_in_conflict() -> None:
     world = World(SPEC)
     mine = pod("mine", 4)
     run(world, mine)
@@ -307,13 +307,13 @@ def test_a_pod_put_on_devices_that_somebody_uses_is_in_conflict() -> None:
     assert world.gang_scheduler.conflicts.keys() == {stranger.metadata.uid}
 
 
-def test_a_place_that_was_taken_by_a_stranger_is_not_bound_to_until_it_has_gone() -> None:
+def test_a_slot_taken_by_a_pod_of_no_gang_is_not_bound_to_until_that_pod_ends() -> None:
     """Of a gang one is on its node, and where the other was to go somebody else has put a pod."""
     world = World(SPEC)
     one, two = gang_of("g", 2, 4)
     world.create(one, two)
     world.ask(one.metadata.uid)
-    placement = stands(world, "g")
+    placement = placed_nodes(world, "g")
     slot = world.gang_scheduler.pods[two.metadata.uid].slot
     assert slot is not None
     where = placement[slot]
@@ -327,7 +327,7 @@ def test_a_place_that_was_taken_by_a_stranger_is_not_bound_to_until_it_has_gone(
     with pytest.raises(ConflictError):
         world.gang_scheduler.binding(two.metadata.uid, where)
     world.end(stranger.metadata.uid)
-    world.quiet()
+    world.quiesce()
     assert places(world, two) == [where]
 
 
@@ -343,11 +343,11 @@ def test_a_pod_of_a_gang_that_was_put_in_another_place_of_it_changes_places() ->
     assert slot == 1
     behind(world, there(two, *group, slot=0))
     assert world.gang_scheduler.pods[two.metadata.uid].slot == 0
-    world.quiet()
+    world.quiesce()
     assert places(world, one) == [group[1][0]]
 
 
-def test_a_gang_that_somebody_else_has_put_elsewhere_is_where_it_is() -> None:
+def test_a_gang_that_another_client_has_bound_elsewhere_stays_there() -> None:
     """Two were in charge for a moment, and the other was quicker: none of ours is bound yet."""
     world = World(SPEC)
     one, two = gang_of("g", 2, 4)
@@ -362,11 +362,11 @@ def test_a_gang_that_somebody_else_has_put_elsewhere_is_where_it_is() -> None:
     placement = gang(world, "g").placement
     assert placement is not None
     assert [place.node for place in placement.pods] == free
-    world.quiet()
+    world.quiesce()
     assert places(world, two) == [free[1]]
 
 
-def test_who_was_kept_outside_of_a_gang_does_not_take_its_name_while_it_is_taken_in() -> None:
+def test_a_pod_kept_outside_of_a_gang_does_not_take_its_name_while_the_gang_is_adopted() -> None:
     world = World(SPEC)
     one = pod("one", 4, group="g", group_size="2")
     outside = pod("outside", 2, group="g", group_size="1", created=5)
@@ -376,12 +376,12 @@ def test_who_was_kept_outside_of_a_gang_does_not_take_its_name_while_it_is_taken
     group = (("n0", FOUR), ("n1", FOUR))
     behind(world, there(two, *group))
     assert gang(world, "g").ask.size == 2
-    world.quiet()
+    world.quiesce()
     assert places(world, one) == ["n1"]
     assert world.gang_scheduler.pods[outside.metadata.uid].refused is not None
 
 
-def test_a_pod_that_was_refused_and_bound_by_somebody_else_is_not_refused_any_more() -> None:
+def test_a_refused_pod_that_another_client_has_bound_is_not_refused_any_more() -> None:
     world = World(SPEC)
     one = pod("one", 4, group="g")
     world.create(one)
@@ -391,7 +391,7 @@ def test_a_pod_that_was_refused_and_bound_by_somebody_else_is_not_refused_any_mo
     assert gang(world, "one").state is GangState.PLACED
 
 
-def test_a_pod_kept_outside_that_somebody_else_has_bound_does_not_wait_when_the_gang_ends() -> None:
+def test_a_pod_kept_outside_that_another_client_has_bound_does_not_wait_when_the_gang_ends() -> None:
     world = World(SPEC)
     inside, outside = pod("in", 4, group="g", group_size="1"), pod("out", 4, "b", group="g", group_size="1")
     run(world, inside)
@@ -405,33 +405,33 @@ def test_a_pod_kept_outside_that_somebody_else_has_bound_does_not_wait_when_the_
     nobody_gets(world, "n3", *FOUR)
 
 
-def test_a_binding_of_a_former_leader_that_lands_late_is_seen_as_what_it_is() -> None:
+def test_a_late_binding_of_a_former_leader_is_in_conflict() -> None:
     world = World(SPEC)
     mine, other = pod("mine", 4, created=1), pod("other", 4, "b", created=2)
     world.create(mine)
     world.ask(mine.metadata.uid, bind=False)
-    placement = stands(world, "mine")
-    late = Sent(world.gang_scheduler.binding(mine.metadata.uid, placement[0]), world.gang_scheduler, behind=True)
+    placement = placed_nodes(world, "mine")
+    late = Sent(world.gang_scheduler.binding(mine.metadata.uid, placement[0]), world.gang_scheduler, stale=True)
     world.restart(compare=False)
     run(world, other)
     assert places(world, other) == [placement[0]], "this test shows nothing"
     world.sent.append(late)
     world.arrive(late)
-    world.calm()
+    world.flush()
     assert world.gang_scheduler.conflicts.keys() == {mine.metadata.uid}
 
 
-def test_what_a_tenant_writes_over_the_annotations_of_its_bound_pod_is_written_over_again() -> None:
+def test_annotations_of_a_bound_pod_that_a_tenant_overwrites_are_restored() -> None:
     world = World(SPEC)
     one = pod("one", 4)
     run(world, one)
     uid = one.metadata.uid
-    world.quiet()
+    world.quiesce()
     right = world.pods[uid]
     world.gang_scheduler.pod_changed(annotated(right, ISOLATION="4,5", BIND_INFO=None), None, world.now)
-    told = world.gang_scheduler.turn()
-    assert [dict(one.annotations) for one in told if isinstance(one, Annotate)] == [written(right)]
-    assert [one.reason for one in told if isinstance(one, RecordEvent)] == ["HivedRestored"]
+    recorded = world.gang_scheduler.turn()
+    assert [dict(one.annotations) for one in recorded if isinstance(one, Annotate)] == [written(right)]
+    assert [one.reason for one in recorded if isinstance(one, RecordEvent)] == ["HivedRestored"]
     world.gang_scheduler.pod_changed(right, None, world.now)
     assert world.gang_scheduler.turn() == []
 
@@ -446,20 +446,20 @@ def test_a_bound_pod_that_lost_its_annotations_keeps_its_whole_node_after_a_rest
     nobody_gets(world, where, *FOUR)
 
 
-def test_a_gang_that_is_not_bound_yet_leaves_a_node_where_nobody_knows_what_a_pod_uses() -> None:
+def test_a_gang_without_bound_pods_leaves_a_node_with_a_pod_of_unknown_devices() -> None:
     """It stayed there for ever: it had given up its places, and so was not among those that leave bad hardware."""
     world = World(SPEC)
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    before = stands(world, "one")
+    before = placed_nodes(world, "one")
     where = before[0]
     behind(world, on(pod("strange", 1), where))
-    world.quiet()
+    world.quiesce()
     assert places(world, one) not in ([None], [where])
 
 
-def test_a_pod_without_gpus_that_claims_some_is_not_believed() -> None:
+def test_a_pod_without_gpus_that_claims_some_keeps_none() -> None:
     liar = there(pod("liar", 4), ("n1", FOUR))
     liar = annotated(replace(liar, spec=replace(liar.spec, containers=None)), BIND_INFO="nonsense")
     world = started(liar)

@@ -55,7 +55,7 @@ def test_anything_may_happen_under_changing_specs(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_anything_may_happen_while_others_meddle(seed: int) -> None:
+def test_anything_may_happen_while_other_clients_interfere(seed: int) -> None:
     go(Walk(SMALL[seed % 3], 1000 + seed, SMALL if seed % 2 else ()), 150)
 
 

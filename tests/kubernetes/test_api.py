@@ -156,7 +156,7 @@ def test_an_error_in_a_watch_is_an_error(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_something_else_at_the_address_is_told_as_such(tmp_path: Path) -> None:
+def test_another_server_at_the_address_is_reported_as_such(tmp_path: Path) -> None:
     async def story() -> None:
         async with talking(tmp_path, lambda _: ok(b"<html>hello</html>")) as api:
             with pytest.raises(ApiError, match="is this the address of an API server") as caught:

@@ -50,7 +50,7 @@ def said(**fields: object) -> str:
     return yaml.safe_dump({key: value for key, value in found.items() if value != "LEFT OUT"})
 
 
-def test_everything_that_upstreams_annotation_can_say_is_understood() -> None:
+def test_every_field_of_upstreams_annotation_is_read() -> None:
     assert read_request(pod("p", said=FULL)) == PodRequest(
         group="t/default/group-1",
         namespace="t",
@@ -208,7 +208,7 @@ def test_a_pod_with_a_vc_and_gpus_is_a_group_of_its_own() -> None:
     assert read_request(pod("p", 2, "a")) == PodRequest("t/p", "t", "a", 0, (Member(1, 2),), 2, whole=True)
 
 
-def test_all_that_labels_can_say() -> None:
+def test_every_label_is_read() -> None:
     found = read_request(
         pod(
             "p",
@@ -268,7 +268,7 @@ def test_the_size_of_a_job_may_be_given_by_a_label_alone() -> None:
     assert (found.group, found.owner, found.members) == ("t/train", "job-1", (Member(3, 2),))
 
 
-def test_who_does_not_control_a_pod_makes_no_gang_of_it() -> None:
+def test_an_owner_that_is_not_the_controller_makes_no_gang() -> None:
     assert gang_owner(pod("p", owner=Owner(api_version="batch/v1", kind="Job", name="x", uid="y"))) is None
     assert (
         gang_owner(pod("p", owner=Owner(api_version="apps/v1", kind="ReplicaSet", name="x", controller=True))) is None
@@ -295,12 +295,12 @@ def test_wrong_labels_are_refused_in_words(labels: dict[str, str], kind: str, me
     assert caught.value.kind == kind
 
 
-def test_a_pod_that_names_no_vc_is_told_how_to() -> None:
+def test_a_pod_that_names_no_vc_is_refused_with_the_remedy() -> None:
     with pytest.raises(PodRequestError, match="names no virtual cluster; give it the label hived"):
         read_request(pod("p", vc=None))
 
 
-def test_a_pod_that_asks_for_no_gpus_is_told_how_to() -> None:
+def test_a_pod_that_asks_for_no_gpus_is_refused_with_the_remedy() -> None:
     bare = replace(pod("p"), spec=PodSpec(containers=[Container(name="main")]))
     with pytest.raises(PodRequestError, match="put a number under resources"):
         read_request(bare)
@@ -402,7 +402,7 @@ def test_a_pod_with_a_vc_an_annotation_or_a_wish_for_devices_concerns_hived() ->
     assert not concerns(bare)
 
 
-def test_a_pod_that_runs_on_gpus_of_hived_concerns_it_though_somebody_has_taken_its_labels_away() -> None:
+def test_a_pod_that_runs_on_gpus_of_hived_concerns_it_without_its_labels_too() -> None:
     limits: dict[str, str | int | float] = {"nvidia.com/gpu": 1}
     there = replace(pod("p"), spec=PodSpec(containers=[Container(resources=Resources(limits=limits))]))
     bare = labelled(on(there, "n0", {keys.BIND_INFO: "x"}), vc=None)

@@ -52,7 +52,7 @@ def read(text: str) -> BindInfo | None:
 
 
 @pytest.mark.parametrize("levels", [(), (3, 3, 3), (3, 2, 1)])
-def test_what_is_written_is_read(levels: tuple[int, ...]) -> None:
+def test_written_annotations_are_read_back(levels: tuple[int, ...]) -> None:
     placement = Placement("NODE", PLACES, levels)
     text = shared(placement, (Member(2, 2), Member(1, 1)), SPEC)
     for place in PLACES:
@@ -86,7 +86,7 @@ def test_the_order_of_keys_does_not_matter() -> None:
     assert read(yaml.safe_dump(dict(reversed(value.items())), sort_keys=False)) == read(UPSTREAM)
 
 
-def test_what_we_write_upstream_can_read() -> None:
+def test_upstream_can_read_the_written_annotations() -> None:
     """Its keys, and one cell type per device."""
     text = pod_annotations(PLACES[0], shared(Placement("NODE", PLACES, (3, 3, 3)), (Member(2, 2), Member(1, 1)), SPEC))
     value = yaml.safe_load(text[keys.BIND_INFO])
@@ -126,7 +126,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
-def test_what_cannot_be_believed_is_refused_in_words(text: str, message: str) -> None:
+def test_invalid_bind_info_is_refused_in_words(text: str, message: str) -> None:
     with pytest.raises(PodRequestError, match=message) as caught:
         read(text)
     assert caught.value.kind == "bind-info"

@@ -88,7 +88,7 @@ def test_one_replica_needs_no_election() -> None:
     assert "hived.io/role" not in render(values)["Service", "hived", "hived"]["spec"]["selector"]
 
 
-def test_tls_is_spoken_by_everybody_who_speaks_to_hived() -> None:
+def test_every_client_of_hived_speaks_tls() -> None:
     values = merged(TLS, {"monitoring": {"enabled": True}})
     container = containers(values)["hived"]
     (extender,) = scheduler_config(values)["extenders"]
@@ -150,7 +150,7 @@ def test_a_given_spec_is_the_one_that_hived_reads() -> None:
     assert Cluster.from_spec(yaml.safe_load(found)).check_safety() is not None
 
 
-def test_a_spec_that_somebody_else_looks_after_is_only_read() -> None:
+def test_a_spec_of_another_owner_is_only_read() -> None:
     found = render({"existingSpec": "ours"})
     (args,) = (found["StatefulSet", "hived", "hived"]["spec"]["template"]["spec"]["containers"][0]["args"],)
     assert not any(name.endswith("-spec") for kind, _, name in found if kind == "ConfigMap")
@@ -188,7 +188,7 @@ def test_what_is_switched_off_is_not_there() -> None:
     assert not {"PriorityClass", "NetworkPolicy", "ServiceMonitor", "PrometheusRule"} & kinds
 
 
-def test_pods_go_where_they_are_told() -> None:
+def test_given_pod_settings_reach_the_pods() -> None:
     tolerations = [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}]
     values = {
         "nodeSelector": {"pool": "system"},

@@ -110,7 +110,7 @@ def test_everything_that_has_a_namespace_is_in_ours() -> None:
 # -- names lead somewhere ---------------------------------------------------------------------------------------------
 
 
-def test_the_service_leads_to_the_leader_and_keeps_nobody_with_it() -> None:
+def test_the_service_routes_to_the_leader_without_session_affinity() -> None:
     assert SERVICE["spec"]["selector"] == {**POD["metadata"]["labels"], keys.ROLE: "leader"}
     assert SERVICE["spec"]["sessionAffinity"] == "None"
 
@@ -234,7 +234,7 @@ def test_the_kube_scheduler_is_the_one_that_the_tests_run() -> None:
     assert image.rpartition(":")[2] == version[1]
 
 
-def test_who_decides_is_reached_while_the_kube_scheduler_beside_it_is_not_ready() -> None:
+def test_the_leader_is_reached_while_the_kube_scheduler_beside_it_is_not_ready() -> None:
     assert OBJECTS["Service", "hived", "hived"]["spec"]["publishNotReadyAddresses"] is True
 
 
@@ -261,7 +261,7 @@ def test_a_container_can_do_as_little_as_the_strictest_standard_asks(name: str) 
     assert not any("hostPath" in volume for volume in POD["spec"]["volumes"])
 
 
-def test_the_namespace_holds_everybody_to_that_standard() -> None:
+def test_the_namespace_enforces_that_standard() -> None:
     labels = OBJECTS["Namespace", "", "hived"]["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
 

@@ -9,7 +9,7 @@ from hived.engines.kubernetes.gangs.gang import Evict, GangState
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, check_grace, read_request
 
-from .make_believe import World
+from .fake_kubernetes import World
 from .pods import flat_spec, pod
 from .test_gang_scheduler import gang, run
 
@@ -29,7 +29,7 @@ def test_it_starts_on_a_loan_and_its_annotations_follow_when_its_turn_has_come()
         world.gang_scheduler, gang(world, "early"), world.now
     )
     world.end(own.metadata.uid)
-    world.calm()
+    world.flush()
     assert gang(world, "early").guaranteed
     assert gang(world, "early").state is GangState.PLACED
     assert written(world, "early")
@@ -44,7 +44,7 @@ def test_after_a_restart_it_is_on_its_loan_and_still_has_its_turn() -> None:
     world.restart()
     assert not gang(world, "early").guaranteed
     world.end(own.metadata.uid)
-    world.calm()
+    world.flush()
     assert gang(world, "early").guaranteed
 
 
@@ -56,26 +56,26 @@ def test_a_gang_too_large_for_its_vc_waits_for_a_loan_and_says_so() -> None:
     world.create(*pods)
     for one in pods:
         world.ask(one.metadata.uid)
-    world.calm()
+    world.flush()
     assert gang(world, "large").state is GangState.WAITING
     text = "\n".join(explain(world.gang_scheduler, gang(world, "large"), world.now))
     assert "never" not in text
     assert "idle" in text
     world.end(other.metadata.uid)
-    world.calm()
+    world.flush()
     assert gang(world, "large").state is GangState.PLACED
     assert not gang(world, "large").guaranteed
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_where_its_cells_cannot_be_had_it_is_evicted_and_who_is_made_for_it_has_its_turn(in_time: bool) -> None:
+def test_a_loan_whose_own_cells_are_taken_is_evicted_and_its_new_pods_get_their_turn(in_time: bool) -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
     of = {"mode": "either", "group": "early", "group_size": "1"}
     half, ends, early = pod("half", 2), pod("ends", 2), pod("early-0", 2, more=of)
     run(world, half, ends, early)
     assert not gang(world, "early").guaranteed
     world.end(ends.metadata.uid)
-    world.calm()
+    world.flush()
     moving = gang(world, "early")
     assert moving.state is GangState.PREEMPTED
     assert moving.preempted_by is None
@@ -91,7 +91,7 @@ def test_where_its_cells_cannot_be_had_it_is_evicted_and_who_is_made_for_it_has_
         world.create(again)
     world.carry_out_all()
     world.kubelet()
-    world.calm()
+    world.flush()
     if not in_time:
         world.create(again)
     world.ask(again.metadata.uid)
@@ -125,15 +125,13 @@ def test_the_label_says_how_a_pod_would_have_its_gpus(labels: dict[str, str], pr
         ({"mode": "guaranteed", "priority": "-1"}, "give one of them"),
     ],
 )
-def test_a_mode_that_is_none_or_says_something_else_than_the_priority_is_refused(
-    labels: dict[str, str], why: str
-) -> None:
+def test_an_unknown_mode_or_one_that_contradicts_the_priority_is_refused(labels: dict[str, str], why: str) -> None:
     with pytest.raises(PodRequestError, match="label") as error:
         read_request(pod("p", **labels))  # type: ignore[arg-type]
     assert why in str(error.value)
 
 
-def test_it_has_no_more_time_to_end_than_a_loan_and_differs_from_who_waits_for_its_turn_alone() -> None:
+def test_an_early_gang_has_the_grace_of_a_loan_and_differs_from_a_guaranteed_one() -> None:
     early = read_request(pod("p", mode="either"))
     check_grace(pod("p"), early, 30)
     with pytest.raises(PodRequestError, match="a pod that may run on a loan"):

@@ -11,10 +11,10 @@ from hived.engines.kubernetes.gangs.explaining import explain, explain_pod, shor
 from hived.engines.kubernetes.gangs.gang import GangState
 from hived.engines.kubernetes.pods.objects import PodStatus
 
-from .make_believe import World
+from .fake_kubernetes import World
 from .pods import annotated, devices_of, flat_spec, foreign, labelled, node, node_names, on, pod
 from .test_adoption import FOUR, nobody_gets, there
-from .test_gang_scheduler import gang, gang_of, places, run, stands
+from .test_gang_scheduler import gang, gang_of, placed_nodes, places, run
 
 SPEC = flat_spec(("a", 2), ("b", 2))
 
@@ -40,7 +40,7 @@ def gone(world: World, uid: str) -> None:
 
 def events(world: World, uid: str) -> list[tuple[str, bool]]:
     """Events of a pod: reason, and whether it is a warning."""
-    return [(told.reason, told.warning) for told in world.told if told.uid == uid]
+    return [(recorded.reason, recorded.warning) for recorded in world.events if recorded.uid == uid]
 
 
 def test_a_gang_does_not_land_on_gpus_of_a_pod_of_another_scheduler() -> None:
@@ -51,7 +51,7 @@ def test_a_gang_does_not_land_on_gpus_of_a_pod_of_another_scheduler() -> None:
     assert events(world, uid) == [("HivedForeign", False)]
 
 
-def test_who_waits_for_them_is_told_which_pod_has_them_and_goes_once_it_is_gone() -> None:
+def test_a_waiting_gang_reports_the_foreign_pod_and_starts_once_that_pod_ends() -> None:
     world = World(SPEC)
     uid = bound(world, "serve", 4, "n1")
     run(world, *gang_of("h", 2, 4, "b"))
@@ -62,7 +62,7 @@ def test_who_waits_for_them_is_told_which_pod_has_them_and_goes_once_it_is_gone(
     assert "4 GPUs were not kept from jobs" in why
     assert "n1 (pod t/serve, which HiveD did not place, has 4 of its GPUs)" in why
     gone(world, uid)
-    world.quiet()
+    world.quiesce()
     assert None not in places(world, *pods)
 
 
@@ -90,7 +90,7 @@ def test_it_has_the_gpus_that_it_names() -> None:
     nobody_gets(world, "n1", 0, 3)
 
 
-def test_gpus_that_it_names_are_not_believed_where_their_number_is_not_that_of_its_request() -> None:
+def test_named_gpus_count_only_if_their_number_is_that_of_the_request() -> None:
     world = World(SPEC)
     uid = bound(world, "serve", 2, "n1", ISOLATION="0")
     assert len(kept(world, uid)) == 2
@@ -117,7 +117,7 @@ def test_a_pod_that_is_not_bound_or_on_a_node_that_the_spec_lacks_holds_nothing(
     world = World(SPEC)
     bound(world, "serve", 4, where)
     assert not world.gang_scheduler.nodes.bad_devices
-    assert not world.told
+    assert not world.events
 
 
 def test_a_node_that_comes_into_the_spec_with_a_foreign_pod_on_it_is_not_given_away() -> None:
@@ -145,9 +145,9 @@ def test_a_gang_that_is_not_bound_yet_gives_way_where_a_foreign_pod_was_faster()
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    before = stands(world, "one")
+    before = placed_nodes(world, "one")
     bound(world, "serve", 4, before[0])
-    world.quiet()
+    world.quiesce()
     assert places(world, one) not in ([None], [before[0]])
 
 
@@ -164,7 +164,7 @@ def test_a_place_of_a_running_gang_whose_pod_is_not_there_yet_is_taken_by_a_fore
         explain_pod(world.gang_scheduler, world.gang_scheduler.pods[two.metadata.uid], None)
     )
     gone(world, uid)
-    world.quiet()
+    world.quiesce()
     assert places(world, two) == ["n0"]
 
 
@@ -190,7 +190,7 @@ def test_a_binding_on_its_way_counts_until_it_fails() -> None:
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = stands(world, "one")
+    placement = placed_nodes(world, "one")
     home = placement[0]
     world.bind(one.metadata.uid, home, "late")
     uid = bound(world, "serve", 4, home)
@@ -198,16 +198,16 @@ def test_a_binding_on_its_way_counts_until_it_fails() -> None:
     world.sent.clear()
     world.answered(one.metadata.uid, False)
     assert not world.gang_scheduler.conflicts
-    world.quiet()
+    world.quiesce()
     assert places(world, one) not in ([None], [home])
 
 
-def test_a_pod_of_ours_that_is_found_where_a_foreign_one_was_taken_to_be_moves_that_guess() -> None:
+def test_a_bound_pod_of_a_gang_moves_the_guess_about_a_foreign_pod() -> None:
     world = World(SPEC)
     uid = bound(world, "serve", 2, "n1")
     late = pod("late", 2)
     world.create(late)
-    world.behind.add(late.metadata.uid)
+    world.untrusted.add(late.metadata.uid)
     where = tuple(kept(world, uid))
     world.write(there(late, ("n1", where)))
     world.deliver_all()
@@ -215,12 +215,12 @@ def test_a_pod_of_ours_that_is_found_where_a_foreign_one_was_taken_to_be_moves_t
     assert set(kept(world, uid)) == set(FOUR) - set(where)
 
 
-def test_a_pod_of_no_vc_that_was_refused_and_then_bound_by_somebody_else_is_foreign() -> None:
+def test_a_refused_pod_of_no_vc_that_another_client_binds_is_foreign() -> None:
     world = World(SPEC)
     one = foreign("serve", 2)
     world.create(one)
     assert world.ask(one.metadata.uid) == "refused"
-    world.behind.add(one.metadata.uid)
+    world.untrusted.add(one.metadata.uid)
     world.write(on(world.pods[one.metadata.uid], "n1"))
     world.deliver_all()
     assert len(kept(world, one.metadata.uid)) == 2
@@ -236,7 +236,7 @@ def test_a_foreign_pod_that_is_given_a_vc_is_foreign_no_more_and_still_kept_apar
     nobody_gets(world, "n1", *FOUR)
 
 
-def test_an_old_word_does_not_bring_it_back() -> None:
+def test_a_late_update_does_not_bring_it_back() -> None:
     world = World(SPEC)
     uid = bound(world, "serve", 4, "n1")
     world.gang_scheduler.pod_removed(uid, world.now)
@@ -321,7 +321,7 @@ def test_a_reservation_stays_where_a_foreign_pod_can_share_with_a_loan_that_stay
     world.deliver_all()
     assert gang(world, "mine").state is GangState.PLACED
     assert world.gang_scheduler.conflicts.keys() == {uid}
-    world.quiet()
+    world.quiesce()
     assert places(world, pod("mine", 4)) == [home]
 
 

@@ -23,7 +23,7 @@ from hived.errors import ConflictError, NotFoundError
 from hived.spec import load_spec
 from hived.spec.compiled import ClusterSpec
 
-from .make_believe import World
+from .fake_kubernetes import World
 from .pods import devices_of, flat_spec, foreign, labelled, node, node_names, pod, terminating
 
 SPECS = Path(__file__).parents[3] / "shared" / "specs"
@@ -41,7 +41,7 @@ def run(world: World, *pods: Pod) -> None:
     world.create(*pods)
     for one in pods:
         world.ask(one.metadata.uid)
-    world.calm()
+    world.flush()
     for one in pods:
         assert world.pods[one.metadata.uid].spec.node_name, f"{one.key} is not bound"
 
@@ -51,7 +51,7 @@ def gang(world: World, name: str) -> Gang:
     return world.gang_scheduler.gangs[f"t/{name}"]
 
 
-def stands(world: World, name: str) -> list[str]:
+def placed_nodes(world: World, name: str) -> list[str]:
     """The nodes of a gang's placement."""
     placement = gang(world, name).placement
     assert placement is not None
@@ -74,11 +74,11 @@ def test_a_gang_of_four_is_placed_as_one() -> None:
     assert "3 of its 4 pods exist" in shortly(world.gang_scheduler, gang(world, "g"))[0]
     world.create(pods[3])
     assert gang(world, "g").state is GangState.PLACED
-    world.quiet()
+    world.quiesce()
     assert len(set(places(world, *pods))) == 4
 
 
-def test_all_of_a_gang_wait_where_one_does_not_fit() -> None:
+def test_all_pods_of_a_gang_wait_if_one_does_not_fit() -> None:
     world = World(flat_spec(("a", 3), ("b", 1)))
     pods = gang_of("g", 4, 4)
     world.create(*pods)
@@ -109,7 +109,7 @@ def test_a_gang_sized_by_its_owner_waits_for_all_its_pods() -> None:
     world.create(pods[0], members=(Member(2, 4),))
     assert world.ask(pods[0].metadata.uid) == "wait"
     world.create(pods[1], members=(Member(2, 4),))
-    world.quiet()
+    world.quiesce()
     assert len(set(places(world, *pods))) == 2
 
 
@@ -118,7 +118,7 @@ def test_pods_of_different_sizes_get_places_of_theirs() -> None:
     members = (Member(1, 4), Member(2, 1))
     pods = [pod(f"train-{i}", gpus, owner=JOB) for i, gpus in enumerate([1, 4, 1])]
     world.create(*pods, members=members)
-    world.quiet()
+    world.quiesce()
     assert [len(devices_of(world.pods[one.metadata.uid])) for one in pods] == [1, 4, 1]
 
 
@@ -133,7 +133,7 @@ def test_a_pod_too_many_waits_until_one_of_its_gang_has_gone() -> None:
         explain_pod(world.gang_scheduler, world.gang_scheduler.pods[late.metadata.uid], None)
     )
     world.end(pods[0].metadata.uid)
-    world.quiet()
+    world.quiesce()
     assert world.pods[late.metadata.uid].spec.node_name
 
 
@@ -144,9 +144,9 @@ def test_a_pod_that_was_recreated_under_its_name_takes_the_place_of_the_former()
     former = world.pods[pods[0].metadata.uid]
     world.delete(pods[0].metadata.uid)
     world.kubelet()
-    again = world.again(former, 50)
+    again = world.recreated(former, 50)
     world.create(again)
-    world.quiet()
+    world.quiesce()
     assert world.pods[again.metadata.uid].spec.node_name == former.spec.node_name
 
 
@@ -158,7 +158,7 @@ def test_pods_that_name_one_group_and_ask_for_something_else_are_kept_outside_un
     assert world.ask(other.metadata.uid) == "refused"
     assert "members: 1 x 2 here, 1 x 4 there" in str(world.gang_scheduler.pods[other.metadata.uid].refused)
     world.end(one.metadata.uid)
-    world.quiet()
+    world.quiesce()
     assert world.pods[other.metadata.uid].spec.node_name, "nobody asked for it again"
 
 
@@ -169,7 +169,7 @@ def test_a_pod_alone_and_a_group_of_the_same_name_do_not_share_a_place() -> None
     world.create(*grouped)
     assert {world.ask(one.metadata.uid) for one in grouped} == {"refused"}
     world.end(alone.metadata.uid)
-    world.quiet()
+    world.quiesce()
     assert all(places(world, *grouped))
 
 
@@ -184,7 +184,7 @@ def test_a_job_recreated_at_once_waits_for_the_pods_of_the_former_one() -> None:
     world = World(flat_spec(("a", 2), ("b", 1)))
     former = [pod(f"train-{i}", 4, owner=JOB) for i in range(2)]
     world.create(*former, members=(Member(2, 4),))
-    world.quiet()
+    world.quiesce()
     job = replace(JOB, uid="job-2")
     new = [pod(f"train-{i}", 4, owner=job, uid=f"new-{i}", created=9) for i in range(2)]
     world.create(*new, members=(Member(2, 4),))
@@ -192,7 +192,7 @@ def test_a_job_recreated_at_once_waits_for_the_pods_of_the_former_one() -> None:
     assert "pods of a former t/train are still there" in str(world.gang_scheduler.pods["new-0"].refused)
     for one in former:
         world.end(one.metadata.uid)
-    world.quiet()
+    world.quiesce()
     assert all(places(world, *new))
 
 
@@ -207,7 +207,7 @@ def test_the_vcs_order_decides_and_not_the_order_of_asking() -> None:
     assert world.ask(second.metadata.uid) == "wait"
     assert world.ask(first.metadata.uid) == "wait"
     world.end("uid-t-holder")
-    world.quiet()
+    world.quiesce()
     assert places(world, first, second) == ["n0", None] or places(world, first, second) == ["n1", None]
 
 
@@ -219,7 +219,7 @@ def test_a_higher_priority_goes_first() -> None:
     world.ask(low.metadata.uid)
     world.ask(high.metadata.uid)
     world.end("uid-t-holder")
-    world.quiet()
+    world.quiesce()
     assert places(world, high)[0]
     assert not places(world, low)[0]
 
@@ -248,7 +248,7 @@ def test_equal_pods_that_no_node_is_offered_for_do_not_cost_the_square_of_their_
     assert world.calls["a"] <= 3 * len(crowd)
 
 
-def test_who_waits_for_nodes_that_are_not_offered_holds_nobody_back() -> None:
+def test_a_gang_that_waits_for_nodes_not_offered_does_not_block_the_queue() -> None:
     world = World(flat_spec(("a", 2), ("b", 1)))
     picky, plain = pod("picky", 4, created=1), pod("plain", 4, created=2)
     world.create(picky, plain)
@@ -261,7 +261,7 @@ def test_who_waits_for_nodes_that_are_not_offered_holds_nobody_back() -> None:
     assert world.ask(picky.metadata.uid) == "node"
 
 
-def test_a_request_that_is_wrong_in_this_cluster_says_so_and_holds_nobody_back() -> None:
+def test_an_invalid_request_is_reported_and_does_not_block_the_queue() -> None:
     world = World(flat_spec(("a", 2), ("b", 1)))
     wrong, right = pod("wrong", 4, created=1, leaf_cell_type="H100"), pod("right", 4, created=2)
     world.create(wrong, right)
@@ -295,7 +295,7 @@ def test_a_vc_takes_its_own_cells_back_though_the_victims_are_on_several_nodes()
         world.remove(one.metadata.uid)
         world.deliver_all()
     assert gang(world, "mine").state is GangState.PLACED
-    world.quiet()
+    world.quiesce()
     assert places(world, mine)[0]
     assert world.gang_scheduler.preempted == {("b", "a"): 1}
 
@@ -344,7 +344,7 @@ def test_a_victim_with_a_binding_on_its_way_is_waited_for() -> None:
     assert world.ask(mine.metadata.uid) == "preempting"
     world.gang_scheduler.bind_failed(loans[0].metadata.uid, world.now)
     world.sent.clear()
-    world.settle()
+    world.step()
     assert gang(world, "mine").state is GangState.PLACED
 
 
@@ -380,12 +380,12 @@ def test_a_reservation_on_a_node_that_kube_scheduler_does_not_take_any_more_ends
     kept, lost = (place.node for place in placement.pods)
     world.gang_scheduler.asked(world.pods[mine[0].metadata.uid], None, [kept], world.now)
     world.gang_scheduler.asked(world.pods[mine[0].metadata.uid], None, [kept], world.now, emptied=True)
-    world.settle()
+    world.step()
     assert gang(world, "mine").state is GangState.WAITING
     assert all(gang(world, one.metadata.name).state is GangState.PLACED for one in loans)
     others = [node for node in world.gang_scheduler.nodes.healthy if node != lost]
     world.gang_scheduler.asked(world.pods[mine[0].metadata.uid], None, others, world.now)
-    world.settle()
+    world.step()
     moved = gang(world, "mine").placement
     assert moved is not None
     assert lost not in {place.node for place in moved.pods}
@@ -403,14 +403,14 @@ def test_a_node_that_is_taken_once_its_pods_are_gone_stays_reserved_while_they_g
     world.gang_scheduler.asked(asks, None, list(world.gang_scheduler.nodes.healthy), world.now, emptied=True)
     assert gang(world, "mine").state is GangState.RESERVED
     world.gang_scheduler.asked(asks, None, [], world.now)
-    world.settle()
+    world.step()
     assert gang(world, "mine").state is GangState.RESERVED
     world.gang_scheduler.asked(asks, None, [], world.now, emptied=True)
-    world.settle()
+    world.step()
     assert gang(world, "mine").state is GangState.WAITING, "it is not taken in that question either"
 
 
-def test_after_a_restart_nobody_ends_for_a_gang_until_it_is_known_which_nodes_are_taken_for_it() -> None:
+def test_after_a_restart_a_gang_preempts_only_once_its_nodes_are_offered() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     run(world, pod("own", 4), *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(3)])
     mine = pod("mine", 4)
@@ -426,7 +426,7 @@ def test_after_a_restart_nobody_ends_for_a_gang_until_it_is_known_which_nodes_ar
     assert world.ask(mine.metadata.uid) == "preempting"
 
 
-def test_victims_are_spared_when_nobody_wants_their_gpus_any_more() -> None:
+def test_victims_are_spared_when_their_preemptor_ends() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     loans = borrowed(world)
     world.create(pod("mine", 4))
@@ -442,7 +442,7 @@ def test_victims_are_spared_when_nobody_wants_their_gpus_any_more() -> None:
     assert not world.evictions
 
 
-def test_pods_that_are_spared_are_told_so_but_for_those_that_end_all_the_same() -> None:
+def test_spared_pods_get_an_event_unless_they_are_being_deleted() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     loans = borrowed(world)
     world.create(pod("mine", 4))
@@ -453,12 +453,12 @@ def test_pods_that_are_spared_are_told_so_but_for_those_that_end_all_the_same() 
     world.remove("uid-t-mine")
     world.deliver_all()
     assert gang(world, "loan").state is GangState.PLACED
-    told = [told for told in world.told if told.reason == "HivedSpared"]
+    told = [told for told in world.events if told.reason == "HivedSpared"]
     assert sorted(one.key for one in told) == sorted(one.key for one in loans[1:])
     assert {(one.message, one.warning) for one in told} == {("nobody wants its GPUs any more; it runs on", False)}
 
 
-def test_a_pod_of_a_spared_gang_that_was_told_to_wait_is_asked_for_again() -> None:
+def test_a_waiting_pod_of_a_spared_gang_is_woken() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     loans = gang_of("loan", 4, 4, "b", priority="-1")
     world.create(*loans)
@@ -469,11 +469,11 @@ def test_a_pod_of_a_spared_gang_that_was_told_to_wait_is_asked_for_again() -> No
     world.remove("uid-t-mine")
     world.deliver_all()
     assert Wake(loans[1].metadata.uid, loans[1].key) in world.todo
-    world.quiet()
+    world.quiesce()
     assert all(places(world, *loans))
 
 
-def test_a_gang_names_who_it_goes_for_though_the_first_to_want_its_gpus_has_gone() -> None:
+def test_a_preempted_gang_names_its_current_preemptor_after_the_first_one_has_ended() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     borrowed(world)
     for name in ("one", "two"):
@@ -506,7 +506,7 @@ def test_a_lower_priority_of_the_same_vc_runs_on_as_opportunistic_and_says_so_in
 
 
 @pytest.mark.parametrize("kind", ["not ready", "cordoned", "gone", "marked"])
-def test_a_bad_node_gets_nobody_until_it_is_well_again(kind: str) -> None:
+def test_a_bad_node_gets_no_gang_until_it_is_healthy_again(kind: str) -> None:
     world = World(flat_spec(("a", 1), ("b", 0)))
     if kind == "gone":
         world.remove_node("n0")
@@ -517,11 +517,11 @@ def test_a_bad_node_gets_nobody_until_it_is_well_again(kind: str) -> None:
     assert world.ask(one.metadata.uid) == "wait"
     assert reasons(world.gang_scheduler, gang(world, "one"))[0].kind is ReasonKind.BAD_HARDWARE
     world.set_node(node("n0"))
-    world.quiet()
+    world.quiesce()
     assert places(world, one) == ["n0"]
 
 
-def test_who_runs_on_a_node_that_turns_bad_runs_on() -> None:
+def test_a_gang_that_runs_on_a_node_that_turns_bad_runs_on() -> None:
     world = World(flat_spec(("a", 2), ("b", 1)))
     pods = gang_of("g", 2, 4)
     run(world, *pods)
@@ -535,14 +535,14 @@ def test_a_gang_that_is_not_bound_yet_leaves_a_node_that_turns_bad() -> None:
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = stands(world, "one")
+    placement = placed_nodes(world, "one")
     bad = placement[0]
     world.set_node(node(bad, ready=False))
-    world.quiet()
+    world.quiesce()
     assert places(world, one)[0] not in (None, bad)
 
 
-def test_a_gang_of_which_nobody_is_left_on_a_node_that_has_turned_bad_looks_for_another() -> None:
+def test_a_gang_without_pods_left_on_a_node_that_has_turned_bad_is_placed_elsewhere() -> None:
     world = World(flat_spec(("a", 2), ("b", 1)))
     one, two = gang_of("g", 2, 2)
     world.create(one, two)
@@ -551,8 +551,8 @@ def test_a_gang_of_which_nobody_is_left_on_a_node_that_has_turned_bad_looks_for_
     world.set_node(node(where, ready=False))
     world.delete(one.metadata.uid)
     world.kubelet()
-    world.create(world.again(one, 9))
-    world.quiet()
+    world.create(world.recreated(one, 9))
+    world.quiesce()
     assert places(world, two)[0] not in (None, where)
 
 
@@ -561,7 +561,7 @@ def test_a_pod_whose_node_kube_scheduler_does_not_take_is_placed_elsewhere() -> 
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = stands(world, "one")
+    placement = placed_nodes(world, "one")
     first = placement[0]
     assert world.ask(one.metadata.uid, [name for name in world.usable if name != first]) == "node"
     assert places(world, one)[0] not in (None, first)
@@ -605,7 +605,7 @@ def test_a_pod_that_is_bound_already_is_not_bound_again() -> None:
         world.gang_scheduler.binding(one.metadata.uid, places(world, one)[0] or "")
 
 
-def test_an_old_word_of_a_pod_does_not_bring_it_back() -> None:
+def test_a_late_update_of_a_pod_does_not_bring_it_back() -> None:
     world = World(flat_spec(("a", 2), ("b", 1)))
     one = pod("one", 4)
     world.create(one)
@@ -617,13 +617,13 @@ def test_an_old_word_of_a_pod_does_not_bring_it_back() -> None:
         world.gang_scheduler.asked(one, None, world.usable, world.now)
 
 
-def test_a_word_from_before_its_binding_does_not_take_a_pod_off_its_node() -> None:
+def test_an_update_from_before_its_binding_does_not_unbind_a_pod() -> None:
     """The answer to bind comes first, then what was written before: here another priority."""
     world = World(flat_spec(("a", 2), ("b", 1)))
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = stands(world, "one")
+    placement = placed_nodes(world, "one")
     world.write(labelled(world.pods[one.metadata.uid], priority="7"))
     world.bind(one.metadata.uid, placement[0])
     world.deliver(one.metadata.uid, newest=False)
@@ -636,7 +636,7 @@ def test_what_a_pod_asks_for_may_change_while_its_binding_fails() -> None:
     one = pod("one", 4)
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
-    placement = stands(world, "one")
+    placement = placed_nodes(world, "one")
     world.bind(one.metadata.uid, placement[0], "late")
     world.write(labelled(world.pods[one.metadata.uid], vc="b"))
     world.deliver_all()
@@ -645,7 +645,7 @@ def test_what_a_pod_asks_for_may_change_while_its_binding_fails() -> None:
     assert gang(world, "one").vc == "b"
 
 
-def test_a_pod_that_could_not_be_told_to_go_is_told_again() -> None:
+def test_a_failed_eviction_is_retried() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     loans = borrowed(world)
     world.create(pod("mine", 4))
@@ -664,7 +664,7 @@ def evictions(world: World, seconds: float) -> list[tuple[float, bool]]:
     start, found = world.now, []
     while world.now < start + seconds:
         world.gang_scheduler.due(world.now)
-        world.settle()
+        world.step()
         before = len(world.evicted)
         world.carry_out_all()
         found += [(world.now - start, evict.delete) for evict in world.evicted[before:]]
@@ -689,7 +689,7 @@ def test_a_pod_whose_budget_forbids_its_eviction_is_asked_less_and_less_often_an
     assert world.pods[loan.metadata.uid].metadata.deletion_timestamp is not None
 
 
-def test_who_asks_why_is_told_that_an_eviction_is_refused() -> None:
+def test_the_explanation_says_that_an_eviction_is_refused() -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
     loan = pod("loan", 4, "b", priority="-1")
     run(world, loan, pod("own", 4, "b"))
@@ -707,7 +707,7 @@ def test_who_asks_why_is_told_that_an_eviction_is_refused() -> None:
 
 def events(world: World, reason: str) -> Counter[str]:
     """How many Events for this reason each pod has."""
-    return Counter(told.uid for told in world.told if told.reason == reason)
+    return Counter(told.uid for told in world.events if told.reason == reason)
 
 
 def waits(world: World) -> Counter[str]:
@@ -715,7 +715,7 @@ def waits(world: World) -> Counter[str]:
     return events(world, "HivedWaiting")
 
 
-def test_a_place_in_a_queue_is_no_reason_for_an_event() -> None:
+def test_a_changed_position_in_the_queue_is_no_event() -> None:
     """Twelve pods that ended made thousands: one for each pod behind, each time."""
     world = World(flat_spec(("a", 1)))
     first = [pod(f"first-{i}", 1, created=i) for i in range(4)]
@@ -729,7 +729,7 @@ def test_a_place_in_a_queue_is_no_reason_for_an_event() -> None:
         world.remove(gone)
         world.deliver_all()
         world.active |= {uid for uid, there in world.pods.items() if not there.spec.node_name}
-        world.quiet()
+        world.quiesce()
         assert len(world.pods) == 33 - number
     assert set(waits(world).values()) <= {1, 2}
 
@@ -747,9 +747,9 @@ def test_an_event_says_when_the_reason_has_become_another() -> None:
     world.set_node(node("n0", cordoned=True))
     world.set_node(node("n1", cordoned=True))
     world.active.add(two.metadata.uid)
-    world.quiet()
+    world.quiesce()
     assert waits(world)[two.metadata.uid] == 2
-    assert "were not kept from jobs" in next(t.message for t in reversed(world.told) if t.uid == two.metadata.uid)
+    assert "were not kept from jobs" in next(t.message for t in reversed(world.events) if t.uid == two.metadata.uid)
 
 
 def question(world: World, uid: str) -> str:
@@ -757,13 +757,13 @@ def question(world: World, uid: str) -> str:
     world.active.discard(uid)
     entry = world.gang_scheduler.asked(world.pods[uid], None, world.usable, world.now)
     word, _ = answering.answer(world.gang_scheduler, entry, world.usable, True)
-    world.settle()
+    world.step()
     return word
 
 
 def named_victims(world: World, name: str) -> list[str]:
     """The loans that the latest Event of a waiting pod names, and that are named to whoever asks why: the same."""
-    event = next(told.message for told in reversed(world.told) if told.key == f"t/{name}-0")
+    event = next(told.message for told in reversed(world.events) if told.key == f"t/{name}-0")
     texts = event, in_lines(explain(world.gang_scheduler, gang(world, name), None))
     of_event, of_explain = (sorted(set(re.findall(r"t/loan\d+", text))) for text in texts)
     assert of_event == of_explain
@@ -796,7 +796,7 @@ def test_an_event_names_the_victims_of_now_once_a_reservation_has_moved(why: str
         assert set(waits(world).values()) == {number + 2}, "one for each move"
 
 
-def test_an_event_names_nobody_any_more_once_a_reservation_has_ended() -> None:
+def test_an_event_names_no_victims_once_a_reservation_has_ended() -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
     run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(2)])
     world.create(*gang_of("mine", 1, 4))
@@ -808,7 +808,7 @@ def test_an_event_names_nobody_any_more_once_a_reservation_has_ended() -> None:
     assert not named_victims(world, "mine")
 
 
-def test_victims_that_go_one_by_one_are_no_news() -> None:
+def test_victims_that_end_one_by_one_are_no_new_events() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(4)])
     mine = gang_of("mine", 2, 4)
@@ -836,7 +836,7 @@ def test_no_message_is_cut_in_a_word() -> None:
     assert full.startswith(said.removesuffix("..."))
 
 
-def test_what_has_become_of_a_nodes_health_is_said() -> None:
+def test_a_change_of_a_nodes_health_is_an_event() -> None:
     world = World(flat_spec(("a", 2)))
     world.set_node(node("n0", cordoned=True))
     world.set_node(node("n1", bad="0,2"))
@@ -862,7 +862,7 @@ def test_ages_are_those_of_the_pods_and_not_of_the_service() -> None:
     assert "for 2 h now" in in_lines(explain(world.gang_scheduler, gang(world, "two"), world.now))
 
 
-def test_the_age_of_who_waits_goes_on_while_gpus_are_reserved_for_it_here_and_there() -> None:
+def test_a_waiting_gang_keeps_its_age_while_its_reservation_moves() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(4)])
     world.now = came = pod("x", created=3600).created_at
@@ -879,14 +879,14 @@ def test_the_age_of_who_waits_goes_on_while_gpus_are_reserved_for_it_here_and_th
         assert gang(world, "mine").since == came
 
 
-def test_the_age_of_who_was_given_a_place_where_it_could_not_go_goes_on() -> None:
+def test_a_gang_whose_placement_is_refused_keeps_its_age() -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
     world.now = came = pod("x", created=3600).created_at
     mine = pod("mine", 4, created=3600)
     world.create(mine)
     world.now += 60
     world.ask(mine.metadata.uid, bind=False)
-    placement = stands(world, "mine")
+    placement = placed_nodes(world, "mine")
     assert gang(world, "mine").since == world.now, "it has its GPUs since now"
     world.now += 60
     home = placement[0]
@@ -896,7 +896,7 @@ def test_the_age_of_who_was_given_a_place_where_it_could_not_go_goes_on() -> Non
     assert gang(world, "mine").since == came
 
 
-def test_the_age_of_who_had_to_go_and_is_spared_goes_on() -> None:
+def test_a_spared_gang_keeps_its_age() -> None:
     world = World(flat_spec(("a", 2), ("b", 2)))
     borrowed(world)
     came = world.now
@@ -911,12 +911,12 @@ def test_the_age_of_who_had_to_go_and_is_spared_goes_on() -> None:
     assert gang(world, "loan").since == came
 
 
-def test_the_age_of_who_has_lost_its_gpus_is_since_then() -> None:
+def test_a_gang_that_has_lost_its_gpus_waits_since_then() -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
     loans = gang_of("loan", 2, 4, "b", priority="-1")
     world.create(*loans)
     world.ask(loans[0].metadata.uid)
-    world.calm()
+    world.flush()
     world.now += 600
     world.create(pod("mine", 4))
     question(world, "uid-t-mine")
@@ -974,7 +974,7 @@ def with_grace(seconds: int) -> ClusterSpec:
     return dataclasses.replace(spec, virtual_clusters=vcs)
 
 
-def test_a_loan_that_asks_for_a_day_to_end_is_refused_and_told_how_long_it_may_have() -> None:
+def test_a_loan_with_a_grace_period_of_a_day_is_refused_with_the_limit() -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
     loan = patient(pod("loan", 4, "b", priority="-1"), 86_400)
     world.create(loan)
@@ -992,7 +992,7 @@ def test_the_cap_is_that_of_the_spec_and_a_new_one_counts_at_once() -> None:
     world.create(loan, other)
     assert world.ask(loan.metadata.uid) == "refused"
     world.respecify(with_grace(120))
-    world.quiet()
+    world.quiesce()
     assert None not in places(world, loan, other)
     late = patient(pod("late", 4, "b", priority="-1"), 90)
     world.create(late)
@@ -1002,7 +1002,7 @@ def test_the_cap_is_that_of_the_spec_and_a_new_one_counts_at_once() -> None:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_loan_that_was_bound_with_a_longer_one_has_the_cap_whoever_deletes_it(deleted: bool) -> None:
+def test_a_loan_bound_with_a_longer_grace_period_has_the_cap_when_any_client_deletes_it(deleted: bool) -> None:
     world = World(with_grace(120))
     loan = patient(pod("loan", 4, "b", priority="-1"), 90)
     run(world, loan, pod("own", 4, "b"))
@@ -1041,16 +1041,16 @@ def test_pods_run_on_under_a_new_spec_and_a_restart_finds_them_so(after: str) ->
     for name in node_names(spec):
         world.set_node(node(name))
     world.respecify(spec)
-    world.calm()
+    world.flush()
     world.restart()
     assert all(places(world, *pods))
     world.respecify(before)
-    world.calm()
+    world.flush()
     world.restart()
     assert all(world.gang_scheduler.gangs[one.key].guaranteed for one in pods[:-1])
 
 
-def test_devices_that_a_spec_takes_away_and_gives_back_are_still_those_of_who_runs_there() -> None:
+def test_devices_that_a_spec_removes_and_restores_still_belong_to_the_running_gang() -> None:
     """In between, a place of the gang is no more; its pod is."""
     wide, narrow = flat_spec(("a", 2), ("b", 1)), flat_spec(("a", 1), ("b", 1))
     world = World(wide)
@@ -1059,7 +1059,7 @@ def test_devices_that_a_spec_takes_away_and_gives_back_are_still_those_of_who_ru
     run(world, blocker, *pods)
     gone = next(one for one in pods if places(world, one)[0] == "n2")
     world.respecify(narrow)
-    world.calm()
+    world.flush()
     assert world.gang_scheduler.pods[gone.metadata.uid].slot is None
     world.respecify(wide)
     late = pod("g-late", 4, group="g", group_size="2", created=30)
@@ -1068,13 +1068,13 @@ def test_devices_that_a_spec_takes_away_and_gives_back_are_still_those_of_who_ru
     assert world.gang_scheduler.pods[gone.metadata.uid].slot is not None
 
 
-def test_a_pod_goes_on_saying_what_it_uses_whatever_a_spec_has_left_of_it() -> None:
+def test_a_pod_keeps_its_annotations_when_a_spec_drops_its_devices() -> None:
     """Its annotations are all that another service, or the spec that comes back, will know."""
     world = World(flat_spec(("a", 2), ("b", 1)))
     one = pod("one", 4)
     run(world, one)
     world.respecify(flat_spec(("a", 2), ("b", 1), gpus=2))
-    world.calm()
+    world.flush()
     placement = gang(world, "one").placement
     assert placement is not None
     assert placement.pods[0].leaf_cells == (0, 1)
@@ -1092,12 +1092,12 @@ def test_a_gang_not_bound_yet_whose_devices_are_no_more_is_placed_anew() -> None
     world.create(one)
     world.ask(one.metadata.uid, bind=False)
     world.respecify(narrow)
-    world.quiet()
+    world.quiesce()
     assert places(world, one)[0] in ("n0", "n1")
     assert len(gang(world, "one").placement.pods) == 1  # type: ignore[union-attr]  # it is bound
 
 
-def test_a_pod_bound_after_a_spec_took_places_of_its_gang_away_is_believed_with_the_others() -> None:
+def test_a_pod_bound_after_a_spec_took_devices_of_its_gang_is_adopted_with_the_others() -> None:
     """It tells of a smaller gang than they do, and after a restart all of them count."""
     wide, narrow = flat_spec(("a", 3), ("b", 0)), flat_spec(("a", 2), ("b", 0))
     world = World(wide)
@@ -1105,10 +1105,10 @@ def test_a_pod_bound_after_a_spec_took_places_of_its_gang_away_is_believed_with_
     world.create(*pods)
     world.ask(pods[0].metadata.uid)
     world.respecify(narrow)
-    world.calm()
+    world.flush()
     for one in pods[1:]:
         world.ask(one.metadata.uid)
-    world.calm()
+    world.flush()
     bound = [one for one in pods if places(world, one)[0]]
     assert len(bound) >= 2
     world.restart()
@@ -1136,7 +1136,7 @@ def test_a_question_about_the_nominated_node_alone_takes_no_place_away() -> None
     assert list(answer.FailedNodes or ()) == [elsewhere]
     assert gang(world, "g").placement == placement
     assert not gang(world, "g").entry.excluded
-    world.quiet()
+    world.quiesce()
     assert None not in places(world, *pods)
 
 
@@ -1156,11 +1156,11 @@ def test_a_gang_is_placed_once_all_of_its_pods_can_be_bound(why: str) -> None:
     world.write(two)
     world.deliver_all()
     assert gang(world, "g").state is GangState.PLACED
-    world.quiet()
+    world.quiesce()
     assert None not in places(world, one, two)
 
 
-def test_a_gang_that_waits_leaves_its_line_when_one_of_its_pods_is_held_back() -> None:
+def test_a_queued_gang_leaves_the_queue_when_one_of_its_pods_is_held_back() -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
     run(world, *gang_of("first", 1, 4))
     pods = gang_of("g", 1, 4)
@@ -1173,7 +1173,7 @@ def test_a_gang_that_waits_leaves_its_line_when_one_of_its_pods_is_held_back() -
     assert not gang(world, "g").in_line
 
 
-def test_gpus_are_not_kept_for_pods_that_nobody_asks_about() -> None:
+def test_gpus_are_released_if_kube_scheduler_never_asks_about_the_pods() -> None:
     world = World(flat_spec(("a", 1), ("b", 1)))
     one, two = gang_of("one", 1, 4), gang_of("two", 1, 4)
     world.create(*one)
@@ -1195,7 +1195,7 @@ def test_a_pod_of_a_gang_that_runs_is_replaced_though_others_have_succeeded_and_
     world = World(flat_spec(("a", 3), ("b", 1)))
     pods = [pod(f"train-{i}", 4, owner=JOB) for i in range(3)]
     world.create(*pods, members=(Member(3, 4),))
-    world.quiet()
+    world.quiesce()
     assert None not in places(world, *pods)
     succeeded = world.pods[pods[0].metadata.uid]
     world.write(replace(succeeded, status=replace(succeeded.status, phase="Succeeded")))
@@ -1204,12 +1204,12 @@ def test_a_pod_of_a_gang_that_runs_is_replaced_though_others_have_succeeded_and_
     world.kubelet()
     again = pod("train-1-again", 4, owner=JOB)
     world.create(again, members=(Member(2, 4),))
-    world.quiet()
+    world.quiesce()
     assert places(world, again) != [None]
     assert world.gang_scheduler.pods[again.metadata.uid].refused is None
 
 
-def test_a_victim_that_was_spared_before_it_was_told_to_go_is_told_by_the_next() -> None:
+def test_a_victim_spared_before_its_eviction_is_evicted_for_the_next_preemptor() -> None:
     # the order to go was not carried out, as nobody wanted its GPUs any more; the next preemptor waited for ever
     world = World(flat_spec(("a", 1), ("b", 1)))
     loan = gang_of("loan", 2, 4, vc="b", priority="opportunistic")

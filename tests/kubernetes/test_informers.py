@@ -16,7 +16,7 @@ from hived.engines.kubernetes.informers import Informers, Sized
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
 
-from .make_believe import World
+from .fake_kubernetes import World
 from .pods import flat_spec, node, node_names, pod
 
 SPEC = flat_spec(("a", 2), ("b", 1))
@@ -53,7 +53,7 @@ class Server(KubeApi):
         return msgspec.json.encode(self.there[path.rpartition("/")[2]])
 
 
-def test_a_pod_that_was_read_while_all_were_listed_is_not_taken_for_gone() -> None:
+def test_a_pod_that_was_read_during_a_list_is_not_removed_by_it() -> None:
     # its GPUs were given to another while it ran, or it was told for ever that it is gone
     async def story() -> None:
         server, world, tasks = Server(), World(SPEC), []

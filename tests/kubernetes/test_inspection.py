@@ -141,7 +141,7 @@ def test_no_groups_are_an_empty_list() -> None:
     assert got(Source(Cluster.from_spec(flat({"a": 1}))), "affinitygroups/") == {"items": []}
 
 
-def test_a_group_that_was_preempted_lazily_says_for_whom_and_since_when() -> None:
+def test_a_lazily_preempted_group_names_its_preemptor_and_the_time() -> None:
     source = Source(Cluster.from_spec(flat({"a": 1}, spare=1)))
     source.run(wants("low", "a", 4, priority=0, lazy_preemption=True))
     source.run(wants("high", "a", 4, priority=1))
@@ -169,7 +169,7 @@ def test_what_is_not_there_is_a_string_with_status_400(busy: Source, path: str, 
     assert words in response.json()
 
 
-def test_a_physical_cell_shows_the_virtual_cell_that_stands_on_it(busy: Source) -> None:
+def test_a_physical_cell_shows_the_virtual_cell_bound_to_it(busy: Source) -> None:
     physical = got(busy, "clusterstatus/physicalcluster")
     top = {key: value for key, value in physical[0].items() if key != "cellChildren"}
     assert top == {
@@ -226,7 +226,7 @@ def test_states_priorities_and_health_are_the_deployed_schedulers_words(busy: So
     assert cells["1/r1n0/0"]["cellState"] == "Reserved"
 
 
-def test_a_vc_shows_its_cells_where_they_stand_and_what_is_lent_to_it(busy: Source) -> None:
+def test_a_vc_shows_its_bound_cells_and_its_loans(busy: Source) -> None:
     b = got(busy, "clusterstatus/virtualclusters/b")
     assert [(cell["cellAddress"], cell["cellState"], cell["cellPriority"]) for cell in cells_in(b)] == [
         ("b/0", "Used", 3),

@@ -106,14 +106,14 @@ class Candidate:
 
     def __init__(self, store: Store, time: Time, identity: str) -> None:
         self.api = Reaching(store, time)
-        self.told: list[bool] = []
+        self.events: list[bool] = []
 
         async def sleep(seconds: float) -> None:
             await time.sleep(seconds)
             await self.api.going.wait()
 
         self.leader = LeaderElector(
-            self.api, "hived", "hived", identity, self.told.append, clock=time.clock, sleep=sleep, now=time.date
+            self.api, "hived", "hived", identity, self.events.append, clock=time.clock, sleep=sleep, now=time.date
         )
         self.task = asyncio.ensure_future(self.leader.run())
 
@@ -144,7 +144,7 @@ class Election:
     async def join(self, identity: str = "") -> Candidate:
         candidate = Candidate(self.store, self.time, identity or f"hived-{len(self.candidates)}")
         self.candidates.append(candidate)
-        await self.time.settle()
+        await self.time.run_ready()
         return candidate
 
     async def until(self, condition: Callable[[], bool], seconds: float) -> float:
@@ -174,7 +174,7 @@ async def election() -> AsyncIterator[Election]:
             await candidate.kill()
 
 
-def told(story: Story) -> Callable[[], None]:
+def as_test(story: Story) -> Callable[[], None]:
     """A story, as a test."""
 
     def test() -> None:
@@ -193,11 +193,11 @@ def both(*awaitables: Awaitable[Any]) -> Awaitable[list[Any]]:
     return asyncio.gather(*awaitables)
 
 
-@told
+@as_test
 async def test_the_first_creates_the_lease_and_leads(held: Election) -> None:
     first = await held.join("a")
     assert first.leads
-    assert first.told == [True]
+    assert first.events == [True]
     assert held.store.spec == {
         "holderIdentity": "a",
         "leaseDurationSeconds": 15,
@@ -207,64 +207,64 @@ async def test_the_first_creates_the_lease_and_leads(held: Election) -> None:
     }
 
 
-@told
+@as_test
 async def test_it_renews_and_stays_the_only_one(held: Election) -> None:
     first, second = await held.join("a"), await held.join("b")
     await held.advance(120)
     assert first.leads
-    assert second.told == []
+    assert second.events == []
     assert second.leader.holder == "a"
     assert held.store.spec["renewTime"] == "2026-01-01T00:02:00.000000Z"
     assert held.store.spec["acquireTime"] == "2026-01-01T00:00:00.000000Z"
 
 
-@told
+@as_test
 async def test_one_that_stops_hands_over_at_once(held: Election) -> None:
     first, second = await held.join("a"), await held.join("b")
     await first.stop()
     assert not first.leads
-    assert first.told == [True, False]
+    assert first.events == [True, False]
     assert held.store.spec["holderIdentity"] == ""
     assert await held.until(lambda: second.leads, 5) <= 2
     assert held.store.spec["leaseTransitions"] == 1
 
 
-@told
+@as_test
 async def test_one_that_is_killed_is_followed_when_its_lease_is_over(held: Election) -> None:
     first, second = await held.join("a"), await held.join("b")
     await first.kill()
     assert 13 <= await held.until(lambda: second.leads, 20) <= 17
 
 
-@told
+@as_test
 async def test_one_that_cannot_renew_stops_by_itself_before_the_other_begins(held: Election) -> None:
     first, second = await held.join("a"), await held.join("b")
     await held.advance(4)
     first.api.mood = "down"
     lost = await held.until(lambda: not first.leads, 11)
-    assert first.told == [True, False]
+    assert first.events == [True, False]
     assert not second.leads
     assert lost + await held.until(lambda: second.leads, 20) >= 14
     first.api.mood = ""
     await held.advance(30)
-    assert first.told == [True, False]
+    assert first.events == [True, False]
 
 
-@told
-async def test_one_that_stood_still_does_not_lead_when_it_wakes_though_nothing_ran_in_between(held: Election) -> None:
+@as_test
+async def test_a_suspended_leader_does_not_lead_when_it_resumes(held: Election) -> None:
     first, second = await held.join("a"), await held.join("b")
     first.api.going.clear()
     await held.until(lambda: second.leads, 20)
-    assert first.told == [True]  # it has had no chance to notice
+    assert first.events == [True]  # it has had no chance to notice
     assert not first.leads  # but whoever asks hears the truth
     first.api.going.set()
     await held.advance(10)
-    assert first.told == [True, False]
+    assert first.events == [True, False]
     assert second.leads
 
 
-@told
-async def test_one_that_stood_still_while_its_renewal_was_answered_counts_from_when_it_asked(held: Election) -> None:
+@as_test
+async def test_a_leader_suspended_during_a_renewal_counts_from_its_request(held: Election) -> None:
     first, second = await held.join("a"), await held.join("b")
     first.api.mood = "slow"
     await held.time.advance(4.3)  # renewed; the answer is on its way
@@ -276,34 +276,34 @@ async def test_one_that_stood_still_while_its_renewal_was_answered_counts_from_w
     assert not first.leads
 
 
-@told
+@as_test
 async def test_one_that_finds_another_name_in_its_lease_stops_at_once(held: Election) -> None:
     first = await held.join("a")
     held.store.spec["holderIdentity"] = "somebody with kubectl"
     await held.advance(2.5)
-    assert first.told == [True, False]
+    assert first.events == [True, False]
 
 
-@told
-async def test_a_bug_is_not_lived_through(held: Election) -> None:
+@as_test
+async def test_a_bug_ends_the_elector(held: Election) -> None:
     candidate = await held.join("a")
     held.store.lease = {"spec": ["not one"]}
     await held.advance(3)
     assert isinstance(candidate.task.exception(), AttributeError)
 
 
-@told
-async def test_an_answer_that_hangs_does_not_keep_the_news_from_being_told(held: Election) -> None:
+@as_test
+async def test_an_answer_that_hangs_does_not_delay_the_callback(held: Election) -> None:
     first = await held.join("a")
     first.api.mood = "hanging"
     await held.advance(12)
-    assert first.told == [True, False]
+    assert first.events == [True, False]
     await held.advance(3)  # the next one hangs as well
     first.api.mood = ""
     await held.until(lambda: first.leads, 15)
 
 
-@told
+@as_test
 async def test_a_write_whose_answer_was_lost_is_known_as_ones_own(held: Election) -> None:
     first = await held.join("a")
     await first.stop()
@@ -318,7 +318,7 @@ async def test_a_write_whose_answer_was_lost_is_known_as_ones_own(held: Election
     assert second.leads
 
 
-@told
+@as_test
 async def test_another_process_of_the_same_name_is_another(held: Election) -> None:
     first, twin = await held.join("a"), await held.join("a")
     await held.advance(60)
@@ -328,18 +328,18 @@ async def test_another_process_of_the_same_name_is_another(held: Election) -> No
     assert 13 <= await held.until(lambda: twin.leads, 20) <= 17
 
 
-@told
+@as_test
 async def test_a_deleted_lease_is_made_again_by_its_holder(held: Election) -> None:
     first, second = await held.join("a"), await held.join("b")
     held.store.lease = None
     await held.advance(60)
-    assert first.told == [True]
-    assert second.told == []
+    assert first.events == [True]
+    assert second.events == []
     assert held.store.spec["holderIdentity"] == "a"
 
 
-@told
-async def test_the_holders_own_promise_counts_and_not_ours(held: Election) -> None:
+@as_test
+async def test_the_duration_in_the_lease_counts_and_not_the_own_one(held: Election) -> None:
     held.store.create(
         {"metadata": {"labels": {"of": "helm"}}, "spec": {"holderIdentity": "go", "leaseDurationSeconds": 40}}
     )
@@ -349,8 +349,8 @@ async def test_the_holders_own_promise_counts_and_not_ours(held: Election) -> No
     assert held.store.lease["metadata"]["labels"] == {"of": "helm"}
 
 
-@told
-async def test_what_keeps_it_from_leading_is_told(held: Election) -> None:
+@as_test
+async def test_the_problem_with_the_lease_is_reported(held: Election) -> None:
     candidate = await held.join("a")
     candidate.api.mood = "down"
     await held.advance(4)
@@ -360,12 +360,12 @@ async def test_what_keeps_it_from_leading_is_told(held: Election) -> None:
     assert candidate.leader.problem is None
 
 
-@told
-async def test_garbage_in_the_api_servers_place_is_lived_through(held: Election) -> None:
+@as_test
+async def test_an_invalid_answer_is_survived(held: Election) -> None:
     candidate = await held.join("a")
     candidate.api.mood = "garbage"
     await held.advance(12)
-    assert candidate.told == [True, False]
+    assert candidate.events == [True, False]
     candidate.api.mood = ""
     await held.advance(4)
     assert candidate.leads
@@ -414,7 +414,7 @@ def test_whatever_goes_wrong_there_are_never_two_and_afterwards_there_is_one(
             await held.advance(30)
             leaders = [candidate for candidate in held.candidates if candidate.leads]
             assert len(leaders) == 1
-            assert [candidate.told[-1:] == [True] for candidate in held.candidates] == [
+            assert [candidate.events[-1:] == [True] for candidate in held.candidates] == [
                 candidate.leads for candidate in held.candidates
             ]
 

@@ -138,7 +138,7 @@ def test_the_text_is_what_promtool_takes() -> None:
     assert len(typed) == len(set(typed)) == len(EXPECTED)
 
 
-def test_a_replica_that_does_not_decide_tells_of_itself_alone() -> None:
+def test_a_replica_that_does_not_decide_exports_itself_alone() -> None:
     world = busy()
     world.stand_by()
     told = Told(of(world))
@@ -168,7 +168,7 @@ def test_requests_are_counted_and_their_durations_are_in_buckets_from_a_quarter_
     assert told(f"{name}_count", verb="bind") == 0, "a rate has a zero to begin from"
 
 
-def test_what_has_not_happened_yet_is_told_as_zero() -> None:
+def test_counters_begin_at_zero() -> None:
     told = Told(of(World()))
     for name, results in {
         "bindings": ("ok", "conflict", "refused", "unknown"),
@@ -180,7 +180,7 @@ def test_what_has_not_happened_yet_is_told_as_zero() -> None:
     assert told("hived_nodes", state="missing") == 0
 
 
-def test_who_waits_is_told_by_the_decisive_reason() -> None:
+def test_a_waiting_gang_is_counted_by_its_decisive_reason() -> None:
     world = busy()
     told = Told(of(world))
     reasons = told.by("hived_waiting_groups", "vc", "reason")
@@ -260,7 +260,7 @@ def test_the_numbers_are_those_of_a_naive_count_whatever_happens(seed: int) -> N
         assert told.by("hived_safety_margin_cells", "chain", "level") == {k: v for k, v in margins.items() if v}
 
 
-def test_broken_safety_is_counted_and_the_rest_is_still_told() -> None:
+def test_broken_safety_is_counted_and_the_other_metrics_are_still_exported() -> None:
     world = World()
     world.counts.safety_violations = 2
     metrics = of(world)

@@ -86,7 +86,7 @@ def test_jobs_that_are_made_one_after_another_are_no_gang_and_say_what_to_do() -
 
 
 @pytest.mark.parametrize("status", [{"succeeded": "x"}, {"succeeded": -1}, "x", ["x"]])
-def test_a_status_of_no_known_form_is_told(status: Any) -> None:
+def test_a_status_of_unknown_form_is_reported(status: Any) -> None:
     with pytest.raises(PodRequestError, match="has a form that is not known"):
         members_of(job(2, 2) | {"status": status}, "the Job")
 
@@ -152,7 +152,7 @@ def test_pods_of_many_jobs_that_come_together_are_no_storm_of_reads() -> None:
     assert server.most_at_once == 16
 
 
-def test_all_pods_of_a_job_that_cannot_be_read_are_told_by_one_read_and_the_next_one_tries_again() -> None:
+def test_all_pods_of_an_unreadable_job_share_one_read_and_the_next_pod_retries() -> None:
     server = Server()
     owners = Owners(server)
     found = sizes(owners, pods_of("train", 5))
@@ -162,7 +162,7 @@ def test_all_pods_of_a_job_that_cannot_be_read_are_told_by_one_read_and_the_next
     assert sizes(owners, pods_of("train", 1)) == [(Member(4, 2),)]
 
 
-def test_whoever_stops_asking_takes_nothing_from_the_others() -> None:
+def test_a_cancelled_caller_does_not_cancel_the_read_of_others() -> None:
     server = Server(named(job(2, None), "train"))
     owners = Owners(server)
     first, second = pods_of("train", 2)

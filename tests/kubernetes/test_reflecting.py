@@ -30,24 +30,24 @@ class Receiver:
 
     def __init__(self) -> None:
         self.pods: dict[str, str] = {}  #: resourceVersion by uid
-        self.gone: set[str] = set()
-        self.heard: list[Event] = []
+        self.deleted: set[str] = set()
+        self.received: list[Event] = []
         self.lists = 0
         self.restarts: list[str] = []
 
     def replace(self, items: list[Pod], _version: str) -> None:
         self.lists += 1
         self.pods = {item.metadata.uid: item.metadata.resource_version for item in items}
-        self.gone -= set(self.pods)
+        self.deleted -= set(self.pods)
 
     def changed(self, kind: str, item: Pod) -> None:
         uid, version = item.metadata.uid, item.metadata.resource_version
-        self.heard.append((kind, uid, version))
+        self.received.append((kind, uid, version))
         if kind == "DELETED":
             del self.pods[uid]  # it was there
-            self.gone.add(uid)
+            self.deleted.add(uid)
             return
-        assert uid not in self.gone
+        assert uid not in self.deleted
         assert kind == ("MODIFIED" if uid in self.pods else "ADDED")
         assert uid not in self.pods or int(self.pods[uid]) < int(version)
         self.pods[uid] = version
@@ -131,51 +131,51 @@ def play(lists: list[list[Event] | ApiError], *watches: list[Event] | ApiError) 
 
 
 def test_a_list_and_then_its_changes() -> None:
-    told, server, scene = play(
+    receiver, server, scene = play(
         [[("", "a", "1"), ("", "b", "2")]], [("ADDED", "c", "11"), ("MODIFIED", "a", "12"), ("DELETED", "b", "13")]
     )
-    assert told.heard == [("ADDED", "c", "11"), ("MODIFIED", "a", "12"), ("DELETED", "b", "13")]
-    assert told.pods == {"a": "12", "c": "11"}
+    assert receiver.received == [("ADDED", "c", "11"), ("MODIFIED", "a", "12"), ("DELETED", "b", "13")]
+    assert receiver.pods == {"a": "12", "c": "11"}
     assert server.asked == ["10", "13"]
     assert scene.reflector.synced.is_set()
-    assert told.restarts == []
+    assert receiver.restarts == []
 
 
 def test_a_broken_watch_is_resumed_where_it_was() -> None:
-    told, server, _ = play([[]], [("ADDED", "a", "11"), ("BREAK", "", "")], [("MODIFIED", "a", "12")])
-    assert told.pods == {"a": "12"}
+    receiver, server, _ = play([[]], [("ADDED", "a", "11"), ("BREAK", "", "")], [("MODIFIED", "a", "12")])
+    assert receiver.pods == {"a": "12"}
     assert server.asked == ["10", "11", "12"]
-    assert told.lists == 1
-    assert told.restarts == ["disconnected"]
+    assert receiver.lists == 1
+    assert receiver.restarts == ["disconnected"]
 
 
-def test_a_bookmark_moves_on_without_being_told() -> None:
-    told, server, _ = play([[]], [("BOOKMARK", "", "40"), ("BREAK", "", "")])
+def test_a_bookmark_advances_the_version_without_a_callback() -> None:
+    receiver, server, _ = play([[]], [("BOOKMARK", "", "40"), ("BREAK", "", "")])
     assert server.asked == ["10", "40"]
-    assert told.heard == []
+    assert receiver.received == []
 
 
 def test_an_expired_version_is_listed_again() -> None:
-    told, server, _ = play([[("", "a", "1")], [("", "b", "9")]], GoneError("too old", 410, "Expired"))
-    assert told.pods == {"b": "9"}
-    assert told.lists == 2
+    receiver, server, _ = play([[("", "a", "1")], [("", "b", "9")]], GoneError("too old", 410, "Expired"))
+    assert receiver.pods == {"b": "9"}
+    assert receiver.lists == 2
     assert server.asked == ["10", "10"]
-    assert told.restarts == ["expired"]
+    assert receiver.restarts == ["expired"]
 
 
 def test_a_refused_watch_is_listed_again_and_a_failed_list_is_tried_again() -> None:
-    told, _, scene = play([[], ApiError("no", 403, "Forbidden"), [("", "a", "1")]], ApiError("no", 500, "Internal"))
-    assert told.pods == {"a": "1"}
-    assert told.restarts == ["refused", "list"]
+    receiver, _, scene = play([[], ApiError("no", 403, "Forbidden"), [("", "a", "1")]], ApiError("no", 500, "Internal"))
+    assert receiver.pods == {"a": "1"}
+    assert receiver.restarts == ["refused", "list"]
     assert scene.reflector.problem is None
 
 
-def test_what_keeps_it_silent_is_told() -> None:
+def test_the_problem_of_a_watch_is_reported() -> None:
     scene = Scene(Server([ApiError(f"no {number}", 403, "Forbidden") for number in range(99)]))
-    told = scene.play()
+    receiver = scene.play()
     assert str(scene.reflector.problem).startswith("no ")
     assert not scene.reflector.synced.is_set()
-    assert told.lists == 0
+    assert receiver.lists == 0
 
 
 def test_pauses_grow_and_stay_within_bounds() -> None:
@@ -187,7 +187,7 @@ def test_pauses_grow_and_stay_within_bounds() -> None:
     assert len(set(scene.slept[-5:])) == 5
 
 
-def test_pauses_are_short_again_once_something_was_heard() -> None:
+def test_pauses_are_short_again_after_an_event() -> None:
     away: list[list[Event] | ApiError] = [ApiError("away", 0, "NoAnswer")] * 10
     scene = Scene(Server([[]], [*away, [("ADDED", "a", "11"), ("BREAK", "", "")]]))
     scene.play(200)
@@ -195,7 +195,7 @@ def test_pauses_are_short_again_once_something_was_heard() -> None:
     assert scene.slept[10] == FIRST_PAUSE_S
 
 
-def test_watches_that_end_at_once_without_a_word_do_not_make_a_storm() -> None:
+def test_watches_that_end_at_once_without_an_event_do_not_make_a_storm() -> None:
     nothing: list[Event] = []
     server = Server([[]], [nothing] * 1000)
     Scene(server).play(60)
@@ -203,7 +203,7 @@ def test_watches_that_end_at_once_without_a_word_do_not_make_a_storm() -> None:
 
 
 def test_what_arrives_twice_or_late_is_dropped() -> None:
-    told, _, _ = play(
+    receiver, _, _ = play(
         [[("", "a", "5")]],
         [
             ("ADDED", "a", "5"),
@@ -215,7 +215,7 @@ def test_what_arrives_twice_or_late_is_dropped() -> None:
             ("ADDED", "a", "14"),
         ],
     )
-    assert told.heard == [("MODIFIED", "a", "12"), ("DELETED", "a", "13")]
+    assert receiver.received == [("MODIFIED", "a", "12"), ("DELETED", "a", "13")]
 
 
 def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
@@ -230,12 +230,12 @@ def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
     assert heard == [("MODIFIED", "a", "x2"), ("MODIFIED", "a", "y")]
 
 
-def test_a_list_is_believed_whatever_was_heard_before() -> None:
-    told, _, _ = play(
+def test_a_list_overrides_earlier_events() -> None:
+    receiver, _, _ = play(
         [[("", "a", "5")], [("", "a", "5")]], [("DELETED", "a", "11"), ("EXPIRE", "", "")], [("MODIFIED", "a", "20")]
     )
-    assert told.lists == 2
-    assert told.pods == {"a": "20"}
+    assert receiver.lists == 2
+    assert receiver.pods == {"a": "20"}
 
 
 KINDS = st.sampled_from(["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])

@@ -175,7 +175,7 @@ def test_what_the_engine_cannot_do_has_its_status_and_its_words(
         assert (answer.status_code, error(answer)["message"]) == (status, str(FAILURES[status])), operation
 
 
-def test_a_bug_is_told_without_its_secrets(client: Client, service: FakeService) -> None:
+def test_a_bug_is_reported_without_its_secrets(client: Client, service: FakeService) -> None:
     service.fails = ZeroDivisionError("a secret")
     for operation, answer in calls(client):
         assert (answer.status_code, error(answer)["code"]) == (500, "bug"), operation

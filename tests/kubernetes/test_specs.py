@@ -11,7 +11,7 @@ from hived.engines.kubernetes import spec_source as specs
 from hived.errors import InputError
 
 
-def test_a_file_that_is_gone_for_good_is_told_once_and_heard_of_when_it_is_back(
+def test_a_removed_file_is_reported_once_and_read_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(specs, "_POLL_S", 0.001)

@@ -144,7 +144,7 @@ def test_the_layout_is_that_of_the_cluster() -> None:
     assert "hived.io/vc: NAME" in layout.example
 
 
-def test_reserved_gpus_come_first_in_the_queue_then_the_first_of_each_line_then_who_is_in_none() -> None:
+def test_the_queue_shows_reservations_then_the_heads_of_lines_then_unqueued_gangs() -> None:
     world = World()
     early = world.made("speech", 1)  # kube-scheduler has not asked for it
     loans = [world.runs("research", 4, priority=-1) for _ in range(4)]
@@ -185,7 +185,7 @@ def test_a_replica_that_does_not_decide_shows_an_empty_cluster_of_the_right_layo
         source.story(VIEW, "team/job1")
 
 
-def test_a_picture_of_one_mind_is_never_brought_up_to_date_from_another() -> None:
+def test_a_picture_of_one_scheduler_is_never_updated_from_another() -> None:
     # both count their changes from 1: the numbers of the second have passed those of the first by then
     world = World()
     gone = world.runs("vision", 4)
@@ -204,7 +204,7 @@ def test_a_picture_of_one_mind_is_never_brought_up_to_date_from_another() -> Non
     asyncio.run(asyncio.wait_for(source.changed(picture.seq), 5))
 
 
-def test_who_waits_for_news_hears_of_a_change_and_of_a_new_mind() -> None:
+def test_a_watcher_is_notified_of_a_change_and_of_a_new_scheduler() -> None:
     world = World()
     source = looking_at(world)
 
@@ -269,7 +269,7 @@ def test_a_bad_node_is_shown_whole_and_a_bad_device_alone() -> None:
     assert update.totals.bad == 6
 
 
-def test_who_runs_on_a_node_that_turns_bad_is_counted_once() -> None:
+def test_a_gang_on_a_node_that_turns_bad_is_counted_once() -> None:
     world = World()
     source = looking_at(world)
     gang = world.runs("vision", 4)
@@ -301,7 +301,7 @@ def test_gpus_of_pods_that_hived_did_not_place_and_of_cordoned_nodes_are_not_dra
     assert source.picture(VIEW).totals.drained == 4
 
 
-def test_a_gangs_story_tells_its_life() -> None:
+def test_the_history_of_a_gang_has_all_its_events() -> None:
     world = World()
     source = looking_at(world)
     loans = [world.runs("research", 4, priority=-1) for _ in range(4)]
@@ -325,15 +325,15 @@ def test_a_gangs_story_tells_its_life() -> None:
     ]
     assert [stay.where for stay in story.stays] == [place, place]
     assert story.moments[-1].text == story.explanation == "its last pod is gone"
-    told = source.story(VIEW, owner.name)
-    assert told.state == "placed"
-    assert [stay.kind for stay in told.stays] == ["reserved", "guaranteed"]
-    assert owner.name in told.explanation
+    found = source.story(VIEW, owner.name)
+    assert found.state == "placed"
+    assert [stay.kind for stay in found.stays] == ["reserved", "guaranteed"]
+    assert owner.name in found.explanation
     with pytest.raises(NotFoundError, match="nobody"):
         source.story(VIEW, "team/nobody")
 
 
-def test_a_life_of_which_the_beginning_is_forgotten_still_ends_in_what_is() -> None:
+def test_a_history_without_its_beginning_still_ends_in_the_present_state() -> None:
     # pods that are bound one by one fill what is remembered of a gang
     world = World()
     gang = world.runs("vision", 1)
@@ -344,7 +344,7 @@ def test_a_life_of_which_the_beginning_is_forgotten_still_ends_in_what_is() -> N
     assert (stay.kind, stay.start, stay.end) == ("guaranteed", 1000.0, None)
 
 
-def test_curves_go_on_while_nobody_looks() -> None:
+def test_curves_go_on_without_viewers() -> None:
     world = World()
     source = looking_at(world)
 
@@ -404,7 +404,7 @@ class Asked(World):
         return self.known
 
 
-def test_the_status_is_told_when_sharing_safety_is_broken_and_says_so() -> None:
+def test_the_status_reports_broken_sharing_safety() -> None:
     world = Asked()
     world.runs("vision", 4)
     service = EngineService(world, may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
@@ -416,11 +416,11 @@ def test_the_status_is_told_when_sharing_safety_is_broken_and_says_so() -> None:
         raise InvariantError("a margin is -1")
 
     world.known.cluster.check_safety = broken  # type: ignore[method-assign,assignment]
-    told = service.status()
-    assert (told.safety_margin, told.guaranteed) == (-1, 4)
+    found = service.status()
+    assert (found.safety_margin, found.guaranteed) == (-1, 4)
 
 
-def test_who_made_a_group_opportunistic_by_a_lazy_preemption_is_told_with_the_time() -> None:
+def test_the_preemptor_of_a_lazily_preempted_group_is_reported_with_the_time() -> None:
     world = Asked()
     service = EngineService(world, may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
     pods = {vc.name: vc.reserved for vc in service.status().vcs}["vision"] // 4
@@ -434,7 +434,7 @@ def test_who_made_a_group_opportunistic_by_a_lazy_preemption_is_told_with_the_ti
     assert service.lazy_preemption("nobody") is None
 
 
-def test_reserved_gpus_that_are_bad_are_told_apart_from_safety() -> None:
+def test_bad_reserved_gpus_are_reported_apart_from_safety() -> None:
     world = Asked()
     service = EngineService(world, may_change=False)  # type: ignore[arg-type]  # as much as is read of an engine
     before = service.status()
@@ -442,12 +442,12 @@ def test_reserved_gpus_that_are_bad_are_told_apart_from_safety() -> None:
     world.runs("vision", 4)
     for name in list(world.known.nodes.devices):
         world.known.node_removed(name, 0.0)
-    told = service.status()
-    assert told.unavailable == sum(vc.reserved for vc in told.vcs) > 0
-    assert told.safety_margin == 0
+    found = service.status()
+    assert found.unavailable == sum(vc.reserved for vc in found.vcs) > 0
+    assert found.safety_margin == 0
 
 
-def test_the_rest_of_the_queue_and_what_has_ended_are_had_part_by_part() -> None:
+def test_the_rest_of_the_queue_and_the_ended_gangs_come_in_pages() -> None:
     world = World()
     own = world.runs("vision", 4, pods=2)
     line = [world.come("vision", 4) for _ in range(5)]

@@ -33,15 +33,15 @@ class Time:
     async def advance(self, seconds: float) -> None:
         """Let so much time pass; whoever wakes meanwhile does what there is to do."""
         until = self._now + seconds
-        await self.settle()
+        await self.run_ready()
         while self._sleepers and self._sleepers[0][0] <= until:
             self._now, _, woken = heapq.heappop(self._sleepers)
             if not woken.done():
                 woken.set_result(None)
-                await self.settle()
+                await self.run_ready()
         self._now = until
 
-    async def settle(self) -> None:
+    async def run_ready(self) -> None:
         """Until nobody has anything to do at this moment."""
         for _ in range(12):
             await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Owner, Pod, PodStatus
 from hived.spec.compiled import ClusterSpec
 
-from .make_believe import Sent, World
+from .fake_kubernetes import Sent, World
 from .pods import annotated, foreign, labelled, node, node_names, pod
 
 Members = tuple[Member, ...] | None
@@ -47,9 +47,9 @@ class Walk:
             event = self.event()
             self.world.log.append(f"{step}: {event.__name__}")
             event()
-        self.world.quiet()
+        self.world.quiesce()
         self.world.restart()
-        self.world.quiet()
+        self.world.quiesce()
         again = [replay(life, Cluster) for life in self.lives]
         assert again[-1].snapshot() == self.world.gang_scheduler.cluster.snapshot()
 
@@ -59,11 +59,11 @@ class Walk:
         events: list[tuple[int, Callable[[], None]]] = [
             (5, self.pods_come),
             (10 if world.active else 0, self.ask),
-            (8 if world.news else 0, self.deliver),
-            (4 if world.node_news else 0, world.deliver_nodes),
+            (8 if world.updates else 0, self.deliver),
+            (4 if world.node_updates else 0, world.deliver_nodes),
             (8 if world.todo else 0, world.carry_out),
             (4 if world.sent else 0, self.arrive),
-            (4 if world.unanswered else 0, self.look_after),
+            (4 if world.unanswered else 0, self.read_binding),
             (4, self.kubelet),
             (3, self.time_passes),
             (3 if world.pods else 0, self.a_pod_ends),
@@ -150,33 +150,33 @@ class Walk:
                 self.world.active.add(uid)
                 return
             where = entry.gang.placement.pods[entry.slot].node
-            self.world.bind(uid, where, self.random.choice(["done"] * 6 + ["failed", "unheard", "late", "late"]))
+            self.world.bind(uid, where, self.random.choice(["done"] * 6 + ["failed", "lost", "late", "late"]))
 
     def all_are_asked_again(self) -> None:
         """Something has moved in Kubernetes."""
         self.world.active |= {uid for uid, there in self.world.pods.items() if not there.spec.node_name}
 
     def deliver(self) -> None:
-        uid = self.some(self.world.news)
+        uid = self.some(self.world.updates)
         assert uid is not None
         self.world.deliver(uid, newest=self.random.random() < 0.5)
 
     def arrive(self) -> None:
         self.world.arrive(self.random.choice(self.world.sent))
 
-    def look_after(self) -> None:
+    def read_binding(self) -> None:
         uid = self.some(self.world.unanswered)
         assert uid is not None
-        self.world.look_after(uid)
+        self.world.read_binding(uid)
 
     def kubelet(self) -> None:
         self.world.kubelet()
-        self.world.settle()
+        self.world.step()
 
     def time_passes(self) -> None:
         self.world.now += self.random.choice([1.0, 5.0, 30.0])
         self.world.gang_scheduler.due(self.world.now)
-        self.world.settle()
+        self.world.step()
 
     def a_pod_ends(self) -> None:
         """A pod ends or is deleted; its owner may make another at once, under the same name."""
@@ -191,7 +191,7 @@ class Walk:
             return
         world.delete(uid)
         if self.random.random() < 0.5 and uid not in world.pods:
-            fresh = world.again(there, int(world.now))
+            fresh = world.recreated(there, int(world.now))
             world.create(fresh, members=world.members.get(uid), deliver=False)
 
     def a_gang_ends(self) -> None:
@@ -218,9 +218,9 @@ class Walk:
         one = foreign(f"f{next(self.numbers)}", gpus, where, created=int(self.world.now))
         if self.random.random() < 0.3:
             one = annotated(one, ISOLATION=self.random.choice(["0", "1,2", "0,1,2,3"]))
-        self.world.behind.add(one.metadata.uid)
+        self.world.untrusted.add(one.metadata.uid)
         self.world.write(one)
-        self.world.touch(one)
+        self.world.taint(one)
         if self.random.random() < 0.5:
             self.world.deliver_all()
 
@@ -244,9 +244,9 @@ class Walk:
         change: dict[str, str | None] = self.random.choice(
             [{"priority": "7"}, {"vc": "elsewhere"}, {"vc": None}, {"group": "other", "group_size": "1"}, {"x": "y"}]
         )
-        self.world.touch(there)
+        self.world.taint(there)
         self.world.write(labelled(there, **change))
-        self.world.touch(there)
+        self.world.taint(there)
         if there.spec.node_name is None:
             self.world.active.add(uid)
 
@@ -268,10 +268,10 @@ class Walk:
                 {"BIND_INFO": self.world.pods[other].annotation(keys.BIND_INFO)} if other else {"ISOLATION": "x"},
             ]
         )
-        self.world.behind.add(uid)
-        self.world.touch(there)
+        self.world.untrusted.add(uid)
+        self.world.taint(there)
         self.world.write(annotated(there, **notes))
-        self.world.touch(self.world.pods[uid])
+        self.world.taint(self.world.pods[uid])
 
     def bind_behind(self) -> None:
         """Somebody else binds a waiting pod, with annotations of their own making, or none."""
@@ -301,8 +301,8 @@ class Walk:
         self._behind(uid, Binding(uid, self.world.pods[uid].key, where, notes if self.random.random() < 0.8 else {}))
 
     def _behind(self, uid: str, binding: Binding) -> None:
-        if self.world.land(Sent(binding, self.world.gang_scheduler, behind=True)):
-            self.world.touch(self.world.pods[uid])
+        if self.world.land(Sent(binding, self.world.gang_scheduler, stale=True)):
+            self.world.taint(self.world.pods[uid])
 
     def split_brain(self) -> None:
         """The gang scheduler loses its lease and does not know; what it had decided lands under another."""
@@ -313,6 +313,6 @@ class Walk:
             for entry in gang.pods.values()
             if gang.state is GangState.PLACED and gang.placement and entry.slot is not None and not entry.holds
         ]
-        bindings = [Sent(world.gang_scheduler.binding(*one), world.gang_scheduler, behind=True) for one in late]
+        bindings = [Sent(world.gang_scheduler.binding(*one), world.gang_scheduler, stale=True) for one in late]
         world.restart(compare=False)
         world.sent += bindings

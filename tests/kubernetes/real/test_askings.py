@@ -221,7 +221,7 @@ def test_a_lazily_preempted_gang_runs_on_where_others_leave_gpus_idle(cluster: C
     assert shown["lazyPreemptionStatus"]["preemptor"] == f"{cluster.namespace}/high"
 
 
-def test_nobody_gets_gpus_of_pods_that_are_still_ending(
+def test_gpus_of_terminating_pods_are_given_to_no_gang(
     cluster: Cluster, ground: Cluster, service: Service, nodes: list[str]
 ) -> None:
     for pod in scenes.gang("lent", "b", 4, 4, opportunistic=True):

@@ -34,7 +34,7 @@ def make(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterato
         chaos.close()
 
 
-def test_a_service_that_is_killed_again_and_again_knows_what_it_knew_and_loses_nobody(make: Make) -> None:
+def test_a_service_that_is_killed_again_and_again_recovers_its_state_and_loses_no_gang(make: Make) -> None:
     chaos = make(8, VCS, GPUS)
     chaos.kills(KILLS)
     chaos.settle()
@@ -69,7 +69,7 @@ def test_a_kube_scheduler_that_ends_since_a_pod_was_made_anew_while_it_did_not_l
     assert not chaos.found
 
 
-def test_many_pods_at_once_are_all_placed_or_told_why_not(make: Make) -> None:
+def test_many_pods_at_once_are_all_placed_or_get_a_reason(make: Make) -> None:
     chaos = make(200, {"a": 60, "b": 50, "c": 40}, 8)
     chaos.start()
     chaos.many(1000)

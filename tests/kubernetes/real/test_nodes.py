@@ -99,7 +99,7 @@ def test_a_restart_finds_pods_on_nodes_that_are_bad_by_now(
     assert scenes.wait_for_places(cluster, "next")["next"] == placed["own-0"]
 
 
-def test_gpus_of_a_pod_that_another_scheduler_has_bound_are_given_to_nobody(
+def test_gpus_of_a_pod_that_another_scheduler_has_bound_are_given_to_no_gang(
     cluster: Cluster, service: Service, nodes: list[str]
 ) -> None:
     container = {"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "4"}}}

@@ -120,7 +120,7 @@ def test_one_decides_and_when_it_is_killed_the_other_goes_on_from_there(cluster:
     )
 
 
-def test_one_that_is_told_to_stop_hands_over_before_it_ends(cluster: Cluster, replicas: Replicas) -> None:
+def test_a_leader_that_is_stopped_hands_over_before_it_ends(cluster: Cluster, replicas: Replicas) -> None:
     first, second = replicas
     cluster.create_pod(scenes.pod("first", "a", 4))
     scenes.wait_for_places(cluster, "first")
@@ -153,7 +153,7 @@ def _certificate(folder: Path, authority: str, name: str) -> None:
              "-CAcreateserial", "-days", "2", "-extfile", "more", "-out", f"{name}.crt")  # fmt: skip
 
 
-def test_over_tls_only_whoever_has_the_authoritys_certificate_may_ask(
+def test_over_tls_only_clients_with_a_certificate_of_the_authority_may_ask(
     cluster: Cluster, ground: Cluster, tmp_path: Path, spec: scenes.Json
 ) -> None:
     _authority(tmp_path, "authority")

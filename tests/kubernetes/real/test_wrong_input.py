@@ -47,7 +47,7 @@ def test_a_pod_that_names_another_scheduler_is_explained_by_its_name(cluster: Cl
     assert "its scheduler, nobody, has not asked for it yet" in told
 
 
-def test_a_pod_whose_job_cannot_be_read_is_told_the_way_out(cluster: Cluster, service: Service) -> None:
+def test_a_pod_whose_job_cannot_be_read_gets_the_remedy(cluster: Cluster, service: Service) -> None:
     pod = scenes.pod("orphan", "a", 2)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "gone", "uid": "no-such-uid", "controller": True}
     pod["metadata"]["ownerReferences"] = [owner]
@@ -106,7 +106,7 @@ def waiting_elsewhere(name: str) -> scenes.Json:
     return pod
 
 
-def test_of_two_pods_that_claim_one_place_the_first_keeps_it_and_the_other_is_told(
+def test_of_two_pods_that_claim_one_place_the_first_keeps_it_and_the_other_gets_an_event(
     cluster: Cluster, service: Service
 ) -> None:
     cluster.create_pod(scenes.pod("honest", "a", 4))

@@ -30,7 +30,7 @@ from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
 from hived.engines.kubernetes.pods.owners import is_gang, members_of
-from hived.engines.kubernetes.pods.pod_request import PodRequest
+from hived.engines.kubernetes.pods.pod_request import PodRequest, gang_owner
 from hived.errors import ForbiddenError, InputError, NotFoundError, RequestError
 from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 
@@ -316,9 +316,7 @@ def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: st
             try:
                 if not pod_request.concerns(pod):
                     continue
-                members = (
-                    members_of(thing, kind) if pod_request.gang_owner(pod) is not None and is_gang(thing) else None
-                )
+                members = members_of(thing, kind) if gang_owner(pod) is not None and is_gang(thing) else None
                 ask = gang_scheduler.valid_request(pod, members)
             except InputError as error:
                 raise RequestError(field, f"{kind} {pod.metadata.name}: {error}") from None

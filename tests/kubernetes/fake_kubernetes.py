@@ -52,7 +52,7 @@ class Sent:
 
     binding: Binding
     gang_scheduler: GangScheduler
-    behind: bool = False  #: of a gang scheduler that is not in charge any more
+    stale: bool = False  #: of a gang scheduler that is not in charge any more
 
 
 class World:
@@ -70,8 +70,8 @@ class World:
         #: what the owner of a pod says of its gang
         self.members: dict[str, Members] = {}
         #: versions of a pod (None: it is gone) that the gang scheduler has not heard of
-        self.news: dict[str, deque[Pod | None]] = {}
-        self.node_news: dict[str, Node | None] = {}
+        self.updates: dict[str, deque[Pod | None]] = {}
+        self.node_updates: dict[str, Node | None] = {}
         #: waiting pods that kube-scheduler would ask about; the others were told to wait
         self.active: set[str] = set()
         self.sent: list[Sent] = []
@@ -79,24 +79,24 @@ class World:
         self.unanswered: set[str] = set()
         self.todo: deque[Instruction] = deque()
         #: pods that somebody else has bound or changed: annotations of theirs prove nothing
-        self.behind: set[str] = set()
+        self.untrusted: set[str] = set()
         #: these, and those whose labels have changed
-        self.strange: set[str] = set()
+        self.suspect: set[str] = set()
         #: groups that such pods name: what becomes of them over a restart is open
-        self.touched: set[str] = set()
+        self.tainted: set[str] = set()
         self.log: list[str] = []
-        self.told: list[RecordEvent] = []
+        self.events: list[RecordEvent] = []
         self.evictions: Counter[str] = Counter()
         self.evicted: list[Evict] = []
         #: pods whose disruption budgets allow no eviction
         self.budgets: set[str] = set()
         #: how often the core was asked for a decision, per VC
         self.calls: Counter[str] = Counter()
-        self.gang_scheduler = self.new_mind()
+        self.gang_scheduler = self.new_scheduler()
         self.gang_scheduler.start(self.nodes.values(), [], self.now)
-        self.settle()
+        self.step()
 
-    def new_mind(self) -> GangScheduler:
+    def new_scheduler(self) -> GangScheduler:
         """One that knows nothing yet."""
         cluster = self._cluster(self.spec)
         schedule = cluster.schedule
@@ -114,12 +114,12 @@ class World:
         """A pod is created or changed; the gang scheduler hears of it later."""
         uid = there.metadata.uid
         self.pods[uid] = replace(there, metadata=replace(there.metadata, resource_version=str(next(self._numbers))))
-        self.news.setdefault(uid, deque()).append(self.pods[uid])
+        self.updates.setdefault(uid, deque()).append(self.pods[uid])
 
     def remove(self, uid: str) -> None:
         """A pod is gone."""
         del self.pods[uid]
-        self.news.setdefault(uid, deque()).append(None)
+        self.updates.setdefault(uid, deque()).append(None)
         self.active.discard(uid)
 
     def create(self, *pods: Pod, members: Members = None, deliver: bool = True) -> None:
@@ -146,65 +146,65 @@ class World:
         there = self.pods.get(sent.binding.uid)
         if there is None or there.spec.node_name or there.ended or there.metadata.deletion_timestamp is not None:
             return False
-        if sent.behind:
-            self.behind.add(sent.binding.uid)
-            self.touch(there)
+        if sent.stale:
+            self.untrusted.add(sent.binding.uid)
+            self.taint(there)
         self.write(on(there, sent.binding.node, sent.binding.annotations))
         self.active.discard(sent.binding.uid)
         return True
 
-    def touch(self, there: Pod) -> None:
+    def taint(self, there: Pod) -> None:
         """Something was done to this pod that the gang scheduler in charge has not decided."""
-        self.strange.add(there.metadata.uid)
+        self.suspect.add(there.metadata.uid)
         entry = self.gang_scheduler.pods.get(there.metadata.uid)
         if entry is not None and entry.gang is not None:
-            self.touched.add(entry.gang.name)
+            self.tainted.add(entry.gang.name)
         mine = devices_of(self.pods.get(there.metadata.uid, there))
         for gang in self.gang_scheduler.gangs.values():
             places = {(p.node, d) for p in (gang.placement.pods if gang.placement else ()) for d in p.leaf_cells}
             if places & mine:
-                self.touched.add(gang.name)
+                self.tainted.add(gang.name)
 
     # -- what reaches the gang scheduler ------------------------------------------------------------------------------
 
     def deliver(self, uid: str, newest: bool = True) -> None:
         """The next version of a pod, or its newest alone."""
-        versions = self.news[uid]
+        versions = self.updates[uid]
         version = versions.pop() if newest else versions.popleft()
         if newest or not versions:
-            del self.news[uid]
+            del self.updates[uid]
         if version is None:
             self.gang_scheduler.pod_removed(uid, self.now)
         else:
             self.gang_scheduler.pod_changed(version, self.members.get(uid), self.now)
-        self.settle()
+        self.step()
 
     def deliver_all(self) -> None:
         """The gang scheduler knows what is true."""
-        for uid in list(self.news):
+        for uid in list(self.updates):
             self.deliver(uid)
         self.deliver_nodes()
 
     def deliver_nodes(self) -> None:
         """The same of nodes."""
-        for name, there in list(self.node_news.items()):
-            del self.node_news[name]
+        for name, there in list(self.node_updates.items()):
+            del self.node_updates[name]
             if there is None:
                 self.gang_scheduler.node_removed(name, self.now)
             else:
                 self.gang_scheduler.node_changed(there, self.now)
-            self.settle()
+            self.step()
 
     def set_node(self, there: Node, deliver: bool = True) -> None:
         """A node is like this from now on."""
-        self.nodes[there.metadata.name] = self.node_news[there.metadata.name] = there
+        self.nodes[there.metadata.name] = self.node_updates[there.metadata.name] = there
         if deliver:
             self.deliver_nodes()
 
     def remove_node(self, name: str, deliver: bool = True) -> None:
         """A node is gone; the pods on it are not."""
         self.nodes.pop(name, None)
-        self.node_news[name] = None
+        self.node_updates[name] = None
         if deliver:
             self.deliver_nodes()
 
@@ -229,7 +229,7 @@ class World:
         assert set(nodes) <= set(offered)
         assert len(nodes) <= 1
         assert nodes or not offered or answer.FailedNodes or answer.FailedAndUnresolvableNodes
-        self.settle()
+        self.step()
         if nodes and bind:
             self.bind(uid, nodes[0])
         elif not nodes and not self.pods[uid].spec.node_name:
@@ -247,7 +247,7 @@ class World:
     def asked(self, uid: str) -> None:
         """kube-scheduler asks about a pod, and does nothing with the answer."""
         self.gang_scheduler.asked(self.pods[uid], None, self.usable, self.now)
-        self.settle()
+        self.step()
 
     def preempt(self, entry: PodEntry) -> None:
         """kube-scheduler asks whom to delete, and deletes those on one node."""
@@ -255,7 +255,7 @@ class World:
             there, usable = self.pods[entry.uid], self.usable
             some = self.random.sample(usable, self.random.randint(0, len(usable)))
             entry = self.gang_scheduler.asked(there, self.members.get(entry.uid), some, self.now, emptied=True)
-            self.settle()
+            self.step()
         found = answering.preemption(self.gang_scheduler, entry).NodeNameToMetaVictims
         if found and self.random.random() < 0.8:
             for victim in found[self.random.choice(sorted(found))].Pods or ():
@@ -271,13 +271,13 @@ class World:
         gang = self.gang_scheduler.pods[uid].gang
         assert gang is not None
         assert gang.state is GangState.PLACED, "a pod of a preempted gang is bound"
-        self.settle()
+        self.step()
         sent = Sent(binding, self.gang_scheduler)
         if outcome == "late":
             self.sent.append(sent)
             return
-        taken = outcome != "failed" and not (outcome == "unheard" and self.random.random() < 0.5) and self.land(sent)
-        if outcome == "unheard":
+        taken = outcome != "failed" and not (outcome == "lost" and self.random.random() < 0.5) and self.land(sent)
+        if outcome == "lost":
             self.unanswered.add(uid)
         else:
             self.answered(uid, taken)
@@ -290,9 +290,9 @@ class World:
             self.gang_scheduler.bind_failed(uid, self.now)
             if uid in self.pods and not self.pods[uid].spec.node_name:
                 self.active.add(uid)
-        self.settle()
+        self.step()
 
-    def look_after(self, uid: str) -> None:
+    def read_binding(self, uid: str) -> None:
         """Nobody knows what became of a Binding, so the pod is read."""
         self.unanswered.discard(uid)
         if uid in self.pods:
@@ -313,9 +313,9 @@ class World:
         """Time passes."""
         self.now += seconds
         self.gang_scheduler.due(self.now)
-        self.settle()
+        self.step()
 
-    def settle(self) -> None:
+    def step(self) -> None:
         """Whoever can go goes; everything is checked."""
         self.gang_scheduler.dispatch(self.now)
         settled = self.gang_scheduler.seq
@@ -323,7 +323,7 @@ class World:
         assert self.gang_scheduler.seq == settled, "whoever could go was not let go at once"
         for instruction in self.gang_scheduler.turn():
             if isinstance(instruction, RecordEvent):
-                self.told.append(instruction)
+                self.events.append(instruction)
             else:
                 self.todo.append(instruction)
         self.check()
@@ -370,7 +370,7 @@ class World:
         self.delete(uid)
         self.kubelet()
 
-    def again(self, there: Pod, created: int) -> Pod:
+    def recreated(self, there: Pod, created: int) -> Pod:
         """The pod that the owner of ``there`` makes in its place: the same but for its uid."""
         bare = {keys.POD_SPEC: said} if (said := there.annotation(keys.POD_SPEC)) is not None else None
         uid = f"{there.metadata.uid.partition('#')[0]}#{next(self._numbers)}"
@@ -388,12 +388,12 @@ class World:
 
     # -- restarts and specs ---------------------------------------------------------------------------------------
 
-    def standing(self) -> dict[str, tuple[Any, ...]]:
+    def placements(self) -> dict[str, tuple[Any, ...]]:
         """Gangs with bound pods that nobody else has touched: where each is, and last, where its bound pods are."""
         found = {}
         for name, gang in self.gang_scheduler.gangs.items():
             bound = any(self.pods[uid].spec.node_name for uid in gang.pods if uid in self.pods)
-            honest = name not in self.touched and not self.strange & gang.pods.keys()
+            honest = name not in self.tainted and not self.suspect & gang.pods.keys()
             if bound and honest and gang.holds and gang.placement is not None:
                 taken = {slot for slot, uid in enumerate(gang.slots) if uid is not None and gang.pods[uid].bound}
                 places = tuple(place for slot, place in enumerate(gang.placement.pods) if slot in taken)
@@ -403,38 +403,38 @@ class World:
     def restart(self, compare: bool = True) -> None:
         """The service dies, and another starts with what is true. Who ran is where it was."""
         if compare:
-            self.calm()
-        before = self.standing()
+            self.flush()
+        before = self.placements()
         old = self.gang_scheduler
         for sent in self.sent:
-            sent.behind = True
-        self.news.clear()
-        self.node_news.clear()
+            sent.stale = True
+        self.updates.clear()
+        self.node_updates.clear()
         self.active |= self.unanswered & self.pods.keys()  # kube-scheduler tries again what failed
         self.unanswered.clear()
         self.todo.clear()
-        self.gang_scheduler = self.new_mind()
+        self.gang_scheduler = self.new_scheduler()
         listed = [(there, self.members.get(uid)) for uid, there in self.pods.items()]
         self.random.shuffle(listed)
         self.gang_scheduler.start(self.nodes.values(), listed, self.now)
-        self.settle()
+        self.step()
         assert self.gang_scheduler.cluster.check_safety()
         if compare:
-            after = self.standing()
-            if self.strange:  # what those claim may be believed now, at the cost of others, who are told
+            after = self.placements()
+            if self.suspect:  # what those claim may be believed now, at the cost of others, who are told
                 robbed = {entry.key for entry in self.gang_scheduler.refused.values() if entry.bound}
                 pods = {name: {e.key for e in gang.pods.values() if e.bound} for name, gang in old.gangs.items()}
                 before = {name: where[-1:] for name, where in before.items() if not pods[name] & robbed}
                 after = {name: where[-1:] for name, where in after.items() if name in before}
             assert after == before, f"a restart has moved {sorted(after.items() ^ before.items())}"
 
-    def calm(self) -> None:
+    def flush(self) -> None:
         """All that is on its way arrives."""
         for sent in list(self.sent):
             self.arrive(sent)
-        while self.news or self.node_news or self.todo or self.unanswered:
+        while self.updates or self.node_updates or self.todo or self.unanswered:
             for uid in list(self.unanswered):
-                self.look_after(uid)
+                self.read_binding(uid)
             self.deliver_all()
             self.carry_out_all()
 
@@ -442,15 +442,15 @@ class World:
         """A new spec, under running pods."""
         self.gang_scheduler.reconfigure(spec, self.now)
         self.spec = spec
-        self.settle()
+        self.step()
 
     # -- quiet ----------------------------------------------------------------------------------------------------
 
-    def quiet(self) -> None:
+    def quiesce(self) -> None:
         """Nobody disturbs any more: what can go goes, and that is checked."""
         for _ in range(60):
-            busy = bool(self.active or self.todo or self.news or self.node_news or self.sent or self.unanswered)
-            self.calm()
+            busy = bool(self.active or self.todo or self.updates or self.node_updates or self.sent or self.unanswered)
+            self.flush()
             self.kubelet()
             self.deliver_all()
             for uid in sorted(self.active):
@@ -460,12 +460,12 @@ class World:
                     self.active.discard(uid)
             self.now += 3.0
             self.gang_scheduler.due(self.now)
-            self.settle()
+            self.step()
             if not busy and not self.todo and not self.gang_scheduler.evicting and not self.gang_scheduler.to_bind:
                 break
-        self.check_nobody_is_forgotten()
+        self.check_no_gang_is_forgotten()
 
-    def check_nobody_is_forgotten(self) -> None:
+    def check_no_gang_is_forgotten(self) -> None:
         """Nothing is under way, so who waits has a reason."""
         gang_scheduler = self.gang_scheduler
         for gang in gang_scheduler.gangs.values():
@@ -498,10 +498,10 @@ class World:
                 continue
             for device in devices_of(there):
                 other = users.setdefault(device, uid)
-                excused = {uid, other} & (self.behind | self.gang_scheduler.conflicts.keys())
+                excused = {uid, other} & (self.untrusted | self.gang_scheduler.conflicts.keys())
                 assert other == uid or excused, f"{device}: {there.key} and {self.pods[other].key}"
         for uid, entry in self.gang_scheduler.pods.items():
-            unsure = uid not in self.pods or uid in self.behind or uid in self.news
+            unsure = uid not in self.pods or uid in self.untrusted or uid in self.updates
             if unsure or not entry.bound or entry.slot is None:
                 continue
             there = self.pods[uid]
