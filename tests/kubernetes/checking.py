@@ -1,4 +1,4 @@
-"""All that the gang scheduler keeps, re-derived after every event of a test."""
+"""Invariants of the gang scheduler: its state is re-derived after every event of a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hived.errors import RequestError, ensure
 from hived.scheduling import Status
 from hived.spec.compiled import Device
 
-#: how the core has a gang; None: it may not know it
+#: state of a gang in the core; None: the core may not have it
 _IN_CORE = {
     GangState.WAITING: (GroupState.PENDING, None),
     GangState.RESERVED: (GroupState.PREEMPTING,),
@@ -22,7 +22,7 @@ _IN_CORE = {
 
 
 def validate(gang_scheduler: GangTable) -> None:
-    """Raise :class:`~hived.errors.InvariantError` where an index, the sums or the core says something else. O(all)."""
+    """Raise :class:`~hived.errors.InvariantError` if an index, the usage counts or the core disagree. O(all)."""
     gang_scheduler.cluster.validate()
     gang_scheduler.cluster.check_safety()
     _check_nodes(gang_scheduler.nodes)
@@ -45,8 +45,8 @@ def validate(gang_scheduler: GangTable) -> None:
 
 
 def _check_nodes(nodes: Nodes) -> None:
-    """The core was told what is true, and the indexes say the same."""
-    ensure(not nodes._changed & nodes.devices.keys(), f"nodes that the core has to hear of: {nodes._changed}")
+    """The core and the indexes have the current state of all nodes."""
+    ensure(not nodes._changed & nodes.devices.keys(), f"nodes that the core has not got: {nodes._changed}")
     for name in nodes.devices:
         ensure(nodes._reported(name) == nodes.wanted(name), f"what is bad of {name}")
     ensure(all(d in nodes.devices.get(name, ()) for name, d in nodes.bad_devices), "bad devices are of the spec")
@@ -122,7 +122,7 @@ def _check_entries(gang_scheduler: GangTable) -> None:
         ensure(entry.gang is not None or entry.slot is None, f"{entry.key} has a place of no gang")
         ensure(not entry.pod.spec.node_name or entry.bound, f"{entry.key} is on a node, and not bound")
     refused = {uid for uid, entry in gang_scheduler.pods.items() if entry.refused is not None}
-    ensure(gang_scheduler.refused.keys() == refused, "who is refused")
+    ensure(gang_scheduler.refused.keys() == refused, "refused pods")
     for uid in gang_scheduler.conflicts.keys() - gang_scheduler.foreign.pods.keys():
         entry = gang_scheduler.pods[uid]
         ensure(entry.bound and entry.refused is not None, f"{entry.key} is in conflict")
@@ -136,7 +136,7 @@ def _check_entries(gang_scheduler: GangTable) -> None:
 def _check_lines(gang_scheduler: GangTable) -> None:
     gang_scheduler.scheduler.validate()
     known = {gang.id: gang.entry for gang in gang_scheduler.gangs.values() if gang.entry.status is not Status.NOWHERE}
-    ensure(known.items() <= gang_scheduler.scheduler.jobs.items(), "who waits or holds something")
+    ensure(known.items() <= gang_scheduler.scheduler.jobs.items(), "jobs that wait or hold GPUs")
     for entry in gang_scheduler.scheduler.jobs.values():
         ensure(gang_scheduler.gangs[entry.name].entry is entry, f"{entry} is of a gang that is")
     for gang in gang_scheduler.gangs.values():
@@ -147,7 +147,7 @@ def _check_indexes(gang_scheduler: GangTable) -> None:
     gangs = gang_scheduler.gangs.values()
     reserved = {gang.name: gang for gang in gang_scheduler.reserved()}
     for state, index in ((GangState.RESERVED, reserved), (GangState.PREEMPTED, gang_scheduler.evicting)):
-        ensure(index == {gang.name: gang for gang in gangs if gang.state is state}, f"who is {state.value}")
+        ensure(index == {gang.name: gang for gang in gangs if gang.state is state}, f"gangs that are {state.value}")
     to_bind = {
         gang.name
         for gang in gangs
@@ -176,7 +176,7 @@ def _check_usage(gang_scheduler: GangTable) -> None:
 
 
 def _check_foreign(gang_scheduler: GangTable) -> None:
-    """As many GPUs as foreign pods ask for are kept from jobs, or else all that nobody is known to use."""
+    """As many GPUs as foreign pods request are kept from jobs, or else all that no pod is known to use."""
     on: dict[str, list[ForeignPod]] = {}
     for uid, pod in gang_scheduler.foreign.pods.items():
         ensure(uid == pod.uid and uid not in gang_scheduler.pods, f"{pod.key} is foreign, by its uid")

@@ -1,8 +1,8 @@
-"""Kubernetes as the engine sees it, without Kubernetes: an API server, a scheduler, kubelets, owners, a network.
+"""A fake Kubernetes for the gang scheduler: API server, kube-scheduler, kubelets, owners and network in one process.
 
-What is true is in ``World.pods`` and ``World.nodes``. The engine hears of it late, in any order, with versions
-left out; its bindings get lost, fail, land late; it dies at any moment, and another takes over. After every step the
-mind is re-derived (``validate``), and books that know bound pods' annotations alone are checked.
+``World.pods`` and ``World.nodes`` are the true state. Updates reach the gang scheduler late, in any order, with
+versions left out; its bindings get lost, fail or land late; it dies at any moment, and a new one takes over. After
+every step its state is re-derived (``validate``), and device use is checked by the annotations of bound pods alone.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ Members = tuple[Member, ...] | None
 
 @dataclass
 class Sent:
-    """A call of bind that is on its way."""
+    """A Binding in flight."""
 
     binding: Binding
     gang_scheduler: GangScheduler
-    stale: bool = False  #: of a gang scheduler that is not in charge any more
+    stale: bool = False  #: of a former gang scheduler
 
 
 class World:
-    """Facts by its methods; every one of them ends with :meth:`settle`, which checks all."""
+    """The fake cluster. Every method that changes it ends with :meth:`step`, which checks all invariants."""
 
     def __init__(self, spec: ClusterSpec, seed: int = 0, cluster: Callable[[ClusterSpec], Cluster] = Cluster) -> None:
         self.spec = spec
@@ -65,24 +65,24 @@ class World:
         self.now = 1.0
         self._numbers = count(1)
         self.nodes: dict[str, Node] = {name: node(name) for name in node_names(spec)}
-        #: what is true
+        #: pods in the API server, by uid
         self.pods: dict[str, Pod] = {}
-        #: what the owner of a pod says of its gang
+        #: members of a pod's gang by its owner, by uid
         self.members: dict[str, Members] = {}
-        #: versions of a pod (None: it is gone) that the gang scheduler has not heard of
+        #: versions of a pod (None: deleted) that the gang scheduler has not got yet
         self.updates: dict[str, deque[Pod | None]] = {}
         self.node_updates: dict[str, Node | None] = {}
-        #: waiting pods that kube-scheduler would ask about; the others were told to wait
+        #: waiting pods in kube-scheduler's active queue; it holds the others back
         self.active: set[str] = set()
         self.sent: list[Sent] = []
-        #: bindings of which the gang scheduler in charge has had no answer
+        #: bindings without an answer to the current gang scheduler
         self.unanswered: set[str] = set()
         self.todo: deque[Instruction] = deque()
-        #: pods that somebody else has bound or changed: annotations of theirs prove nothing
+        #: pods that another client has bound or changed: their annotations prove nothing
         self.untrusted: set[str] = set()
-        #: these, and those whose labels have changed
+        #: untrusted pods, and pods whose labels have changed
         self.suspect: set[str] = set()
-        #: groups that such pods name: what becomes of them over a restart is open
+        #: groups of such pods: their placement may change in a restart
         self.tainted: set[str] = set()
         self.log: list[str] = []
         self.events: list[RecordEvent] = []
@@ -97,7 +97,7 @@ class World:
         self.step()
 
     def new_scheduler(self) -> GangScheduler:
-        """One that knows nothing yet."""
+        """A new gang scheduler, without state."""
         cluster = self._cluster(self.spec)
         schedule = cluster.schedule
 
@@ -111,19 +111,19 @@ class World:
     # -- the API server -------------------------------------------------------------------------------------------
 
     def write(self, there: Pod) -> None:
-        """A pod is created or changed; the gang scheduler hears of it later."""
+        """Create or change a pod; the update is delivered later."""
         uid = there.metadata.uid
         self.pods[uid] = replace(there, metadata=replace(there.metadata, resource_version=str(next(self._numbers))))
         self.updates.setdefault(uid, deque()).append(self.pods[uid])
 
     def remove(self, uid: str) -> None:
-        """A pod is gone."""
+        """Remove a pod."""
         del self.pods[uid]
         self.updates.setdefault(uid, deque()).append(None)
         self.active.discard(uid)
 
     def create(self, *pods: Pod, members: Members = None, deliver: bool = True) -> None:
-        """Pods come."""
+        """Create pods."""
         for one in pods:
             self.members[one.metadata.uid] = members
             self.write(one)
@@ -132,7 +132,7 @@ class World:
             self.deliver_all()
 
     def delete(self, uid: str) -> None:
-        """Somebody deletes a pod: one that waits is gone at once, the others once their kubelet has ended them."""
+        """Delete a pod: a waiting one is removed at once, a bound one once its kubelet has ended it."""
         there = self.pods.get(uid)
         if there is None or there.metadata.deletion_timestamp is not None:
             return
@@ -142,7 +142,7 @@ class World:
             self.remove(uid)
 
     def land(self, sent: Sent) -> bool:
-        """A Binding reaches the API server; whether it is taken."""
+        """A Binding reaches the API server; whether it is accepted."""
         there = self.pods.get(sent.binding.uid)
         if there is None or there.spec.node_name or there.ended or there.metadata.deletion_timestamp is not None:
             return False
@@ -154,7 +154,7 @@ class World:
         return True
 
     def taint(self, there: Pod) -> None:
-        """Something was done to this pod that the gang scheduler in charge has not decided."""
+        """Mark a pod, and the gangs that it may affect, as changed by another client."""
         self.suspect.add(there.metadata.uid)
         entry = self.gang_scheduler.pods.get(there.metadata.uid)
         if entry is not None and entry.gang is not None:
@@ -165,10 +165,10 @@ class World:
             if places & mine:
                 self.tainted.add(gang.name)
 
-    # -- what reaches the gang scheduler ------------------------------------------------------------------------------
+    # -- updates ------------------------------------------------------------------------------------------------------
 
     def deliver(self, uid: str, newest: bool = True) -> None:
-        """The next version of a pod, or its newest alone."""
+        """Deliver the next version of a pod, or only its newest."""
         versions = self.updates[uid]
         version = versions.pop() if newest else versions.popleft()
         if newest or not versions:
@@ -180,13 +180,13 @@ class World:
         self.step()
 
     def deliver_all(self) -> None:
-        """The gang scheduler knows what is true."""
+        """Deliver all updates."""
         for uid in list(self.updates):
             self.deliver(uid)
         self.deliver_nodes()
 
     def deliver_nodes(self) -> None:
-        """The same of nodes."""
+        """Deliver all updates of nodes."""
         for name, there in list(self.node_updates.items()):
             del self.node_updates[name]
             if there is None:
@@ -196,13 +196,13 @@ class World:
             self.step()
 
     def set_node(self, there: Node, deliver: bool = True) -> None:
-        """A node is like this from now on."""
+        """Add or change a node."""
         self.nodes[there.metadata.name] = self.node_updates[there.metadata.name] = there
         if deliver:
             self.deliver_nodes()
 
     def remove_node(self, name: str, deliver: bool = True) -> None:
-        """A node is gone; the pods on it are not."""
+        """Remove a node, without the pods on it."""
         self.nodes.pop(name, None)
         self.node_updates[name] = None
         if deliver:
@@ -212,11 +212,11 @@ class World:
 
     @property
     def usable(self) -> list[str]:
-        """Nodes that kube-scheduler offers a pod without wishes."""
+        """Nodes that kube-scheduler offers a pod without constraints."""
         return [name for name, there in self.nodes.items() if there.ready and not there.spec.unschedulable]
 
     def ask(self, uid: str, offered: Sequence[str] | None = None, bind: bool = True) -> str:
-        """kube-scheduler asks about a pod, and does as it is told; the answer in one word."""
+        """kube-scheduler filters a pod and follows the answer; returns its result label."""
         there = self.pods[uid]
         offered = self.usable if offered is None else offered
         self.active.discard(uid)
@@ -245,12 +245,12 @@ class World:
         return word
 
     def asked(self, uid: str) -> None:
-        """kube-scheduler asks about a pod, and does nothing with the answer."""
+        """kube-scheduler filters a pod, and drops the answer."""
         self.gang_scheduler.asked(self.pods[uid], None, self.usable, self.now)
         self.step()
 
     def preempt(self, entry: PodEntry) -> None:
-        """kube-scheduler asks whom to delete, and deletes those on one node."""
+        """kube-scheduler asks for the victims, and deletes those on one node."""
         if entry.uid in self.pods and self.random.random() < 0.5:
             there, usable = self.pods[entry.uid], self.usable
             some = self.random.sample(usable, self.random.randint(0, len(usable)))
@@ -262,7 +262,7 @@ class World:
                 self.delete(victim.UID)
 
     def bind(self, uid: str, where: str, outcome: str = "done") -> None:
-        """kube-scheduler wants it bound; ``outcome`` of the call: done, failed, unheard (done or not), or late."""
+        """kube-scheduler binds a pod; ``outcome`` of the call: done, failed, lost (done or not), or late."""
         try:
             binding = self.gang_scheduler.binding(uid, where)
         except (NotFoundError, ConflictError):
@@ -283,7 +283,7 @@ class World:
             self.answered(uid, taken)
 
     def answered(self, uid: str, taken: bool) -> None:
-        """The gang scheduler learns what became of a Binding."""
+        """Deliver the result of a Binding."""
         if taken:
             self.gang_scheduler.bound(uid, self.now)
         else:
@@ -293,13 +293,13 @@ class World:
         self.step()
 
     def read_binding(self, uid: str) -> None:
-        """Nobody knows what became of a Binding, so the pod is read."""
+        """Read a pod whose Binding has an unknown outcome."""
         self.unanswered.discard(uid)
         if uid in self.pods:
             self.answered(uid, bool(self.pods[uid].spec.node_name))
 
     def arrive(self, sent: Sent) -> None:
-        """A late Binding lands, or finds that it came too late."""
+        """A late Binding lands, or is refused."""
         self.sent.remove(sent)
         taken = self.land(sent)
         if sent.gang_scheduler is self.gang_scheduler:
@@ -307,20 +307,20 @@ class World:
         elif not taken and sent.binding.uid in self.pods:
             self.active.add(sent.binding.uid)  # kube-scheduler tries again what failed
 
-    # -- what the gang scheduler wants --------------------------------------------------------------------------------
+    # -- instructions -------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Time passes."""
+        """Advance the clock."""
         self.now += seconds
         self.gang_scheduler.due(self.now)
         self.step()
 
     def step(self) -> None:
-        """Whoever can go goes; everything is checked."""
+        """Dispatch, collect the instructions, and check all invariants."""
         self.gang_scheduler.dispatch(self.now)
-        settled = self.gang_scheduler.seq
+        before = self.gang_scheduler.seq
         self.gang_scheduler.dispatch(self.now)
-        assert self.gang_scheduler.seq == settled, "whoever could go was not let go at once"
+        assert self.gang_scheduler.seq == before, "one dispatch did not start every gang that could start"
         for instruction in self.gang_scheduler.turn():
             if isinstance(instruction, RecordEvent):
                 self.events.append(instruction)
@@ -329,7 +329,7 @@ class World:
         self.check()
 
     def carry_out(self) -> None:
-        """The next thing that the gang scheduler wants done is done."""
+        """Carry out the next instruction."""
         match self.todo.popleft():
             case Wake(uid=uid):
                 if uid in self.pods and not self.pods[uid].spec.node_name:
@@ -353,25 +353,25 @@ class World:
                     self.bind(uid, entry.gang.placement.pods[entry.slot].node)
 
     def carry_out_all(self) -> None:
-        """Nothing is left to be done."""
+        """Carry out all instructions."""
         while self.todo:
             self.carry_out()
 
     # -- kubelets and owners --------------------------------------------------------------------------------------
 
     def kubelet(self) -> None:
-        """Pods that are being deleted are gone."""
+        """Remove all pods that are being deleted."""
         for uid, there in list(self.pods.items()):
             if there.metadata.deletion_timestamp is not None:
                 self.remove(uid)
 
     def end(self, uid: str) -> None:
-        """Somebody deletes a pod, and its kubelet ends it."""
+        """Delete a pod, and let its kubelet end it."""
         self.delete(uid)
         self.kubelet()
 
     def recreated(self, there: Pod, created: int) -> Pod:
-        """The pod that the owner of ``there`` makes in its place: the same but for its uid."""
+        """The replacement that the owner of ``there`` makes: the same except for its uid."""
         bare = {keys.POD_SPEC: said} if (said := there.annotation(keys.POD_SPEC)) is not None else None
         uid = f"{there.metadata.uid.partition('#')[0]}#{next(self._numbers)}"
         labels = {key: value for key, value in (there.metadata.labels or {}).items() if key != keys.TURN}
@@ -389,7 +389,7 @@ class World:
     # -- restarts and specs ---------------------------------------------------------------------------------------
 
     def placements(self) -> dict[str, tuple[Any, ...]]:
-        """Gangs with bound pods that nobody else has touched: where each is, and last, where its bound pods are."""
+        """Placements of gangs with bound pods that no other client has changed; last, the places of the bound pods."""
         found = {}
         for name, gang in self.gang_scheduler.gangs.items():
             bound = any(self.pods[uid].spec.node_name for uid in gang.pods if uid in self.pods)
@@ -401,7 +401,7 @@ class World:
         return found
 
     def restart(self, compare: bool = True) -> None:
-        """The service dies, and another starts with what is true. Who ran is where it was."""
+        """Replace the gang scheduler by a new one with the true state. ``compare``: running gangs keep their places."""
         if compare:
             self.flush()
         before = self.placements()
@@ -421,7 +421,7 @@ class World:
         assert self.gang_scheduler.cluster.check_safety()
         if compare:
             after = self.placements()
-            if self.suspect:  # what those claim may be believed now, at the cost of others, who are told
+            if self.suspect:  # claims of these pods may be accepted now, at the cost of pods that get an Event
                 robbed = {entry.key for entry in self.gang_scheduler.refused.values() if entry.bound}
                 pods = {name: {e.key for e in gang.pods.values() if e.bound} for name, gang in old.gangs.items()}
                 before = {name: where[-1:] for name, where in before.items() if not pods[name] & robbed}
@@ -429,7 +429,7 @@ class World:
             assert after == before, f"a restart has moved {sorted(after.items() ^ before.items())}"
 
     def flush(self) -> None:
-        """All that is on its way arrives."""
+        """Deliver all that is in flight."""
         for sent in list(self.sent):
             self.arrive(sent)
         while self.updates or self.node_updates or self.todo or self.unanswered:
@@ -439,7 +439,7 @@ class World:
             self.carry_out_all()
 
     def respecify(self, spec: ClusterSpec) -> None:
-        """A new spec, under running pods."""
+        """Apply a new spec under running pods."""
         self.gang_scheduler.reconfigure(spec, self.now)
         self.spec = spec
         self.step()
@@ -447,7 +447,7 @@ class World:
     # -- quiet ----------------------------------------------------------------------------------------------------
 
     def quiesce(self) -> None:
-        """Nobody disturbs any more: what can go goes, and that is checked."""
+        """Run without disturbances until nothing changes, and check that every gang that can start has started."""
         for _ in range(60):
             busy = bool(self.active or self.todo or self.updates or self.node_updates or self.sent or self.unanswered)
             self.flush()
@@ -466,7 +466,7 @@ class World:
         self.check_no_gang_is_forgotten()
 
     def check_no_gang_is_forgotten(self) -> None:
-        """Nothing is under way, so who waits has a reason."""
+        """At rest every waiting gang has a reason."""
         gang_scheduler = self.gang_scheduler
         for gang in gang_scheduler.gangs.values():
             if gang.state is GangState.PLACED:
@@ -474,7 +474,7 @@ class World:
                     bound = entry.bound or entry.slot is None or self._cannot_go(gang, entry)
                     assert bound, f"{entry.key} has a place and stays unbound"
             assert gang.state is not GangState.RESERVED or gang_scheduler.cluster.group(gang.name).victims
-            assert gang.asked or not gang.complete, f"{gang} was told to wait, and is forgotten"
+            assert gang.asked or not gang.complete, f"{gang} is held back, and is forgotten"
             asks = gang.entry
             if gang.in_line and gang_scheduler.scheduler.ahead(asks, 1)[0] == 0 and not _is_wrong(gang):
                 nodes = [name for name in gang_scheduler.nodes.healthy if name not in asks.excluded]
@@ -482,7 +482,7 @@ class World:
                 assert plan.outcome != "now", f"{gang} is first in line and fits: {plan}"
 
     def _cannot_go(self, gang: Gang, entry: PodEntry) -> bool:
-        """Whether its node is none that a scheduler takes, and others of its gang are on theirs."""
+        """Whether its node is unusable, and other pods of its gang are bound."""
         assert gang.placement is not None
         assert entry.slot is not None
         return gang.placement.pods[entry.slot].node not in self.usable and gang.on_nodes
@@ -490,7 +490,7 @@ class World:
     # -- checking -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """What has to be true at any moment."""
+        """Check the invariants of every moment."""
         validate(self.gang_scheduler)
         users: dict[Device, str] = {}
         for uid, there in self.pods.items():
@@ -514,5 +514,5 @@ class World:
 
 
 def _is_wrong(gang: Gang) -> bool:
-    """Whether its request is not right for this cluster."""
+    """Whether its request is invalid for this cluster."""
     return any(isinstance(reason, Misconfigured) for reason in gang.reasons)

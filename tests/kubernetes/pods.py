@@ -1,4 +1,4 @@
-"""Pods and nodes in few words, and what can be done to them."""
+"""Builders of pods, nodes and specs, and functions that change them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pod(
     more: Mapping[str, str] | None = None,
     **labels: str,
 ) -> Pod:
-    """A pod: labels in words, ``group_size="4"`` for ``hived.io/group-size``; or ``said`` in upstream's annotation."""
+    """A pod with labels, ``group_size="4"`` for ``hived.io/group-size``; or with ``said`` as upstream's annotation."""
     found = {f"hived.io/{key.replace('_', '-')}": value for key, value in {**labels, **(more or {})}.items()}
     if vc is not None and said is None:
         found[keys.VC] = vc
@@ -77,7 +77,7 @@ def foreign(name: str, gpus: object, where: str = "", created: int = 0) -> Pod:
 
 
 def on(there: Pod, where: str, notes: dict[str, str] | None = None) -> Pod:
-    """The pod as it is once it is bound."""
+    """The pod once it is bound."""
     annotations = {**(there.metadata.annotations or {}), **(notes or {})}
     return replace(
         there, spec=replace(there.spec, node_name=where), metadata=replace(there.metadata, annotations=annotations)
@@ -135,6 +135,6 @@ def node_names(spec: ClusterSpec) -> list[str]:
 
 
 def devices_of(there: Pod) -> set[Device]:
-    """What a bound pod's annotations let it use."""
+    """The devices that a bound pod's annotations let it use."""
     words = (there.annotation(keys.ISOLATION) or there.annotation(keys.FORMER_ISOLATION) or "").split(",")
     return {(there.spec.node_name or "", int(word)) for word in words if word.strip().isdecimal()}

@@ -1,4 +1,4 @@
-"""A mind without Kubernetes: pods and nodes are what a test says, and an engine is as much as others read of it."""
+"""A gang scheduler without Kubernetes: a test sets pods and nodes, and the harness stands in for the engine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NODES = ("a0", "a1", "a2", "a3", "b0")
 
 
 def other_spec() -> ClusterSpec:
-    """The same nodes in other hands, without ``b0``."""
+    """The same nodes reserved by other VCs, without ``b0``."""
     types = {key: SPEC["physicalCluster"]["cellTypes"][key] for key in ("NODE", "RACK")}
     cells = SPEC["physicalCluster"]["physicalCells"][:2]
     shares = {
@@ -60,7 +60,7 @@ def other_spec() -> ClusterSpec:
 
 
 class World:
-    """Facts in by its methods. It is the engine, too, as far as the dashboard and the metrics look at one."""
+    """A cluster changed by its methods; also the engine, as far as the dashboard and the metrics read one."""
 
     started_at = 0.0
     ready = True
@@ -70,7 +70,7 @@ class World:
         self.spec = spec or spec_from_dict(SPEC)
         self.now = 1000.0
         self.counts = Counts()
-        self.pods: dict[str, Pod] = {}  #: that live, by uid
+        self.pods: dict[str, Pod] = {}  #: live pods, by uid
         self.nodes = {name: node(name) for name in NODES}
         self._numbers = itertools.count(1)
         self._news = asyncio.Event()
@@ -81,34 +81,34 @@ class World:
         gang_scheduler.start(self.nodes.values(), [(pod, None) for pod in self.pods.values()], self.now)
         return gang_scheduler
 
-    # -- what is read of an engine --------------------------------------------------------------------------------
+    # -- interface of an engine -----------------------------------------------------------------------------------
 
     def clock(self) -> float:
         """Seconds since the epoch."""
         return self.now
 
     async def changed(self, seq: int) -> None:
-        """Return once the gang scheduler has more to tell, or is another."""
+        """Return once the gang scheduler has a new event, or is another."""
         gang_scheduler = self.gang_scheduler
         while self.gang_scheduler is gang_scheduler and (gang_scheduler is None or gang_scheduler.seq <= seq):
             await self._news.wait()
 
-    # -- facts ----------------------------------------------------------------------------------------------------
+    # -- updates --------------------------------------------------------------------------------------------------
 
     @property
     def known(self) -> GangScheduler:
-        """The gang scheduler, of a world that has one."""
+        """The gang scheduler, which must exist."""
         assert self.gang_scheduler is not None
         return self.gang_scheduler
 
     def come(self, vc: str, gpus: int, pods: int = 1, priority: int = 0, lazy: bool = False, late: int = 0) -> Gang:
-        """A gang's pods are made, but for ``late`` of them; kube-scheduler asks for them."""
+        """Create a gang's pods except ``late`` of them; kube-scheduler asks for them."""
         gang = self.made(vc, gpus, pods, priority, lazy, late)
         self.ask(gang)
         return gang
 
     def made(self, vc: str, gpus: int, pods: int = 1, priority: int = 0, lazy: bool = False, late: int = 0) -> Gang:
-        """A gang's pods are made, but for ``late`` of them."""
+        """Create a gang's pods except ``late`` of them."""
         name = f"job{next(self._numbers)}"
         labels = {
             keys.VC: vc,
@@ -123,7 +123,7 @@ class World:
         return self.known.gangs[f"team/{name}"]
 
     def complete(self, gang: Gang) -> None:
-        """The pods that were late are made."""
+        """Create the late pods of a gang."""
         first = next(iter(gang.pods.values())).pod
         name, _, _ = first.metadata.name.rpartition("-")
         ranks = {int(entry.pod.metadata.name.rpartition("-")[2]) for entry in gang.pods.values()}
@@ -139,14 +139,14 @@ class World:
         self.known.pod_changed(self.pods[uid], None, self.now)
 
     def ask(self, gang: Gang) -> None:
-        """kube-scheduler asks for each pod of it, and takes every node."""
+        """kube-scheduler asks for each pod of a gang, and offers every node."""
         for entry in list(gang.pods.values()):
             if not entry.holds:
                 self.known.asked(entry.pod, None, list(self.nodes), self.now)
         self.step()
 
     def bind(self, gang: Gang, most: int = 1000) -> None:
-        """The first of its pods that can be are bound."""
+        """Bind the first ``most`` pods that can be bound."""
         ready = [entry for entry in gang.pods.values() if entry.slot is not None and not entry.holds]
         for entry in ready[:most]:
             assert gang.placement is not None
@@ -158,7 +158,7 @@ class World:
         self.step()
 
     def runs(self, vc: str, gpus: int, pods: int = 1, priority: int = 0, lazy: bool = False) -> Gang:
-        """A gang came, and was bound."""
+        """Create a gang and bind it."""
         gang = self.come(vc, gpus, pods, priority, lazy)
         self.bind(gang)
         return gang
@@ -172,48 +172,48 @@ class World:
         return there.metadata.uid
 
     def foreign_ends(self, uid: str) -> None:
-        """That pod is gone."""
+        """Remove a foreign pod."""
         del self.pods[uid]
         self.known.pod_removed(uid, self.now)
         self.step()
 
     def end(self, gang: Gang, most: int = 1000) -> None:
-        """Its pods, or the first of them, are gone."""
+        """Remove the first ``most`` pods of a gang."""
         for uid in list(gang.pods)[:most]:
             del self.pods[uid]
             self.known.pod_removed(uid, self.now)
             self.step()
 
     def node(self, name: str, ready: bool = True, cordoned: bool = False, bad: str | None = None) -> None:
-        """A node is there, like this."""
+        """Add or change a node."""
         self.nodes[name] = node(name, ready, cordoned, bad)
         self.known.node_changed(self.nodes[name], self.now)
         self.step()
 
     def without_node(self, name: str) -> None:
-        """A node is not there any more."""
+        """Remove a node."""
         self.nodes.pop(name, None)
         self.known.node_removed(name, self.now)
         self.step()
 
     def reconfigure(self, spec: ClusterSpec) -> None:
-        """A new spec."""
+        """Apply a new spec."""
         self.spec = spec
         self.known.reconfigure(spec, self.now)
         self.step()
 
     def stand_by(self) -> None:
-        """This replica does not decide any more."""
+        """Stop deciding."""
         self.gang_scheduler, self.leader = None, False
         self.step()
 
     def lead(self) -> None:
-        """It decides, with a gang scheduler of its own."""
+        """Decide with a new gang scheduler."""
         self.gang_scheduler, self.leader = self._new(), True
         self.step()
 
     def step(self) -> None:
-        """Let go who can; whoever waits for news has it."""
+        """Dispatch, and notify watchers."""
         if self.gang_scheduler is not None:
             self.gang_scheduler.dispatch(self.now)
             self.gang_scheduler.turn()

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on, and sleeps that are measured by it."""
+"""A virtual clock that only :meth:`Time.advance` moves, and sleeps by it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class Time:
-    """Of one event loop."""
+    """The virtual clock of one event loop."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -17,21 +17,21 @@ class Time:
         self._order = itertools.count()
 
     def clock(self) -> float:
-        """Seconds."""
+        """Seconds since the start."""
         return self._now
 
     def date(self) -> datetime:
-        """The same, for people."""
+        """The clock as a date."""
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now)
 
     async def sleep(self, seconds: float) -> None:
-        """Until the clock has gone on so far."""
+        """Sleep by this clock."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), woken))
         await woken
 
     async def advance(self, seconds: float) -> None:
-        """Let so much time pass; whoever wakes meanwhile does what there is to do."""
+        """Advance the clock, and run tasks that wake meanwhile."""
         until = self._now + seconds
         await self.run_ready()
         while self._sleepers and self._sleepers[0][0] <= until:
@@ -42,6 +42,6 @@ class Time:
         self._now = until
 
     async def run_ready(self) -> None:
-        """Until nobody has anything to do at this moment."""
+        """Run tasks until none is ready."""
         for _ in range(12):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A make-believe world in which everybody does something at once, by dice."""
+"""Random walks: random events of users, schedulers, kubelets and other clients on a fake cluster."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Members = tuple[Member, ...] | None
 
 
 class Walk:
-    """Everybody at once, by dice."""
+    """A random walk over the events of a :class:`World`."""
 
     def __init__(self, spec: ClusterSpec, seed: int, others: Iterable[ClusterSpec] = (), rough: bool = True) -> None:
-        #: the event log of each life of the core
+        #: the event log of each core, one per gang scheduler
         self.lives: list[list[str]] = []
         self.world = World(spec, seed, self._recorded)
         self.random = Random(seed + 1)
         self.others = list(others)
-        #: whether somebody meddles with what HiveD has written
+        #: whether other clients change what HiveD has written
         self.rough = rough
         self.numbers = count(1)
 
@@ -41,7 +41,7 @@ class Walk:
         return RecordedCluster(spec, self.lives[-1].append)
 
     def go(self, steps: int) -> None:
-        """So many events, and quiet; the event log of each life gives the same decisions."""
+        """Run ``steps`` events, then quiesce; replays of the event logs give the same decisions."""
         for step in range(steps):
             self.world.now += self.random.choice([0.1, 0.5, 1.0, 3.0])
             event = self.event()
@@ -54,7 +54,7 @@ class Walk:
         assert again[-1].snapshot() == self.world.gang_scheduler.cluster.snapshot()
 
     def event(self) -> Callable[[], None]:
-        """What happens next."""
+        """Draw the next event."""
         world = self.world
         events: list[tuple[int, Callable[[], None]]] = [
             (5, self.pods_come),
@@ -80,12 +80,12 @@ class Walk:
         return self.random.choices([call for _, call in events], [weight for weight, _ in events])[0]
 
     def some(self, uids: Iterable[str]) -> str | None:
-        """One of them."""
+        """A random one; None: there is none."""
         found = sorted(uids)
         return self.random.choice(found) if found else None
 
     def pods_come(self) -> None:
-        """A gang of any kind, all at once or some of it."""
+        """Create a gang of any kind, whole or in part."""
         rng, number, world = self.random, next(self.numbers), self.world
         vcs = world.spec.virtual_clusters
         owner_vc = rng.choice(vcs)
@@ -153,7 +153,7 @@ class Walk:
             self.world.bind(uid, where, self.random.choice(["done"] * 6 + ["failed", "lost", "late", "late"]))
 
     def all_are_asked_again(self) -> None:
-        """Something has moved in Kubernetes."""
+        """A cluster event makes kube-scheduler retry all waiting pods."""
         self.world.active |= {uid for uid, there in self.world.pods.items() if not there.spec.node_name}
 
     def deliver(self) -> None:
@@ -179,7 +179,7 @@ class Walk:
         self.world.step()
 
     def a_pod_ends(self) -> None:
-        """A pod ends or is deleted; its owner may make another at once, under the same name."""
+        """A pod ends or is deleted; its owner may replace it at once, under the same name."""
         uid = self.some(self.world.pods)
         assert uid is not None
         self._end(uid)
@@ -234,7 +234,7 @@ class Walk:
                 self.world.set_node(node(name))
         self.world.respecify(spec)
 
-    # -- those who meddle -----------------------------------------------------------------------------------------
+    # -- interference of other clients ----------------------------------------------------------------------------
 
     def labels_change(self) -> None:
         uid = self.some(self.world.pods)
@@ -251,7 +251,7 @@ class Walk:
             self.world.active.add(uid)
 
     def tamper(self) -> None:
-        """Annotations of a bound pod are not what HiveD wrote."""
+        """Change the annotations of a bound pod."""
         uid = self.some(u for u, there in self.world.pods.items() if there.spec.node_name)
         if uid is None:
             return
@@ -274,7 +274,7 @@ class Walk:
         self.world.taint(self.world.pods[uid])
 
     def bind_behind(self) -> None:
-        """Somebody else binds a waiting pod, with annotations of their own making, or none."""
+        """Another client binds a waiting pod, with invented annotations or none."""
         uid = self.some(u for u, there in self.world.pods.items() if not there.spec.node_name and not there.ended)
         if uid is None:
             return
@@ -305,7 +305,7 @@ class Walk:
             self.world.taint(self.world.pods[uid])
 
     def split_brain(self) -> None:
-        """The gang scheduler loses its lease and does not know; what it had decided lands under another."""
+        """The gang scheduler loses its lease unnoticed; its bindings land under the next one."""
         world = self.world
         late = [
             (entry.uid, gang.placement.pods[entry.slot].node)

@@ -1,7 +1,7 @@
-"""The service in a process that has loaded its modules already.
+"""The service in a forked process with preloaded modules.
 
-Loading takes a start two seconds, in which it has yet to touch anything: a test that kills it hundreds of times has
-better uses for them. From there on it is as ``hived serve kubernetes`` is: a process of its own, that command line.
+Loading the modules takes two seconds per start, which a test that kills the service hundreds of times saves. Otherwise
+it is like ``hived serve kubernetes``: a process of its own with that command line.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class WarmProcess:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit code; None: it lives."""
+        """Its exit code; None: it runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Until it has ended."""
+        """Wait until it has ended."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired("the service", timeout or 0.0)
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended."""
+        """Send a signal unless it has ended."""
         if self._process.exitcode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """At once, without a word."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
