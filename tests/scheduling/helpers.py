@@ -1,4 +1,4 @@
-"""An engine whose victims are gone at once, a desk to submit jobs at, and a book that follows the instructions."""
+"""An engine whose victims end at once, a harness for scenarios, and a tracker that follows the instructions."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ def devices(placement: Placement | None) -> set[tuple[str, int]]:
 
 
 @dataclass
-class Line:
-    """A job in the book."""
+class TrackedJob:
+    """A job of the tracker."""
 
     number: int
     request: Request  #: for guaranteed GPUs
     gpus: int
     outsized: bool  #: larger than its tenant's cluster
-    hopeless: bool  #: and than any that could be lent
+    never_runs: bool  #: too large for a loan as well
     kind: Kind | None = None
     placement: Placement | None = None
 
     @property
     def loan(self) -> Request:
-        """What it asks for before its turn."""
+        """Its request before its turn."""
         return replace(self.request, priority=OPPORTUNISTIC)
 
 
-class Book:
-    """Who runs where, by the instructions alone; one that cannot be carried out fails the test.
+class Tracker:
+    """The jobs and their placements, by the instructions alone; an instruction that cannot be carried out fails.
 
-    Knows first come, first served: nobody passes an earlier job of the same tenant.
+    It checks first come, first served: no job passes an earlier one of the same tenant.
     """
 
     def __init__(self) -> None:
-        self.jobs: dict[int, Line] = {}
+        self.jobs: dict[int, TrackedJob] = {}
 
-    def write(self, instructions: Sequence[Instruction]) -> None:
-        """Carry out the answer to one event."""
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        """Carry out the instructions of one event."""
         for position, instruction in enumerate(instructions):
             job = self.jobs[instruction.job]
             match instruction:
                 case Start(_, kind, placement):
-                    assert job.kind is None, "only who waits is started"
+                    assert job.kind is None, "only waiting jobs are started"
                     self._hold(job, kind, placement)
                 case Reserve():
                     stops = instructions[position + 1 : position + 1 + len(instruction.victims)]
@@ -72,31 +72,33 @@ class Book:
                     assert job.kind is Kind.OPPORTUNISTIC, "only opportunistic jobs are preempted"
                     taker = next(d for d in instructions[position:] if not isinstance(d, Stop))
                     assert isinstance(taker, Start)
-                    assert (taker.job, taker.kind) == (by, Kind.GUARANTEED), "for who is guaranteed right after"
+                    assert (taker.job, taker.kind) == (by, Kind.GUARANTEED), (
+                        "for the guaranteed job started right after"
+                    )
                     assert devices(taker.placement) & devices(job.placement), "which needs some of its GPUs"
                     job.kind, job.placement = None, None
                 case Promote():
-                    assert job.kind is Kind.OPPORTUNISTIC, "only who runs opportunistically is promoted"
+                    assert job.kind is Kind.OPPORTUNISTIC, "only opportunistic jobs are promoted"
                     self._hold(job, Kind.GUARANTEED, job.placement)
                 case Move():
-                    assert job.kind is Kind.OPPORTUNISTIC, "only who runs opportunistically is moved"
+                    assert job.kind is Kind.OPPORTUNISTIC, "only opportunistic jobs are moved"
                     taker = next(d for d in instructions[position + 1 :] if isinstance(d, Start))
                     assert (taker.job, taker.kind) == (job.number, Kind.GUARANTEED), "to guaranteed GPUs"
                     assert devices(taker.placement) != devices(job.placement), "to other GPUs"
                     job.kind, job.placement = None, None
 
-    def _hold(self, job: Line, kind: Kind, placement: Placement | None) -> None:
+    def _hold(self, job: TrackedJob, kind: Kind, placement: Placement | None) -> None:
         job.kind, job.placement = None, None
         for other in self.jobs.values():
             assert not devices(placement) & devices(other.placement), "GPUs are held once"
         for earlier in self.jobs.values():
-            if earlier.hopeless or earlier.number > job.number or earlier is job:
+            if earlier.never_runs or earlier.number > job.number or earlier is job:
                 continue
             if (earlier.request.vc, earlier.outsized) == (job.request.vc, job.outsized):
                 if kind is Kind.GUARANTEED:
-                    assert earlier.kind is Kind.GUARANTEED, "nobody is guaranteed before an earlier job"
+                    assert earlier.kind is Kind.GUARANTEED, "no job is guaranteed before an earlier one"
                 else:
-                    assert earlier.kind is not None, "nobody borrows while an earlier job runs nowhere"
+                    assert earlier.kind is not None, "no job gets a loan while an earlier one waits"
         assert kind is Kind.OPPORTUNISTIC or not job.outsized
         job.kind, job.placement = kind, placement
 
@@ -106,12 +108,12 @@ class Book:
 
 
 class Instant:
-    """A scheduler, and an engine whose victims are gone at once. It answers with the instructions of an event."""
+    """A scheduler with an engine whose victims end at once. Each event returns its instructions."""
 
     def __init__(self, cluster: Cluster, policy: Policy, early: bool = True) -> None:
         self.scheduler = Scheduler(cluster, policy, self._carry_out, explains=False)
         self.early = early
-        self._said: list[Instruction] = []
+        self._issued: list[Instruction] = []
 
     def submit(self, number: int, vc: str, job: JobView) -> list[Instruction]:
         """A job arrives."""
@@ -127,17 +129,17 @@ class Instant:
 
     def _dispatch(self) -> list[Instruction]:
         self.scheduler.dispatch()
-        said, self._said = self._said, []
-        return said
+        issued, self._issued = self._issued, []
+        return issued
 
     def _carry_out(self, instruction: Instruction) -> None:
-        self._said.append(instruction)
+        self._issued.append(instruction)
         if isinstance(instruction, (Stop, Move)):
             self.scheduler.free(self.scheduler.jobs[instruction.job], waits=True)
 
 
-class Desk:
-    """A scheduler over a cluster, one job after another, every answer checked and written into the book."""
+class Harness:
+    """A scheduler over a cluster whose instructions are checked and tracked after every event."""
 
     def __init__(
         self,
@@ -151,8 +153,8 @@ class Desk:
         self.engine = Instant(self.cluster, policy, opportunistic)
         self.scheduler = self.engine.scheduler
         self.tenants = tuple(vc.name for vc in spec.virtual_clusters)
-        self.book = Book()
-        self.said: list[Instruction] = []
+        self.tracker = Tracker()
+        self.instructions: list[Instruction] = []
         self.submitted = 0
         self._numbers: dict[str, int] = {}
         of_chain: dict[str, int] = {}
@@ -166,41 +168,41 @@ class Desk:
         self.submitted += 1
         request = Request(f"job-{number}", vc, 0, (Member(1, gpus),), whole_nodes=True)
         outsized = self.cluster.never_fits(request)
-        hopeless = outsized and self.cluster.never_fits(replace(request, priority=OPPORTUNISTIC))
-        self.book.jobs[number] = Line(number, request, gpus, outsized, hopeless)
-        self.said = self.engine.submit(number, vc, JobView(request.group, gpus, number, number))
+        never_runs = outsized and self.cluster.never_fits(replace(request, priority=OPPORTUNISTIC))
+        self.tracker.jobs[number] = TrackedJob(number, request, gpus, outsized, never_runs)
+        self.instructions = self.engine.submit(number, vc, JobView(request.group, gpus, number, number))
         self._check()
         return number
 
     def finish(self, *numbers: int) -> None:
         """Running jobs end, all at one instant."""
         for number in numbers:
-            del self.book.jobs[number]
-        self.said = self.engine.finish(numbers)
+            del self.tracker.jobs[number]
+        self.instructions = self.engine.finish(numbers)
         self._check()
 
     def _check(self) -> None:
-        self.book.write(self.said)
+        self.tracker.apply(self.instructions)
         self.scheduler.validate()
-        assert set(self.scheduler.jobs) == set(self.book.jobs)
+        assert set(self.scheduler.jobs) == set(self.tracker.jobs)
 
     def kinds(self, *numbers: int) -> str:
-        """How jobs run: G, O or a dot for who waits, in the order asked for."""
-        return "".join(LETTERS[self.book.jobs[number].kind] for number in numbers)
+        """The kind of each job, in the given order: G, O, or a dot for a waiting job."""
+        return "".join(LETTERS[self.tracker.jobs[number].kind] for number in numbers)
 
     def nodes(self, number: int) -> list[int]:
-        """Where a job runs, by the numbers of nodes in their chain."""
-        return sorted({node for node, _ in self._at(self.book.jobs[number].placement)})
+        """The nodes of a job, by their numbers in the chain."""
+        return sorted({node for node, _ in self._at(self.tracker.jobs[number].placement)})
 
     def _at(self, placement: Placement | None) -> tuple[tuple[int, int], ...]:
         pods = () if placement is None else placement.pods
         return tuple((self._numbers[node], sum(1 << device for device in leaves)) for node, leaves in pods)
 
     @property
-    def told(self) -> list[tuple[object, ...]]:
-        """The last answer, with numbers of nodes and masks of devices for placements."""
+    def answer(self) -> list[tuple[object, ...]]:
+        """The instructions of the last event, with numbers of nodes and masks of devices for placements."""
         rows: list[tuple[object, ...]] = []
-        for instruction in self.said:
+        for instruction in self.instructions:
             match instruction:
                 case Start(job, kind, placement):
                     rows.append(("start", job, LETTERS[kind], self._at(placement)))

@@ -1,6 +1,6 @@
-"""Any sequence of jobs over any cluster, however they share: instructions can be carried out, and none is missing.
+"""Any sequence of jobs on any cluster under any sharing scheme: instructions can be carried out, and none is missing.
 
-The instructions alone are followed in a book (helpers.py), as an engine would follow them.
+A tracker (helpers.py) follows the instructions alone, as an engine would.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hived.scheduling import Instruction, JobView, Kind, Start, YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from ..strategies import feasible_specs
-from .helpers import Desk, Instant, Line
+from .helpers import Harness, Instant, TrackedJob
 
 
 class Arrival(NamedTuple):
@@ -41,80 +41,80 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(spec=feasible_specs(max_gpus=24))
     def build(self, spec: ClusterSpec) -> None:
         self.spec = spec
-        self.desk = Desk(self.scheme, spec)
+        self.sim = Harness(self.scheme, spec)
         sizes = [chain.gpus_per_node for chain in spec.chains]
         self.sizes = sorted({1, 2, 3, *sizes, *(2 * n for n in sizes), *(3 * n for n in sizes)})
-        #: every event and its answer: the job's (tenant, GPUs), or the numbers of those that ended
+        #: every event and its instructions: the job's (tenant, GPUs), or the numbers of the jobs that ended
         self.log: list[tuple[Arrival | tuple[int, ...], list[Instruction]]] = []
 
     @rule(tenant=st.integers(0, 3), gpus=st.integers(0, 19))
     def submit(self, tenant: int, gpus: int) -> None:
         event = Arrival(tenant % len(self.spec.virtual_clusters), self.sizes[gpus % len(self.sizes)])
-        self.desk.submit(event.tenant, event.gpus)
-        self.log.append((event, self.desk.said))
+        self.sim.submit(event.tenant, event.gpus)
+        self.log.append((event, self.sim.instructions))
 
-    @precondition(lambda self: self.desk.book.running())
+    @precondition(lambda self: self.sim.tracker.running())
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        numbers = data.draw(some_of(self.desk.book.running()))
-        self.desk.finish(*numbers)
-        self.log.append((numbers, self.desk.said))
+        numbers = data.draw(some_of(self.sim.tracker.running()))
+        self.sim.finish(*numbers)
+        self.log.append((numbers, self.sim.instructions))
 
     @invariant()
-    def the_book_and_the_cluster_agree(self) -> None:
-        if hasattr(self, "desk"):
-            running = {line.request.group: line for line in self.desk.book.jobs.values() if line.kind is not None}
-            assert set(self.desk.cluster.groups()) == set(running)
+    def the_tracker_and_the_cluster_agree(self) -> None:
+        if hasattr(self, "sim"):
+            running = {line.request.group: line for line in self.sim.tracker.jobs.values() if line.kind is not None}
+            assert set(self.sim.cluster.groups()) == set(running)
             for name, line in running.items():
-                group = self.desk.cluster.group(name)
+                group = self.sim.cluster.group(name)
                 assert group.guaranteed == (line.kind is Kind.GUARANTEED)
                 assert group.placement is not None
                 assert line.placement is not None
                 assert group.placement.pods == line.placement.pods
 
     @invariant()
-    def no_tenants_first_job_waits_though_it_fits(self) -> None:
-        if hasattr(self, "desk"):
-            for tenant in self.desk.tenants:
+    def no_head_of_line_waits_though_it_fits(self) -> None:
+        if hasattr(self, "sim"):
+            for tenant in self.sim.tenants:
                 first = self.first(tenant, outsized=False, kinds=(None, Kind.OPPORTUNISTIC))
                 if first is not None:
-                    assert self.desk.cluster.place(replace(first.request, group="another like it")) is None
+                    assert self.sim.cluster.place(replace(first.request, group="another like it")) is None
                     self.check_could_not_be_promoted(first)
 
-    def check_could_not_be_promoted(self, job: Line) -> None:
-        """What else could make a job guaranteed where it is."""
+    def check_could_not_be_promoted(self, job: TrackedJob) -> None:
+        """Check that a job could not be promoted in place."""
 
     @invariant()
-    def no_job_waits_that_could_borrow(self) -> None:
-        if hasattr(self, "desk"):
-            for tenant in self.desk.tenants:
+    def no_job_waits_for_a_loan_that_fits(self) -> None:
+        if hasattr(self, "sim"):
+            for tenant in self.sim.tenants:
                 for outsized in (False, True):
                     first = self.first(tenant, outsized, kinds=(None,))
-                    assert first is None or not self.desk.cluster.can_lend(first.loan)
+                    assert first is None or not self.sim.cluster.can_lend(first.loan)
 
-    def first(self, tenant: str, outsized: bool, kinds: tuple[Kind | None, ...]) -> Line | None:
-        jobs = self.desk.book.jobs.values()
+    def first(self, tenant: str, outsized: bool, kinds: tuple[Kind | None, ...]) -> TrackedJob | None:
+        jobs = self.sim.tracker.jobs.values()
         return next((j for j in jobs if (j.request.vc, j.outsized) == (tenant, outsized) and j.kind in kinds), None)
 
     def teardown(self) -> None:
-        if not hasattr(self, "desk"):
+        if not hasattr(self, "sim"):
             return
         again = Instant(Cluster(self.spec, self.scheme), YarnCS())
         submitted = 0
         for event, answer in self.log:
             if isinstance(event, Arrival):
                 request = JobView(f"job-{submitted}", event.gpus, submitted, submitted)
-                assert again.submit(submitted, self.desk.tenants[event.tenant], request) == answer, (
+                assert again.submit(submitted, self.sim.tenants[event.tenant], request) == answer, (
                     "the same events, the same decisions"
                 )
                 submitted += 1
             else:
                 assert again.finish(event) == answer, "and validating changed none"
-        while running := self.desk.book.running():
-            self.desk.finish(*running[: 1 + len(running) // 2])
-        left = self.desk.book.jobs.values()
-        assert all(job.hopeless for job in left) or self.scheme is Sharing.PRIVATE, "only what can never run is left"
-        assert all(job.outsized for job in left), "everybody had a turn"
+        while running := self.sim.tracker.running():
+            self.sim.finish(*running[: 1 + len(running) // 2])
+        left = self.sim.tracker.jobs.values()
+        assert all(job.never_runs for job in left) or self.scheme is Sharing.PRIVATE, "no job that fits is left"
+        assert all(job.outsized for job in left), "every job had its turn"
 
 
 class PrivateMachine(SchedulerMachine):
@@ -124,8 +124,8 @@ class PrivateMachine(SchedulerMachine):
 class QuotaMachine(SchedulerMachine):
     scheme = Sharing.QUOTA
 
-    def check_could_not_be_promoted(self, job: Line) -> None:
-        """It has GPUs of a type of which the quota has as many left."""
+    def check_could_not_be_promoted(self, job: TrackedJob) -> None:
+        """A job can be promoted if the quota has as many GPUs of its type left."""
         if job.placement is None:
             return
         left: Counter[str] = Counter()
@@ -133,7 +133,7 @@ class QuotaMachine(SchedulerMachine):
         for cells in vc.cells:
             chain = self.spec.chain(cells.chain)
             left[chain.leaf_type] += cells.number * chain.levels[cells.level - 1].gpus
-        for other in self.desk.book.jobs.values():
+        for other in self.sim.tracker.jobs.values():
             if other.kind is Kind.GUARANTEED and other.request.vc == vc.name and other.placement is not None:
                 held = sum(len(pod.leaf_cells) for pod in other.placement.pods)
                 left[self.spec.chain(other.placement.chain).leaf_type] -= held
@@ -146,12 +146,12 @@ class HivedMachine(SchedulerMachine):
 
 
 class TheoremMachine(RuleBasedStateMachine):
-    """Without loans, hived starts every job at the event at which private does: sharing safety, seen from outside."""
+    """Without loans, hived starts every job at the same event as private: sharing safety, seen from outside."""
 
     @initialize(spec=feasible_specs())
     def build(self, spec: ClusterSpec) -> None:
         self.spec = spec
-        self.hived = Desk(Sharing.HIVED, spec, opportunistic=False)
+        self.hived = Harness(Sharing.HIVED, spec, opportunistic=False)
         self.private = Instant(Cluster(spec, Sharing.PRIVATE), YarnCS())
         sizes = [chain.gpus_per_node for chain in spec.chains]
         self.sizes = sorted({1, 2, 3, *sizes, *(2 * n for n in sizes), *(3 * n for n in sizes)})
@@ -164,16 +164,16 @@ class TheoremMachine(RuleBasedStateMachine):
             self.private.submit(number, self.hived.tenants[who], JobView(f"job-{number}", wanted, number, number))
         )
 
-    @precondition(lambda self: self.hived.book.running())
+    @precondition(lambda self: self.hived.tracker.running())
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        numbers = data.draw(some_of(self.hived.book.running()))
+        numbers = data.draw(some_of(self.hived.tracker.running()))
         self.hived.finish(*numbers)
         self.compare(self.private.finish(numbers))
 
     def compare(self, alone: list[Instruction]) -> None:
-        assert [d.job for d in self.hived.said] == [d.job for d in alone]
-        for ours, theirs in zip(self.hived.said, alone, strict=True):
+        assert [d.job for d in self.hived.instructions] == [d.job for d in alone]
+        for ours, theirs in zip(self.hived.instructions, alone, strict=True):
             assert isinstance(ours, Start)
             assert isinstance(theirs, Start)
             assert ours.kind is theirs.kind is Kind.GUARANTEED

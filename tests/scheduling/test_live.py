@@ -1,4 +1,4 @@
-"""A scheduler over an engine whose victims take their time: reservations, moves, and jobs that start early."""
+"""A scheduler with an engine whose victims end later: reservations, moves, and jobs that start early."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from hived.scheduling import (
 from .test_scheduling import Watching, nodes
 
 
-class Slow:
-    """An engine whose jobs go when the test says so."""
+class SlowEngine:
+    """An engine whose jobs end when the test ends them."""
 
     def __init__(self, a: int, b: int = 0, c: int = 0) -> None:
         spec = nodes(a, b, c)
         self.scheduler = Scheduler(Cluster(spec, Sharing.HIVED, YarnCS().rank), YarnCS(), self._carry_out)
-        self.said: list[Instruction] = []
+        self.instructions: list[Instruction] = []
         self._jobs = 0
 
     def submit(self, vc: str, gpus: int, priority: int = 0, early: bool = False, lazy: bool = False) -> Entry:
-        """A job comes."""
+        """Submit a job."""
         self._jobs += 1
         name = f"job-{self._jobs}"
         request = Request(name, vc, priority, (Member(1, gpus),), lazy_preemption=lazy)
@@ -45,137 +45,137 @@ class Slow:
         self.dispatch()
         return entry
 
-    def gone(self, entry: Entry, waits: bool = False) -> None:
-        """It holds nothing any more."""
+    def end(self, entry: Entry, waits: bool = False) -> None:
+        """End a job and release its GPUs."""
         self.scheduler.free(entry, waits)
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Let start who can."""
-        self.said.clear()
+        """Dispatch once."""
+        self.instructions.clear()
         self.scheduler.dispatch()
         self.scheduler.validate()
 
     def _carry_out(self, instruction: Instruction) -> None:
-        self.said.append(instruction)
+        self.instructions.append(instruction)
         if isinstance(instruction, Unreserve):
             self.scheduler.wait(self.scheduler.jobs[instruction.job])
 
     @property
-    def done(self) -> list[Instruction]:
-        """What was to be done, but for reasons."""
-        return [one for one in self.said if not isinstance(one, Hold)]
+    def issued(self) -> list[Instruction]:
+        """The instructions of the last dispatch, without holds."""
+        return [one for one in self.instructions if not isinstance(one, Hold)]
 
 
 def where(entry: Entry) -> Placement:
-    """Where a job is."""
+    """The placement of a job."""
     assert entry.placement is not None
     return entry.placement
 
 
-def test_who_waits_for_victims_has_its_gpus_reserved_until_they_are_gone() -> None:
-    engine = Slow(1, 1)
+def test_a_preemptor_has_its_gpus_reserved_until_its_victims_have_ended() -> None:
+    engine = SlowEngine(1, 1)
     loan = engine.submit("a", 16, OPPORTUNISTIC)
     engine.scheduler.cluster.validate()
     assert loan.status is Status.WAITING, "a pod is on one node"
     loans = [engine.submit("a", 8, OPPORTUNISTIC) for _ in range(2)]
     owner = engine.submit("b", 8)
     (victim,) = [one for one in loans if where(one).pods[0].node == where(owner).pods[0].node]
-    assert engine.done == [
+    assert engine.issued == [
         Reserve(owner.number, where(owner), (victim.name,)),
         Stop(victim.number, owner.number, True),
     ]
     engine.dispatch()
-    assert not engine.done, "it waits for that one"
-    engine.gone(victim, waits=True)
-    assert engine.done == [Start(owner.number, Kind.GUARANTEED, where(owner))]
+    assert not engine.issued, "it waits for its victim"
+    engine.end(victim, waits=True)
+    assert engine.issued == [Start(owner.number, Kind.GUARANTEED, where(owner))]
     assert victim.status is Status.WAITING
 
 
 def test_a_reservation_ends_when_a_higher_priority_takes_it() -> None:
-    engine = Slow(1, 1)
+    engine = SlowEngine(1, 1)
     loans = [engine.submit("a", 8, OPPORTUNISTIC) for _ in range(2)]
     low, high = engine.submit("b", 8), engine.submit("b", 8, 5)
-    assert Unreserve(low.number, high.number) in engine.done
+    assert Unreserve(low.number, high.number) in engine.issued
     assert (low.status, high.status) == (Status.WAITING, Status.RESERVED)
     for loan in loans:
-        engine.gone(loan)
+        engine.end(loan)
     assert (low.status, high.status) == (Status.WAITING, Status.GUARANTEED)
 
 
 def test_an_early_job_starts_on_a_loan_and_is_promoted_at_its_turn() -> None:
-    engine = Slow(1, 1)
+    engine = SlowEngine(1, 1)
     own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
-    assert engine.done == [Start(early.number, Kind.OPPORTUNISTIC, where(early))]
+    assert engine.issued == [Start(early.number, Kind.OPPORTUNISTIC, where(early))]
     behind = engine.submit("a", 4)
     assert engine.scheduler.ahead(behind, 5) == (1, [early])
-    engine.gone(own)
-    assert engine.done == [Promote(early.number)]
+    engine.end(own)
+    assert engine.issued == [Promote(early.number)]
     assert (early.status, behind.status) == (Status.GUARANTEED, Status.WAITING)
 
 
 def test_an_early_job_that_cannot_be_promoted_moves_and_keeps_its_turn_meanwhile() -> None:
-    engine = Slow(1, 1)
+    engine = SlowEngine(1, 1)
     half, other_half = engine.submit("a", 4), engine.submit("a", 4)
     early = engine.submit("a", 4, early=True)
     former, behind = where(early), engine.submit("a", 4)
-    engine.gone(other_half)
-    assert engine.done == [Move(early.number, True)]
+    engine.end(other_half)
+    assert engine.issued == [Move(early.number, True)]
     engine.dispatch()
-    assert not engine.done
+    assert not engine.issued
     assert (early.status, behind.status) == (Status.MOVING, Status.WAITING), "its cells are kept for it"
-    engine.gone(early, waits=True)
-    assert engine.done == [Start(early.number, Kind.GUARANTEED, where(early))]
+    engine.end(early, waits=True)
+    assert engine.issued == [Start(early.number, Kind.GUARANTEED, where(early))]
     assert where(early).pods[0].node == where(half).pods[0].node != former.pods[0].node
     assert behind.status is Status.WAITING
 
 
 def test_an_early_job_that_ends_while_it_moves_leaves_its_turn_to_the_next() -> None:
-    engine = Slow(1, 1)
+    engine = SlowEngine(1, 1)
     engine.submit("a", 4)
     other_half, early, behind = engine.submit("a", 4), engine.submit("a", 4, early=True), engine.submit("a", 4)
-    engine.gone(other_half)
+    engine.end(other_half)
     assert early.status is Status.MOVING
-    engine.gone(early)
-    assert engine.done == [Start(behind.number, Kind.GUARANTEED, where(behind))]
+    engine.end(early)
+    assert engine.issued == [Start(behind.number, Kind.GUARANTEED, where(behind))]
 
 
-def test_an_early_job_on_its_way_out_has_no_turn_and_comes_back_to_its_place() -> None:
-    engine = Slow(1, 1)
+def test_an_early_job_that_is_being_stopped_has_no_turn_and_is_requeued_at_its_place() -> None:
+    engine = SlowEngine(1, 1)
     own, early, behind = engine.submit("a", 8), engine.submit("a", 8, early=True), engine.submit("a", 8)
     engine.scheduler.leaving(early)
-    engine.gone(own)
+    engine.end(own)
     assert (early.status, behind.status) == (Status.LEAVING, Status.GUARANTEED)
-    engine.gone(early, waits=True)
-    assert early.status is Status.LENT, "nobody of its VC waits before it"
-    engine.gone(behind)
-    assert engine.done == [Promote(early.number)]
+    engine.end(early, waits=True)
+    assert early.status is Status.LENT, "no job of its VC waits before it"
+    engine.end(behind)
+    assert engine.issued == [Promote(early.number)]
 
 
 def test_a_preempted_early_job_waits_for_its_turn_and_for_another_loan() -> None:
-    engine = Slow(1, 1)
+    engine = SlowEngine(1, 1)
     own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
     owner = engine.submit("b", 8)
-    assert Stop(early.number, owner.number, True) in engine.done
-    engine.gone(early, waits=True)
+    assert Stop(early.number, owner.number, True) in engine.issued
+    engine.end(early, waits=True)
     assert (early.status, owner.status) == (Status.WAITING, Status.GUARANTEED)
-    engine.gone(own)
-    assert engine.done == [Start(early.number, Kind.GUARANTEED, where(early))]
+    engine.end(own)
+    assert engine.issued == [Start(early.number, Kind.GUARANTEED, where(early))]
 
 
-def test_an_early_job_that_need_not_go_any_more_is_promoted() -> None:
-    engine = Slow(1, 1)
+def test_an_early_job_whose_preemption_is_no_longer_needed_is_promoted() -> None:
+    engine = SlowEngine(1, 1)
     own, early = engine.submit("a", 8), engine.submit("a", 8, early=True)
     owner = engine.submit("b", 8)
-    assert Stop(early.number, owner.number, True) in engine.done
-    engine.gone(own)
-    assert engine.done == [Start(owner.number, Kind.GUARANTEED, where(owner)), Promote(early.number)]
+    assert Stop(early.number, owner.number, True) in engine.issued
+    engine.end(own)
+    assert engine.issued == [Start(owner.number, Kind.GUARANTEED, where(owner)), Promote(early.number)]
 
 
-def test_an_early_job_larger_than_its_vc_borrows_and_holds_nobody_back() -> None:
-    engine = Slow(1, 1)
+def test_an_early_job_larger_than_its_vc_gets_a_loan_and_blocks_no_other() -> None:
+    engine = SlowEngine(1, 1)
     large = engine.submit("a", 8)
-    engine.gone(large)
+    engine.end(large)
     too_many = Entry(99, Request("wide", "a", 0, (Member(2, 8),)), JobView("wide", 16, 99, 99), early=True)
     engine.scheduler.wait(too_many)
     engine.dispatch()
@@ -184,32 +184,32 @@ def test_an_early_job_larger_than_its_vc_borrows_and_holds_nobody_back() -> None
     assert small.status is Status.RESERVED, "its VC's cells are not the wide one's"
 
 
-def test_who_never_fits_is_asked_once_and_waits_for_another_spec() -> None:
-    engine = Slow(1, 1)
+def test_a_job_that_never_fits_is_tried_once_and_waits_for_another_spec() -> None:
+    engine = SlowEngine(1, 1)
     never = engine.submit("a", 9)
-    (held,) = engine.said
+    (held,) = engine.instructions
     assert isinstance(held, Hold)
     assert held.job == never.number
     assert isinstance(held.reasons[0], NeverFits)
     assert engine.scheduler.in_turn(5) == [never]
     engine.submit("a", 8)
-    assert not [one for one in engine.said if isinstance(one, Hold)]
+    assert not [one for one in engine.instructions if isinstance(one, Hold)]
 
 
-def test_a_lazy_job_runs_on_as_a_loan_and_is_no_early_one() -> None:
-    engine = Slow(1, 1)
+def test_a_downgraded_lazy_job_continues_on_a_loan_and_is_not_early() -> None:
+    engine = SlowEngine(1, 1)
     lazy = engine.submit("a", 8, lazy=True)
     other = engine.submit("b", 8)
-    engine.gone(other)
+    engine.end(other)
     high = engine.submit("a", 8, 5)
-    assert Downgrade(lazy.number, high.number) in engine.done
+    assert Downgrade(lazy.number, high.number) in engine.issued
     assert lazy.status is Status.LENT
-    engine.gone(high)
+    engine.end(high)
     assert lazy.status is Status.LENT, "only the end of a reservation restores it"
 
 
 class Turns(Watching):
-    """An order that may change: by a number per job, then as they came."""
+    """An order that may change: by a number per job, then by submission."""
 
     def __init__(self) -> None:
         super().__init__(Reaction.SUSPEND)
@@ -220,7 +220,7 @@ class Turns(Watching):
 
 
 def test_a_policy_may_change_the_order_while_jobs_wait_and_while_they_run_early() -> None:
-    engine = Slow(1, 1)
+    engine = SlowEngine(1, 1)
     engine.scheduler.policy = policy = Turns()
     own, early, first, second = (engine.submit("a", 8, early=early) for early in (False, True, False, False))
     assert (early.status, engine.scheduler.ahead(second, 5)[1]) == (Status.LENT, [early, first])
@@ -229,7 +229,7 @@ def test_a_policy_may_change_the_order_while_jobs_wait_and_while_they_run_early(
         engine.scheduler.rekey(entry)
     engine.dispatch()
     assert engine.scheduler.ahead(first, 5)[1] == [second, early]
-    engine.gone(own)
+    engine.end(own)
     assert second.status is Status.GUARANTEED
-    engine.gone(second)
+    engine.end(second)
     assert (early.status, first.status) == (Status.GUARANTEED, Status.WAITING)

@@ -1,4 +1,4 @@
-"""YARN-CS: first come, first served; packed; preempting by the affinity that is needed."""
+"""YARN-CS: first come, first served; packing; preemption by affinity."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def test_a_host_with_too_few_gpus_outside_guaranteed_use_cannot_be_used() -> Non
     assert pack(host(0b0000_1111, 0b1111_0000), 4) is not None, "opportunistic GPUs can be taken"
 
 
-def test_a_host_where_nobody_is_preempted_comes_before_a_tighter_one() -> None:
+def test_a_host_without_preemption_ranks_before_a_tighter_one() -> None:
     assert better(EMPTY, host(0b0000_1111, 0b0111_0000), 2)
 
 
-def test_fewer_gpus_taken_come_first_then_closer_then_tighter() -> None:
+def test_hosts_rank_by_fewest_gpus_preempted_then_closest_then_tightest() -> None:
     assert better(host(0, 0b0000_1111), host(0, 0b0001_1111), 5)
     assert better(EMPTY, host(0b0101_0101), 2), "a whole pair, not two halves"
     assert better(host(0b0000_1111), EMPTY, 4), "the host with the fewest to spare"
     assert better(host(0b0000_0011), EMPTY, 2)
 
 
-def test_closeness_is_that_of_the_idle_gpus_while_they_suffice() -> None:
-    """Four idle GPUs in two sockets are not close, though with the lodgers' GPUs each socket is free."""
+def test_closeness_is_measured_on_idle_gpus_while_they_suffice() -> None:
+    """Four idle GPUs in two sockets are not close, though each socket is free with the opportunistic GPUs."""
     scattered = host(0, 0b0011_0011)
     assert better(host(0b0000_1111), scattered, 4)
     assert pack(scattered, 4) == (0, NODE_OF_8.depth, 8)
@@ -63,7 +63,7 @@ def test_jobs_are_served_in_the_order_of_submission() -> None:
 
 
 @pytest.mark.parametrize("reaction", Reaction)
-def test_a_displaced_job_keeps_what_the_policy_was_told(reaction: Reaction) -> None:
+def test_a_displaced_job_keeps_what_the_policy_is_configured_to_keep(reaction: Reaction) -> None:
     job = JobView("a", 1, 0, 0)
     assert YarnCS(reaction).react(Displaced(job, job)) is reaction
     assert YarnCS().react(Displaced(job, job)) is Reaction.SUSPEND
