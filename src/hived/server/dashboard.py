@@ -1,4 +1,4 @@
-"""The dashboard over HTTP: page, files, data, and the stream of what changes; and what it asks of whom it shows."""
+"""The dashboard over HTTP: page, files, data, and the stream of changes; and the interface of its data source."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .schema import Model
 
 
 class Source(Protocol):
-    """An engine that runs, a simulation that has ended, and later Kubernetes.
+    """The data source of a dashboard: a running engine or a finished simulation.
 
-    ``view`` is the key of one of the layout's views; another is a :class:`~hived.errors.NotFoundError`.
+    ``view`` is the key of one of the layout's views; any other raises :class:`~hived.errors.NotFoundError`.
     """
 
-    #: whether there will be updates; without, ``picture`` takes any time of the layout
+    #: whether there are updates; if not, ``picture`` takes any time of the layout
     live: bool
 
     def layout(self) -> Layout:
@@ -34,19 +34,19 @@ class Source(Protocol):
         """The moment ``at`` (None: now, or the end). O(jobs that hold GPUs)."""
 
     def update(self, view: str, seq: int) -> Update | None:
-        """What changed since the picture or update ``seq``. O(what changed).
+        """Changes since the picture or update ``seq``. O(changes).
 
         None: take a picture, since it is too long ago, or the layout has changed.
         """
 
     async def changed(self, seq: int) -> None:
-        """Return once something is newer than ``seq``."""
+        """Return once there is a change after ``seq``."""
 
     def curves(self, view: str) -> Curves:
-        """Over time, at most 2,000 points."""
+        """Curves over time, at most 2,000 points."""
 
     def story(self, view: str, job: str) -> Story:
-        """A job's life. Raises :class:`~hived.errors.NotFoundError`."""
+        """A job's history. Raises :class:`~hived.errors.NotFoundError`."""
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
         """Waiting jobs in the order of a picture's queue, from place ``offset`` (0-based) on. O(offset + limit)."""
@@ -59,13 +59,13 @@ class Source(Protocol):
 
 
 STATIC = Path(__file__).parent / "static"
-#: least seconds between two updates of one stream
+#: minimum seconds between two updates of one stream
 PAUSE_S = 0.25
-#: nothing from elsewhere, nothing inline: a job's name can never become a script
+#: no foreign and no inline scripts: a job's name can never become a script
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 #: browsers ask each time whether a file changed (by its ETag), so a new version of hived never meets old scripts
 FILE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-#: the address of the page may carry the token (``/?token=...``): it is told to nobody
+#: the address of the page may carry the token (``/?token=...``): no other site sees it
 PAGE_HEADERS = {**FILE_HEADERS, "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
 
 ViewKey = Annotated[str | None, Query(description="key of one of the layout's views; the first where it is left out")]
@@ -152,8 +152,8 @@ async def _events(source: Source, view: str, picture: Picture) -> AsyncIterator[
         await source.changed(seq)
         update = source.update(view, seq)
         if update is None:
-            # only where there is no way from the last picture to now can the cluster itself have changed: a layout is
-            # not made for every update
+            # the cluster itself can only have changed if there is no update since the last picture: so a layout is not
+            # made for every update
             new = source.layout()
             if new != layout:
                 layout = new

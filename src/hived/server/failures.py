@@ -1,4 +1,4 @@
-"""What becomes of errors: all have the shape of :class:`~.schema.ErrorAnswer`, and a status by their code."""
+"""Error answers: all have the shape of :class:`~.schema.ErrorAnswer`, and a status by their code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATUS = {
     "storage": 507,
 }
 
-#: what an API document says of a status
+#: description of each status in the API document
 _WORDS = {
     400: "The body is no JSON (`malformed`).",
     401: "No token, or a wrong one (`unauthorized`).",
@@ -79,13 +79,13 @@ def answer_to(error: HivedError) -> Response:
 
 
 def bug(error: BaseException) -> Response:
-    """The answer to what nobody expected. The log has the traceback, the answer has nothing of it."""
+    """The answer to an unexpected error. The log has the traceback, the answer has nothing of it."""
     _log.error("a request failed, which is a bug of hived", exc_info=error)
     return answer("bug", "this is a bug of hived; the log of the engine has the traceback")
 
 
 def answer_failures(app: FastAPI) -> None:
-    """Give all that the framework and the engine raise our one shape."""
+    """Give all errors of the framework and the engine our one shape."""
 
     def handle(kind: type[Exception], by: Callable[[Any], Response]) -> None:
         async def handler(_: Request, error: Exception) -> Response:
@@ -99,7 +99,7 @@ def answer_failures(app: FastAPI) -> None:
 
 
 class Unexpected:
-    """Around all else in the app: what nobody expected becomes a 500 of our shape, or ends an answer that has begun."""
+    """Outermost middleware: an unexpected error becomes a 500 of our shape, or ends an answer that has begun."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -115,7 +115,7 @@ class Unexpected:
         try:
             await self._app(scope, receive, watch)
         except Exception as error:
-            # what was raised on purpose in the middle of an answer comes wrapped by the framework
+            # the framework wraps errors raised on purpose in the middle of an answer
             cause = error.__cause__ if isinstance(error.__cause__, HivedError) else error
             response = answer_to(cause) if isinstance(cause, HivedError) else bug(cause)
             if begun:
@@ -125,7 +125,7 @@ class Unexpected:
 
 
 def _invalid(error: RequestValidationError) -> Response:
-    """The first thing that is wrong with a request, and how many more there are."""
+    """The first error of a request, and the number of further ones."""
     problems = error.errors()
     first = problems[0]
     if first["type"] == "json_invalid":
@@ -141,7 +141,7 @@ def _invalid(error: RequestValidationError) -> Response:
 
 
 def _words(problem: Mapping[str, Any]) -> str:
-    """What is wrong, in pydantic's words, which never repeat a value that was given."""
+    """An error in pydantic's words, which never repeat a given value."""
     if problem["type"] == "extra_forbidden":
         return "there is no such field"
     if problem["type"] == "string_pattern_mismatch":

@@ -1,12 +1,12 @@
-"""Who may ask: the token, and requests of pages that are not ours.
+"""Authorization of requests: the token, and protection against foreign pages in a browser.
 
-A Unix socket is guarded by the permission of its file, so whoever reaches it needs no token. Over TCP everything but
-the page itself needs the token, since other users of the machine reach 127.0.0.1 too. On both, what a browser sends on
-behalf of a foreign page is refused, by ``Host`` (DNS rebinding) and by ``Origin`` (cross-site requests): a socket can
-be forwarded to a port, and then browsers reach that as well.
+A Unix socket is guarded by the permission of its file, so its clients need no token. Over TCP everything but the page
+itself needs the token, since other users of the machine reach 127.0.0.1 too. On both, requests of a browser on behalf
+of a foreign page are refused, by ``Host`` (DNS rebinding) and by ``Origin`` (cross-site requests): a socket can be
+forwarded to a port, which browsers reach.
 
 A browser sends a cookie to every server on its host, whatever the port. So the cookie of the dashboard is named after
-its server, holds nothing of the token, opens no other server, and only looks: a change needs the token itself.
+its server, holds nothing of the token, is valid for no other server, and only reads: a change needs the token itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEADERS = {
 
 
 class Place(NamedTuple):
-    """A host and its port, as a header names it; no port: the scheme's own."""
+    """A host and its port, as named in a header; no port: the scheme's default."""
 
     name: str
     port: int | None
@@ -54,11 +54,11 @@ _NOTHING = re.compile(r"(?!)")
 
 
 class Guard:
-    """An ASGI application behind its guard.
+    """An ASGI application behind authorization.
 
-    ``hosts`` are the names that this server goes by, with a port (``gpu1:8080``: only that) or without (any: a tunnel
-    has its own). Those of loopback, and the address that a connection came to, always count: somebody else's name can
-    lead here, but an address cannot be made to mean another.
+    ``hosts`` are the names of this server, with a port (``gpu1:8080``: only that) or without (any: a tunnel has its
+    own). Loopback names, and the address of the connection, are always accepted: a foreign name can resolve to this
+    server, but an address cannot mean another one.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Guard:
         open_to_all: re.Pattern[str] = _NOTHING,
         by_any_name: re.Pattern[str] = _NOTHING,
     ) -> None:
-        """``open_to_all``: paths for programs, which come by any name and without a token, but never from a page.
+        """``open_to_all``: paths for programs, served under any host name and without a token, but never to a page.
 
-        ``by_any_name``: the same, but they show the token where there is one.
+        ``by_any_name``: the same, but they need the token if the server has one.
         """
         self._app = app
         self._open_to_all, self._by_any_name = open_to_all, by_any_name
@@ -87,7 +87,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})  # there are none here
+            await send({"type": "websocket.close", "code": 1008})  # this server has no websockets
             return
 
         async def harden(message: Message) -> None:
@@ -101,13 +101,13 @@ class Guard:
         await (response or self._app)(scope, receive, harden)
 
     def _instead(self, request: Request) -> Response | None:
-        """What a request is answered that the application must not see."""
+        """The refusal of a request, or another answer in place of the application's; None: pass the request on."""
         named = request.headers.get("host")
         host = place(named or "")
         path = request.scope["path"]
         is_open = self._open_to_all.fullmatch(path) is not None
         if is_open or self._by_any_name.fullmatch(path):
-            # a page under somebody else's name that leads here sends no Origin with a GET, but is in a browser
+            # a page under a foreign name that resolves to this server sends no Origin with a GET, but is in a browser
             browser = "mozilla" in request.headers.get("user-agent", "").lower()
             if "origin" in request.headers or (browser and not self._is_ours(host, request)):
                 return answer("forbidden", "a page may not ask for this")
@@ -129,12 +129,12 @@ class Guard:
         if host.name == "":
             return False
         if self._local and "." not in host.name and ":" not in host.name:
-            return True  # what clients call a socket is up to them; no public name is without a dot
+            return True  # clients name a socket as they like; no public name is without a dot
         known = host in self._hosts or Place(host.name, None) in self._hosts
         return known or host.name in _LOOPBACK or _is_address(host.name, request)
 
     def _without_token(self, request: Request) -> Response | None:
-        """What becomes of a request over TCP that does not show the token."""
+        """The answer to a request over TCP that does not show the token; None: pass it on."""
         path, safe = request.scope["path"], request.method in _SAFE_METHODS  # request.url would believe the Host header
         if path == "/" and safe and "token" in request.query_params:
             if not _is(request.query_params["token"], self._token):
@@ -172,7 +172,7 @@ def _is(given: str, right: str | None) -> bool:
 
 
 def place(netloc: str) -> Place:
-    """The host and port of a ``Host`` header or of the like; an empty name where it cannot be understood."""
+    """The host and port of a ``Host`` header or the like; an empty name where it is malformed."""
     if re.search(r"[^\w.:\[\]-]", netloc, re.ASCII):
         return Place("", None)
     try:
@@ -183,7 +183,7 @@ def place(netloc: str) -> Place:
 
 
 def _is_address(name: str, request: Request) -> bool:
-    """Whether ``name`` is the address in numbers that the connection came to."""
+    """Whether ``name`` is the numeric address to which the connection was made."""
     to = (request.scope.get("server") or ("", None))[0]
     try:
         return ipaddress.ip_address(name) == ipaddress.ip_address(to)
@@ -192,7 +192,7 @@ def _is_address(name: str, request: Request) -> bool:
 
 
 def _same(origin: str, host: Place) -> bool:
-    """Whether a page of ``origin`` came from ``host``: the same name and port, whoever may have added the TLS."""
+    """Whether a page of ``origin`` came from ``host``: the same name and port, even if a proxy has added TLS."""
     scheme, _, rest = origin.partition("://")
     if scheme not in _PORTS or host.name == "":
         return False

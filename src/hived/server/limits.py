@@ -1,4 +1,4 @@
-"""How much one may ask for at once: connections, heads, bodies, streams; and who is at the other end of one."""
+"""Limits on clients: connections, heads, bodies and streams; and the identity of the peer of a connection."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .failures import answer
 
-CONNECTIONS = 256  #: of one listener; the engine needs its files for other things too
-HEAD_SECONDS = 30.0  #: to send the head of a request
-STALL_SECONDS = 60.0  #: that an answer may wait for its reader
+CONNECTIONS = 256  #: of one listener; the engine needs file descriptors for other things too
+HEAD_SECONDS = 30.0  #: for a client to send the head of a request
+STALL_SECONDS = 60.0  #: for a client to read on, once an answer is stalled
 BODY_BYTES = 4 * 1024 * 1024
 BODY_SECONDS = 30.0
 STREAMS = 100
@@ -31,17 +31,17 @@ _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol inside limits.
+    """uvicorn's protocol with limits.
 
-    Over a Unix socket ``scope["state"]["user"]`` is who is at the other end, as the kernel says; over TLS
-    ``scope["state"]["certificate"]`` says that a client has shown a good one.
+    Over a Unix socket ``scope["state"]["user"]`` is the user of the peer process, by the kernel; over TLS
+    ``scope["state"]["certificate"]`` is set if the client has shown a valid certificate.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
-        #: since when it has been open without a whole request; 0: it has sent one
+        #: since when it has been open without a whole request; 0: it has sent a request
         self._silent_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -78,10 +78,10 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def shutdown(self) -> None:
-        """The server stops, and streams end: their application hears that the client is gone, and sends no more.
+        """End streams when the server stops: their application sees a disconnected client, and sends no more.
 
-        Server-sent events are ended as if they had been complete, since their reader comes back by itself; anything
-        else that is cut off is seen to be.
+        Server-sent events end as if they were complete, since their reader reconnects by itself; any other stream is
+        cut off, which its reader can see.
         """
         super().shutdown()
         cycle = self.cycle
@@ -93,7 +93,7 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP is answered in our shape too, where there is still somebody to answer."""
+        """Answer malformed HTTP with our error answer, unless another answer has begun."""
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()
         else:
@@ -107,7 +107,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _make_room(self) -> bool:
-        """Drop a connection that has never sent a whole request, the oldest first; whether there was one."""
+        """Drop the oldest connection that has never sent a whole request. Returns whether there was one."""
         others = (one for one in self.connections if one is not self and isinstance(one, Connection))
         oldest = min((one for one in others if one._silent_since), key=lambda one: one._silent_since, default=None)
         if oldest is None:
@@ -117,7 +117,7 @@ class Connection(H11Protocol):
         return True
 
     def _watch_head(self) -> None:
-        """Close a connection whose request has begun and does not come; an idle one is closed by uvicorn, sooner."""
+        """Close a connection whose request stays incomplete; uvicorn closes an idle one, sooner."""
         waits = self.cycle is None or self.cycle.response_complete
         if not waits:
             _stop(self._head)
@@ -132,13 +132,13 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
 
 
 def asking(request: Request) -> str:
-    """Who asks: over a Unix socket the user that the kernel names, over TCP (who has the token) the engine's own."""
+    """The user of a request: over a Unix socket the peer, by the kernel; over TCP (with the token) the engine's own."""
     return str(getattr(request.state, "user", "")) or _user_name(os.geteuid())
 
 
 @functools.lru_cache(maxsize=1024)
 def _user_name(uid: int) -> str:
-    """The name of a user, or its number where it has none."""
+    """The name of a user, or the uid if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -146,7 +146,7 @@ def _user_name(uid: int) -> str:
 
 
 def _peer(transport: asyncio.Transport) -> str | None:
-    """Who is at the other end of a Unix socket; None where nobody can say."""
+    """The user of the peer of a Unix socket; None where it is not known."""
     end = transport.get_extra_info("socket")
     if end is None or end.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return None
@@ -155,16 +155,16 @@ def _peer(transport: asyncio.Transport) -> str | None:
 
 
 class Limits:
-    """An ASGI application inside limits.
+    """An ASGI application with limits.
 
     A body is read whole before the application sees any of it: 413 where it is over ``BODY_BYTES``, whether or not its
-    length was said before; 408 where it takes longer than ``BODY_SECONDS``. Of the paths that stream, ``STREAMS``
-    are served at a time; 429 to whoever comes then.
+    length was announced; 408 where it takes longer than ``BODY_SECONDS``. At most ``STREAMS`` streams are served at a
+    time; further ones are answered with 429.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._open = 0  #: streams
+        self._open = 0  #: open streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -210,12 +210,12 @@ class Limits:
 
 
 def counts(path: str) -> bool:
-    """Whether what is served at ``path`` counts as a stream."""
+    """Whether ``path`` counts as a stream."""
     return _STREAM.fullmatch(path) is not None
 
 
 async def _read(request: Request) -> bytes | None:
-    """The body; None where it is too large, as its Content-Length says already, or as it turns out."""
+    """The body; None where it is too large, by its Content-Length or by the bytes received."""
     announced = request.headers.get("content-length", "0")
     if not (announced.isdecimal() and len(announced) < 20 and int(announced) <= BODY_BYTES):
         return None

@@ -1,4 +1,4 @@
-"""The dashboard of an engine that runs: pictures, what changed since the last one, curves, and the lives of jobs."""
+"""The dashboard of a running engine: pictures, updates of them, curves, and the histories of jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Kind = Literal["waiting", "reserved", "guaranteed", "opportunistic", "stopping"
 #: what a job does after an event; placed: guaranteed or opportunistic, as its placement says
 Doing = Literal["waiting", "reserved", "placed", "stopping", "backoff"]
 
-#: events that put a job that has GPUs under other cells, or none
+#: events that bind a job that holds GPUs to other cells, or to none
 _ELSEWHERE = ("downgraded", "restored", "promoted", "rebound")
 #: what a job of any engine does after an event; None: nothing more
 AFTER_ANY: dict[str, Doing | None] = {
@@ -34,10 +34,10 @@ AFTER_ANY: dict[str, Doing | None] = {
 
 
 def stays(events: Iterable[Event], after: Mapping[str, Doing | None]) -> list[Stay]:
-    """Stretch by stretch; the last one without an end, while the job has none. What lasted no time is left out.
+    """The stays of a job, in order, without those of no length; the last one has no end while the job has not ended.
 
-    ``after``: see :data:`AFTER_ANY`; events of other kinds say nothing of that. Where the clock was set back between
-    two events, the later one counts as of the same moment.
+    ``after``: see :data:`AFTER_ANY`; events of other kinds are ignored. Where the clock was set back between two
+    events, the later one counts as of the same moment.
     """
     starts: list[tuple[float, _Kind | None, str]] = []
     at = float("-inf")
@@ -52,7 +52,7 @@ def stays(events: Iterable[Event], after: Mapping[str, Doing | None]) -> list[St
             where = ";".join(f"{node}:{','.join(map(str, devices))}" for node, devices in placement["pods"])
         kind: _Kind | None
         if now[1] == "stopping" and event.kind in _ELSEWHERE:
-            kind = "stopping"  # it still has to
+            kind = "stopping"  # it is still being stopped
         elif doing == "placed":
             kind = "guaranteed" if placement is not None and placement["levels"] else "opportunistic"
         else:
@@ -69,9 +69,9 @@ def stays(events: Iterable[Event], after: Mapping[str, Doing | None]) -> list[St
     ]
 
 
-#: how many points are kept; half of them go when there are more
+#: how many points are kept; beyond that every other one is dropped
 _MOST = 2000
-#: between two points, in seconds; doubles with every thinning
+#: seconds between two points; doubles with every thinning
 _FIRST_STEP_S = 1.0
 
 
@@ -83,7 +83,7 @@ class LiveCurves:
         self._step = _FIRST_STEP_S
 
     def add(self, at: float, totals: Totals, waiting: int) -> Sample:
-        """Take a sample. It takes the place of the last one, where that is too close to the one before it."""
+        """Add a sample. It replaces the last one, if that is too close to the one before it."""
         while self._samples and self._samples[-1].at > at:  # the clock was set back
             self._samples.pop()
         gpus = max(1, totals.gpus)
@@ -104,16 +104,16 @@ class LiveCurves:
         return sample
 
     def shown(self) -> Curves:
-        """All of them, as lists."""
+        """All samples, as lists."""
         return Curves.model_validate(
             {name: [getattr(sample, name) for sample in self._samples] for name in Sample.model_fields}
         )
 
 
 VIEW = "live"
-#: how much of the queue is shown
+#: how many jobs of the queue are shown
 _SHOWN = 200
-#: events that change more than the job they are about
+#: events that change more than one job
 _HARDWARE = {"device_bad", "device_healthy", "drained", "undrained", "reconfigured", "engine_started", "node"}
 
 
@@ -122,42 +122,42 @@ J = TypeVar("J", bound=EngineJob)
 
 @dataclass(frozen=True, slots=True)
 class Now(Generic[J]):
-    """An engine at this moment: what it keeps anyway, by reference."""
+    """A snapshot of an engine, by references to its own state."""
 
     spec: ClusterSpec
     seq: int  #: number of the latest event, ``first`` added
     usage: Usage[J] = field(default_factory=Usage)
-    cluster: Cluster | None = None  #: None: it does not decide, and shows an empty cluster
+    cluster: Cluster | None = None  #: None: a replica that does not schedule, and shows an empty cluster
     recent: Sequence[Event] = ()  #: the latest events
-    first: int = 0  #: what is added to their numbers, so that those of one engine after another ascend
-    jobs: Mapping[Any, J] = field(default_factory=dict)  #: that have not ended, by what events call them
+    first: int = 0  #: offset of event numbers, so that they ascend from one engine to the next
+    jobs: Mapping[Any, J] = field(default_factory=dict)  #: jobs that have not ended, by their reference in events
     reserved: Collection[J] = ()  #: jobs with a reservation
     faulty: Collection[Device] = ()  #: devices that are bad
-    kept: Collection[Device] = ()  #: other devices that new jobs are kept from
-    #: what jobs hold that the spec may lack
+    kept: Collection[Device] = ()  #: other devices that take no new jobs
+    #: devices that jobs hold and the spec may lack
     beyond: Mapping[int, Sequence[PodPlacement]] = field(default_factory=dict)
 
 
 class RunningEngine(Protocol[J]):
-    """What the dashboard asks of an engine, in the thread of its event loop."""
+    """The engine's interface to the dashboard, called in the thread of its event loop."""
 
     clock: Callable[[], float]
     started_at: float
 
     def now(self) -> Now[J]:
-        """All that is at hand. O(bad and drained devices)."""
+        """A snapshot. O(bad and drained devices)."""
 
     async def changed(self, seq: int) -> None:
-        """Return once something is newer than ``seq``."""
+        """Return once there is an event after number ``seq``."""
 
     def waiting(self, most: int) -> Sequence[J]:
-        """The first who hold no GPUs, in the order of the queue. At least ``most``, where there are as many."""
+        """The first jobs without GPUs, in the order of the queue. At least ``most``, if there are as many."""
 
     def shortly(self, job: J) -> list[str]:
-        """Why it waits, in words."""
+        """Why a job waits, as sentences."""
 
     def story(self, ref: str) -> pictures.Story:
-        """A job's life. Raises :class:`~hived.errors.NotFoundError`."""
+        """A job's history. Raises :class:`~hived.errors.NotFoundError`."""
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
         """Jobs that have ended, the latest first."""
@@ -169,16 +169,16 @@ class DashboardView(Generic[J]):
     live = True
 
     def __init__(self, engine: RunningEngine[J], label: str, **words: Any) -> None:
-        """``label``: of its one view; ``words``: what else its :class:`~.pictures.Layout` says of it."""
+        """``label``: of its one view; ``words``: further fields of its :class:`~.pictures.Layout`."""
         self._engine, self._label, self._words = engine, label, words
         self._map = Map(engine.now().spec)
-        #: jobs whose devices beyond the spec the map shows, and the number of the event at which it was made
+        #: jobs whose devices beyond the spec the map shows; and the number of the event at which the map was made
         self._beyond: tuple[int, ...] = ()
         self._mapped = 0
         self._curves = LiveCurves()
 
     def layout(self) -> pictures.Layout:
-        """What does not change from moment to moment."""
+        """The static part of the dashboard."""
         self._now(VIEW)
         return pictures.Layout(
             **self._words,
@@ -190,7 +190,7 @@ class DashboardView(Generic[J]):
         )
 
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:
-        """Now."""
+        """The present state."""
         now = self._now(view)
         return pictures.Picture(
             **self._moment(now),
@@ -200,7 +200,7 @@ class DashboardView(Generic[J]):
         )
 
     def update(self, view: str, seq: int) -> pictures.Update | None:
-        """What changed since; from the latest events alone."""
+        """The changes since ``seq``, from the latest events alone; None if they do not reach back so far."""
         now = self._now(view)
         recent, since = now.recent, seq - now.first
         if seq < self._mapped or not recent or not recent[0].seq - 1 <= since <= recent[-1].seq:
@@ -220,16 +220,16 @@ class DashboardView(Generic[J]):
         )
 
     async def changed(self, seq: int) -> None:
-        """Return once something is newer."""
+        """Return once there is an event after number ``seq``."""
         await self._engine.changed(seq)
 
     def curves(self, view: str) -> pictures.Curves:
-        """Since the engine started."""
+        """Curves since the start of the engine."""
         self._sample(self._now(view))
         return self._curves.shown()
 
     async def sample(self) -> None:
-        """Take samples while things change, whether or not somebody looks. Until cancelled."""
+        """Take samples after changes, whether or not the dashboard is open. Until cancelled."""
         while True:
             now = self._now(VIEW)
             self._sample(now)
@@ -237,32 +237,32 @@ class DashboardView(Generic[J]):
             await self.changed(now.seq)
 
     def _sample(self, now: Now[J]) -> None:
-        """An engine that does not decide has nothing to say about the cluster."""
+        """Take a sample, unless the replica does not schedule."""
         if now.cluster is not None:
             self._curves.add(self._engine.clock(), self._totals(now), now.usage.waiting.total())
 
     def story(self, view: str, job: str) -> pictures.Story:
-        """A job's life."""
+        """A job's history."""
         self._now(view)
         return self._engine.story(job)
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
-        """Who waits now."""
+        """Waiting jobs."""
         return pictures.Queue(jobs=self._queue(offset, limit), total=self._now(view).usage.waiting.total())
 
     def ended(self, view: str, at: float | None, offset: int, limit: int) -> pictures.EndedJobs:
-        """The latest that have ended, as far as the engine knows them."""
+        """The latest ended jobs that the engine knows."""
         self._now(view)
         return self._engine.ended(offset, limit)
 
     def comparison(self) -> pictures.Comparison | None:
-        """There is one view."""
+        """None: there is one view."""
         return None
 
     # -- parts of a picture ---------------------------------------------------------------------------------------
 
     def _now(self, view: str) -> Now[J]:
-        """The engine of now, after ``view`` was found right and the map that of its spec."""
+        """A snapshot of the engine, after checking ``view`` and refreshing the map if the spec has changed."""
         if view != VIEW:
             raise NotFoundError(f"no view {view!r}; there is {VIEW}")
         now = self._engine.now()
@@ -276,7 +276,7 @@ class DashboardView(Generic[J]):
         return [one for node, on in by_node for one in self._map.stretches(node, (device for _, device in on))]
 
     def _moment(self, now: Now[J]) -> dict[str, Any]:
-        """What a picture and an update both have."""
+        """Fields that a picture and an update share."""
         return {
             "seq": now.seq,
             "at": self._engine.clock(),

@@ -1,4 +1,4 @@
-"""The engine of one machine as the HTTP API sees it, in the words of :mod:`.schema`, and as the dashboard does."""
+"""The service behind the HTTP API of one machine's engine, in the types of :mod:`.schema`; and its dashboard view."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from . import pictures, schema
 from .live import AFTER_ANY, DashboardView, Doing, Now, stays
 from .mapping import of, safety_margin
 
-#: how often a growing output file is looked at, in seconds
-_LOOK_EVERY_S = 0.2
-#: bytes of the widest character: the least that a page of output has room for
+#: poll interval of a growing output file, in seconds
+_POLL_S = 0.2
+#: bytes of the widest character: the least size of a page of output
 _WIDEST = 4
-#: between SIGTERM and SIGKILL, where nobody says otherwise
+#: default seconds between SIGTERM and SIGKILL
 _GRACE_S = 30.0
 
 
 class LocalService:
-    """One thread: that of the event loop.
+    """The API's operations on the engine; call from the thread of the event loop only.
 
     ``ref`` is a job's id (``12``), its name (``train-12``), or the name asked for (``train``: the latest of them).
-    Raises what :mod:`hived.errors` has: :class:`~hived.errors.NotFoundError` for an unknown job, node or device,
+    Raises errors of :mod:`hived.errors`: :class:`~hived.errors.NotFoundError` for an unknown job, node or device,
     :class:`~hived.errors.InputError` (often a :class:`~hived.errors.RequestError` with the field),
     :class:`~hived.errors.NeverFitsError`, :class:`~hived.errors.ConflictError`, :class:`~hived.errors.StorageError`,
     :class:`~hived.errors.UnavailableError`.
@@ -54,7 +54,7 @@ class LocalService:
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     async def submit(self, submission: schema.Submission, user: str) -> schema.Job:
-        """Take a job in; it is kept from the moment that this returns."""
+        """Submit a job; it is on the disk when this returns."""
         grace_s = _GRACE_S
         if submission.priority < 0 or submission.early:
             grace_s = min(grace_s, self._engine.job_scheduler.health.grace_of_loans(submission.vc))
@@ -63,7 +63,7 @@ class LocalService:
         return self.shown(job)
 
     def plan(self, submission: schema.Submission) -> schema.Plan:
-        """What a submission would come to now, with those who wait already before it; nothing is remembered."""
+        """Dry run of a submission, behind the present backlog."""
         spec = _spec(submission, "", _GRACE_S)
         answer = self._engine.plan(spec)
         job_scheduler = self._engine.job_scheduler
@@ -90,18 +90,18 @@ class LocalService:
         return self.shown(self._engine.find(ref))
 
     def explain(self, ref: str) -> schema.Explanation:
-        """Why it waits, where it runs, how it ended."""
+        """Explain why a job waits, where it runs, or how it ended."""
         job = self._engine.find(ref)
         job_scheduler = self._engine.job_scheduler
         why = [] if job.state.ended else [_reason(reason) for reason in reasons(job_scheduler, job)]
         return schema.Explanation(job=job.id, text=explain(job_scheduler, job, self._engine.clock()), reasons=why)
 
     async def cancel(self, ref: str) -> schema.Job:
-        """Withdraw or stop it; one that has ended is a conflict."""
+        """Withdraw or stop a job. Raises :class:`~hived.errors.ConflictError` for a job that has ended."""
         return self.shown(self._engine.cancel(ref))
 
     def shown(self, job: Job) -> schema.Job:
-        """A job as the API has it."""
+        """A job as a type of the API."""
         spec = job.spec
         kind = ("guaranteed" if job.guaranteed else "opportunistic") if job.state.holds else None
         reason = job.reason
@@ -142,11 +142,11 @@ class LocalService:
         if job.attempt == 0 and attempt is None:
             return schema.LogPage(text="", offset=0, next=0, end=job.state.ended)
         task = self._engine.task(job, rank, attempt)
-        # before the reading: what is written in between is read the next time, and not taken for nothing
+        # checked before reading: output written in between is read the next time, and the end is not reported too early
         over = not job.state.holds or (attempt or job.attempt) < job.attempt or rank in job.endings
         over = over or task.liveness() in (Liveness.ENDED, Liveness.LOST)
         try:
-            # a task may have put anything in the place of its output: nothing is waited for
+            # a task may have put anything in the place of its output: never block
             file = os.open(task.output, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError:
             return schema.LogPage(text="", offset=0, next=0, end=over)
@@ -159,7 +159,7 @@ class LocalService:
         finally:
             os.close(file)
         if offset < 0 and start:
-            beyond = _continued(data)  # it is the end of a character that began before
+            beyond = _continued(data)  # the end of a character that began before
             start, data = start + beyond, data[beyond:]
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         text = decoder.decode(data, final=over and start + len(data) >= size)
@@ -172,7 +172,7 @@ class LocalService:
             page = self.log(ref, rank, attempt, offset, 16)
             if page.next > offset or page.end:
                 return
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_S)
 
     def events(self, after: int, limit: int, ref: str | None) -> schema.Events:
         """The first events after number ``after``; of one job, or of all. After -1: the latest ones."""
@@ -185,14 +185,14 @@ class LocalService:
         await self._engine.changed(after)
 
     def shown_event(self, event: Event) -> schema.JobEvent:
-        """An event as the API has it, in words."""
+        """An event as a type of the API, with its sentence."""
         text = event_text(event, "" if event.job is None else self._name(event.job))
         return schema.JobEvent(seq=event.seq, at=event.at, kind=event.kind, job=event.job, text=text)
 
     # -- the machine ----------------------------------------------------------------------------------------------
 
     def about(self) -> schema.About:
-        """The engine."""
+        """Version, size and state of the engine."""
         engine = self._engine
         spec = engine.cluster.spec
         health = engine.job_scheduler.health
@@ -219,7 +219,7 @@ class LocalService:
         return self._shown_devices(list(islice(islice(chosen, offset, None), limit)))
 
     async def drain(self, drain: schema.Drain) -> list[schema.Device]:
-        """Keep jobs off devices, or let them come again; the devices that this was about."""
+        """Drain devices, or undo that. Returns the devices chosen."""
         return self._shown_devices(self._engine.drain(drain.node, drain.device, drain.undo, drain.now))
 
     async def reconfigure(self, spec: schema.SpecText) -> schema.Reconfigured:
@@ -286,13 +286,13 @@ def _reason(reason: Reason) -> dict[str, object]:
 
 
 def _continued(data: bytes) -> int:
-    """How many bytes at the beginning belong to a character that began before them."""
+    """Number of leading bytes that belong to a character that began before them."""
     return next((n for n, byte in enumerate(data[: _WIDEST - 1]) if byte & 0xC0 != 0x80), min(len(data), _WIDEST - 1))
 
 
-#: events that are read at a time
+#: events read at a time
 _PAGE = 10_000
-#: what a job does after an event, beside what those of any engine do
+#: what a job does after an event, beside the events of any engine
 AFTER: dict[str, Doing | None] = {
     **AFTER_ANY,
     "submitted": "waiting",
@@ -324,7 +324,7 @@ class _Running:
         health, at = job_scheduler.health, job_scheduler.usage.at
 
         def known(places: Iterable[Device]) -> list[Device]:
-            """Those that the spec or a job has."""
+            """The devices that the spec or a job has."""
             return [place for place in places if place in at or place[1] in health.devices.get(place[0], ())]
 
         return Now(
@@ -366,14 +366,14 @@ class _Running:
         )
 
     def _events(self, job: int) -> list[Event]:
-        """All of one job."""
+        """All events of one job."""
         found: list[Event] = []
         while page := self._engine.store.events(found[-1].seq if found else 0, _PAGE, job):
             found += page
         return found
 
     def ended(self, offset: int, limit: int) -> pictures.EndedJobs:
-        """All that the store has, the latest submitted first."""
+        """All ended jobs in the store, the latest submitted first."""
         states = [state.value for state in JobState if state.ended]
         found, total = self._engine.store.jobs(states, None, limit, None, offset)
         jobs = [

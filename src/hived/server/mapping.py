@@ -1,4 +1,4 @@
-"""What pictures of any engine that runs are made of: a spec as numbers, what is lent, what is new."""
+"""Parts of the pictures of any running engine: the map of a spec, holders of GPUs, usage and loans of VCs."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ def of(job: EngineJob) -> dict[str, Any]:
 
 
 class Map:
-    """Nodes and devices of a spec as the numbers that pictures have. O(nodes) to make."""
+    """Nodes and devices of a spec as the numbers of pictures. O(nodes) to make."""
 
     def __init__(self, spec: ClusterSpec, beyond: Iterable[PodPlacement] = ()) -> None:
-        """``beyond``: what jobs hold that the spec may lack. That has chains of its own, after those of the spec."""
+        """``beyond``: devices that jobs hold and the spec may lack. They get chains of their own, after the spec's."""
         self.spec = spec
         self._places = Places(_chains(spec))
         self.nodes = len(self._places.numbers)
-        #: the spec with what is beyond it, as it is shown
+        #: the spec with the devices beyond it, as shown
         self._shown_spec = replace(spec, chains=(*spec.chains, *self._beyond(beyond)))
         self._places.chains = self.chains = _chains(self._shown_spec)
         self.gpus = self._shown_spec.gpus
         #: GPUs that each VC reserved, in the order of the spec
         self.reserved = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
         self._chains = {chain.name: number for number, chain in enumerate(spec.chains)}
-        #: what was shown before, by id, with its placement and what else it was made of: a job is the same from picture
-        #: to picture until something happens to it
+        #: cache of holders by id, with the placement and the fields that each was made of: a job stays the same from
+        #: picture to picture until it has an event
         self._shown: dict[str, tuple[Placement, dict[str, Any], pictures.Holder]] = {}
-        #: number of the event after which the last picture was, and its holders
+        #: number of the latest event in the last picture, and its holders
         self._all: tuple[int, list[pictures.Holder]] | None = None
 
     def holders(self, seq: int, jobs: Iterable[EngineJob]) -> list[pictures.Holder]:
-        """All of ``jobs`` that have a placement after event number ``seq``; all pictures of one number share them.
+        """All of ``jobs`` that have a placement after event number ``seq``; all pictures of one number share the list.
 
-        O(jobs), and :meth:`holder` for those that are new or have changed; O(1) where the number is that of the last
-        picture. What was known of any other job is forgotten.
+        O(jobs), and :meth:`holder` for new or changed ones; O(1) where the number is that of the last picture. Other
+        jobs are dropped from the cache.
         """
         if self._all is None or self._all[0] != seq:
             self._all = seq, [holder for job in jobs if (holder := self.holder(job)) is not None]
@@ -58,7 +58,7 @@ class Map:
         return self._all[1]
 
     def holder(self, job: EngineJob) -> pictures.Holder | None:
-        """One of them; None: it has no placement. O(its GPUs), or O(1) where nothing has changed since it was shown."""
+        """The holder of a job; None: it has no placement. O(its GPUs), or O(1) if unchanged since it was last shown."""
         placement = job.placement
         if placement is None:
             return None
@@ -94,11 +94,11 @@ class Map:
                 yield ChainSpec(name, levels, 2, 1, (name,), {0: tuple(sorted(wanted))})
 
     def stretches(self, node: str, devices: Iterable[int], chain: str = "") -> list[pictures.Stretch]:
-        """Where devices of a node are, in this chain before others."""
+        """Stretches of devices of a node, in this chain before others."""
         return self._places.stretches(node, devices, self._chains.get(chain, -1))
 
     def parts(self, placement: Placement, vc: str) -> tuple[list[pictures.Stretch], list[str]]:
-        """Where a placement is, and per part in which cell of ``vc`` it stands: "" for an opportunistic one."""
+        """Stretches of a placement, and per part the cell of ``vc`` bound there: "" for an opportunistic one."""
         parts: list[pictures.Stretch] = []
         binding = []
         levels = placement.reserved_levels or (0,) * len(placement.pods)
@@ -109,7 +109,7 @@ class Map:
         return parts, binding
 
     def binding(self, part: pictures.Stretch, level: int, vc: str) -> str:
-        """The reserved cell that a guaranteed part stands in."""
+        """The reserved cell that a guaranteed part is bound to."""
         chain, node, first, _ = part
         spec = self._shown_spec.chains[chain]
         size = spec.levels[level - 1].gpus
@@ -170,7 +170,7 @@ def usage(of: Map, sums: Usage[Any]) -> list[pictures.Usage]:
 
 
 def lent_by(lent: int, gpus: int, reserved: Sequence[int], used: Sequence[int]) -> list[int]:
-    """How many of the ``lent`` GPUs are each VC's: first what nobody reserved, then in proportion to what each leaves.
+    """Each VC's part of the ``lent`` GPUs: unreserved GPUs are lent first, then idle ones, in proportion to each VC's.
 
     >>> lent_by(5, 10, [4, 4], [1, 4])
     [3, 0]
@@ -180,9 +180,9 @@ def lent_by(lent: int, gpus: int, reserved: Sequence[int], used: Sequence[int]) 
 
 
 def apportioned(number: int, sizes: Sequence[int]) -> list[int]:
-    """``number`` (or all, where that is fewer) dealt out in proportion to ``sizes``, in whole numbers.
+    """Apportion ``number`` (at most the sum of ``sizes``) in proportion to ``sizes``, in whole numbers.
 
-    By largest remainders, ties to the first: nobody gets more than its size, and all that is there is dealt out.
+    By largest remainders, ties to the first: no share is above its size, and the shares sum to the number.
 
     >>> apportioned(4, [4, 2, 6]), apportioned(9, [1, 2])
     ([1, 1, 2], [1, 2])
@@ -197,7 +197,7 @@ def apportioned(number: int, sizes: Sequence[int]) -> list[int]:
 
 
 def kept_idle(cluster: Cluster, reserved: Iterable[EngineJob]) -> int:
-    """GPUs that nobody uses any more, of who has a reservation. O(GPUs reserved)."""
+    """Reserved GPUs that are idle already, over all jobs with a reservation. O(GPUs reserved)."""
     return sum(
         cluster.leaf_state(node, device) is LeafState.RESERVED
         for job in reserved
@@ -213,5 +213,5 @@ def safety_margin(cluster: Cluster) -> int | None:
     """
     try:
         return min((row.margin for row in cluster.check_safety()), default=None)
-    except InvariantError:  # the status is asked for then more than ever
+    except InvariantError:  # the status must be served just then
         return -1

@@ -1,4 +1,4 @@
-"""What the dashboard is drawn from: the same for a running engine, a finished simulation, and later Kubernetes.
+"""The data that the dashboard draws: the same for a running engine and a finished simulation.
 
 A *view* is one cluster at one time: an engine has one, a simulation one per scheme and policy. Times are seconds: since
 the epoch when ``clock`` is "unix", since the start of the trace when it is "trace".
@@ -78,10 +78,10 @@ class Layout(Model):
 
     title: str
     clock: Literal["unix", "trace"]
-    synthetic: bool  #: whether devices or trace are: it is said on the page
+    synthetic: bool  #: whether devices or trace are synthetic: the page shows it
     start: float
     end: float | None  #: None: it goes on
-    #: of what has ended, the time that averages are over: jobs arrive until then, and what comes after is the work left
+    #: for a finished simulation, the time that averages are over: jobs arrive until then, and then only drain
     arrivals_end: float | None = None
     vcs: list[VirtualCluster]  #: their order gives each its colour
     views: list[View]
@@ -111,7 +111,7 @@ class Holder(Model):
     stopping: bool = False
     priority: int = 0
     parts: list[Stretch]
-    #: per part: the cell of its VC that it stands in, bound here, in words; "" for opportunistic ones
+    #: per part: the cell of its VC that is bound here, in words; "" for opportunistic ones
     binding: list[str] = Field(default_factory=list)
 
 
@@ -135,7 +135,7 @@ class Ended(Job):
 
     state: str  #: how: ``succeeded``, ``failed``, ``cancelled``, ``finished``, ``ended``
     at: float  #: when
-    why: str  #: in words; "" where the state says all
+    why: str  #: as a sentence; "" where the state suffices
 
 
 class EndedJobs(Model):
@@ -160,8 +160,8 @@ class Totals(Model):
     gpus: int
     guaranteed: int
     opportunistic: int
-    reserved: int  #: idle, kept for a job that waits for others to go
-    bad: int  #: faulty, and nobody uses them
+    reserved: int  #: idle, in a reservation whose other victims are still being stopped
+    bad: int  #: faulty and not in use
     drained: int = 0  #: healthy, kept from new jobs (on Kubernetes for foreign pods too), and no job uses them
     #: share of nodes that cannot give all their GPUs to one guaranteed job since some are in guaranteed use
     fragmentation: float
@@ -290,7 +290,7 @@ class Places:
                 self.numbers.setdefault(name, []).append((number, node))
 
     def stretches(self, name: str, devices: Iterable[int], first: int = -1) -> list[Stretch]:
-        """Where devices of a node are, in chain number ``first`` before others; what no chain has is left out."""
+        """Stretches of devices of a node, in chain number ``first`` before others; devices of no chain are left out."""
         found: list[Stretch] = []
         left = set(devices)
         for number, node in sorted(self.numbers.get(name, ()), key=lambda place: (place[0] != first, place)):

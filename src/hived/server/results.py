@@ -1,4 +1,4 @@
-"""A finished simulation as the dashboard asks for it: the folder that ``hived simulate`` wrote."""
+"""The dashboard's source for a finished simulation: the folder that ``hived simulate`` wrote."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ResultsSource:
     live = False
 
     def __init__(self, folder: Path, progress: Callable[[str], None] | None = None) -> None:
-        """``progress`` hears which file is read."""
+        """``progress`` is called with each file that is read."""
         _check_folder(folder)
         files.verify(folder)
         say = progress or (lambda _: None)
@@ -80,11 +80,11 @@ class ResultsSource:
         return self._layout
 
     def picture(self, view: str, at: float | None = None) -> pictures.Picture:
-        """Any moment from 0 to the layout's end; another is taken for the nearest. None: the end."""
+        """The picture at a moment from 0 to the layout's end, or the nearest to it. None: the end."""
         return self._view(view).picture(at)
 
     def update(self, view: str, seq: int) -> pictures.Update | None:
-        """Nothing changes: ``None``."""
+        """``None``: nothing changes."""
         self._view(view)
         return None
 
@@ -93,11 +93,11 @@ class ResultsSource:
         await asyncio.Event().wait()
 
     def curves(self, view: str) -> pictures.Curves:
-        """``series.csv`` over the time in which jobs arrive, and who waits to the end."""
+        """``series.csv`` over the time in which jobs arrive, and the number of waiting jobs to the end."""
         return self._view(view).curves()
 
     def story(self, view: str, job: str) -> pictures.Story:
-        """A job's life in this view, and how it fared in the others. O(its runs)."""
+        """A job's history in this view, and its waiting in the others. O(its runs)."""
         of = self._view(view)
         number = self._jobs.number.get(job)
         if number is None:
@@ -106,11 +106,11 @@ class ResultsSource:
         return of.story(number, others)
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
-        """Who waits at a moment."""
+        """Jobs that wait at a moment."""
         return self._view(view).queue(at, offset, limit)
 
     def ended(self, view: str, at: float | None, offset: int, limit: int) -> pictures.EndedJobs:
-        """Who has finished by a moment, the latest first."""
+        """Jobs that have finished by a moment, the latest first."""
         return self._view(view).ended(at, offset, limit)
 
     def comparison(self) -> pictures.Comparison | None:

@@ -28,14 +28,14 @@ from .pictures import Chain, Places, Stretch
 AGAIN = "simulate again into an empty folder"
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-NEVER = np.iinfo(np.int64).max  #: the end of what does not end
-_LONGEST_FIELD = 2**31 - 1  #: the most that the csv module can be told
+NEVER = np.iinfo(np.int64).max  #: the end of a job or run that does not end
+_LONGEST_FIELD = 2**31 - 1  #: the largest limit that the csv module takes
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Plain(BaseModel):
-    """What a file holds of what is needed here; more is fine."""
+    """The fields of a file that are needed here; others are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -144,13 +144,13 @@ def read_json(path: Path, shape: type[Shape]) -> Shape:
 
 
 def refuse(path: Path, what: str) -> NoReturn:
-    """This file cannot be used."""
+    """The error for a file that cannot be used."""
     raise InputError(f"{path}: {what}; {AGAIN}")
 
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """What cannot be made of the content of ``path`` is an :class:`~hived.errors.InputError` that names it."""
+    """Turn errors in the content of ``path`` into an :class:`~hived.errors.InputError` that names it."""
     try:
         yield
     except OSError as error:
@@ -200,7 +200,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """What became of the jobs in one run. (jobs,)"""
+    """The outcome of the jobs in one run. (jobs,)"""
 
     finish: Ints  #: :data:`NEVER`: it did not
     preemptions: Ints

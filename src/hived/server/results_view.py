@@ -1,4 +1,4 @@
-"""One scheme and policy of a finished simulation at any moment: who holds what, who waits and why, and the curves."""
+"""One scheme and policy of a finished simulation at any moment: holders, the queue with its reasons, and the curves."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _stay(start: int, end: int, kind: Literal["waiting", "guaranteed", "opportun
 
 
 def moments(life: Life, chains: Sequence[Chain]) -> list[Moment]:
-    """What happened to it, in order."""
+    """The moments of a job's life, in order."""
     if life.state == "not submitted":
         return []
     found = [Moment(at=life.submit / 1000, text="submitted")]
@@ -201,7 +201,7 @@ class RunView:
         self._outsized = self._never_in_turn(whole)
 
     def _never_in_turn(self, whole: Summary) -> NDArray[np.bool_]:
-        """The jobs that are too large for their VC, so that they hold nobody back. (jobs,)"""
+        """Which jobs are too large for their VC, so that they do not block the line. (jobs,)"""
         outsized = np.zeros(len(self.jobs.ids), dtype=bool)
         if not self._quota:
             known = self.jobs.number
@@ -254,14 +254,14 @@ class RunView:
         )
 
     def queue(self, at: float | None, offset: int, limit: int) -> Queue:
-        """Who waits at a moment, from place ``offset`` of the line on. As a picture costs."""
+        """Jobs that wait at a moment, from place ``offset`` of the line on. The cost is that of a picture."""
         moment = self._moment(at)
         held, waiting = self._at(moment)
         jobs = self._queue(moment, held, waiting, self._by_chain(held, lent=0), offset, limit)
         return Queue(jobs=jobs, total=len(waiting))
 
     def ended(self, at: float | None, offset: int, limit: int) -> EndedJobs:
-        """Who has finished by a moment, the latest first. O(log jobs + limit)."""
+        """Jobs that have finished by a moment, the latest first. O(log jobs + limit)."""
         number = int(np.searchsorted(self._finishes, self._moment(at), side="right"))
         found = self._finished[max(0, number - offset - limit) : max(0, number - offset)][::-1].tolist()
         return EndedJobs(
@@ -287,7 +287,7 @@ class RunView:
         return self.end if at is None else min(max(math.floor(round(at * 1000, 3)), 0), self.end)
 
     def _at(self, moment: int) -> tuple[Ints, Ints]:
-        """The runs that hold GPUs then, and the jobs that wait."""
+        """The runs that hold GPUs at a moment, and the jobs that wait."""
         held = self._held.at(moment)
         return held, np.setdiff1d(self._alive.at(moment), self.runs.job[held], assume_unique=True)
 
@@ -313,7 +313,7 @@ class RunView:
         ]
 
     def _fragmentation(self, guaranteed: Ints) -> float:
-        """As :mod:`hived.simulator.metrics` has it: the share of nodes on which a guaranteed job runs."""
+        """Fragmentation as in :mod:`hived.simulator.metrics`: the share of nodes on which a guaranteed job runs."""
         used = {part[:2] for run in guaranteed.tolist() for part in self.runs.parts[run]}
         return len(used) / max(1, sum(len(chain.nodes) for chain in self.places.chains))
 
@@ -412,7 +412,7 @@ class RunView:
         return length(waited) if self.fates.finish[job] < NEVER else "not finished"
 
     def story(self, job: int, elsewhere: Sequence[str]) -> Story:
-        """A job's life; ``elsewhere``: how long it waited in the other views, in words. O(its runs)."""
+        """A job's history; ``elsewhere``: how long it waited in the other views, in words. O(its runs)."""
         life, asked, work = self._life(job), int(self.jobs.gpus[job]), int(self.jobs.duration[job])
         of = self.of(job)
         lines = [f"Asks for {counted(asked, 'GPU')} of {of['vc']}, for {length(work)}."]
@@ -432,7 +432,7 @@ class RunView:
         )
 
     def _course(self, job: int, life: Life, work: int) -> str:
-        """How it went, in a sentence."""
+        """The outcome of a job, as a sentence."""
         times = int(self.fates.preemptions[job])
         preempted = f", and was preempted {counted(times, 'time')}" if times else ""
         if life.state == "finished":
@@ -461,9 +461,9 @@ class RunView:
         return Life(submit, finish, self.end, "queued" if submit <= self.end else "not submitted", spans)
 
     def curves(self) -> Curves:
-        """``series.csv``, thinned: shares are means over the time from a point to the next; and who waits at it.
+        """``series.csv``, thinned: shares are means from a point to the next; waiting jobs are counted at the point.
 
-        After the time in which jobs arrive the series has ended, and only those who wait are known.
+        After the time in which jobs arrive the series has ended, and only the number of waiting jobs is known.
         """
         series = self._series
         at = series["time_s"]

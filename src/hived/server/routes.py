@@ -32,7 +32,7 @@ EVENTS_AT_ONCE = 200
 LOG_BYTES_AT_ONCE = 65_536
 LINES_AT_ONCE = 1_000
 _CHARACTER = 4  #: bytes at most, of which a full page may lack the last ones
-#: least seconds between two looks at output that grows: a job that prints a character at a time is told in pieces
+#: minimum seconds between two reads of growing output: a job that prints a character at a time is sent in larger pieces
 PAUSE_S = 0.05
 
 
@@ -49,7 +49,7 @@ async def events(service: LocalService, after: int | None, ref: str | None) -> A
             yield _event("event", event, event.seq)
         if len(page.events) == EVENTS_AT_ONCE:
             after = page.events[-1].seq
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
         else:
             after = max(after, page.last)
             await service.changed(after)
@@ -79,7 +79,7 @@ async def output(
 
 
 async def to_the_end(stream: AsyncGenerator[ServerSentEvent, None]) -> AsyncIterator[ServerSentEvent]:
-    """``stream``; an error on the way is its last event, ``failure``, since the status has long been sent."""
+    """``stream``; an error on the way becomes its last event, ``failure``, since the status has been sent already."""
     try:
         async with contextlib.aclosing(stream):
             async for event in stream:
@@ -89,7 +89,7 @@ async def to_the_end(stream: AsyncGenerator[ServerSentEvent, None]) -> AsyncIter
 
 
 async def lines(first: list[str], rest: Iterator[str]) -> AsyncIterator[bytes]:
-    """Lines as bytes, many at a time, in the thread of the event loop; others have their turn in between."""
+    """Lines as bytes, many at a time, in the thread of the event loop, which runs other tasks in between."""
     batch = first
     while batch:
         yield "".join(line if line.endswith("\n") else line + "\n" for line in batch).encode("utf-8", "replace")
@@ -98,11 +98,11 @@ async def lines(first: list[str], rest: Iterator[str]) -> AsyncIterator[bytes]:
 
 
 def _event(name: str, data: Model, number: int) -> ServerSentEvent:
-    # ASCII alone: clients that split lines at every character Unicode calls a line end are not led astray by output
+    # ASCII alone, since some clients split lines at every line end of Unicode
     return ServerSentEvent(json.dumps(data.model_dump(mode="json")), event=name, id=str(number))
 
 
-_LARGEST = 2**63 - 1  #: of the numbers that the engine can keep
+_LARGEST = 2**63 - 1  #: integer that the engine can store
 _REF_WORDS = "A job: its id (`12`), its name (`train-12`), or the name asked for (`train`: the latest of them)."
 BODY = (400, 403, 408, 413, 415, 422)  #: the errors of a route that takes a body
 
@@ -140,14 +140,14 @@ async def refuse_repeats(request: Request) -> None:
 
 
 def _existing(ref: str | None) -> str | None:
-    """Refuse an id that no job can have, before anybody takes it for a number."""
+    """Refuse an id that no job can have, before it is parsed as a number."""
     if ref is not None and ref.isdigit() and int(ref) > _LARGEST:
         raise NotFoundError(f"there is no job {ref}")
     return ref
 
 
 def _in_digits(value: object) -> object:
-    """Refuse what reads as a whole number and is not written as one, such as ``5.0``."""
+    """Refuse a whole number that is not written as one, such as ``5.0``."""
     if isinstance(value, str) and not (value.isascii() and value.isdigit()):
         raise ValueError("a whole number, in digits")
     return value

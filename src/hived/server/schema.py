@@ -21,7 +21,7 @@ REF = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$"
 FOLDER = r"^/[^\x00]{0,4095}$"
 ANY_TEXT = r"^[^\x00]*$"
-#: what each of these forms is in words: who sends another text is told them
+#: each of these patterns in words, for the error message of a text that does not match
 FORMS = {
     NAME: "has to be letters, digits and . _ -, a letter first, 63 at most",
     REF: "has to be a job's id (12) or name (train-12)",

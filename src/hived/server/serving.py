@@ -22,18 +22,18 @@ from hived.errors import ConflictError, InputError, StorageError, ensure
 
 from .limits import Connection
 
-GRACE_SECONDS = 5  #: that requests in progress have when the server stops; streams are ended at once
+GRACE_SECONDS = 5  #: for requests in progress when the server stops; streams are ended at once
 
 
 class Server:
-    """Serves from its one start until it is stopped. It leaves signals to whoever has the event loop.
+    """Serves from its one start until it is stopped. It leaves signals to the owner of the event loop.
 
-    On the socket ``socket_app`` is served, at the address ``app``: who asks is known in different ways.
+    The socket serves ``socket_app``, the TCP address ``app``: they identify users in different ways.
     """
 
     def __init__(self) -> None:
         self._servers: list[tuple[_Uvicorn, asyncio.Task[None]]] = []
-        self._socket: tuple[Path, tuple[int, int]] | None = None  #: the path, and which file we made there
+        self._socket: tuple[Path, tuple[int, int]] | None = None  #: the path, and the identity of our file there
         #: the host and the actual port of the TCP listener; None: there is none
         self.address: tuple[str, int] | None = None
 
@@ -84,12 +84,12 @@ class Server:
         await asyncio.gather(*(task for _, task in servers), return_exceptions=True)
         for server, _ in servers:
             for connection in list(server.server_state.connections):
-                connection.transport.abort()  # whoever does not read the end of its answer
+                connection.transport.abort()  # clients that do not read the end of their answer
         if self._socket is not None:
             path, identity = self._socket
             self._socket = None
             with contextlib.suppress(OSError):
-                if _identity(path) == identity:  # and not that of whoever came after us
+                if _identity(path) == identity:  # not the socket of a later server
                     path.unlink()
         self.address = None
 
@@ -100,7 +100,7 @@ class Server:
             ws="none",
             lifespan="off",
             interface="asgi3",
-            log_config=None,  # who runs us says where logs go
+            log_config=None,  # the application configures logging
             access_log=False,
             proxy_headers=False,  # they would let a client say where it comes from
             server_header=False,
@@ -116,7 +116,7 @@ class Server:
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
+        """Leave signals alone."""
         yield
 
 
@@ -132,9 +132,9 @@ _LONGEST_PATH = 107  #: bytes, of the path of a Unix socket on Linux
 def unix_socket(path: Path, group: str | None) -> socket.socket:
     """A socket that listens at ``path``, for its owner alone, or for ``group`` too.
 
-    What an engine that is gone left there is replaced. Raises :class:`~hived.errors.ConflictError` where one answers or
-    something else is there, :class:`~hived.errors.StorageError` where nothing can be made there,
-    :class:`~hived.errors.InputError` for a path that is too long or a group that one is not in.
+    The socket of an engine that has ended is replaced. Raises :class:`~hived.errors.ConflictError` where an engine
+    answers or the file is no socket, :class:`~hived.errors.StorageError` where no socket can be made,
+    :class:`~hived.errors.InputError` for a path that is too long or a group that the user is not in.
     """
     length = len(os.fsencode(path))
     if length > _LONGEST_PATH:
@@ -150,7 +150,7 @@ def unix_socket(path: Path, group: str | None) -> socket.socket:
             path.chmod(0o600)
             if group is not None:
                 let_in(path, group, 0o660)
-            made.listen(_BACKLOG)  # nobody can connect before this, and so not before the permission is right
+            made.listen(_BACKLOG)  # no client can connect before this, and so not before the permission is right
             made.setblocking(False)
             undo.pop_all()
             return made
@@ -175,7 +175,7 @@ def tcp_socket(host: str, port: int) -> socket.socket:
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         try:
             made = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-        except OSError as error:  # of a machine without IPv6 too
+        except OSError as error:  # also on a machine without IPv6
             problem = error
         else:
             made.setblocking(False)
@@ -187,7 +187,7 @@ def tcp_socket(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two that start at once take their turns, so that neither replaces the socket that the other just made."""
+    """Lock the folder, so that of two servers that start at once neither replaces the socket of the other."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -197,7 +197,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _make_way(path: Path) -> None:
-    """Remove the socket of an engine that is gone."""
+    """Remove the socket of an engine that has ended."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -205,7 +205,7 @@ def _make_way(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise ConflictError(f"{path}: something that is no socket is there; move it away, or use another folder")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)  # an engine too busy to answer is one
+        probe.setblocking(False)  # an engine too busy to answer is running too
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
@@ -221,7 +221,7 @@ def _make_way(path: Path) -> None:
 
 
 def let_in(path: Path, group: str, mode: int) -> None:
-    """Give a file to a group, and it this mode. Raises :class:`~hived.errors.InputError` where that cannot be."""
+    """Set the group and mode of a file. Raises :class:`~hived.errors.InputError` where that is not possible."""
     try:
         shutil.chown(path, group=group)
     except LookupError as error:

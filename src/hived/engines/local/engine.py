@@ -200,11 +200,11 @@ class Engine:
             raise RequestError("gpus" if first.field.startswith("members") else first.field, first.message)
         return answer
 
-    def cancel(self, ref: str, who: str = "") -> Job:
+    def cancel(self, ref: str, user: str = "") -> Job:
         """Withdraw or stop a job. Raises :class:`NotFoundError`, :class:`ConflictError`."""
         job = self.find(ref)
         with self._failing():
-            self.job_scheduler.cancel(job, self.clock(), who)
+            self.job_scheduler.cancel(job, self.clock(), user)
         self._advance_or_raise()
         return job
 

@@ -142,12 +142,12 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         del self.jobs[job.id]
         self.seq -= 1
 
-    def cancel(self, job: Job, at: float, who: str = "") -> None:
+    def cancel(self, job: Job, at: float, user: str = "") -> None:
         """Cancel a job. Raises :class:`ConflictError` for a job that has ended or is being cancelled."""
         if job.state.ended or (job.state is JobState.STOPPING and job.stopping_for == "cancelled"):
             ended = job.state.value if job.state.ended else "being cancelled"
             raise ConflictError(f"{job.name} is {ended} already")
-        why = f"cancelled by {who}" if who else "cancelled"
+        why = f"cancelled by {user}" if user else "cancelled"
         if job.state.holds:
             self._stop(job, at, "cancelled", why)
             return
