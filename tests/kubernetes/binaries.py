@@ -21,7 +21,7 @@ from pathlib import Path
 TOOLS = Path(__file__).parents[2] / "tools" / "control_plane"
 CACHE = Path.home() / ".cache" / "k8s-test-bin"
 OLD = "1.20.2"
-TELL_S = 20.0  #: between two words of a build that goes on
+PROGRESS_S = 20.0  #: between two words of a build that goes on
 NAMES = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
 HOW = (
     f"put {', '.join(NAMES)} into one folder and name it in KUBEBUILDER_ASSETS, "
@@ -30,7 +30,7 @@ HOW = (
 
 
 class NoBinariesError(Exception):
-    """None are here and none could be built. The message is one line with the way out."""
+    """The programs are not found and cannot be built. The message is one line with the remedy."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Build:
 
 
 def find() -> Binaries:
-    """They are found, or built (once, however many processes ask). Raises :class:`NoBinariesError`."""
+    """Find the programs, or build them (once for all processes). Raises :class:`NoBinariesError`."""
     asked = os.environ.get("HIVED_KUBERNETES", "")
     build = _build_of(asked)
     for folder in _places(build, asked):
@@ -111,18 +111,18 @@ def _run(build: _Build) -> None:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE, text=True
         ) as process:
-            said = _told_meanwhile(process)
+            said = _waited_for(process)
         if process.returncode != 0:
             why = (said.strip().splitlines() or ["no word of why"])[-1]
             raise NoBinariesError(f"no Kubernetes control plane, and none could be built ({why}): {HOW}")
 
 
-def _told_meanwhile(process: subprocess.Popen[str]) -> str:
-    """What it says while it runs; that it does is told now and then."""
+def _waited_for(process: subprocess.Popen[str]) -> str:
+    """Wait for a process and return its standard error; progress is printed now and then."""
     started = time.monotonic()
     while True:
         try:
-            return process.communicate(timeout=TELL_S)[1]
+            return process.communicate(timeout=PROGRESS_S)[1]
         except subprocess.TimeoutExpired:
             minutes = (time.monotonic() - started) / 60
             print(f"still building, for {minutes:.1f} minutes", file=sys.stderr, flush=True)

@@ -4,8 +4,9 @@
 
 A :class:`~.witness.Witness` sees every change of every pod: no GPU may be given twice. Kills come at random moments,
 and at named ones: a proxy on each side of the service lets a chosen request hang, before it is sent on or after it was
-answered, and the service dies there. What the next one knows, before anything new, has to be what the pods say and what
-the last one said. And in the end (:meth:`~.world.World.settle`) who fits is placed, gangs are whole, nobody is lost.
+answered, and the service dies there. The recovered state of the next process, before any update, has to match the pods
+and the last state. In the end (:meth:`~.world.World.settle`) every gang that fits is placed, gangs are whole, and no
+pod is lost.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from .world import ENDED_IN_THE_DARK, PATIENCE_S, World
 
 Json = dict[str, Any]
 
-#: share of the lives that begin with their modules loaded
+#: share of the starts with preloaded modules
 WARM = 0.9
 VCS = {"a": 3, "b": 3, "c": 2}
 GPUS = 4
 EX_UNAVAILABLE = 69
-#: what there is to be killed at: kind of request, how many of it may pass before, whether after it too
+#: points to be killed at: kind of request, how many of it may pass before, whether after it too
 TO_API = {
     "binding": (6, True), "event": (8, True), "delete pod": (3, True), "patch pod": (4, True), "get job": (3, True),
     "get pod": (1, True), "list pods": (1, True), "list nodes": (1, True), "watch pods": (1, False),
@@ -47,15 +48,15 @@ TO_SERVICE = {"filter": (12, True), "bind": (6, True), "preempt": (3, True)}
 
 
 class Chaos(World):
-    """What can happen to it."""
+    """A :class:`World` under kills, outages and load."""
 
     slowest = 0.0  #: seconds until works ran again after an outage
-    _startup = 0.5  #: seconds that the last start of a warm one took
+    _startup = 0.5  #: seconds of the last start with preloaded modules
 
     # -- kills ----------------------------------------------------------------------------------------------------
 
     def kills(self, number: int, minutes: float = 60.0, say: bool = False) -> None:
-        """Live and die so often, under load; the last one lives on."""
+        """Kill the service ``number`` times under load; the last process runs on."""
         load = self.load or self.work(14)
         began, words = time.monotonic(), None
         load.lock.acquire()
@@ -72,7 +73,7 @@ class Chaos(World):
         self.to_service.let_go()
 
     def _one_life(self, load: Load, words: Json | None) -> Json | None:
-        """From a start to a kill; its last words about its groups. Holds the load's lock before and after."""
+        """From a start to a kill; returns its last answer about its groups. Holds the load's lock before and after."""
         fault = self._point()
         last: list[Json | None] = [None]
         talks = self.rng.random() < 0.7
@@ -114,13 +115,13 @@ class Chaos(World):
             self.found.append(f"the service had ended by itself with {code}:\n{self.service.log()[-1500:]}")
         self.service.kill()
         if self.rng.random() < 0.3:
-            self.to_service.let_go()  # kube-scheduler finds nobody at home
+            self.to_service.let_go()  # kube-scheduler finds no service
         if killed:
             return words
         return last[0]
 
     def _until_ready(self, fault: Fault | None, until: float | None) -> bool:
-        """Wait for the service; whether it was killed before that."""
+        """Wait until the service is ready; whether it was killed before that."""
         process = self.service.process
         assert process is not None
         give_up = time.monotonic() + PATIENCE_S
@@ -136,7 +137,7 @@ class Chaos(World):
         return False
 
     def _point(self) -> Fault | None:
-        """Where the next life ends; None: at a random moment."""
+        """The point of the next kill; None: at a random moment."""
         if self.rng.random() < 0.3:
             return None
         proxy, kinds = self.rng.choice(((self.to_api, TO_API), (self.to_service, TO_SERVICE)))
@@ -144,16 +145,16 @@ class Chaos(World):
         most, also_after = kinds[name]
         fault = Fault(name, self.rng.randint(1, most), also_after and self.rng.random() < 0.5, lambda: None)
         proxy.armed.append(fault)
-        if self.rng.random() < 0.3:  # besides, a connection breaks, and it lives on
+        if self.rng.random() < 0.3:  # besides, a connection breaks without a kill
             after = self.rng.random() < 0.5
             self.to_api.armed.append(Fault("binding", self.rng.randint(1, 4), after, lambda: None))
             self.counts["binding calls cut off"] += 1
         return fault
 
-    # -- what a new service knows ---------------------------------------------------------------------------------
+    # -- recovered state ------------------------------------------------------------------------------------------
 
     def _compare(self, words: Json | None, fault: Fault | None = None) -> None:
-        """The service, which has heard nothing new, against what pods say and what the last one said."""
+        """Compare the service, before any update, with pods' annotations and the last answer of its predecessor."""
         give_up = time.monotonic() + 10.0
         late = False
         while True:
@@ -211,7 +212,7 @@ class Chaos(World):
     # -- an API server that goes away -----------------------------------------------------------------------------
 
     def outages(self, number: int, say: bool = False) -> None:
-        """The API server is restarted so often, under load."""
+        """Restart the API server ``number`` times under load."""
         load = self.load or self.work(14)
         for turn in range(number):
             time.sleep(self.rng.uniform(1.0, 4.0))
@@ -240,7 +241,7 @@ class Chaos(World):
                 )
 
     def _starts_in_the_dark(self) -> None:
-        """Killed, and begun anew while there is no API server: it is not ready, whatever else it does."""
+        """Kill and restart the service while there is no API server: it must not be ready."""
         self.service.kill()
         self.start(ready=False)
         time.sleep(self.rng.uniform(0.0, 4.0))
@@ -249,7 +250,7 @@ class Chaos(World):
         self.counts["starts in the dark"] += 1
 
     def _comes_to_light(self) -> None:
-        """There is an API server again: it is ready, or it has said why not and ended, and is begun anew."""
+        """The API server is back: the service is ready, or has ended with a reason and is restarted."""
         process = self.service.process
         assert process is not None
         give_up = time.monotonic() + PATIENCE_S
@@ -264,7 +265,7 @@ class Chaos(World):
             self.start()
 
     def _is_honest(self) -> None:
-        """It lives, and says the same of itself wherever it is asked."""
+        """The service runs, and all its endpoints agree about its state."""
         assert self.service.process is not None
         code = self.service.process.poll()
         assert code is None, f"the service ended with {code}:\n{self.service.log()[-3000:]}"
@@ -275,7 +276,7 @@ class Chaos(World):
     # -- many ---------------------------------------------------------------------------------------------------------
 
     def many(self, pods: int) -> str:
-        """So many pods at once, in gangs; what came of it, in a line."""
+        """Create so many pods at once, in gangs; the result in a line."""
         load = self.work(0)
         load.creates = load.finishes = False
         began = time.monotonic()
@@ -301,7 +302,7 @@ class Chaos(World):
         )
 
     def crowd(self, waiting: int, tries: int = 10) -> str:
-        """A tenant's many waiting pods, and how long another's pod takes; in a line."""
+        """How long a pod of one tenant takes besides many waiting pods of another; in a line."""
         load = self.work(0)
         load.creates = load.finishes = False
         alone = [self._latency(f"alone-{number}") for number in range(tries)]
@@ -319,7 +320,7 @@ class Chaos(World):
         return "; ".join(f"{what}: median {statistics.median(s):.2f} s, worst {max(s):.2f} s" for s, what in times)
 
     def _latency(self, name: str) -> float:
-        """Seconds from asking for a pod of tenant b to its being bound."""
+        """Seconds from creating a pod of tenant b until it is bound."""
         began = time.monotonic()
         uid = self.cluster.create_pod(scenes.pod(name, "b", 1))["metadata"]["uid"]
         self.wait(lambda: uid in self.witness.bound_at, f"{name} is bound")
@@ -329,7 +330,7 @@ class Chaos(World):
 
 
 def main() -> None:
-    """Run all of it, and say what was found."""
+    """Run all of it, and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--minutes", type=float, default=60.0, help="for the kills, at most")
@@ -392,7 +393,7 @@ def run_many(chaos: Chaos, pods: int) -> str:
 
 
 def run_crowd(chaos: Chaos, waiting: int) -> str:
-    """One tenant's crowd, and another tenant."""
+    """Many waiting pods of one tenant, and another tenant."""
     chaos.start()
     return chaos.crowd(waiting)
 

@@ -1,4 +1,4 @@
-"""What a test does to a real control plane, with all rights: nodes, pods, and kubelets that are not there."""
+"""Operations of tests on a real control plane, as admin: nodes, pods, and fake kubelets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_NOW = ((429, "storage is"), (503, "apiserver is shutting down"))
 
 
 class RefusedError(Exception):
-    """The API server says no."""
+    """The API server refuses a request."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}")
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 
 class Api:
-    """Requests to the API server, one after another. An API server that is away for a moment is waited for."""
+    """Sequential requests to the API server, with retries while it is away."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._client = httpx.Client(
@@ -46,11 +46,11 @@ class Api:
         self.warnings: list[str] = []  #: what the API server has said beside its answers: deprecations and the like
 
     def close(self) -> None:
-        """No more requests."""
+        """Close the client."""
         self._client.close()
 
     def __call__(self, verb: str, path: str, body: Any = None, kind: str = "application/json", **params: str) -> Json:
-        """Ask. Raises :class:`RefusedError`."""
+        """Send a request. Raises :class:`RefusedError`."""
         give_up = time.monotonic() + PATIENCE_S
         content = None if body is None else json.dumps(body)
         while True:
@@ -85,7 +85,7 @@ class Cluster:
         self._kubelet: FakeKubelet | None = None
 
     def close(self) -> None:
-        """Take away what the test has made."""
+        """Delete everything that the test has created."""
         self.plane.start_api_server()  # a test that failed may have left it stopped
         if self._kubelet is not None:
             self._kubelet.stop()
@@ -95,7 +95,7 @@ class Cluster:
         self.api.close()
 
     def delete(self, path: str) -> None:
-        """Take an object away; one that is not there: nothing."""
+        """Delete an object, if it exists."""
         try:
             self.api("DELETE", path)
         except RefusedError as error:
@@ -103,7 +103,7 @@ class Cluster:
                 raise
 
     def empty(self) -> None:
-        """Take its pods away, at once, and first what would make them anew."""
+        """Delete the pods of the namespace at once, after the controllers that would replace them."""
         jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
         self.api("DELETE", jobs, propagationPolicy="Background")
         self.api("DELETE", self._path("pods"), gracePeriodSeconds="0")
@@ -119,7 +119,7 @@ class Cluster:
         resources: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Ready nodes, as a kubelet makes its own known. ``resources``: more that they advertise."""
+        """Register ready nodes, as a kubelet does. ``resources``: extra ones that they advertise."""
         for name in names:
             capacity = {"cpu": cpu, "memory": memory, "pods": str(pods), **(resources or {})}
             self.api(
@@ -133,15 +133,15 @@ class Cluster:
             self._nodes.append(name)
 
     def delete_node(self, name: str) -> None:
-        """Take a node away; one that is not there: nothing."""
+        """Delete a node, if it exists."""
         self.delete(f"/api/v1/nodes/{name}")
 
     def set_ready(self, node: str, ready: bool) -> None:
-        """What its kubelet says of it."""
+        """Set the status that a node's kubelet reports."""
         self.api("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"conditions": [_ready(ready)]}}, STRATEGIC)
 
     def cordon(self, node: str, cordoned: bool = True) -> None:
-        """As ``kubectl cordon`` and ``uncordon``."""
+        """Cordon or uncordon a node."""
         self.api("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": cordoned}}, STRATEGIC)
 
     def annotate_node(self, node: str, **annotations: str | None) -> None:
@@ -180,11 +180,11 @@ class Cluster:
         self.api("DELETE", self._path(f"pods/{name}"), **({"gracePeriodSeconds": "0"} if force else {}))
 
     def wake_pod(self, name: str) -> None:
-        """Have kube-scheduler look at it again, as the service does."""
+        """Make kube-scheduler retry a pod, as the service does."""
         self.api("PATCH", self._path(f"pods/{name}"), {"metadata": {"labels": {"hived.io/turn": "1"}}}, MERGE)
 
     def set_phase(self, name: str, phase: str) -> None:
-        """What its kubelet says of it: ``Running``, ``Succeeded``, ``Failed``."""
+        """Set the phase that a pod's kubelet reports: ``Running``, ``Succeeded``, ``Failed``."""
         self.api("PATCH", self._path(f"pods/{name}/status"), {"status": {"phase": phase}}, MERGE)
 
     def create_priority_class(self, name: str, value: int) -> None:
@@ -197,12 +197,12 @@ class Cluster:
                 raise
 
     def events(self, namespace: str | None = None) -> list[Json]:
-        """All that are kept, in no order."""
+        """All stored Events, in no order."""
         found: list[Json] = self.api("GET", self._path("events", namespace))["items"]
         return found
 
     def finish_deletions(self) -> FakeKubelet:
-        """From now on bound pods run, and end when they are told to."""
+        """Start fake kubelets: bound pods run, and end when they are deleted."""
         if self._kubelet is None:
             self._kubelet = FakeKubelet(self.plane)
             self._kubelet.start()
@@ -211,7 +211,7 @@ class Cluster:
     # --- waiting
 
     def wait_until(self, condition: Callable[[], T], what: str, timeout: float = PATIENCE_S) -> T:
-        """What ``condition`` says once that is true; else fails with the namespace as it is then."""
+        """The first true value of ``condition``; a timeout fails with the state of the namespace."""
         return wait_until(condition, what, timeout, self.picture)
 
     def picture(self) -> str:
@@ -236,7 +236,7 @@ class Cluster:
 def wait_until(
     condition: Callable[[], T], what: str, timeout: float = PATIENCE_S, seen: Callable[[], object] | None = None
 ) -> T:
-    """What ``condition`` says once that is true; else fails with its last word and with what is ``seen`` then."""
+    """The first true value of ``condition``; a timeout fails with its last value and with what is ``seen`` then."""
     give_up = time.monotonic() + timeout
     while True:
         last = condition()
@@ -249,7 +249,7 @@ def wait_until(
 
 
 class FakeKubelet(threading.Thread):
-    """The kubelets of all nodes: bound pods run, and go when they are deleted."""
+    """Fake kubelets of all nodes: bound pods run, and end when they are deleted."""
 
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(daemon=True)
@@ -259,14 +259,14 @@ class FakeKubelet(threading.Thread):
         self.problems: list[str] = []  #: what no test expects
 
     def stop(self) -> None:
-        """The nodes are alone again."""
+        """Stop the kubelets."""
         self._ending.set()
         self.join()
         self._api.close()
         assert self.problems == []
 
     def run(self) -> None:
-        """Look at all pods, often enough to seem immediate."""
+        """Poll all pods, often enough to seem immediate."""
         while not self._ending.wait(0.05):
             try:
                 for pod in self._api("GET", "/api/v1/pods", fieldSelector="spec.nodeName!=")["items"]:

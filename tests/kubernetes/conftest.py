@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """etcd and an API server; a test that wants more starts it, and stops it."""
+    """etcd and an API server; a test starts and stops other programs itself."""
     try:
         programs = binaries.find()
     except binaries.NoBinariesError as error:
@@ -32,7 +32,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def controller_manager(control_plane: ControlPlane) -> Iterator[None]:
-    """Jobs get pods, and pods without their owner go."""
+    """The controller manager: Jobs get pods, and orphaned pods are collected."""
     control_plane.start_controller_manager()
     yield
     control_plane.stop_controller_manager()
@@ -40,7 +40,7 @@ def controller_manager(control_plane: ControlPlane) -> Iterator[None]:
 
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest, control_plane: ControlPlane) -> str:
-    """A new one, with the test's name in it. It stays, as nobody runs who could delete it; its pods do not."""
+    """A new namespace, named after the test. It stays, as no controller runs that could delete it; its pods do not."""
     name = re.sub("[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-") + f"-{next(_numbers)}"
     api = Api(control_plane)
     api("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -53,7 +53,7 @@ def namespace(request: pytest.FixtureRequest, control_plane: ControlPlane) -> st
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane, namespace: str) -> Iterator[Cluster]:
-    """What the test may do to it; its nodes and pods are gone afterwards."""
+    """The test's operations on the cluster; its nodes and pods are deleted afterwards."""
     cluster = Cluster(control_plane, namespace)
     yield cluster
     cluster.close()

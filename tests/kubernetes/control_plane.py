@@ -1,4 +1,4 @@
-"""A real control plane on loopback, with no machine behind it: etcd, kube-apiserver, kube-scheduler, controllers."""
+"""A real control plane on loopback, without kubelets: etcd, kube-apiserver, kube-scheduler, controllers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ rm -rf "$1"
 
 
 class ControlPlane:
-    """Starts and stops the programs. Not started: nothing runs, and nothing is on the disk."""
+    """Starts and stops the programs. Before the start nothing runs, and nothing is on disk."""
 
     def __init__(
         self, binaries: Binaries, extender_url: str | None = None, controller_manager: bool = False, authz: str = "RBAC"
@@ -65,7 +65,7 @@ class ControlPlane:
     # --- all of it
 
     def start(self) -> ControlPlane:
-        """Start it, and return when it answers: 5 to 7 seconds."""
+        """Start it, and wait until it answers: 5 to 7 seconds."""
         self.folder = Path(tempfile.mkdtemp(prefix="hived-control-plane-"))
         self._guard = subprocess.Popen(
             ["sh", "-c", GUARD, "guard", self.folder], stdin=subprocess.PIPE, start_new_session=True
@@ -89,7 +89,7 @@ class ControlPlane:
         return self
 
     def stop(self) -> None:
-        """Stop everything and leave nothing. Again does nothing."""
+        """Stop and remove everything. Idempotent."""
         for name in reversed(list(self._running)):
             self._stop(name)
         if self._guard.stdin is not None and not self._guard.stdin.closed:
@@ -98,7 +98,7 @@ class ControlPlane:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kubeconfig(self, user: str = "admin") -> Path:
-        """``admin`` may do anything; ``scheduler``, ``kcm``; ``hived`` and ``standby`` may do what RBAC objects say."""
+        """``admin`` has all rights; ``scheduler``, ``kcm``; ``hived`` and ``standby`` have those of RBAC objects."""
         path = self.folder / f"{user}.kubeconfig"
         config = {
             "apiVersion": "v1",
@@ -113,16 +113,16 @@ class ControlPlane:
 
     @property
     def ca(self) -> Path:
-        """What signs the API server's certificate."""
+        """The CA of the API server's certificate."""
         return self.folder / "api-server" / "apiserver.crt"
 
     @property
     def admin_token(self) -> str:
-        """Of the user who may do anything."""
+        """The token of the admin."""
         return _token("admin")
 
     def log(self, name: str) -> str:
-        """What a program has said: ``kube-scheduler`` (or ``kube-scheduler-NAME``), ``kube-apiserver``, ..."""
+        """The log of a program: ``kube-scheduler`` (or ``kube-scheduler-NAME``), ``kube-apiserver``, ..."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def cpu_s(self, name: str) -> float:
@@ -132,7 +132,7 @@ class ControlPlane:
     # --- the API server
 
     def start_api_server(self) -> None:
-        """On the port and with the data that it had before. While it runs: does nothing."""
+        """Start the API server with its former port and data. Does nothing while it runs."""
         if "kube-apiserver" in self._running:
             return
         minor = self.binaries.version[1]
@@ -162,16 +162,16 @@ class ControlPlane:
         self._wait("kube-apiserver", f"{self.url}/readyz", self.admin_token)
 
     def stop_api_server(self) -> None:
-        """Nobody answers until :meth:`start_api_server`."""
+        """Stop the API server until :meth:`start_api_server`."""
         self._stop("kube-apiserver")
 
     def restart_api_server(self) -> None:
-        """Every watch breaks, and cannot be resumed from before (410)."""
+        """Break every watch, so that it cannot be resumed (410)."""
         self.stop_api_server()
         self.start_api_server()
 
     def compact(self) -> None:
-        """Forget history, as happens every 5 minutes: the pages of a list that was begun before are gone (410)."""
+        """Compact the history, as happens every 5 minutes: further pages of an older list have expired (410)."""
         state = self._etcd_call("kv/range", {"key": base64.b64encode(b"/").decode()})
         self._etcd_call("kv/compaction", {"revision": state["header"]["revision"], "physical": True})
 
@@ -232,13 +232,13 @@ class ControlPlane:
         self._stop(_scheduler(scheduler_name))
 
     def scheduler_has_ended(self) -> bool:
-        """Whether it has ended by itself: nothing begins it anew, as a kubelet does."""
+        """Whether kube-scheduler has ended by itself: no kubelet restarts it."""
         process = self._running.get("kube-scheduler")
         return process is not None and process.poll() is not None
 
     @contextlib.contextmanager
     def scheduler_stands_still(self) -> Iterator[None]:
-        """Its process does nothing inside, and goes on afterwards."""
+        """Suspend its process within the context."""
         process = self._running["kube-scheduler"]
         process.send_signal(signal.SIGSTOP)
         try:
@@ -247,7 +247,7 @@ class ControlPlane:
             process.send_signal(signal.SIGCONT)
 
     def _scheduler_config(self, url: str, name: str, extender: Mapping[str, Any]) -> dict[str, Any]:
-        """What ``deploy/`` ships, but for who asks whom."""
+        """The configuration of ``deploy/``, except for the addresses."""
         config: dict[str, Any] = yaml.safe_load(by_key(in_folder(PLAIN))[SCHEDULER_CONFIG]["data"]["config.yaml"])
         minor = self.binaries.version[1]
         if minor < 23:  # else it is 10251, which another may have
@@ -309,7 +309,7 @@ class ControlPlane:
             process.wait()
 
     def _wait(self, name: str, url: str, token: str = "") -> None:
-        """Until it answers; raises with the end of its log when it ends or takes too long."""
+        """Wait until it answers; raises with the end of its log if it ends or takes too long."""
         give_up = time.monotonic() + PATIENCE_S
         insecure = ssl.create_default_context()
         insecure.check_hostname = False
@@ -330,7 +330,7 @@ class ControlPlane:
 
 
 def config_version(minor: int) -> str:
-    """Of kube-scheduler's configuration, as Kubernetes 1.``minor`` knows it."""
+    """The API version of kube-scheduler's configuration in Kubernetes 1.``minor``."""
     return "v1beta1" if minor < 22 else "v1beta2" if minor < 23 else "v1beta3" if minor < 25 else "v1"
 
 

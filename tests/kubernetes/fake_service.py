@@ -1,4 +1,4 @@
-"""A service on Kubernetes with nothing behind it: groups are kept in a list, and a test says what is planned."""
+"""A fake service on Kubernetes: groups are kept in a list, and a test scripts the plans."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FAILURES = {
 
 
 class FakeService(EngineService):
-    """A service without an engine. ``fails``: what every call raises from now on."""
+    """A service without an engine. ``fails``: raised by every call from now on."""
 
     def __init__(self) -> None:
         self.all: list[GroupInfo] = []
@@ -61,7 +61,7 @@ class FakeService(EngineService):
         self.doomed: list[str] = []
         self.fails: Exception | None = None
 
-    # -- what tests do with it
+    # -- for tests
 
     def add(
         self,
@@ -73,7 +73,7 @@ class FakeService(EngineService):
         why: tuple[str, ...] = (),
         kind: str | None = None,
     ) -> GroupInfo:
-        """A group of one pod, on gpu1 if it is anywhere."""
+        """Add a group of one pod, on gpu1 if it is placed."""
         placed = state in ("placed", "reserved")
         kind = kind or ("opportunistic" if priority < 0 else "guaranteed")
         pod = GroupPod(
@@ -91,7 +91,7 @@ class FakeService(EngineService):
         return group
 
     def plans(self, name: str, outcome: str, text: str = "", *, victims: tuple[str, ...] = ()) -> None:
-        """What becomes of the object ``name``."""
+        """Script the plan of the object ``name``."""
         self.outcomes[name] = PlannedGroup.model_validate(
             {
                 "group": f"default/{name}", "vc": "vision", "gpus": 4, "outcome": outcome, "text": text,
@@ -104,7 +104,7 @@ class FakeService(EngineService):
         if self.fails is not None:
             raise self.fails
 
-    # -- what the API asks
+    # -- for the API
 
     def _of_vc(self, name: str) -> VcSummary:
         def gpus(kind: str) -> int:

@@ -1,4 +1,4 @@
-"""A steady stream of pods, and who sees to them: users, controllers that replace lost pods, and kubelets."""
+"""A steady load of pods: users, controllers that replace lost pods, and kubelets."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _SEEN_S = 30.0  #: after that the witness has seen a pod, or never will
 
 @dataclass
 class Work:
-    """Pods that go together, kept alive until they have run together for long enough."""
+    """A gang of pods, kept alive until they have run together for long enough."""
 
     name: str
-    group: str  #: as HiveD calls it
+    group: str  #: its name in HiveD
     vc: str
     pods: int
     gpus: int  #: of each pod
     priority: str  #: label: ``opportunistic``, ``0``, ``5``
     manifest: Json
-    same_names: bool  #: a lost pod comes back under its name, once it is gone; else: under another, at once
+    same_names: bool  #: a lost pod is replaced under its name once it is removed; else: under another, at once
     runs_s: float
     made: int = 0
     ending: bool = False
@@ -41,12 +41,12 @@ class Work:
 
     @property
     def guaranteed(self) -> bool:
-        """As asked for."""
+        """Whether it is requested as guaranteed."""
         return self.priority != "opportunistic"
 
 
 class Load(threading.Thread):
-    """Makes about ``most`` works at a time. Nothing happens while somebody has the ``lock``."""
+    """Runs about ``most`` works at a time. It pauses while another thread holds the ``lock``."""
 
     def __init__(
         self, cluster: Cluster, witness: Witness, vcs: dict[str, int], gpus: int, most: int, seed: int
@@ -66,20 +66,20 @@ class Load(threading.Thread):
         self._namespace = cluster.namespace
         self._witness = witness
         self._vcs, self._gpus, self._most = vcs, gpus, most
-        self._dice = random.Random(seed)
-        self._told_to_go: dict[str, float] = {}
+        self._rng = random.Random(seed)
+        self._ending_since: dict[str, float] = {}
         self._number = 0
         self._ending = threading.Event()
         self.start()
 
     def stop(self) -> None:
-        """Nobody sees to the pods any more."""
+        """Stop the users, controllers and kubelets."""
         self._ending.set()
         self.join()
         self._api.close()
 
     def run(self) -> None:
-        """Look after everything, again and again."""
+        """Reconcile all works in a loop."""
         try:
             while not self._ending.wait(_TICK_S):
                 with self.lock:
@@ -87,7 +87,7 @@ class Load(threading.Thread):
                         self._tick()
                     except httpx.HTTPError:
                         self.counts["API server was away"] += 1
-        except BaseException as error:  # the run has to hear of it
+        except BaseException as error:  # reported by the run
             self.problem = error
             raise
 
@@ -98,33 +98,33 @@ class Load(threading.Thread):
         for pod in living.values():
             mine.setdefault(pod["metadata"]["labels"].get(_WORK, ""), []).append(pod)
         for work in list(self.works.values()):
-            self._look_after(work, mine[work.name])
+            self._reconcile(work, mine[work.name])
         if self.creates and len(self.works) < self._most:
-            for _ in range(self._dice.randrange(4)):
+            for _ in range(self._rng.randrange(4)):
                 self._new_work()
-        if self.creates and living and self._dice.random() < 0.02:
-            self._remove(self._dice.choice(list(living.values())), "one pod of many deleted")
+        if self.creates and living and self._rng.random() < 0.02:
+            self._remove(self._rng.choice(list(living.values())), "one pod of many deleted")
 
     # -- kubelets -------------------------------------------------------------------------------------------------
 
     def _kubelets(self, living: dict[str, Json]) -> None:
-        """Bound pods that are told to go take a moment for it."""
+        """Bound pods that are being deleted take a moment to end."""
         for uid, pod in living.items():
             if "deletionTimestamp" in pod["metadata"]:
-                since = self._told_to_go.setdefault(uid, time.monotonic())
-                if time.monotonic() - since > self._dice.uniform(0.0, 1.0):
+                since = self._ending_since.setdefault(uid, time.monotonic())
+                if time.monotonic() - since > self._rng.uniform(0.0, 1.0):
                     self._call("DELETE", pod, {"preconditions": {"uid": uid}, "gracePeriodSeconds": 0})
-        self._told_to_go = {uid: since for uid, since in self._told_to_go.items() if uid in living}
+        self._ending_since = {uid: since for uid, since in self._ending_since.items() if uid in living}
 
     # -- controllers ----------------------------------------------------------------------------------------------
 
-    def _look_after(self, work: Work, pods: list[Json]) -> None:
+    def _reconcile(self, work: Work, pods: list[Json]) -> None:
         pods_there, gone, lately = self._witness.pods, self._witness.gone, time.monotonic() - _SEEN_S
         unseen = sum(at > lately and uid not in pods_there and uid not in gone for uid, at in work.uids.items())
         if work.ending:
             if not pods and not unseen:
                 del self.works[work.name]
-            for pod in pods:  # also those that nobody had seen when it was ended
+            for pod in pods:  # also pods that were not seen when the work was ended
                 if "deletionTimestamp" not in pod["metadata"]:
                     self._remove(pod, "")
             return
@@ -136,14 +136,14 @@ class Load(threading.Thread):
         bound = [self._witness.bound_at.get(pod["metadata"]["uid"]) for pod in there if is_bound(pod)]
         if len(bound) == work.pods and time.monotonic() - max(at or 0 for at in bound) > work.runs_s:
             if self.finishes:
-                self._end(work, there, self._dice.random() < 0.6)
+                self._end(work, there, self._rng.random() < 0.6)
                 self.counts["works that ran"] += 1
-        elif self.creates and not bound and self._dice.random() < 0.001:
+        elif self.creates and not bound and self._rng.random() < 0.001:
             self._end(work, there, False)
             self.counts["works that were given up"] += 1
 
     def delete_all(self) -> None:
-        """Users want nothing any more."""
+        """Delete all works."""
         with self.lock:
             living = self._witness.living()
             for work in self.works.values():
@@ -169,20 +169,20 @@ class Load(threading.Thread):
         try:
             self._api(verb, path, body, MERGE if verb == "PATCH" else "application/json")
         except RefusedError as error:
-            if error.status not in (404, 409):  # it has gone meanwhile, or another has its name
+            if error.status not in (404, 409):  # it is removed meanwhile, or another has its name
                 raise
 
     # -- users ----------------------------------------------------------------------------------------------------
 
     def _new_work(self) -> None:
-        vc = self._dice.choice(list(self._vcs))
-        pods = self._dice.choice((1, 1, 1, 1, 2, 2, 3, 4))
-        gpus = self._dice.choice([n for n in (1, 1, 2, 2, self._gpus) if pods * n <= self._vcs[vc] * self._gpus])
-        priority = self._dice.choice(("opportunistic", "opportunistic", "0", "0", "0", "5"))
-        self.add(vc, pods, gpus, priority, self._dice.choice(("labels", "labels", "job", "upstream")))
+        vc = self._rng.choice(list(self._vcs))
+        pods = self._rng.choice((1, 1, 1, 1, 2, 2, 3, 4))
+        gpus = self._rng.choice([n for n in (1, 1, 2, 2, self._gpus) if pods * n <= self._vcs[vc] * self._gpus])
+        priority = self._rng.choice(("opportunistic", "opportunistic", "0", "0", "0", "5"))
+        self.add(vc, pods, gpus, priority, self._rng.choice(("labels", "labels", "job", "upstream")))
 
     def add(self, vc: str, pods: int, gpus: int, priority: str, style: str) -> Work:
-        """Another work, whose pods are made from now on."""
+        """Add a work, whose pods are created from now on."""
         self._number += 1
         name = f"w{self._number}"
         opportunistic = priority == "opportunistic"
@@ -194,7 +194,7 @@ class Load(threading.Thread):
                 "virtualCluster": vc,
                 "priority": -1 if opportunistic else int(priority),
                 "leafCellNumber": gpus,
-                "ignoreK8sSuggestedNodes": self._dice.random() < 0.5,
+                "ignoreK8sSuggestedNodes": self._rng.random() < 0.5,
                 "affinityGroup": {"name": name, "members": [{"podNumber": pods, "leafCellNumber": gpus}]},
             }
             manifest["metadata"]["annotations"] = {
@@ -211,18 +211,18 @@ class Load(threading.Thread):
         if priority == "5":
             manifest["spec"]["priorityClassName"] = scenes.URGENT
         # a node that is full has no CPU to spare either, but for pods that ask for none
-        cpu = self._dice.choice((0, scenes.CPU // self._gpus))
+        cpu = self._rng.choice((0, scenes.CPU // self._gpus))
         manifest["spec"]["containers"][0]["resources"]["requests"] = {"cpu": str(cpu * gpus)}
-        manifest["spec"]["terminationGracePeriodSeconds"] = self._dice.choice((0, 30))
-        same_names = self._dice.random() < 0.5
-        if style == "job" and pods == 1:  # one pod is no gang, and goes by its own name
+        manifest["spec"]["terminationGracePeriodSeconds"] = self._rng.choice((0, 30))
+        same_names = self._rng.random() < 0.5
+        if style == "job" and pods == 1:  # one pod is no gang, and its group has its own name
             group, same_names = f"{group}-0", True
-        work = Work(name, group, vc, pods, gpus, priority, manifest, same_names, 4 * self._dice.random() ** 2)
+        work = Work(name, group, vc, pods, gpus, priority, manifest, same_names, 4 * self._rng.random() ** 2)
         self.works[name] = self.all[name] = work
         return work
 
     def _job(self, name: str, pods: int, manifest: Json) -> Json:
-        """A Job whose controller is us."""
+        """A Job that this load controls."""
         template = {**manifest, "metadata": {"labels": manifest["metadata"]["labels"]}}
         template["spec"] = {**manifest["spec"], "restartPolicy": "Never"}
         body = {"metadata": {"name": name}, "spec": {"parallelism": pods, "completions": pods, "template": template}}
@@ -243,7 +243,7 @@ class Load(threading.Thread):
             if error.reason != "AlreadyExists":
                 raise
             try:
-                made = self._api("GET", f"{path}/{name}")  # by a request of which we heard no answer
+                made = self._api("GET", f"{path}/{name}")  # by a request whose answer was lost
             except RefusedError as unread:
                 if unread.status == 404:
                     return

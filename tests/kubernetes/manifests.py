@@ -1,4 +1,4 @@
-"""What is in ``deploy/``, as objects."""
+"""The objects of ``deploy/``."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def in_folder(folder: Path) -> list[Manifest]:
 
 
 def key(manifest: Manifest) -> Key:
-    """What an object is known by."""
+    """The identity of an object."""
     metadata = manifest["metadata"]
     return manifest["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
 def by_key(manifests: Iterable[Manifest]) -> dict[Key, Manifest]:
-    """Objects by what they are known by; no two are the same."""
+    """Objects by their identity, which must be unique."""
     found: dict[Key, Manifest] = {}
     for manifest in manifests:
         assert key(manifest) not in found, f"{key(manifest)} is there twice"

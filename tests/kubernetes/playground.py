@@ -26,7 +26,7 @@ NODES = ("node-1", "node-2", "node-3", "node-4")
 
 
 def main() -> None:
-    """Start it, and keep it until told to end."""
+    """Start it, and keep it until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.playground", description=__doc__.splitlines()[0])
     parser.add_argument("--hived", action="store_true", help="with HiveD installed and running")
     parser.add_argument("--kubeconfig", type=Path, default=Path("playground.kubeconfig"), help="where to write it")

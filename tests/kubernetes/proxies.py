@@ -1,4 +1,4 @@
-"""Proxies that know requests: they hold them, cut them off, and tell somebody in the moment before or after one."""
+"""Fault-injecting proxies: they hold requests, cut them off, and call a hook before or after a chosen one."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PATIENCE_S = 20.0
 
 @dataclass
 class Fault:
-    """What is to happen at the ``nth`` request of a kind, from when it is armed."""
+    """A fault at the ``nth`` request of a kind after it is armed."""
 
     kind: str
     nth: int
-    after: bool  #: it has been answered, and nobody hears the answer; else: it was never sent on
-    strike: Callable[[], None]  #: called while that request hangs; all that is left of it then is a closed connection
+    after: bool  #: it is answered, and the answer is dropped; else: it is never sent on
+    strike: Callable[[], None]  #: called while that request hangs; then its connection is closed
     done: threading.Event = field(default_factory=threading.Event)
 
     def __str__(self) -> str:
@@ -43,14 +43,14 @@ class Fault:
 
 
 class Proxy(threading.Thread):
-    """Passes HTTP on to a port of this machine, one request per connection at a time. Runs from when it is made."""
+    """Forwards HTTP to a local port, one request per connection at a time. Runs from its creation."""
 
     def __init__(self, to: int, certificate: Path | None = None) -> None:
-        """``certificate``: of the other side, which speaks TLS; its key is beside it. So we speak it in its name."""
+        """``certificate``: of a TLS server, with its key beside it: the proxy serves TLS with it."""
         super().__init__(daemon=True)
         self.to = to
         self.counts: Counter[str] = Counter()
-        self.deleted: set[str] = set()  #: what was asked to be deleted: path, and preconditions
+        self.deleted: set[str] = set()  #: requested deletions: path, and preconditions
         self.armed: list[Fault] = []
         self._inside: ssl.SSLContext | None = None
         self._outside: ssl.SSLContext | None = None
@@ -65,22 +65,22 @@ class Proxy(threading.Thread):
         self._ready.wait()
 
     def hold(self) -> None:
-        """From now on requests wait."""
+        """Hold requests from now on."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def let_go(self) -> None:
-        """Requests pass, those that wait first."""
+        """Forward requests again, the held ones first."""
         self._loop.call_soon_threadsafe(self._open.set)
 
     def stop(self) -> None:
-        """No more connections."""
+        """Stop the proxy."""
         self._loop.call_soon_threadsafe(self._ending.set)
         self.join()
 
     # -- in its own thread ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Serve until stopped."""
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._main())
         self._loop.close()
@@ -154,7 +154,7 @@ class Proxy(threading.Thread):
 
 
 async def _answer(up: asyncio.StreamReader, down: asyncio.StreamWriter | None, client: asyncio.StreamReader) -> bool:
-    """Pass an answer on, as it comes (``None``: swallow it); whether another request may follow."""
+    """Forward an answer as it arrives (``None``: drop it); whether another request may follow."""
 
     async def passed(data: bytes) -> bytes:
         if down is not None:

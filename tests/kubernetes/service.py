@@ -1,4 +1,4 @@
-"""``hived serve kubernetes`` as a process of its own, with no more rights than deploy/ gives it."""
+"""``hived serve kubernetes`` as a process of its own, with the rights of deploy/ only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKEN = "a-token-for-the-tests-0123456789"
 
 
 def grant(api: Api, users: Iterable[str] = ("hived", "hived-standby")) -> None:
-    """Users of the tests may do what the manifests allow the service's account, and nothing else."""
+    """Give the test users the rights that the manifests give the service's account, and no others."""
     subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user} for user in users]
     for document in yaml.safe_load_all((ROOT / "deploy/kubernetes/rbac.yaml").read_text()):
         kind, metadata = document["kind"], document["metadata"]
@@ -51,7 +51,7 @@ def _make(api: Api, path: str, body: Any) -> None:
 
 
 class Service:
-    """The process. Its port stays the same from start to start, so that kube-scheduler finds it again."""
+    """The process of the service. Its port stays the same across starts, so that kube-scheduler finds it again."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Service:
         port: int = 0,
         authority: Path | None = None,
     ) -> None:
-        """``port`` 0: any that is free, and the same from then on. ``authority``: whose certificate it answers with."""
+        """``port`` 0: a free one, kept across starts. ``authority``: the CA of its certificate."""
         self.plane = plane
         self.token = TOKEN
         self.spec_file = folder / "spec.yaml"
@@ -77,7 +77,7 @@ class Service:
         self.url = f"http{'s' if authority is not None else ''}://127.0.0.1:{self.port}"
         self.extender = f"{self.url}/v1/extender"
         self.process: subprocess.Popen[bytes] | WarmProcess | None = None
-        #: words of errors that a test provokes
+        #: substrings of errors that a test provokes
         self.expected: set[str] = set()
         self.http = httpx.Client(
             base_url=self.url,
@@ -88,7 +88,7 @@ class Service:
         )
 
     def write_spec(self, spec: dict[str, Any] | str) -> None:
-        """Replace the spec at one go, as a mounted ConfigMap does."""
+        """Replace the spec atomically, as a mounted ConfigMap does."""
         new = self.spec_file.with_suffix(".new")
         new.write_text(spec if isinstance(spec, str) else yaml.safe_dump(spec))
         new.rename(self.spec_file)
@@ -96,7 +96,7 @@ class Service:
     def start(
         self, *options: str, ready: bool = True, warm: bool = False, environment: dict[str, str] | None = None
     ) -> Service:
-        """Start it; ``ready``: and return once it is ready. ``warm``: its modules are loaded (see :mod:`.warm`)."""
+        """Start it; ``ready``: wait until it is ready. ``warm``: with preloaded modules (see :mod:`.warm`)."""
         assert self.process is None
         command = ["serve", "kubernetes", "--kubeconfig"]
         command += [str(self.plane.kubeconfig(self._user)), "--listen", f"127.0.0.1:{self.port}"]
@@ -119,7 +119,7 @@ class Service:
         return self
 
     def wait_ready(self) -> None:
-        """Until it says that it is."""
+        """Wait until it is ready."""
         give_up = time.monotonic() + PATIENCE_S
         while not self.is_ready():
             assert self.process is not None
@@ -128,21 +128,21 @@ class Service:
             time.sleep(0.02)
 
     def is_ready(self) -> bool:
-        """What a probe would find."""
+        """The result of a readiness probe."""
         try:
             return self.http.get("/readyz").status_code == 200
         except httpx.TransportError:
             return False
 
     def kill(self) -> None:
-        """At once, without a word."""
+        """Send SIGKILL."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def stop(self) -> int:
-        """As Kubernetes stops it; the exit code."""
+        """Stop it as Kubernetes does; returns the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(PATIENCE_S)
@@ -150,7 +150,7 @@ class Service:
         return code
 
     def get(self, path: str, **query: Any) -> Any:
-        """What the API answers."""
+        """An answer of the API."""
         answer = self.http.get(path, params=query)
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -170,17 +170,17 @@ class Service:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def cli(self, *arguments: str, stdin: str = "", token: str = TOKEN) -> subprocess.CompletedProcess[str]:
-        """``hived ...``, asking it."""
+        """Run ``hived ...`` against it."""
         command = [sys.executable, "-m", "hived", *arguments, "--engine", self.url]
         environment = {**os.environ, "HIVED_TOKEN": token, "COLUMNS": "200"}
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
 
     def log(self) -> str:
-        """What it has said."""
+        """Its log."""
         return self._log.read_text(errors="replace")
 
     def bugs(self) -> list[str]:
-        """What of that was about itself."""
+        """Unexpected error lines of its log."""
         found = []
         for line in self.log().splitlines():
             try:
@@ -192,6 +192,6 @@ class Service:
         return found
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         self.kill()
         self.http.close()

@@ -253,7 +253,7 @@ def test_waiting_pods_of_an_adopted_gang_join_it_again() -> None:
 
 
 def behind(world: World, bound: Pod) -> None:
-    """Somebody else has bound this pod."""
+    """Another client has bound this pod."""
     world.untrusted.add(bound.metadata.uid)
     world.write(bound)
     world.deliver_all()
@@ -276,7 +276,7 @@ def test_a_reservation_yields_to_a_pod_bound_by_another_client() -> None:
     reserved = placed_nodes(world, "mine")
     victim = next(e for e in gang(world, "loan").pods.values() if e.pod.spec.node_name == reserved[0])
     assert victim.uid in world.pods
-    world.pods.pop(victim.uid)  # its node died; and somebody else was quicker
+    world.pods.pop(victim.uid)  # its node died, and another client was faster
     world.gang_scheduler.pod_removed(victim.uid, world.now)
     stranger = pod("stranger", 4, "b")
     behind(world, there(stranger, (reserved[0], FOUR), level=0))
@@ -308,7 +308,7 @@ def test_a_pod_bound_to_devices_in_use_is_in_conflict() -> None:
 
 
 def test_a_slot_taken_by_a_pod_of_no_gang_is_not_bound_to_until_that_pod_ends() -> None:
-    """Of a gang one is on its node, and where the other was to go somebody else has put a pod."""
+    """One pod of a gang is bound, and another client has bound a stranger to the slot of the other."""
     world = World(SPEC)
     one, two = gang_of("g", 2, 4)
     world.create(one, two)

@@ -1,4 +1,4 @@
-"""Anything may happen at any moment: what is decided, its sums and what is bound agree; a restart moves nobody."""
+"""Random walks: state, usage counts and bound pods stay consistent, and a restart moves no running gang."""
 
 from __future__ import annotations
 

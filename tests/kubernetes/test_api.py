@@ -25,7 +25,7 @@ def ok(body: bytes, status: str = "200 OK") -> bytes:
 
 
 def chunks(*parts: bytes, whole: bool = True) -> bytes:
-    """As a watch is answered; not ``whole``: the connection breaks."""
+    """The answer of a watch; not ``whole``: the connection breaks."""
     body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + (b"0\r\n\r\n" if whole else b"")
 

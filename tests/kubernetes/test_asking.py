@@ -194,7 +194,7 @@ def test_an_honest_alias_is_read() -> None:
 def test_any_text_is_an_ask_or_an_error_in_words(text: str) -> None:
     try:
         found = read_request(pod("p", said=text))
-    except PodRequestError:  # whose message is in words, as the tests above have it
+    except PodRequestError:  # the tests above check its message
         pass
     else:
         assert found.request().members
@@ -383,7 +383,7 @@ def test_any_labels_are_an_ask_or_an_error_in_words(
 ) -> None:
     try:
         found = read_request(pod("p", more=labels, owner=JOB if owned else None), members)
-    except PodRequestError:  # whose message is in words, as the tests above have it
+    except PodRequestError:  # the tests above check its message
         pass
     else:
         assert found.size >= 1

@@ -47,7 +47,7 @@ affinityGroupBindInfo:
 
 
 def read(text: str) -> BindInfo | None:
-    """What a pod with this annotation says."""
+    """The bind info of a pod with this annotation."""
     return bind_info(annotated(pod("p"), BIND_INFO=text))
 
 
@@ -142,14 +142,14 @@ def test_invalid_bind_info_is_refused_in_words(text: str, message: str) -> None:
 def test_any_text_is_a_place_or_an_error_in_words(text: str) -> None:
     try:
         info = read(text)
-    except PodRequestError:  # whose message is in words, as the tests above have it
+    except PodRequestError:  # the tests above check its message
         pass
     else:
         assert info is None or info.pod in info.pods
 
 
 def test_the_part_that_a_gang_shares_is_read_once() -> None:
-    """A thousand pods that each tell where all are must not be a million places to read."""
+    """A thousand pods, each annotated with the places of all, must not cost a million places to parse."""
     many = tuple(PodPlacement(f"n{i}", (0, 1, 2, 3)) for i in range(1000))
     text = shared(Placement("NODE", many), (Member(1000, 4),), SPEC)
     infos = [read(pod_annotations(place, text)[keys.BIND_INFO]) for place in many[:300]]

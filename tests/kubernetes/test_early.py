@@ -15,7 +15,7 @@ from .test_gang_scheduler import gang, run
 
 
 def written(world: World, name: str) -> bool:
-    """Whether the annotations of a pod say that it stands in cells of its VC."""
+    """Whether a pod is guaranteed by its annotations."""
     return "NODE" in (world.pods[f"uid-t-{name}"].annotation(keys.BIND_INFO) or "").partition("preassigned")[2]
 
 
@@ -87,7 +87,7 @@ def test_a_loan_whose_own_cells_are_taken_is_evicted_and_its_new_pods_get_their_
     world.wait(0)
     assert [one.uid for one in world.todo if isinstance(one, Evict)] == [early.metadata.uid]
     again = pod("early-1", 2, created=1, more=of)
-    if in_time:  # as a Job makes it, once the pod before it is to go
+    if in_time:  # as a Job does once the former pod is being deleted
         world.create(again)
     world.carry_out_all()
     world.kubelet()

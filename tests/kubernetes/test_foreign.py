@@ -1,4 +1,4 @@
-"""GPUs of pods that HiveD does not decide about: they count, from their binding until they are gone."""
+"""Foreign pods: GPUs of pods that HiveD did not place count from their binding until they end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kept(world: World, uid: str) -> tuple[int, ...]:
 
 
 def gone(world: World, uid: str) -> None:
-    """That pod is gone."""
+    """Remove a pod."""
     world.remove(uid)
     world.deliver_all()
 
@@ -240,7 +240,7 @@ def test_a_late_update_does_not_bring_it_back() -> None:
     world = World(SPEC)
     uid = bound(world, "serve", 4, "n1")
     world.gang_scheduler.pod_removed(uid, world.now)
-    world.gang_scheduler.pod_changed(world.pods[uid], None, world.now)  # an old word
+    world.gang_scheduler.pod_changed(world.pods[uid], None, world.now)  # a late update
     assert not world.gang_scheduler.foreign.pods
     assert not world.gang_scheduler.nodes.bad_devices
 
@@ -260,7 +260,7 @@ def test_foreign_pods_cost_a_gang_elsewhere_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def reserved(gpus: int = 4, loans: int = 4) -> tuple[World, str]:
-    """A gang ``mine`` waits for one of several loans to go; the node that it has reserved GPUs of."""
+    """A gang ``mine`` waits for one of several loans to end; returns the node of its reservation."""
     world = World(flat_spec(("a", 2), ("b", 2), gpus=gpus))
     run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(loans)])
     world.create(pod("mine", 4))
@@ -277,7 +277,7 @@ def reserved_by(world: World, name: str) -> str:
 
 
 def going(world: World) -> list[str]:
-    """Loans that have to go, by the nodes that they are on."""
+    """Preempted loans, by their nodes."""
     gangs = [one for one in world.gang_scheduler.gangs.values() if one.state is GangState.PREEMPTED]
     return sorted(one.placement.pods[0].node for one in gangs if one.placement is not None)
 

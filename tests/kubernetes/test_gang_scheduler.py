@@ -1,4 +1,4 @@
-"""The gang scheduler in scenes: who is placed, who waits for whom, what others cost you, what becomes of decisions."""
+"""Scenarios of the gang scheduler: placement, queueing, preemption, bindings, Events, grace periods and new specs."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_thousand_waiting_pods_of_one_tenant_cost_another_nothing() -> None:
 
 
 def test_equal_pods_that_no_node_is_offered_for_do_not_cost_the_square_of_their_number() -> None:
-    """Each of them holds back nobody, so all of a line are looked at; the core has to be asked about one of them."""
+    """None of them blocks the queue, so all of it are tried; the core has to be asked about one of them."""
     world = World(flat_spec(("a", 2), ("b", 1)))
     crowd = [pod(f"w{i}", 1, "a", created=i) for i in range(40)]
     world.create(*crowd)
@@ -392,7 +392,7 @@ def test_a_reservation_on_a_node_that_kube_scheduler_does_not_take_any_more_ends
 
 
 def test_a_node_that_is_taken_once_its_pods_are_gone_stays_reserved_while_they_go() -> None:
-    """kube-scheduler's filter leaves out a node whose CPU the victims use; its preempt question has it."""
+    """kube-scheduler's filter leaves out a node whose CPU the victims use; its preempt request offers it."""
     world = World(flat_spec(("a", 1), ("b", 1)))
     run(world, *[pod(f"loan{number}", 4, "b", priority="-1") for number in range(2)])
     mine = pod("mine", 4)
@@ -660,7 +660,7 @@ def test_a_failed_eviction_is_retried() -> None:
 
 
 def evictions(world: World, seconds: float) -> list[tuple[float, bool]]:
-    """Time passes: when, from now on, somebody is told to go, and whether without an eviction."""
+    """Evictions while time passes: seconds from now on, and whether the pod is deleted without an eviction."""
     start, found = world.now, []
     while world.now < start + seconds:
         world.gang_scheduler.due(world.now)
@@ -702,7 +702,7 @@ def test_the_explanation_says_that_an_eviction_is_refused() -> None:
     )
 
 
-# -- what people are told ----------------------------------------------------------------------------------------------
+# -- Events and explanations -------------------------------------------------------------------------------------------
 
 
 def events(world: World, reason: str) -> Counter[str]:
@@ -753,7 +753,7 @@ def test_an_event_says_when_the_reason_has_become_another() -> None:
 
 
 def question(world: World, uid: str) -> str:
-    """kube-scheduler asks about a pod, and deletes nobody; the answer in one word."""
+    """kube-scheduler filters a pod and deletes no victims; returns the result label."""
     world.active.discard(uid)
     entry = world.gang_scheduler.asked(world.pods[uid], None, world.usable, world.now)
     word, _ = answering.answer(world.gang_scheduler, entry, world.usable, True)
@@ -762,7 +762,7 @@ def question(world: World, uid: str) -> str:
 
 
 def named_victims(world: World, name: str) -> list[str]:
-    """The loans that the latest Event of a waiting pod names, and that are named to whoever asks why: the same."""
+    """The loans that the latest Event of a waiting pod names; its explanation names the same."""
     event = next(told.message for told in reversed(world.events) if told.key == f"t/{name}-0")
     texts = event, in_lines(explain(world.gang_scheduler, gang(world, name), None))
     of_event, of_explain = (sorted(set(re.findall(r"t/loan\d+", text))) for text in texts)
@@ -968,7 +968,7 @@ def patient(there: Pod, seconds: int) -> Pod:
 
 
 def with_grace(seconds: int) -> ClusterSpec:
-    """Two nodes of ``a`` and ``b``, whose loans may have that long to end."""
+    """Two nodes of ``a`` and ``b``, with this limit on the grace period of loans."""
     spec = flat_spec(("a", 1), ("b", 1))
     vcs = tuple(dataclasses.replace(vc, opportunistic_grace_seconds=seconds) for vc in spec.virtual_clusters)
     return dataclasses.replace(spec, virtual_clusters=vcs)
@@ -1098,7 +1098,7 @@ def test_a_gang_not_bound_yet_whose_devices_are_no_more_is_placed_anew() -> None
 
 
 def test_a_pod_bound_after_a_spec_took_devices_of_its_gang_is_adopted_with_the_others() -> None:
-    """It tells of a smaller gang than they do, and after a restart all of them count."""
+    """Its annotations have a smaller gang than theirs, and after a restart all of them count."""
     wide, narrow = flat_spec(("a", 3), ("b", 0)), flat_spec(("a", 2), ("b", 0))
     world = World(wide)
     pods = gang_of("g", 3, 4)
@@ -1180,7 +1180,7 @@ def test_gpus_are_released_if_kube_scheduler_never_asks_about_the_pods() -> None
     assert world.ask(one[0].metadata.uid, bind=False) == "node"
     world.create(*two)
     assert world.ask(two[0].metadata.uid) == "wait"
-    for _ in range(17):  # its scheduler is gone, or never was
+    for _ in range(17):  # its scheduler has ended, or never ran
         world.wait(21.0)
         world.todo.clear()
     assert gang(world, "one").state is GangState.WAITING
@@ -1210,7 +1210,7 @@ def test_a_pod_of_a_gang_that_runs_is_replaced_though_others_have_succeeded_and_
 
 
 def test_a_victim_spared_before_its_eviction_is_evicted_for_the_next_preemptor() -> None:
-    # the order to go was not carried out, as nobody wanted its GPUs any more; the next preemptor waited for ever
+    # the eviction was not carried out, since the preemptor had ended; the next preemptor waited for ever
     world = World(flat_spec(("a", 1), ("b", 1)))
     loan = gang_of("loan", 2, 4, vc="b", priority="opportunistic")
     run(world, *loan)

@@ -27,7 +27,7 @@ def of_version(one: Pod, version: int) -> Pod:
 
 
 class Server(KubeApi):
-    """Lists as it is told to; its watches say nothing, and break when told to."""
+    """An API server with scripted lists; its watches are silent, and break on request."""
 
     def __init__(self) -> None:
         self.there: dict[str, Pod] = {}
@@ -54,7 +54,7 @@ class Server(KubeApi):
 
 
 def test_a_pod_that_was_read_during_a_list_is_not_removed_by_it() -> None:
-    # its GPUs were given to another while it ran, or it was told for ever that it is gone
+    # its GPUs were given to another gang while it ran, or requests for it were refused for ever as for a removed pod
     async def story() -> None:
         server, world, tasks = Server(), World(SPEC), []
 

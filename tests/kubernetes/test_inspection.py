@@ -1,4 +1,4 @@
-"""The inspection API: the deployed scheduler's paths, field names, words and errors, over a cluster of ours."""
+"""The inspection API: paths, field names, values and errors of the deployed scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Never two leaders, and one before long; on a lease as client-go has it."""
+"""Leader election: never two leaders, and one before long; on a lease as client-go has it."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Reaching(KubeApi):
     def __init__(self, store: Store, time: Time) -> None:
         self._store = store
         self._time = time
-        self.mood = ""  #: down, deaf (what it writes arrives, and it does not hear so), slow, hanging, garbage
-        self.going = asyncio.Event()  #: not set: the process stands still
+        self.mood = ""  #: down, deaf (its writes arrive, their answers are lost), slow, hanging, garbage
+        self.going = asyncio.Event()  #: not set: the process is suspended
         self.going.set()
 
     async def _carry(self, act: Callable[[], bytes]) -> bytes:
@@ -122,7 +122,7 @@ class Candidate:
         return self.leader.is_leader
 
     async def stop(self) -> None:
-        """As it is told to."""
+        """Stop as by SIGTERM: the lease is handed over."""
         self.api.going.set()
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -175,7 +175,7 @@ async def election() -> AsyncIterator[Election]:
 
 
 def as_test(story: Story) -> Callable[[], None]:
-    """A story, as a test."""
+    """A scenario as a test."""
 
     def test() -> None:
         async def run() -> None:
@@ -256,7 +256,7 @@ async def test_a_suspended_leader_does_not_lead_when_it_resumes(held: Election) 
     first.api.going.clear()
     await held.until(lambda: second.leads, 20)
     assert first.events == [True]  # it has had no chance to notice
-    assert not first.leads  # but whoever asks hears the truth
+    assert not first.leads  # but it does not lead any more
     first.api.going.set()
     await held.advance(10)
     assert first.events == [True, False]

@@ -1,4 +1,4 @@
-"""What Prometheus is told: every name, in its format, and the numbers that are true."""
+"""The metrics: names, types, labels, the text format, and correct numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EXPECTED = {
     "hived_events_dropped_total": ("counter", set()),
     "hived_evictions_total": ("counter", {"result"}),
 }
-#: that a replica tells which does not decide
+#: metrics of a replica that does not decide
 OF_EVERY_REPLICA = {"hived_build_info", "hived_ready", "hived_leader"}
 
 
@@ -59,7 +59,7 @@ def of(world: World) -> Metrics:
 
 
 class Told:
-    """What a scrape says."""
+    """The samples of a scrape."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.text = metrics.render()[0].decode()
@@ -300,14 +300,14 @@ def test_metrics_are_served_as_text() -> None:
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/inspect/clusterstatus"])
 def test_with_a_token_metrics_and_inspection_need_it_and_without_one_are_open(path: str) -> None:
-    # values.yaml says that people and Prometheus have to show it, and whoever asked was answered
+    # values.yaml requires the token of people and Prometheus, and requests without it were answered
     world = busy()
 
     async def statuses(token: str | None) -> list[int]:
         metrics, engine = of(world), Asked()
         app = make_kubernetes_app(engine, looking_at(world), metrics, token=token, hosts=())  # type: ignore[arg-type]
         found = []
-        # Prometheus goes by the address of a pod
+        # Prometheus uses the address of a pod
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://10.1.2.3:9096") as client:
             for shown in (None, "wrong", TOKEN):
                 headers = {} if shown is None else {"Authorization": f"Bearer {shown}"}

@@ -26,7 +26,7 @@ def pod(uid: str, version: str) -> Pod:
 
 
 class Receiver:
-    """Keeps what it is told, and checks that it is told it properly."""
+    """A receiver that keeps the objects and checks the contract of the callbacks."""
 
     def __init__(self) -> None:
         self.pods: dict[str, str] = {}  #: resourceVersion by uid
@@ -55,7 +55,7 @@ class Receiver:
 
 @dataclass
 class Server(KubeApi):
-    """Answers lists and watches as it is told to, then leaves the watch open."""
+    """An API server with scripted lists and watches; the last watch stays open."""
 
     lists: list[list[Event] | ApiError] = field(default_factory=list)
     watches: list[list[Event] | ApiError] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A spec that is not there any more is told, and the last one stays."""
+"""A removed spec file is reported, and the last spec stays."""
 
 from __future__ import annotations
 

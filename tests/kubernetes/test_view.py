@@ -114,7 +114,7 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
             continue  # several facts in one update
         update = source.update(VIEW, picture.seq)
         whole = source.picture(VIEW)
-        # with a new mind or a new layout the browser asks for everything
+        # after a new scheduler or a new layout the browser asks for the whole picture
         anew = drawn is not world.gang_scheduler or any(
             change.kind == "spec" and change.seq > seq for change in drawn.recent
         )
@@ -387,7 +387,7 @@ def test_the_page_has_its_data_over_http_with_names_that_have_slashes() -> None:
 
 
 class Asked(World):
-    """One whose status is asked for, too."""
+    """A harness that also serves the status."""
 
     identity = "hived-0"
     holder = ""

@@ -1,4 +1,4 @@
-"""Who sees every change of every pod, in the API server's order: no GPU is given twice, and who went is remembered."""
+"""A witness of every change of every pod, in the API server's order: finds GPUs given twice, keeps removed pods."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PREFIX = "hivedscheduler.microsoft.com"
 
 
 class Witness(threading.Thread):
-    """Watches the pods of one namespace, from when it is made. Everything here may be read from other threads."""
+    """Watches the pods of one namespace from its creation. All attributes may be read from other threads."""
 
     def __init__(self, plane: ControlPlane, namespace: str) -> None:
         super().__init__(daemon=True)
         self.found: list[str] = []  #: GPUs that were given twice, in words
-        self.pods: dict[str, Json] = {}  #: those that there are, by uid
-        self.gone: dict[str, Json] = {}  #: the last that was seen of others
+        self.pods: dict[str, Json] = {}  #: existing pods, by uid
+        self.gone: dict[str, Json] = {}  #: last version of removed pods, by uid
         self.bound_at: dict[str, float] = {}  #: by uid; monotonic
-        self.changed_at = time.monotonic()  #: when something was seen last
+        self.changed_at = time.monotonic()  #: time of the last change
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._client = httpx.Client(
             base_url=plane.url,
@@ -44,23 +44,23 @@ class Witness(threading.Thread):
         self.start()
 
     def stop(self) -> None:
-        """See nothing more."""
+        """Stop watching."""
         self._ending.set()
 
     def living(self) -> dict[str, Json]:
-        """A copy, by uid."""
+        """A copy of the existing pods, by uid."""
         with self._lock:
             return dict(self.pods)
 
     def run(self) -> None:
-        """Until it is told to stop, which it notices at the next word of the API server."""
+        """Watch until stopped, which takes effect at the next event."""
         version = ""
         while not self._ending.is_set():
             try:
                 version = version or self._list()
                 version = self._watch(version)
             except (httpx.HTTPError, ValueError):
-                version = ""  # away, or it forgot: what happened meanwhile is in the next list
+                version = ""  # away, or the version has expired: the next list has the changes of meanwhile
                 self._ending.wait(0.1)
         self._client.close()
 
@@ -124,23 +124,23 @@ class Witness(threading.Thread):
 
 
 def has_ended(pod: Json) -> bool:
-    """Whether it uses nothing any more."""
+    """Whether a pod has ended."""
     return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def is_bound(pod: Json) -> bool:
-    """Whether it is on a node, and lives."""
+    """Whether a pod is bound and has not ended."""
     return bool(pod["spec"].get("nodeName")) and not has_ended(pod)
 
 
 def devices(pod: Json) -> list[Place]:
-    """Node and devices of a bound pod, as its annotations say."""
+    """Node and devices of a bound pod by its annotations."""
     text = pod["metadata"].get("annotations", {}).get(f"{PREFIX}/pod-leaf-cell-isolation", "")
     return [(pod["spec"]["nodeName"], int(word)) for word in text.split(",") if word]
 
 
 def kind(pod: Json) -> str:
-    """What a bound pod's annotations say about its group: ``guaranteed`` or ``opportunistic``."""
+    """``guaranteed`` or ``opportunistic``: the kind of a bound pod's group by its annotations."""
     info: Any = None
     with contextlib.suppress(KeyError):
         info = yaml.load(pod["metadata"]["annotations"][f"{PREFIX}/pod-bind-info"], yaml.CSafeLoader)

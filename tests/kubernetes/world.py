@@ -1,4 +1,4 @@
-"""A cluster with a service behind proxies, its users and its witness; and what has to be true once nothing moves."""
+"""A cluster with a service behind proxies, its load and its witness; and the invariants once nothing changes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Json = dict[str, Any]
 
 PATIENCE_S = 120.0
 ENDED_IN_THE_DARK = "ended without an API server"
-#: last words of a kube-scheduler (1.36.3) that takes a pod for another of the same name, from before its watch broke:
+#: last log line of a kube-scheduler (1.36.3) that confuses a pod with an older one of its name after its watch broke:
 #: https://github.com/kubernetes/kubernetes/pull/141255
 CONFUSED = "Scheduler cache is corrupted"
 
 
 class World:
-    """One cluster. What is wrong is in ``found``, in words."""
+    """One cluster. ``found`` has the findings, in words."""
 
     def __init__(self, plane: ControlPlane, namespace: str, folder: Path, seed: int, nodes: int, vcs: dict[str, int],
                  gpus: int) -> None:  # fmt: skip
         """``vcs``: nodes that each has reserved, of so many ``nodes`` with ``gpus`` each."""
         self.found: list[str] = []
         self.counts: Counter[str] = Counter()
-        self.points: Counter[str] = Counter()  #: where it was killed
+        self.points: Counter[str] = Counter()  #: points of kills
         self.rng = random.Random(seed)
         self.vcs, self.gpus = vcs, gpus
         self.plane = plane
@@ -60,9 +60,9 @@ class World:
         self.plane.start_scheduler(self._extender)
 
     def close(self) -> None:
-        """Leave nothing."""
+        """Remove everything."""
         if self.load is not None:
-            if self.load.lock.locked():  # by us, when something went wrong
+            if self.load.lock.locked():  # by this thread, after an error
                 self.load.lock.release()
             self.load.stop()
         self.witness.stop()
@@ -74,27 +74,27 @@ class World:
         self.to_service.stop()
 
     def start(self, ready: bool = True, warm: bool = False) -> None:
-        """The service begins; ``warm``: with its modules loaded."""
+        """Start the service; ``warm``: with preloaded modules."""
         self.service.start("--kubeconfig", str(self._kubeconfig), ready=ready, warm=warm)
 
     def work(self, most: int) -> Load:
-        """Users come."""
+        """Start the load."""
         self.load = Load(self.cluster, self.witness, self.vcs, self.gpus, most, self.rng.randrange(1 << 30))
         return self.load
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def settle(self, delete: bool = False) -> None:
-        """No new works: soon nothing changes any more, and all is as it has to be. Then all run and go, and it is free.
+        """Stop new works, wait until nothing changes, and check. Then all works run and end, and all GPUs are free.
 
-        ``delete``: they do not run, but are deleted.
+        ``delete``: works are deleted instead of run.
         """
         load = self.load
         assert load is not None
         load.creates = load.finishes = False
         give_up = time.monotonic() + PATIENCE_S
         while wrong := self.unsettled():
-            self._others_go_on()
+            self._keep_others_running()
             if time.monotonic() > give_up:
                 self.found += wrong
                 break
@@ -104,10 +104,10 @@ class World:
             load.delete_all()
         load.finishes = True
         self.wait(lambda: not load.works, "everything that was wanted has run or was deleted, and is gone")
-        self._all_is_free()
+        self._wait_until_free()
 
     def unsettled(self) -> list[str]:
-        """What is not as it will have to be, now that nobody comes or goes."""
+        """Differences from the final state, now that no works are added or removed."""
         assert self.load is not None
         quiet = time.monotonic() - self.witness.changed_at
         groups = self.groups()
@@ -152,12 +152,12 @@ class World:
         return room + (self.vcs[work.vc] - len(mine)) * (self.gpus // work.gpus) >= work.pods
 
     def check(self) -> None:
-        """What has to be true whenever nothing moves."""
+        """Check the invariants while nothing changes."""
         load = self.load
         if load is not None:
             if load.problem is not None:
                 self.found.append(f"the load came to a stop: {load.problem!r}")
-            self._nobody_is_lost(load)
+            self._check_no_pod_is_lost(load)
             self.counts += load.counts
             self.counts["pods created"] += len(load.created)
         self.found += self.witness.found
@@ -166,11 +166,11 @@ class World:
             if value := self.service.metric(metric):
                 self.found.append(f"{metric} is {value:g}")
         bugs = self.service.bugs()
-        for _ in range(self.counts[ENDED_IN_THE_DARK]):  # which it says, as it has to
+        for _ in range(self.counts[ENDED_IN_THE_DARK]):  # which it has to log
             bugs.remove(next(line for line in bugs if line.startswith("hived: ")))
         self.found += [f"it says: {line[:1500]}" for line in bugs]
 
-    def _nobody_is_lost(self, load: Load) -> None:
+    def _check_no_pod_is_lost(self, load: Load) -> None:
         named = {
             event["involvedObject"]["uid"]: event["message"]
             for reason in ("HivedPreempted", "Preempted")
@@ -188,8 +188,8 @@ class World:
                 who = "hived has deleted it" if uid in told else "it is not known who has deleted it"
                 self.found.append(f"{name} is gone, and no Event says why; {who}")
 
-    def _all_is_free(self) -> None:
-        """Nobody is there, and nothing is in use."""
+    def _wait_until_free(self) -> None:
+        """Wait until there are no groups, and no GPU is in use."""
 
         def free() -> bool:
             status = self.service.get("/v1/status")
@@ -199,37 +199,37 @@ class World:
         self.wait(free, "all GPUs are free again")
 
     def wait(self, condition: Callable[[], Any], what: str) -> None:
-        """Until ``condition`` is true; where it never is, that is found."""
+        """Wait until ``condition`` is true; a timeout is a finding."""
         give_up = time.monotonic() + PATIENCE_S
         while not condition():
-            self._others_go_on()
+            self._keep_others_running()
             if time.monotonic() > give_up:
                 self.found.append(f"not within {PATIENCE_S:g} s: {what}\n{json.dumps(self.groups())[:3000]}")
                 return
             time.sleep(0.2)
 
-    def _others_go_on(self) -> None:
-        """The load works, and a kube-scheduler that has ended is begun anew, as a kubelet does."""
+    def _keep_others_running(self) -> None:
+        """Check that the load runs, and restart a kube-scheduler that has ended, as a kubelet does."""
         if self.load is not None and self.load.problem is not None:
             raise AssertionError("the load came to a stop") from self.load.problem
         if self.plane.scheduler_has_ended():
-            words = "\n".join(self.plane.log("kube-scheduler").splitlines()[-20:])  # others may say something after it
+            words = "\n".join(self.plane.log("kube-scheduler").splitlines()[-20:])  # other lines may follow it
             if CONFUSED not in words:
                 self.found.append(f"kube-scheduler has ended: {words[-1500:]}")
             self.counts["ends of kube-scheduler"] += 1
             self.plane.start_scheduler(self._extender)
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def groups(self) -> Json | None:
-        """What the service says about its groups, by name; None: it does not answer, or is not ready."""
+        """The service's groups by name; None: it does not answer, or is not ready."""
         try:
             return self.service.groups()
         except (AssertionError, httpx.HTTPError):
             return None
 
     def pods(self) -> dict[str, Json]:
-        """All that there are, by uid."""
+        """All pods, by uid."""
         return {pod["metadata"]["uid"]: pod for pod in self.cluster.pods().values()}
 
 
