@@ -21,7 +21,7 @@ def test_a_build_that_takes_long_says_that_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing was printed for twelve minutes."""
-    monkeypatch.setattr(binaries, "TELL_S", 0.02)
+    monkeypatch.setattr(binaries, "PROGRESS_S", 0.02)
     binaries._run(script(tmp_path, "sleep 0.5"))
     assert "still building" in capsys.readouterr().err
 

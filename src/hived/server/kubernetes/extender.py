@@ -70,7 +70,7 @@ def extender_routes(engine: Engine, metrics: Metrics, *, needs_certificate: bool
         if not isinstance(found, Response):
             found = Response(wire.encoder.encode(found), media_type="application/json")
         if result == "unavailable":
-            found.headers["Connection"] = "close"  # the next one may reach who decides
+            found.headers["Connection"] = "close"  # the next connection may reach the leader
         return found
 
     async def ask_filter(body: bytes) -> _Answered:
