@@ -40,7 +40,7 @@ class NaiveBuddies:
         fanout = self.chain.levels[cell[0] - 1].fanout
         return [(cell[0] - 1, cell[1] * fanout + i) for i in range(fanout)]
 
-    def crowd(self, cell: Cell) -> int:
+    def lent(self, cell: Cell) -> int:
         """Opportunistic leaves in a cell."""
         return len(self.opportunistic.intersection(self.leaves(cell)))
 
@@ -49,8 +49,8 @@ class NaiveBuddies:
         return len(self.bad.intersection(self.leaves(cell)))
 
     def best(self, cells: Iterable[Cell]) -> Cell:
-        """The cell to take: the fewest bad leaves, then the smallest crowd, then the lowest number."""
-        return min(cells, key=lambda cell: (self.badness(cell), self.crowd(cell), cell[1]))
+        """The cell to take: the fewest bad leaves, then the fewest opportunistic ones, then the lowest number."""
+        return min(cells, key=lambda cell: (self.badness(cell), self.lent(cell), cell[1]))
 
     def best_for(self, level: int, cells: Iterable[Cell]) -> Cell:
         """The cell to take, or to split, for a healthy cell of ``level``: bad ones that have one inside first."""
@@ -141,9 +141,9 @@ class NaiveBuddies:
 
 
 def packs(chain: ChainSpec, wanted: Sequence[int], taken: Iterable[Cell] = ()) -> bool:
-    """Whether ``wanted[k]`` cells of each level ``k`` can stand side by side, found by trying every way.
+    """Whether ``wanted[k]`` cells of each level ``k`` fit side by side, found by trying every way.
 
-    ``taken``: cells that nobody may have. Largest first; cells of one level in ascending order, since they are alike.
+    ``taken``: cells that are not available. Largest first; cells of one level in ascending order, since they are alike.
     """
     naive = NaiveBuddies(chain)
     used = {leaf for cell in taken for leaf in naive.leaves(cell)}

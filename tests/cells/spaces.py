@@ -45,7 +45,7 @@ def tightest(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     return taken, (host.free if taken else host.idle).level_for(gpus), host.free.free
 
 
-def anyone(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+def equally(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     return ()
 
 
@@ -53,7 +53,7 @@ def roomiest(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     return (-host.free.free,)
 
 
-RANKS = [tightest, anyone, roomiest]
+RANKS = [tightest, equally, roomiest]
 
 
 @st.composite
@@ -183,7 +183,7 @@ def level_of_pods(case: Case, pods: Sequence[tuple[int, int]]) -> int:
 
 
 def least_cost(case: Case, hosts: Sequence[int], need: Need, pods: int) -> int:
-    """The fewest leaves that so many equal pods on these hosts take from somebody, over all ways to share them out."""
+    """The fewest leaves that so many equal pods on these hosts preempt, over all ways to share them out."""
     best = []
     for host in hosts:
         mask, idle = case.obtainable[host], case.costless[host]

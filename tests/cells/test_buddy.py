@@ -163,7 +163,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             assert self.allocator.allocated[level] == sum(at == level for at, _ in self.allocated)
             for cell in range(self.naive.chain.cells_at(level)):
                 assert self.allocator.is_free(level, cell) == ((level, cell) in self.naive.free)
-                assert self.allocator.opportunistic[level][cell] == self.naive.crowd((level, cell))
+                assert self.allocator.opportunistic[level][cell] == self.naive.lent((level, cell))
                 assert self.allocator.bad[level].get(cell, 0) == self.naive.badness((level, cell))
                 assert self.allocator.is_bad(level, cell) == (cell in self.allocator.bad[level])
 
@@ -293,14 +293,14 @@ def test_nothing_is_taken_or_given_back_twice(bad: int) -> None:
 
 @given(st.integers(1020, 2100), st.randoms(use_true_random=False))
 @settings(max_examples=10)
-def test_thousands_of_top_cells_are_taken_the_least_crowded_first(tops: int, rng: Random) -> None:
+def test_thousands_of_top_cells_are_taken_the_least_loaned_first(tops: int, rng: Random) -> None:
     allocator = BuddyAllocator(Hierarchy(chain_of((2,), tops, 2)), 2)
-    crowd = [rng.choice((0, 1, 3)) for _ in range(tops)]
+    lent = [rng.choice((0, 1, 3)) for _ in range(tops)]
     bad = {rng.randrange(tops) for _ in range(3)}
-    for node, mask in enumerate(crowd):
+    for node, mask in enumerate(lent):
         allocator.set_opportunistic(node, 0, mask)
         allocator.set_bad(node, 0, node in bad)
-    order = sorted(range(tops), key=lambda node: (node in bad, crowd[node].bit_count(), node))
+    order = sorted(range(tops), key=lambda node: (node in bad, lent[node].bit_count(), node))
     taken = order[: rng.randrange(tops)]
     assert [allocator.allocate(2) for _ in taken] == taken
     for node in rng.sample(taken, len(taken) // 2):

@@ -4,7 +4,7 @@ Up to three VCs reserve cells in every way that fits. From the empty cluster an 
 in any order, and places opportunistic jobs so that the allocator takes any cell that its rule lets it take. In every
 state that can be reached, equations 1 and 2 hold and every VC can bind every cell that it reserved.
 
-Two symmetries keep this small. The allocator is never told whose cell it is, so all assignments with the same cells per
+Two symmetries keep this small. The allocator does not know the VC of a cell, so all assignments with the same cells per
 level in all are one case, and each such case is met by some assignment to three VCs; tests/cluster has the VCs
 themselves. And what is free depends on what is allocated alone, not on the way there, which is checked in every state.
 """
@@ -33,7 +33,7 @@ def hierarchies() -> Iterator[ChainSpec]:
         for fanout in product(range(1, MAX_LEAVES + 1), repeat=depth):
             gpus = prod(fanout)
             for tops in range(1, (4 if 1 in fanout else MAX_LEAVES) // gpus + 1):
-                # the whole top cell is a node, so that a crowd can be set leaf by leaf
+                # the whole top cell is a node, so that leaves can be lent one by one
                 yield chain_of(fanout, tops, len(fanout) + 1)
 
 
@@ -59,7 +59,7 @@ class Adversary:
         self.allocator = BuddyAllocator(self.hierarchy)
         self.naive = NaiveBuddies(chain)
         self.levels = range(1, len(chain.levels) + 1)
-        self.crowd = [0] * chain.top_cells
+        self.lent = [0] * chain.top_cells
         self.state: frozenset[Cell] = frozenset()
 
     def states(self) -> int:
@@ -104,19 +104,19 @@ class Adversary:
             choices = [(level, cell) for cell in range(self.chain.cells_at(level))]
             for cell in choices:
                 if self.naive.ancestor(cell, k) in self.naive.free:
-                    self.crowd_everything_but(cell)
+                    self.lend_everything_but(cell)
                     assert self.allocator.allocate(level) == cell[1]
                     self.allocator.release(*cell)
                     yield self.state | {cell}
 
-    def crowd_everything_but(self, cell: Cell) -> None:
+    def lend_everything_but(self, cell: Cell) -> None:
         """Opportunistic jobs on all leaves outside ``cell``: the allocator takes it, where it has the choice."""
         size = self.chain.gpus_per_node
         full = (1 << size) - 1
         leaves = self.naive.leaves(cell)
         inside = ((1 << len(leaves)) - 1) << leaves.start
-        for node, before in enumerate(self.crowd):
-            after = self.crowd[node] = full & ~(inside >> node * size)
+        for node, before in enumerate(self.lent):
+            after = self.lent[node] = full & ~(inside >> node * size)
             if after != before:
                 self.allocator.set_opportunistic(node, before, after)
 
@@ -129,7 +129,7 @@ def test_every_reserved_cell_can_be_bound_in_every_reachable_state(chain: ChainS
 
 
 @pytest.mark.parametrize("chain", EVERY)
-def test_an_assignment_is_feasible_exactly_when_its_cells_stand_side_by_side(chain: ChainSpec) -> None:
+def test_an_assignment_is_feasible_exactly_when_its_cells_fit_side_by_side(chain: ChainSpec) -> None:
     for reserved in demands(chain, 1):
         cells = [(chain, level, number) for level, number in enumerate(reserved) if number]
         feasible = not shortages(cluster_of(chain, vc("one", *cells[::2]), vc("two", *cells[1::2])))
@@ -137,7 +137,7 @@ def test_an_assignment_is_feasible_exactly_when_its_cells_stand_side_by_side(cha
 
 
 @pytest.mark.parametrize("chain", EVERY)
-def test_a_pinned_cell_is_counted_wherever_it_stands(chain: ChainSpec) -> None:
+def test_a_pinned_cell_is_counted_wherever_it_is(chain: ChainSpec) -> None:
     for level in range(1, len(chain.levels) + 1):
         for index in {0, chain.cells_at(level) // 2, chain.cells_at(level) - 1}:
             for reserved in demands(chain, 0):

@@ -12,9 +12,9 @@ from hived.cells.packing import Steps, pack
 from .spaces import (
     RANKS,
     Case,
-    anyone,
     cases,
     cells,
+    equally,
     fits,
     gangs_for,
     group_fits,
@@ -32,7 +32,7 @@ FULL = NODE.full
 
 
 def closest(host: HostClass, gpus: int) -> tuple[int, ...] | None:
-    """By closeness alone, in what nobody uses."""
+    """By closeness alone, on idle leaves."""
     return (host.idle.level_for(gpus),)
 
 
@@ -47,7 +47,7 @@ def assert_legal(case: Case, needs: list[Need], found: Found) -> None:
     assert len(found.pods) == len(needs)
     left = list(case.obtainable)
     for (host, mask), need in zip(found.pods, needs, strict=True):
-        assert mask & left[host] == mask, "obtainable, and nobody else's"
+        assert mask & left[host] == mask, "obtainable, and given once"
         left[host] &= ~mask
         assert mask.bit_count() == need.gpus
         if need.level:
@@ -94,7 +94,7 @@ def test_a_cap_is_kept_and_keeps_out_only_gangs_that_need_a_higher_cell(
 
 @settings(max_examples=150)
 @given(cases(), st.data())
-def test_one_pod_stands_at_the_lowest_inner_level_that_any_host_has_for_it(case: Case, data: st.DataObject) -> None:
+def test_one_pod_is_placed_at_the_lowest_inner_level_that_any_host_has_for_it(case: Case, data: st.DataObject) -> None:
     if case.costly:
         case = case._replace(idle=None)
     need = data.draw(gangs_for(case))[0]
@@ -142,7 +142,7 @@ def test_equal_pods_go_to_the_cell_with_the_least_to_spare_and_to_few_hosts_ther
     case = case._replace(idle=None, within_idle=False)
     need = data.draw(gangs_for(case))[0]
     needs = [need] * data.draw(st.integers(2, 4))
-    found = find(case.space(), needs, anyone)
+    found = find(case.space(), needs, equally)
     if found is None or len({host for host, _ in found.pods}) == 1:
         return
 
@@ -213,7 +213,7 @@ def test_a_gang_on_one_host_is_like_one_job_and_each_pod_is_close_within_it() ->
 
 @settings(max_examples=200)
 @given(st.sampled_from([(2, 2, 2), (4, 2), (2, 4), (8,)]), st.integers(1, FULL), st.data())
-def test_no_pod_of_a_gang_on_one_host_could_stand_closer_on_leaves_that_the_gang_leaves_over(
+def test_no_pod_of_a_gang_on_one_host_could_be_closer_on_leaves_that_the_gang_leaves_over(
     fanouts: tuple[int, ...], free: int, data: st.DataObject
 ) -> None:
     shape = shape_of(fanouts)
@@ -236,22 +236,22 @@ def test_the_rack_with_the_least_to_spare_is_taken_and_full_racks_stay_whole() -
     assert find(space, [Need(8)] * 6, tightest) is None
 
 
-def test_idle_leaves_are_used_up_before_any_is_taken_from_somebody() -> None:
+def test_idle_leaves_are_used_up_before_any_is_preempted() -> None:
     space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3, [0b1000_0001, 0b0111, 0])
     assert find(space, [Need(2)], tightest) == Found(((1, 0b0011),), 2)
     assert find(space, [Need(4)], tightest) == Found(((1, 0b1111),), 3), "one is taken"
     found = find(space, [Need(8)] * 2, tightest)
     assert found == Found(((0, FULL), (1, FULL)), 5), "six and five are taken, rather than eight"
     space = Space([NODE] * 3, [[0, 0, 0]], 4, [FULL] * 3, [0, 0b1000_0001, 0b0111])
-    assert find(space, [Need(8)] * 2, anyone) == Found(((1, FULL), (2, FULL)), 5), "whatever the rank"
+    assert find(space, [Need(8)] * 2, equally) == Found(((1, FULL), (2, FULL)), 5), "whatever the rank"
 
 
 def test_opportunistic_pods_get_idle_leaves_alone_and_keep_away_from_guaranteed_use() -> None:
     free, idle = [0b1111_1100, FULL], [0b1100_1100, 0b0000_0001]
     space = Space([NODE] * 2, [[0, 0]], 4, free, idle, within_idle=True)
-    assert find(space, [Need(2)], anyone) == Found(((0, 0b1100_0000),), 2), "not beside the guaranteed leaves 0 and 1"
-    assert find(space, [Need(5)], anyone) is None, "although host 1 has eight that are free"
-    assert find(space, [Need(4), Need(1)], anyone) == Found(((0, 0b1100_1100), (1, 1)), 5)
+    assert find(space, [Need(2)], equally) == Found(((0, 0b1100_0000),), 2), "not beside the guaranteed leaves 0 and 1"
+    assert find(space, [Need(5)], equally) is None, "although host 1 has eight that are free"
+    assert find(space, [Need(4), Need(1)], equally) == Found(((0, 0b1100_1100), (1, 1)), 5)
 
 
 @settings(max_examples=150)
@@ -280,7 +280,7 @@ def test_a_gang_that_best_fit_misses_is_found_by_the_exact_search() -> None:
 
 
 def test_the_exact_search_ends_after_its_steps_whatever_is_left_to_try() -> None:
-    """Even pods leave a leaf of each odd host over, which is told only by trying."""
+    """Even pods leave a leaf of each odd host over, which only a search finds."""
     rooms, steps = [(size, size) for size in (99, 101, 103, 105)], Steps(50)
     needs = [Need(gpus) for gpus in range(42, 14, -2)]
     assert pack(rooms, Demand(needs), steps) is None

@@ -1,4 +1,4 @@
-"""Bad hardware: who reserved a cell gets a healthy one wherever that is safe, and always gets one.
+"""Bad hardware: a reserved cell is healthy wherever that is safe, and always available.
 
 Legal requests only: at each level never more cells than reserved, and reservations that fit. Whether hardware is bad
 plays no part in safety, so bad cells count as cells there.
@@ -74,7 +74,7 @@ class LegalMachine(RuleBasedStateMachine):
         self.bad = [data.draw(masks(chain.gpus_per_node), label="bad") for _ in range(self.allocator.hierarchy.nodes)]
         for node, mask in enumerate(self.bad):
             self.allocator.set_bad(node, 0, mask)
-        self.crowd = [0] * self.allocator.hierarchy.nodes
+        self.lent = [0] * self.allocator.hierarchy.nodes
 
     def left(self) -> list[int]:
         """What may still be asked for, per level."""
@@ -139,10 +139,10 @@ class LegalMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), node=st.integers(0, 31))
     def opportunistic_jobs_come_and_go(self, data: st.DataObject, node: int) -> None:
-        node %= len(self.crowd)
+        node %= len(self.lent)
         after = data.draw(masks(self.chain.gpus_per_node), label="opportunistic")
-        self.allocator.set_opportunistic(node, self.crowd[node], after)
-        self.crowd[node] = after
+        self.allocator.set_opportunistic(node, self.lent[node], after)
+        self.lent[node] = after
 
     @rule(data=st.data())
     def the_shortage_of_one_vc_is_what_it_would_meet(self, data: st.DataObject) -> None:
@@ -188,7 +188,7 @@ def test_a_higher_cell_is_split_around_a_bad_one_while_the_others_can_spare_it()
     for node in (1, 2, 3):
         allocator.set_bad(node, 0, 1)
     assert allocator.margins()[NODE:] == [3, 1]
-    assert allocator.allocate(NODE) == 4, "rack 0 has only bad nodes, and rack 1 is nobody's"
+    assert allocator.allocate(NODE) == 4, "rack 0 has only bad nodes, and rack 1 is free"
     assert allocator.margins()[NODE:] == [3, 0]
 
 
@@ -197,13 +197,13 @@ def test_a_node_is_taken_from_a_broken_rack_before_a_healthy_rack_is_broken_up_f
     allocator.set_bad(0, 0, 1)
     research, prod = [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]
     assert not any(Supply(allocator).shortage(research) + Supply(allocator).shortage(prod))
-    assert allocator.allocate(NODE) == 1, "the healthy node of rack 0, which is of no use to who wants a whole rack"
+    assert allocator.allocate(NODE) == 1, "the healthy node of rack 0, which is of no use for a whole rack"
     assert not any(Supply(allocator).shortage(prod))
     assert allocator.allocate(RACK) == 1
     assert not allocator.is_bad(RACK, 1)
 
 
-def test_of_two_that_want_a_healthy_rack_who_asks_for_the_parts_meets_the_shortage() -> None:
+def test_of_two_requests_for_a_healthy_rack_the_one_for_its_parts_meets_the_shortage() -> None:
     allocator = BuddyAllocator(Hierarchy(racks(2, nodes=2)), NODE, [0, 0, 0, 0, 2, 1])
     allocator.set_bad(0, 0, 1)
     parts, whole = [0, 0, 0, 0, 2, 0], [0, 0, 0, 0, 0, 1]
@@ -252,7 +252,7 @@ def test_a_bad_child_of_an_allocated_cell_is_taken_last() -> None:
     assert allocator.take_child(NODE, 0) == 0
 
 
-def test_of_bad_children_the_least_bad_is_taken_then_the_least_crowded() -> None:
+def test_of_bad_children_the_least_bad_is_taken_then_the_least_loaned() -> None:
     allocator = BuddyAllocator(Hierarchy(racks(nodes=3)), NODE)
     allocator.allocate(RACK)
     allocator.set_bad(0, 0, 0b11)
@@ -272,5 +272,5 @@ def test_a_doomed_cell_gets_the_least_bad_one_that_is_safe() -> None:
     allocator.set_bad(0, 0, 0b0011_0001)
     assert allocator.allocate_bad(SOCKET) == 0, "one bad leaf, not two"
     allocator.set_bad(4, 0, 1)
-    assert allocator.allocate_bad(SOCKET) == 1, "socket 8 has fewer bad leaves, but rack 1 is somebody's now"
+    assert allocator.allocate_bad(SOCKET) == 1, "socket 8 has fewer bad leaves, but rack 1 is allocated now"
     assert allocator.allocate_bad(RACK) == 1

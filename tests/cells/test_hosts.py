@@ -21,11 +21,11 @@ def far_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     return (host.guaranteed, level) if level else None
 
 
-def anyone(host: HostClass, gpus: int) -> tuple[int, ...] | None:
+def equally(host: HostClass, gpus: int) -> tuple[int, ...] | None:
     return ()
 
 
-RANKS: list[Rank] = [tightest, far_from_guaranteed, anyone]
+RANKS: list[Rank] = [tightest, far_from_guaranteed, equally]
 
 
 def space_of(n: int) -> Space:
@@ -76,7 +76,7 @@ def test_the_best_host_is_what_looking_at_every_host_gives(case: tuple[int, list
 
 
 def test_the_order_does_not_depend_on_which_class_was_seen_first() -> None:
-    """Two classes of one rank: the answer is the same whoever came first."""
+    """Two classes of one rank: the answer does not depend on which came first."""
     one, other = masks(0b0001, 0), masks(0b0001, 0b0010)
     answers = []
     for seen in ((one, other), (other, one)):
@@ -85,7 +85,7 @@ def test_the_order_does_not_depend_on_which_class_was_seen_first() -> None:
             space.set(0, *mask)
         space.set(0, *one)
         space.set(1, *other)
-        answers.append(list(space.in_order(anyone, 1)))
+        answers.append(list(space.in_order(equally, 1)))
     assert answers[0] == answers[1]
 
 

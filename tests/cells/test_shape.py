@@ -116,7 +116,7 @@ def test_inner_cells_nest(fanouts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("fanouts", SHAPES)
-def test_a_profile_tells_the_most_free_leaves_of_a_cell_at_each_level(fanouts: tuple[int, ...]) -> None:
+def test_a_profile_has_the_most_free_leaves_of_a_cell_at_each_level(fanouts: tuple[int, ...]) -> None:
     shape, levels = Shape(fanouts), cells_by_level(fanouts)
     for free in range(shape.full + 1):
         profile = shape.profile(free)

@@ -76,7 +76,7 @@ def test_a_change_is_counted_when_a_gang_is_looked_for_and_not_before() -> None:
 def test_only_hosts_that_changed_are_counted_again() -> None:
     space = Space([NODE] * 9, [[0] * 9], 4, [FULL] * 9)
     assert space.capacity(Need(8)).total == 9
-    space.free[5] = 0  # behind its back: a host that nobody says has changed is not looked at again
+    space.free[5] = 0  # behind its back: an unreported change of a host is not counted
     for hosts, left in (([7], 8), ([2, 3], 6), ([], 6)):
         for host in hosts:
             space.set(host, 0x0F)
@@ -99,7 +99,7 @@ def test_only_so_many_capacities_are_kept_and_the_one_asked_for_least_recently_g
     space.validate()
 
 
-def test_many_changes_that_nobody_asks_about_are_not_remembered_for_ever() -> None:
+def test_the_log_of_changes_that_no_search_reads_is_bounded() -> None:
     space = Space([NODE] * 2, [[0, 0]], 4, [FULL] * 2)
     capacity = space.capacity(Need(4))
     for i in range(3000):
@@ -138,7 +138,7 @@ def test_idle_leaves_that_are_not_free_ones_of_the_host_are_refused(free: int, i
     space.validate()
 
 
-def test_hosts_of_a_group_that_do_not_stand_together_are_found_out() -> None:
+def test_hosts_of_a_group_that_are_not_contiguous_are_detected() -> None:
     with pytest.raises(InvariantError):
         Layout(3, [[0, 1, 0]])
 

@@ -1,4 +1,4 @@
-"""The file that an event log goes to: it grows, it is cut by who rotates it, and the disk is full one day."""
+"""The file that an event log goes to: it grows, is cut by log rotation, and meets a full disk."""
 
 from __future__ import annotations
 

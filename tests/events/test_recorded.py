@@ -79,7 +79,7 @@ def test_what_a_scheduler_with_queues_of_its_own_asks_is_written_and_replayed_to
     assert near is not None
     assert other is not None
     assert near != other
-    cluster.commit(near)  # not the last answer, and told apart by where it ran
+    cluster.commit(near)  # not the last answer, and distinguished by its placement
     assert cluster.place(Request("third", "a", members=(Member(2, 8),)), now=3) is None
     with pytest.raises(RequestError, match="holds leaf cells already"):
         cluster.place(job("near"))
@@ -145,7 +145,7 @@ def test_the_log_can_be_cut_anywhere() -> None:
 
 
 def test_a_refusal_of_an_old_decision_is_replayed_as_it_was() -> None:
-    """Three decisions that look alike: one kept, one carried out, one only told where the group runs."""
+    """Three decisions that look alike: one kept, one carried out, one only answered where the group runs."""
     driver = Driver(flat({"a": 2}, spare=1), log=True)
     job = lent("job", "a", 2)
     old = driver.ask(job)

@@ -113,7 +113,7 @@ def test_an_offer_that_is_out_of_date_is_refused_again() -> None:
 
 
 @pytest.mark.parametrize("wrong", [Bind("a", Placement("NODE", ())), Bind("a", Placement("NODE", []))])  # type: ignore[arg-type]
-def test_a_decision_that_nobody_made_is_refused_again(wrong: Decision) -> None:
+def test_a_forged_decision_is_refused_again(wrong: Decision) -> None:
     log: list[str] = []
     with pytest.raises(RequestError):
         RecordedCluster(SPEC, log.append).commit(wrong)
@@ -121,7 +121,7 @@ def test_a_decision_that_nobody_made_is_refused_again(wrong: Decision) -> None:
     assert replay(log, Cluster).groups() == ()
 
 
-def test_a_call_that_was_refused_and_is_not_any_more_is_told_whatever_its_arguments() -> None:
+def test_a_call_that_is_not_refused_any_more_is_reported_whatever_its_arguments() -> None:
     class Careless(Cluster):
         def schedule(self, request: Request, *_: object, **__: object) -> Decision:
             return super().schedule(request)

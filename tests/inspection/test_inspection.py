@@ -45,7 +45,7 @@ def agrees(cluster: Cluster, spec: ClusterSpec) -> None:
         assert list(Inspection(cluster).virtual(vc)) == cells
     _reserved_cells_are_the_specs(virtual, spec)
     _every_binding_is_seen_from_both_sides(physical, virtual)
-    _groups_stand_in_their_vcs(cluster, virtual, leaves)
+    _groups_are_placed_in_their_vcs(cluster, virtual, leaves)
     _loans_are_shown(cluster, virtual, leaves)
     _doomed_cells_are_bad(cluster, virtual)
     assert cluster.snapshot() == before, "looking has changed the state"
@@ -154,10 +154,12 @@ def _every_binding_is_seen_from_both_sides(physical: Sequence[Cell], virtual: di
     for cells in virtual.values():
         for cell in cells:
             if cell.other is None:
-                assert (cell.state, cell.healthy, cell.priority) == (LeafState.FREE, True, -2), "nothing stands on air"
+                assert (cell.state, cell.healthy, cell.priority) == (LeafState.FREE, True, -2), (
+                    "an unbound cell is free"
+                )
 
 
-def _groups_stand_in_their_vcs(
+def _groups_are_placed_in_their_vcs(
     cluster: Cluster,
     virtual: dict[str, list[Cell]],
     leaves: dict[tuple[str, str, int], Cell],
@@ -166,15 +168,15 @@ def _groups_stand_in_their_vcs(
     in_use: set[str] = set()
     for name in cluster.groups():
         group = cluster.group(name)
-        standing = virtual_leaves(cluster, name)
-        assert group.vc in virtual or not standing
+        held = virtual_leaves(cluster, name)
+        assert group.vc in virtual or not held
         if not group.guaranteed:
-            assert standing == ()
+            assert held == ()
             continue
         assert group.placement is not None
         chain = group.placement.chain
         on = set()
-        for reserved, leaf in standing:
+        for reserved, leaf in held:
             cell = by_address[leaf]
             assert by_address[reserved].depth == 0
             assert leaf.startswith(reserved)
@@ -187,7 +189,7 @@ def _groups_stand_in_their_vcs(
         assert on == {
             leaves[chain, node, device].address for node, devices in group.placement.pods for device in devices
         }
-        levels = {by_address[reserved].level for reserved, _ in standing}
+        levels = {by_address[reserved].level for reserved, _ in held}
         assert levels == set(group.placement.reserved_levels)
     for cell in by_address.values():
         if cell.level == 1 and not cell.lent:
@@ -355,7 +357,7 @@ def test_a_vc_that_there_is_not_cannot_be_inspected() -> None:
         Inspection(cluster).virtual("z")
 
 
-def test_a_group_that_waits_stands_nowhere_and_one_that_there_is_not_is_refused() -> None:
+def test_a_waiting_group_has_no_virtual_placement_and_an_unknown_group_is_refused() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("job", "a", 4))
     driver.wait(wants("waits", "a", 4))

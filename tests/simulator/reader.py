@@ -171,7 +171,7 @@ def audit(folder: Path, spec: Path, trace: Path, asked: Asked | None = None) -> 
                 raise AssertionError(
                     f"{outcome.scheme}, job {job.job_id}: {error}\n{outcome.runs[job.job_id]}"
                 ) from error
-        whoever_can_finish_does(outcome, hardware, asked)
+        jobs_that_fit_finish(outcome, hardware, asked)
         no_gpu_is_held_twice(outcome)
         first_come_first_served(outcome, hardware)
         if outcome.scheme == "private":
@@ -195,7 +195,7 @@ def times_agree(outcome: Outcome, job: JobRow, asked: Asked) -> None:
     if job.start is not None and job.finish is not None and job.queue is not None:
         assert job.queue == job.finish - job.submit - job.duration, "queue_s = finish - submit - duration"
         assert job.submit <= job.start <= job.finish, "submit, start, finish in this order"
-        assert job.queue >= 0, "nobody ends before the work is done"
+        assert job.queue >= 0, "no job ends before its work is done"
         assert asked.until is None or job.finish <= asked.until, "nothing happens after --until"
 
 
@@ -217,10 +217,10 @@ def intervals_agree(outcome: Outcome, job: JobRow, asked: Asked) -> None:
         lost += not together or after.kind == "opportunistic"
     unseen = sum(a.end == b.start and a.placement != b.placement and b.kind == "guaranteed" for a, b in pairwise(runs))
     unseen += bool(runs) and not job.finished  # preempted, and not back before --until
-    assert lost <= job.preemptions <= lost + unseen, f"{lost} preemptions seen, {job.preemptions} told"
+    assert lost <= job.preemptions <= lost + unseen, f"{lost} preemptions seen, {job.preemptions} in the file"
     lends = asked.opportunistic and outcome.scheme != "private"
     if not lends:
-        assert job.preemptions == 0, "nobody is preempted where nothing is lent"
+        assert job.preemptions == 0, "no job is preempted without loans"
         assert all(run.kind == "guaranteed" for run in runs), "nothing is lent"
     if not job.finished:
         if asked.preempted == "resume":
@@ -275,7 +275,7 @@ def _closest(run: Interval, gpus: int, node_gpus: int) -> bool:
     return held == ([gpus] if gpus <= node_gpus else [node_gpus] * -(-gpus // node_gpus))
 
 
-def whoever_can_finish_does(outcome: Outcome, hardware: Hardware, asked: Asked) -> None:
+def jobs_that_fit_finish(outcome: Outcome, hardware: Hardware, asked: Asked) -> None:
     """Without an end, exactly the jobs that fit somewhere finish."""
     if asked.until is not None:
         return
@@ -322,7 +322,7 @@ def first_come_first_served(outcome: Outcome, hardware: Hardware) -> None:
 
 
 def private_nodes_are_ones_own(outcome: Outcome, hardware: Hardware) -> None:
-    """No node serves two tenants, and nobody has more or larger nodes than it reserved."""
+    """No node serves two tenants, and no tenant has more or larger nodes than it reserved."""
     owner: dict[str, str] = {}
     size: dict[str, dict[str, int]] = {tenant: {} for tenant in hardware.tenants}
     for job, run in outcome.all_runs():

@@ -20,7 +20,7 @@ from .helpers import nodes_of_8, simulated, spec_text, trace_text
 from .strategies import Case, cases
 
 
-def told(folder: Path) -> Any:
+def contents(folder: Path) -> Any:
     """What the file says."""
     return json.loads((folder / "cluster.json").read_text(encoding="utf-8"))
 
@@ -40,7 +40,7 @@ def racks(tmp_path: Path) -> Any:
     cells = [{"cellType": "RACK", "cellChildren": nodes} for nodes in children]
     vcs = {"a": {"RACK": 1, "RACK.NODE.SOCKET": 1}, "b": {"RACK.NODE": 1}}
     simulated(tmp_path, spec_text(RACKS, cells, vcs), trace_text([("j", "a", 0, 5, 8)]))
-    return told(tmp_path)
+    return contents(tmp_path)
 
 
 def test_shared_clusters_are_the_spec(racks: Any) -> None:
@@ -79,12 +79,12 @@ def test_pinned_cells_have_their_id(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(trace_text([("j", "a", 0, 5, 8)]), encoding="utf-8")
     found = run_experiment(parse_spec(json.dumps(spec), "spec"), read_trace(tmp_path / "trace.csv"), Options())
     write_cluster(found, tmp_path / "cluster.json")
-    (vc,) = told(tmp_path)["virtual_clusters"]
+    (vc,) = contents(tmp_path)["virtual_clusters"]
     assert [(cells["cell_type"], cells["number"], cells["pinned"]) for cells in vc["reserved"]] == [
         ("NODE", 1, None), ("NODE", 1, "p"),
     ]  # fmt: skip
-    (private,) = told(tmp_path)["schemes"]["private"]
-    assert private["nodes"] == ["a-node-0"], "nobody can run in the pinned one, so it is not counted as a node"
+    (private,) = contents(tmp_path)["schemes"]["private"]
+    assert private["nodes"] == ["a-node-0"], "no job can run in the pinned one, so it is not counted as a node"
 
 
 def test_device_indices_are_there_where_they_are_not_0_1_2(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_device_indices_are_there_where_they_are_not_0_1_2(tmp_path: Path) -> No
     ]
     spec = spec_text({"NODE": ("GPU", 2)}, cells, {"a": {"NODE": 1}})
     simulated(tmp_path, spec, trace_text([("j", "a", 0, 5, 2)]), schemes=["hived"])
-    (chain,) = told(tmp_path)["schemes"]["hived"]
+    (chain,) = contents(tmp_path)["schemes"]["hived"]
     assert chain["devices"] == {"0": [7, 5]}
-    assert list(told(tmp_path)["schemes"]) == ["hived"]
+    assert list(contents(tmp_path)["schemes"]) == ["hived"]
 
 
 @given(cases(max_jobs=15))
@@ -104,7 +104,7 @@ def test_every_placement_is_in_the_cluster_of_its_scheme(case: Case) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         found = simulated(folder, case.spec, case.trace)
-        schemes = told(folder)["schemes"]
+        schemes = contents(folder)["schemes"]
     for scheme, chains in schemes.items():
         per_node = [chain["levels"][chain["node_level"] - 1]["gpus"] for chain in chains]
         known = {

@@ -69,7 +69,7 @@ def test_good_results_pass(good: Path) -> None:
         ("small", "finished", "false", "times"),
     ],
 )
-def test_a_job_that_is_told_otherwise_is_noticed(good: Path, job: str, column: str, value: str, words: str) -> None:
+def test_a_job_with_a_wrong_value_is_noticed(good: Path, job: str, column: str, value: str, words: str) -> None:
     spoil(good, "jobs.csv", lambda rows: row_of(rows, job).__setitem__(column, value))
     assert words in objection(good)
 
@@ -93,9 +93,7 @@ def test_a_job_that_is_told_otherwise_is_noticed(good: Path, job: str, column: s
         ("early", "kind", "guaranteed", "never taken"),
     ],
 )
-def test_an_interval_that_is_told_otherwise_is_noticed(
-    good: Path, job: str, column: str, value: str, words: str
-) -> None:
+def test_an_interval_with_a_wrong_value_is_noticed(good: Path, job: str, column: str, value: str, words: str) -> None:
     spoil(good, "runs.csv", lambda rows: row_of(rows, job).__setitem__(column, value))
     assert words in objection(good)
 

@@ -98,7 +98,7 @@ def test_totals_are_those_of_the_files(experiment: Experiment, summary: Any, num
     assert run["opportunistic"] == pytest.approx(held["opportunistic"] / window / 40, abs=1e-6)
 
 
-def test_the_head_tells_what_was_simulated(experiment: Experiment, summary: Any) -> None:
+def test_the_head_describes_the_simulation(experiment: Experiment, summary: Any) -> None:
     jobs = list(experiment["private"].jobs.values())
     window = max(job.submit for job in jobs)
     assert summary["trace"]["jobs"] == 200

@@ -37,7 +37,7 @@ def test_a_job_that_becomes_guaranteed_in_place_loses_no_work(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("preempted", "end", "waited"), [("resume", 25, 5), ("restart", 30, 10)])
 @pytest.mark.parametrize("scheme", ["quota", "hived"])
-def test_the_owner_takes_its_gpus_back_at_once_and_the_borrower_goes_on_later(
+def test_the_owner_takes_its_gpus_back_at_once_and_the_job_on_loan_resumes_later(
     tmp_path: Path, scheme: str, preempted: str, end: int, waited: int
 ) -> None:
     found = play(
@@ -50,7 +50,7 @@ def test_the_owner_takes_its_gpus_back_at_once_and_the_borrower_goes_on_later(
 
 
 @pytest.mark.parametrize("scheme", ["private", "quota", "hived"])
-def test_a_job_larger_than_everything_never_runs_and_holds_nobody_back(tmp_path: Path, scheme: str) -> None:
+def test_a_job_larger_than_everything_never_runs_and_blocks_no_other(tmp_path: Path, scheme: str) -> None:
     found = play(tmp_path, ("monster", "a", 0, 10, 17), ("next", "a", 1, 10, 8))
     assert not found[scheme].jobs["monster"].finished
     assert without_place(found[scheme].kinds("next")) == [(1, 11, "guaranteed")]

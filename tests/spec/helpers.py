@@ -23,7 +23,7 @@ RACK:
   childCellNumber: 2
 """
 
-#: stands in a spec's text at the end of the line that an error must name
+#: marks in a spec's text the end of the line that an error must name
 HERE = "#!"
 
 

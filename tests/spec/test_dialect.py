@@ -166,7 +166,7 @@ def test_65_536_gpus_are_eight_short_entries() -> None:
     assert (chain.gpus, chain.top_cells, chain.node_names[8191]) == (65_536, 8192, "n8191")
 
 
-def test_a_range_counts_as_the_entries_it_stands_for() -> None:
+def test_a_range_counts_as_the_entries_it_expands_to() -> None:
     cells = """
     - cellType: NODE
       cellAddress: a[0-2]
@@ -202,7 +202,7 @@ def test_pinned_cells_are_found_at_every_level() -> None:
     assert b.pinned == (PinnedCellSpec("node", "RACK", 3, 2), PinnedCellSpec("socket", "RACK", 2, 6))
 
 
-def test_a_pinned_cell_that_nobody_claims_is_not_listed() -> None:
+def test_a_pinned_cell_that_no_vc_claims_is_not_listed() -> None:
     spec = compiled("- cellType: RACK\n  pinnedCellId: spare", "a:\n  pinnedCells: null")
     assert spec.virtual_clusters == (VirtualClusterSpec("a", ()),)
 

@@ -105,7 +105,7 @@ def test_a_vc_needs_a_name() -> None:
     assert "must not be empty" in error_of(vcs="' ': {} #!")
 
 
-def test_all_errors_of_form_are_told_in_the_order_of_the_file() -> None:
+def test_all_errors_of_form_are_reported_in_the_order_of_the_file() -> None:
     text = spec_text("- cellTyp: RACK", "a:\n  virtualCells:\n  - {cellType: RACK, cellNumber: x}\nb: 3")
     with pytest.raises(SpecError) as caught:
         parse_spec(text, "spec.yaml")
@@ -126,7 +126,7 @@ def test_a_flood_of_errors_is_cut_at_ten_and_counted() -> None:
     assert lines[-1] == "... and 15 more"
 
 
-def test_plain_data_is_told_by_key_path_alone() -> None:
+def test_errors_in_plain_data_are_reported_by_key_path_alone() -> None:
     with pytest.raises(SpecError, match=r"^<dict>: physicalCluster\.cellTypes: missing key `cellTypes`"):
         spec_from_dict({"physicalCluster": {"physicalCells": [{"cellType": "A"}]}, "virtualClusters": {}})
     with pytest.raises(SpecError, match=r"^mine: virtualClusters\[3\]: expected text, not the number 3"):

@@ -51,7 +51,7 @@ def test_everyone_gets_at_least_one_node_and_the_others_pay_for_it() -> None:
     assert share_nodes(10, percents("49.9", "49.9", "0.2")) == (5, 4, 1)
 
 
-def test_what_nobody_bought_stays_spare() -> None:
+def test_nodes_that_no_tenant_bought_stay_spare() -> None:
     assert share_nodes(10, percents("25", "25")) == (3, 2)
     assert share_nodes(10, percents("99.4")) == (9,)
     assert share_nodes(10, percents("0")) == (1,)
@@ -79,7 +79,7 @@ def test_shares_never_exceed_the_nodes_nor_stray_from_the_quota(given: list[tupl
         assert sum(shares) == nodes
     for (_, a), share_a in zip(given, shares, strict=True):
         for (_, b), share_b in zip(given, shares, strict=True):
-            assert a <= b or share_a >= share_b  # who bought more never gets less
+            assert a <= b or share_a >= share_b  # a larger quota never gets less
 
 
 # ------------------------------------------------------------------------------------------------ writing

@@ -29,7 +29,7 @@ BOUNDS = st.tuples(st.integers(0, 10**17), st.integers(0, 30)).map(lambda pair: 
         ("[0-1][a]".replace("a", "0-1"), ["00", "01", "10", "11"]),
     ],
 )
-def test_a_range_stands_for(address: str, expected: list[str]) -> None:
+def test_a_range_expands_to(address: str, expected: list[str]) -> None:
     assert expand(address) == expected
 
 
@@ -62,7 +62,7 @@ def test_the_largest_range_allowed_expands() -> None:
 
 
 @given(PLAIN)
-def test_an_address_without_brackets_stands_for_itself(address: str) -> None:
+def test_an_address_without_brackets_expands_to_itself(address: str) -> None:
     assert not has_range(address)
     assert expand(address) == [address]
 

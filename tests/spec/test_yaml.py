@@ -25,7 +25,7 @@ def test_a_tab_is_named_as_such() -> None:
     assert "indent with spaces, not with tabs" in error_in("physicalCluster:\n\ta: b #!\n")
 
 
-def test_an_unquoted_range_in_braces_is_told_to_be_quoted() -> None:
+def test_the_error_for_an_unquoted_range_in_braces_asks_for_quotes() -> None:
     text = spec_text("- cellType: RACK\n  cellChildren: [{cellAddress: r0-n[0-1]}] #!")
     assert "a range inside { } or [ ] needs quotes" in error_in(text)
 

@@ -23,7 +23,7 @@ def test_a_single_job_loads_the_cluster_with_its_own_gpus() -> None:
     assert found.busiest_week.offered_load_gpus == 8
 
 
-def test_numbers_are_told_by_tenant_and_add_up() -> None:
+def test_numbers_are_given_by_tenant_and_add_up() -> None:
     jobs = (
         job("a", 0, DAY, 4, "small"),
         job("b", DAY, 2 * DAY, 12, "large"),

@@ -29,7 +29,7 @@ def test_jobs_are_sorted_by_submission_and_equal_ones_keep_the_files_order(tmp_p
     assert [job.job_id for job in trace.jobs] == ["d", "b", "a", "c"]
 
 
-def test_the_columns_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_the_columns_may_be_in_any_order(tmp_path: Path) -> None:
     text = table("pass,8,10,5,team,a", header="status,gpus,duration_s,submit_s,tenant,job_id")
     assert read_trace(file_of(tmp_path, text)).jobs == (TraceJob("a", "team", 5_000, 10_000, 8, "pass"),)
 

@@ -58,7 +58,7 @@ def test_the_first_philly_submission_is_at_zero_and_jobs_are_sorted(tmp_path: Pa
     ]
 
 
-def test_philly_jobs_nobody_can_simulate_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_philly_jobs_that_cannot_be_simulated_are_left_out_and_counted(tmp_path: Path) -> None:
     trace = read_trace(
         log(
             tmp_path,
@@ -141,7 +141,7 @@ def test_helios_jobs_are_read_and_cpu_only_ones_counted(tmp_path: Path) -> None:
     assert trace.dropped == (("no GPUs (CPU-only)", 1), ("no run time", 1))
 
 
-def test_helios_columns_may_stand_in_any_order_among_others(tmp_path: Path) -> None:
+def test_helios_columns_may_be_in_any_order_among_others(tmp_path: Path) -> None:
     text = table(
         "2.5,2020-06-09T18:41:01,FAILED,4.0,vcB,7,x",
         header="duration,submit_time,state,gpu_num,vc,job_id,note",
