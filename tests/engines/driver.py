@@ -1,4 +1,4 @@
-"""The engine's mind without an engine: a machine under a clock of our own, that is checked after every fact."""
+"""The job scheduler without an engine: a machine under a simulated clock, checked after every fact."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def job(vc: str, gpus: int = 1, **rest: Any) -> JobSpec:
     return JobSpec(vc, ("train",), gpus=gpus, **rest)
 
 
-def stands(job: Job, state: JobState) -> bool:
+def is_in(job: Job, state: JobState) -> bool:
     """Whether it is in this state now."""
     return job.state is state
 
 
 class Driver:
-    """Facts in by its methods; ``alive`` and ``told`` have what the machine wants done, ``events`` what happened."""
+    """Facts in by its methods; ``alive`` and ``stopped`` have the effect of instructions, ``events`` all events."""
 
     def __init__(self, spec: ClusterSpec | None = None, cluster: type[Cluster] = CheckedCluster) -> None:
         self.spec = spec or small_spec()
         self._cluster = cluster
         self.now = 0.0
         self.events: list[Event] = []
-        self.jobs: dict[int, Job] = {}  #: all there ever were
+        self.jobs: dict[int, Job] = {}  #: all jobs ever submitted
         self.alive: set[tuple[int, int, int]] = set()  #: tasks that run: job, attempt, rank
         self.started: Counter[tuple[int, int]] = Counter()  #: how often each attempt was to be started
-        self.told: set[tuple[int, int]] = set()  #: attempts that were told to stop
+        self.stopped: set[tuple[int, int]] = set()  #: attempts that were to be stopped
         self.wakes: list[tuple[float, int]] = []
         self.job_scheduler = self._job_scheduler()
 
@@ -62,14 +62,14 @@ class Driver:
     # -- facts ----------------------------------------------------------------------------------------------------
 
     def submit(self, spec: JobSpec) -> Job:
-        """A job comes."""
+        """Submit a job."""
         found = self.job_scheduler.submit(len(self.jobs) + 1, spec, self.now)
         self.jobs[found.id] = found
         self.settle()
         return found
 
     def end(self, job: Job, ending: dict[str, Any] = WELL, rank: int | None = None) -> None:
-        """All tasks that run (or one) end so."""
+        """All running tasks of a job (or one) end so."""
         for key in sorted(self.alive):
             if key[0] == job.id and rank in (None, key[2]):
                 self.alive.discard(key)
@@ -77,8 +77,8 @@ class Driver:
                 self.settle()
 
     def gone(self, job: Job) -> None:
-        """Its tasks do as they were told."""
-        assert (job.id, job.attempt) in self.told, f"{job.name} was not told to stop"
+        """The tasks of a job that is being stopped end."""
+        assert (job.id, job.attempt) in self.stopped, f"{job.name} is not being stopped"
         self.end(job, STOPPED)
 
     def do(self, fact: Callable[[JobScheduler], object]) -> None:
@@ -123,7 +123,7 @@ class Driver:
     # -- what comes of them ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let start who can, carry out the instructions, check everything."""
+        """Run the scheduler, carry out the instructions, check all invariants."""
         self.job_scheduler.dispatch(self.now)
         turn = self.job_scheduler.turn()
         self.events += turn.events
@@ -135,13 +135,13 @@ class Driver:
                     if self.started[found.id, attempt] == 1:
                         self.alive |= {(found.id, attempt, rank) for rank in range(found.spec.tasks)}
                 case StopTasks(attempt=attempt):
-                    self.told.add((found.id, attempt))
+                    self.stopped.add((found.id, attempt))
                 case WakeAt(at=at):
                     heappush(self.wakes, (at, found.id))
         self.check()
 
     def check(self) -> None:
-        """What has to be true after every fact."""
+        """Check the invariants that hold after every fact."""
         job_scheduler = self.job_scheduler
         job_scheduler.scheduler.validate()
         assert [event.seq for event in self.events] == list(range(1, len(self.events) + 1))
@@ -181,17 +181,17 @@ class Driver:
             assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}, name
 
     def check_record(self) -> None:
-        """Every job is what its events say."""
-        told: dict[int, Job] = {}
+        """Check that events alone determine every job."""
+        replayed: dict[int, Job] = {}
         for event in self.events:
             if event.kind == "submitted" and event.job is not None:
-                told[event.job] = Job(event.job, self.jobs[event.job].spec, event.at)
+                replayed[event.job] = Job(event.job, self.jobs[event.job].spec, event.at)
             elif event.job is not None:
-                told[event.job].apply(event)
-        assert {number: found.status() for number, found in told.items()} == {
+                replayed[event.job].apply(event)
+        assert {number: found.status() for number, found in replayed.items()} == {
             number: found.status() for number, found in self.jobs.items()
         }
 
     def kinds(self, job: Job) -> list[str]:
-        """What happened to a job, in order."""
+        """Kinds of a job's events, in order."""
         return [event.kind for event in self.events if event.job == job.id]

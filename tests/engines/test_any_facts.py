@@ -11,7 +11,7 @@ from hived.engines.local.devices import spec_for
 from hived.engines.local.explaining import explain, reasons, shortly
 from hived.engines.local.model import JobState
 
-from .driver import FAILED, STOPPED, WELL, Driver, job, stands
+from .driver import FAILED, STOPPED, WELL, Driver, is_in, job
 
 VCS = (("vision", 4), ("speech", 2), ("research", 2))
 #: devices, and who reserved how many
@@ -89,7 +89,7 @@ def engine_spec(choose: random.Random):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_happens_the_books_are_right(seed: int) -> None:
+def test_after_any_facts_the_invariants_hold(seed: int) -> None:
     choose = random.Random(seed)
     engine = Driver()
     for _ in range(60):
@@ -123,7 +123,7 @@ def test_a_job_of_a_vc_that_is_no_more_waits_and_says_so() -> None:
     engine.submit(job("speech", 2))
     late = engine.submit(job("speech", 2))
     engine.do(lambda job_scheduler: job_scheduler.reconfigure(spec_for("node", 8, "GPU", (("vision", 8),)), engine.now))
-    assert stands(late, JobState.QUEUED)
+    assert is_in(late, JobState.QUEUED)
     assert "speech" in explain(engine.job_scheduler, late, engine.now)
     with pytest.raises(RequestError):
         engine.job_scheduler.cluster.schedule(late.entry.request)

@@ -131,7 +131,7 @@ def test_a_machine_without_gpus_has_none(nvml: FakeNvml) -> None:
     assert find_gpus() is None
 
 
-def test_gpus_are_told_in_a_few_words(nvml: FakeNvml) -> None:
+def test_gpus_have_a_short_description(nvml: FakeNvml) -> None:
     nvml.names = ("NVIDIA H200", b"NVIDIA H200", "Tesla \xff")
     found = find_gpus("host")
     assert found is not None
@@ -294,7 +294,7 @@ def test_a_gpu_keeps_its_number_from_start_to_start(
     assert after(nvml, there, known, same_boot).uuids == numbers
 
 
-def test_two_gpus_that_do_not_say_who_they_are_are_two(nvml: FakeNvml) -> None:
+def test_two_gpus_without_a_uuid_are_two(nvml: FakeNvml) -> None:
     nvml.hidden = {1, 2}
     found = after(nvml, [0, 1, 2, 3], ())
     assert sorted(found.health(NODE)) == [("node", 1), ("node", 2)]
@@ -329,7 +329,7 @@ def test_devices_are_of_the_node_that_the_spec_names(nvml: FakeNvml, gpus: Nvml)
     assert list(gpus.health(spec_from(["another"]))) == [("another", 1)]
 
 
-def test_a_bad_gpu_is_told_again_under_the_new_name_of_its_node(nvml: FakeNvml, gpus: Nvml) -> None:
+def test_a_bad_gpu_is_reported_again_under_the_new_name_of_its_node(nvml: FakeNvml, gpus: Nvml) -> None:
     # the node had a new name in a new spec, and the broken GPU had jobs put on it
     nvml.lost = {1}
     assert list(gpus.health(NODE)) == [("node", 1)]

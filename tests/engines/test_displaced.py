@@ -19,8 +19,8 @@ def displaced() -> tuple[Driver, Job, Job]:
     return engine, lazy, owner
 
 
-def test_who_was_displaced_for_one_whose_hardware_breaks_has_its_cells_again() -> None:
-    # the core gave them back, and nobody was told: the job was taken for a borrower, and stopped as one
+def test_a_job_displaced_for_a_preemptor_whose_hardware_breaks_has_its_cells_again() -> None:
+    # the core restored them without a report to the engine: the job was taken for opportunistic, and stopped as such
     engine, lazy, owner = displaced()
     assert owner.placement is not None
     placed = owner.placement.pods[0]
@@ -31,14 +31,14 @@ def test_who_was_displaced_for_one_whose_hardware_breaks_has_its_cells_again() -
     engine.check_record()
 
 
-def test_who_was_displaced_for_one_that_is_withdrawn_has_its_cells_again() -> None:
+def test_a_job_displaced_for_a_preemptor_that_is_withdrawn_has_its_cells_again() -> None:
     engine, lazy, owner = displaced()
     engine.do(lambda job_scheduler: job_scheduler.cancel(owner, engine.now))
     assert lazy.guaranteed
     assert engine.kinds(lazy)[-1] == "restored"
 
 
-def test_who_was_displaced_for_one_that_is_overtaken_is_what_the_core_says() -> None:
+def test_a_job_displaced_for_a_preemptor_that_is_overtaken_has_the_state_of_the_core() -> None:
     engine, lazy, _ = displaced()
     engine.submit(job("vision", 2, priority=9))
     engine.submit(job("vision", 4, priority=10))

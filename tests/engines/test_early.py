@@ -7,7 +7,7 @@ import pytest
 from hived.engines.local.explaining import explain
 from hived.engines.local.model import JobState
 
-from .driver import Driver, job, stands
+from .driver import Driver, is_in, job
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def engine() -> Driver:
 
 def test_a_job_that_starts_early_is_guaranteed_where_it_is_when_its_turn_comes(engine: Driver) -> None:
     own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
-    assert stands(early, JobState.RUNNING)
+    assert is_in(early, JobState.RUNNING)
     assert not early.guaranteed
     assert "before its turn in vision; it is next in line" in explain(engine.job_scheduler, early, engine.now)
     engine.end(own)
@@ -32,24 +32,24 @@ def test_a_job_that_started_early_moves_where_its_cells_cannot_be_had_in_place(e
     assert early.placement is not None
     before = early.placement.pods
     engine.end(ends)
-    assert stands(early, JobState.STOPPING)
+    assert is_in(early, JobState.STOPPING)
     assert early.reason == "its turn in vision has come, on other GPUs"
     behind = engine.submit(job("vision", 2))
-    assert stands(behind, JobState.QUEUED), "the turn is not its own"
+    assert is_in(behind, JobState.QUEUED), "the turn is not its own"
     engine.gone(early)
-    assert stands(early, JobState.RUNNING)
+    assert is_in(early, JobState.RUNNING)
     assert early.guaranteed
     assert early.placement is not None
     assert early.placement.pods != before
     assert (early.attempt, early.resumes) == (2, 1)
-    assert stands(stays, JobState.RUNNING)
+    assert is_in(stays, JobState.RUNNING)
 
 
 def test_a_job_on_a_loan_is_still_promoted_after_a_restart(engine: Driver) -> None:
     own, early = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, early=True))
     engine.restart()
     own, early = engine.jobs[own.id], engine.jobs[early.id]
-    assert stands(early, JobState.RUNNING)
+    assert is_in(early, JobState.RUNNING)
     assert not early.guaranteed
     engine.end(own)
     assert early.guaranteed
@@ -60,11 +60,11 @@ def test_a_job_that_was_moving_when_the_engine_was_killed_comes_to_its_own_cells
     engine.submit(job("vision", 2))
     ends, early = engine.submit(job("vision", 2)), engine.submit(job("vision", 2, early=True))
     engine.end(ends)
-    assert stands(early, JobState.STOPPING)
+    assert is_in(early, JobState.STOPPING)
     engine.restart()
     early = engine.jobs[early.id]
     engine.gone(early)
-    assert stands(early, JobState.RUNNING)
+    assert is_in(early, JobState.RUNNING)
     assert early.guaranteed
 
 

@@ -134,7 +134,7 @@ def test_a_job_that_cannot_be_started_fails_with_the_reason(lives: Lives, spec: 
 # -- from start to end --------------------------------------------------------------------------------------------
 
 
-def test_who_is_cancelled_may_save_first(lives: Lives) -> None:
+def test_a_cancelled_job_may_save_first(lives: Lives) -> None:
     async def story(engine: Engine) -> tuple[Job, str]:
         job = engine.submit(shell("vision", "trap 'echo saved; exit 0' TERM; echo here; while :; do sleep 0.02; done"))
         await printed(engine, job, "here")
@@ -151,7 +151,7 @@ def test_who_is_cancelled_may_save_first(lives: Lives) -> None:
     assert text.splitlines()[-1] == "saved"
 
 
-def test_who_is_preempted_comes_back_with_what_it_saved(lives: Lives) -> None:
+def test_a_preempted_job_resumes_from_its_saved_state(lives: Lives) -> None:
     async def story(engine: Engine) -> tuple[Job, str, list[str]]:
         loan = engine.submit(shell("research", RESUMES, 8, priority=-1))
         first = await printed(engine, loan, "attempt 1")
@@ -165,7 +165,7 @@ def test_who_is_preempted_comes_back_with_what_it_saved(lives: Lives) -> None:
     assert second == "resumes 1 attempt 2 told 1\n"
 
 
-def test_who_never_fits_or_asks_for_nonsense_is_refused_and_leaves_no_trace(lives: Lives) -> None:
+def test_a_request_that_never_fits_or_is_invalid_is_refused_and_leaves_no_trace(lives: Lives) -> None:
     async def story(engine: Engine) -> int:
         last = engine.last_event
         with pytest.raises(NeverFitsError, match="4"):
@@ -187,7 +187,7 @@ def test_who_never_fits_or_asks_for_nonsense_is_refused_and_leaves_no_trace(live
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
-def test_the_next_engine_takes_over_who_runs_who_ended_and_who_waits(lives: Lives, killed: bool) -> None:
+def test_the_next_engine_takes_over_running_ended_and_waiting_jobs(lives: Lives, killed: bool) -> None:
     go = lives.folder.parent / "go"
 
     async def first(engine: Engine) -> list[Job]:
@@ -221,7 +221,7 @@ def test_the_next_engine_takes_over_who_runs_who_ended_and_who_waits(lives: Live
                     "recovered", "engine_stopped"]  # fmt: skip
 
 
-def test_who_was_being_stopped_when_the_engine_was_killed_is_stopped_by_the_next(lives: Lives) -> None:
+def test_a_job_that_was_stopping_when_the_engine_was_killed_is_stopped_by_the_next(lives: Lives) -> None:
     async def first(engine: Engine) -> Job:
         job = engine.submit(shell("vision", "trap '' TERM; echo here; while :; do sleep 0.02; done", grace_s=0.5))
         await printed(engine, job, "here")
@@ -241,7 +241,7 @@ def nothing(instruction: object) -> None:
     """What a killed engine does."""
 
 
-def test_who_was_to_be_started_when_the_engine_was_killed_is_started_by_the_next_once(lives: Lives) -> None:
+def test_a_job_about_to_start_when_the_engine_was_killed_is_started_by_the_next_once(lives: Lives) -> None:
     ran = lives.folder.parent / "ran"
 
     async def first(engine: Engine) -> Job:
@@ -576,7 +576,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_a_job_that_stops_its_supervisor_again_and_again_is_told_again_and_again(lives: Lives) -> None:
+def test_a_job_that_keeps_freezing_its_supervisor_is_signalled_again_and_again(lives: Lives) -> None:
     # its owner could not have its GPUs back
     async def story(engine: Engine) -> Job:
         script = "trap 'kill -STOP $PPID' TERM; echo here; kill -STOP $PPID; while :; do sleep 0.02; done"
@@ -589,7 +589,7 @@ def test_a_job_that_stops_its_supervisor_again_and_again_is_told_again_and_again
     assert not lives.marked()
 
 
-def test_a_job_that_kills_its_supervisor_leaves_nobody_and_has_failed(lives: Lives) -> None:
+def test_a_job_that_kills_its_supervisor_leaves_no_process_and_has_failed(lives: Lives) -> None:
     async def story(engine: Engine) -> Job:
         script = "(trap '' TERM; setsid sleep 600) & echo here; sleep 0.1; kill -9 $PPID; sleep 600"
         return (await ended(engine, engine.submit(shell("vision", script))))[0]
@@ -600,7 +600,7 @@ def test_a_job_that_kills_its_supervisor_leaves_nobody_and_has_failed(lives: Liv
     assert not lives.marked()
 
 
-def test_a_job_that_tells_its_supervisor_to_stop_has_failed(lives: Lives) -> None:
+def test_a_job_that_stops_itself_through_its_supervisor_has_failed(lives: Lives) -> None:
     async def story(engine: Engine) -> Job:
         return (await ended(engine, engine.submit(shell("vision", "kill $PPID; exec sleep 600"))))[0]
 
@@ -641,7 +641,7 @@ def test_a_job_whose_folder_was_deleted_is_not_run_twice(lives: Lives) -> None:
     assert not before & now
 
 
-def test_a_job_that_deletes_its_folder_is_told_so(lives: Lives) -> None:
+def test_a_job_that_deletes_its_folder_fails_with_that_reason(lives: Lives) -> None:
     async def story(engine: Engine) -> Job:
         script = f"echo here; rm -rf {lives.folder}/jobs/1"
         return (await ended(engine, engine.submit(shell("vision", script))))[0]

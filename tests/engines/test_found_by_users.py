@@ -14,7 +14,7 @@ from hived.engines.local.explaining import explain, shortly
 from hived.engines.local.model import Job, JobState
 from hived.server.local_service import local_view
 
-from .driver import STOPPED, WELL, Driver, job, stands
+from .driver import STOPPED, WELL, Driver, is_in, job
 from .living import Lives, ended, printed, shell
 
 
@@ -31,12 +31,12 @@ def everything(engine: Driver, undo: bool = False) -> None:
 def test_a_job_past_its_time_is_seen_to_be_stopped_before_its_grace_is_over(engine: Driver) -> None:
     slow = engine.submit(job("vision", 1, time_limit_s=60.0, grace_s=30.0))
     engine.wait(60.4)
-    assert stands(slow, JobState.RUNNING)  # its supervisor sees to it first
+    assert is_in(slow, JobState.RUNNING)  # its supervisor sees to it first
     engine.wait(0.2)
-    assert stands(slow, JobState.STOPPING)
+    assert is_in(slow, JobState.STOPPING)
     assert "it ran into its time limit of 60 s" in explain(engine.job_scheduler, slow, engine.now)
     engine.end(slow, STOPPED)
-    assert stands(slow, JobState.FAILED)
+    assert is_in(slow, JobState.FAILED)
     assert "time limit of 60 s" in slow.reason
 
 
@@ -45,9 +45,9 @@ def test_the_time_of_one_attempt_is_not_that_of_the_next(engine: Driver) -> None
     engine.wait(30)
     engine.end(flaky, {**WELL, "code": 1})
     engine.wait(40)  # at 61 s the first attempt would have had its time
-    assert stands(flaky, JobState.RUNNING)
+    assert is_in(flaky, JobState.RUNNING)
     engine.wait(40)
-    assert stands(flaky, JobState.STOPPING)
+    assert is_in(flaky, JobState.STOPPING)
 
 
 def test_a_time_limit_outlives_a_restart(engine: Driver) -> None:
@@ -55,7 +55,7 @@ def test_a_time_limit_outlives_a_restart(engine: Driver) -> None:
     engine.wait(30)
     engine.restart()
     engine.wait(31)
-    assert stands(engine.jobs[slow.id], JobState.STOPPING)
+    assert is_in(engine.jobs[slow.id], JobState.STOPPING)
 
 
 def test_what_is_drained_is_not_called_broken(engine: Driver) -> None:

@@ -128,7 +128,7 @@ def finish(lives: Lives) -> None:
     lives.live(story)
 
 
-def test_who_runs_on_devices_that_a_spec_lacks_for_one_life_has_them_in_the_next(lives: Lives) -> None:
+def test_a_job_on_devices_that_one_spec_lacks_keeps_them_for_the_next(lives: Lives) -> None:
     # they were cut off its placement, so the next life gave them to somebody else
     begin(lives, 4, 2, -2)
     four = look(lives, other_spec(("vision", 4), devices=4))
@@ -155,7 +155,7 @@ ORDERS = [
 
 
 @pytest.mark.parametrize("specs", ORDERS, ids=lambda specs: " then ".join(map(shown, specs)))
-def test_whatever_specs_come_in_between_who_runs_keeps_its_devices_and_is_what_it_was_in_the_end(
+def test_running_jobs_keep_devices_and_guarantees_whatever_specs_come_in_between(
     lives: Lives, specs: list[ClusterSpec]
 ) -> None:
     begin(lives, 4, 2, -1)
@@ -237,7 +237,7 @@ def test_a_live_spec_is_the_last_one_of_the_next_start(lives: Lives) -> None:
     finish(lives)
 
 
-def test_a_device_that_was_given_twice_before_is_given_to_nobody_until_both_have_ended(lives: Lives) -> None:
+def test_a_device_that_was_given_twice_stays_idle_until_both_jobs_have_ended(lives: Lives) -> None:
     begin(lives, 2, 2)
     with closing(sqlite3.connect(lives.folder / "hived.db")) as db:
         for number, text in db.execute("SELECT id, status FROM jobs").fetchall():
@@ -258,7 +258,7 @@ def test_a_device_that_was_given_twice_before_is_given_to_nobody_until_both_have
     lives.live(story)
 
 
-def test_what_a_job_holds_beyond_the_spec_is_told_and_nobody_is_blamed_for_it() -> None:
+def test_devices_that_a_job_holds_beyond_the_spec_are_explained_without_blame() -> None:
     engine = Driver(EIGHT)
     for _ in range(2):
         engine.submit(driver.job("vision", 4))

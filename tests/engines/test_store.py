@@ -69,7 +69,7 @@ def test_every_commit_is_on_the_disk_before_it_is_answered(store: Store, folder:
     assert rows(folder.parent / "copy", "SELECT kind FROM events") == [("submitted",)]
 
 
-def test_nobody_else_can_read_it(folder: Path) -> None:
+def test_the_store_is_unreadable_to_other_users(folder: Path) -> None:
     before = os.umask(0)
     try:
         store = Store(folder)
@@ -265,7 +265,7 @@ def test_a_file_that_is_no_database_is_refused_as_damaged_and_left_as_it_is(fold
     assert (folder / "hived.db").read_bytes() == b"rubbish" * 1000
 
 
-def test_a_page_that_is_damaged_is_one_clear_error_whoever_reads_it(folder: Path) -> None:
+def test_a_damaged_page_is_one_clear_error_for_every_reader(folder: Path) -> None:
     store = Store(folder)
     for number in range(1, 60):
         submitted(store, number, name="n" * 400)

@@ -56,7 +56,7 @@ def test_a_task_that_has_run_is_not_run_again(task: RealTask) -> None:
 # -- stopping -----------------------------------------------------------------------------------------------------
 
 
-def test_a_task_told_before_it_has_started_never_starts(task: RealTask) -> None:
+def test_a_task_stopped_before_it_has_started_never_starts(task: RealTask) -> None:
     task.ready("sh", "-c", "echo ran")
     task.stop()
     ending = task.run()
@@ -65,7 +65,7 @@ def test_a_task_told_before_it_has_started_never_starts(task: RealTask) -> None:
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.01, 0.02, 0.03, 0.05])
-def test_a_task_told_while_it_starts_is_gone_and_says_so(tmp_path: Path, pause: float) -> None:
+def test_a_task_stopped_while_it_starts_ends_and_reports_it(tmp_path: Path, pause: float) -> None:
     task = RealTask(tmp_path / "task").ready("sh", "-c", "sleep 60", grace_s=0.5).start()
     try:
         task.supervisors[0].wait(pause)
@@ -84,7 +84,7 @@ def test_telling_a_task_that_has_ended_changes_nothing(task: RealTask) -> None:
     assert (before.code, before.stopped) == (3, False)
 
 
-def test_a_task_that_is_told_may_save_and_leave_with_0(task: RealTask) -> None:
+def test_a_task_that_is_stopped_may_save_and_exit_with_0(task: RealTask) -> None:
     task.ready("sh", "-c", SAVES).started()
     task.stop()
     ending = task.end()
@@ -328,7 +328,7 @@ def test_a_task_is_the_leader_of_its_group_and_not_of_the_session(task: RealTask
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_nobody_else_can_read_what_a_task_has(task: RealTask, mask: int) -> None:
+def test_files_of_a_task_are_unreadable_to_other_users(task: RealTask, mask: int) -> None:
     before = os.umask(mask)
     try:
         task.ready("sh", "-c", "echo secret").run()
@@ -356,7 +356,7 @@ def test_nobody_else_can_read_what_a_task_has(task: RealTask, mask: int) -> None
         ("kill -PIPE $$", 141, 13),
     ],
 )
-def test_how_a_task_ended_is_told_as_a_shell_does(task: RealTask, script: str, code: int, by: int | None) -> None:
+def test_a_task_ends_with_the_exit_code_of_a_shell(task: RealTask, script: str, code: int, by: int | None) -> None:
     ending = task.ready("sh", "-c", f"ulimit -c 0; {script}").run()
     assert (ending.code, ending.signal, ending.stopped, ending.lost) == (code, by, False, False)
 
@@ -420,7 +420,7 @@ def test_a_machine_that_can_have_no_more_processes_says_so(task: RealTask, monke
     assert (ending.code, ending.error) == (127, "true: Resource temporarily unavailable")
 
 
-def test_a_task_that_is_told_again_has_the_shorter_time(task: RealTask) -> None:
+def test_a_task_that_is_stopped_again_has_the_shorter_grace(task: RealTask) -> None:
     task.ready("sh", "-c", STUBBORN, grace_s=3600.0).started()
     task.stop(3600.0)
     task.stop()  # no word of another

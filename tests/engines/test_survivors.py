@@ -29,7 +29,7 @@ from hived.errors import ConflictError, InputError, StorageError
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec, Device
 
-from .driver import FAILED, SHARES, STOPPED, WELL, Driver, job, small_spec, stands
+from .driver import FAILED, SHARES, STOPPED, WELL, Driver, is_in, job, small_spec
 from .living import Lives, ended, printed, shell, state
 from .real import RealTask, marked, until
 
@@ -51,7 +51,7 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 # -- lines --------------------------------------------------------------------------------------------------------
 
 
-def test_who_was_preempted_comes_back_to_the_place_it_had(engine: Driver) -> None:
+def test_a_preempted_job_keeps_its_place_in_line(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     engine.wait(10)
     later = engine.submit(job("research", 8, priority=-1))
@@ -61,16 +61,16 @@ def test_who_was_preempted_comes_back_to_the_place_it_had(engine: Driver) -> Non
     engine.gone(loan)
     engine.wait(10)
     engine.end(owner)
-    assert stands(loan, JobState.RUNNING)
-    assert stands(later, JobState.QUEUED)
+    assert is_in(loan, JobState.RUNNING)
+    assert is_in(later, JobState.QUEUED)
 
 
-def test_who_is_behind_a_borrower_that_is_withdrawn_has_its_turn(engine: Driver) -> None:
+def test_a_job_behind_a_withdrawn_opportunistic_job_has_its_turn(engine: Driver) -> None:
     engine.submit(job("vision", 4))
     large, small = engine.submit(job("speech", 8, priority=-1)), engine.submit(job("speech", 1, priority=-1))
-    assert stands(small, JobState.QUEUED)
+    assert is_in(small, JobState.QUEUED)
     engine.do(lambda job_scheduler: job_scheduler.cancel(large, engine.now))
-    assert stands(small, JobState.RUNNING)
+    assert is_in(small, JobState.RUNNING)
 
 
 def test_a_new_job_comes_after_those_of_its_own_priority(engine: Driver) -> None:
@@ -83,47 +83,47 @@ def test_a_new_job_comes_after_those_of_its_own_priority(engine: Driver) -> None
     assert before("vision", 0, 2) == (len(entries), entries[:2])
 
 
-def test_who_is_first_in_line_again_is_not_behind_who_has_asked_meanwhile(engine: Driver) -> None:
+def test_a_requeued_head_of_line_is_not_behind_later_requests(engine: Driver) -> None:
     loan, later = engine.submit(job("research", 8, priority=-1)), engine.submit(job("research", 8, priority=-1))
     engine.submit(job("vision", 4))
     engine.gone(loan)
-    assert stands(later, JobState.QUEUED)
+    assert is_in(later, JobState.QUEUED)
     assert not [why for why in reasons(engine.job_scheduler, loan) if isinstance(why, BehindOthers)]
     assert [why for why in reasons(engine.job_scheduler, later) if isinstance(why, BehindOthers)] == [
         BehindOthers(1, (loan.name,))
     ]
 
 
-def test_who_is_overtaken_waits_in_line_again(engine: Driver) -> None:
+def test_an_overtaken_job_waits_in_line_again(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     low = engine.submit(job("vision", 4))
-    assert stands(low, JobState.RESERVED)
+    assert is_in(low, JobState.RESERVED)
     high = engine.submit(job("vision", 4, priority=9))
-    assert stands(low, JobState.QUEUED)
+    assert is_in(low, JobState.QUEUED)
     assert high.name in low.reason
     engine.gone(loan)
-    assert stands(high, JobState.RUNNING)
+    assert is_in(high, JobState.RUNNING)
     engine.end(high)
-    assert stands(low, JobState.RUNNING)
+    assert is_in(low, JobState.RUNNING)
 
 
-def test_who_is_being_cancelled_and_has_to_make_room_is_cancelled(engine: Driver) -> None:
+def test_a_victim_that_is_being_cancelled_is_cancelled(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     engine.do(lambda job_scheduler: job_scheduler.cancel(loan, engine.now))
     owner = engine.submit(job("vision", 4))
     engine.gone(loan)
-    assert stands(loan, JobState.CANCELLED)
-    assert stands(owner, JobState.RUNNING)
+    assert is_in(loan, JobState.CANCELLED)
+    assert is_in(owner, JobState.RUNNING)
 
 
-def test_who_will_never_fit_any_more_holds_nobody_back(engine: Driver) -> None:
+def test_a_job_that_can_never_fit_again_does_not_block_the_line(engine: Driver) -> None:
     first = engine.submit(job("vision", 4))
     large, small = engine.submit(job("vision", 4)), engine.submit(job("vision", 1))
     other = spec_for("node", 8, "GPU", (("vision", 2), ("speech", 6)))
     engine.do(lambda job_scheduler: job_scheduler.reconfigure(other, engine.now))
     engine.end(first)
-    assert stands(large, JobState.QUEUED)
-    assert stands(small, JobState.RUNNING)
+    assert is_in(large, JobState.QUEUED)
+    assert is_in(small, JobState.RUNNING)
 
 
 def test_loans_go_to_the_tenant_with_the_least_on_loan_whatever_it_is_called(engine: Driver) -> None:
@@ -132,8 +132,8 @@ def test_loans_go_to_the_tenant_with_the_least_on_loan_whatever_it_is_called(eng
     engine.submit(job("speech", 1, priority=-1))
     earlier, later = engine.submit(job("research", 4, priority=-1)), engine.submit(job("speech", 4, priority=-1))
     engine.end(busy)
-    assert stands(later, JobState.RUNNING)
-    assert stands(earlier, JobState.QUEUED)
+    assert is_in(later, JobState.RUNNING)
+    assert is_in(earlier, JobState.QUEUED)
 
 
 def test_the_more_a_tenant_reserved_the_more_it_may_have_on_loan(engine: Driver) -> None:
@@ -143,8 +143,8 @@ def test_the_more_a_tenant_reserved_the_more_it_may_have_on_loan(engine: Driver)
     speech, vision = engine.submit(job("speech", 4, priority=-1)), engine.submit(job("vision", 4, priority=-1))
     for found in busy:
         engine.end(found)
-    assert stands(vision, JobState.RUNNING)
-    assert stands(speech, JobState.QUEUED)
+    assert is_in(vision, JobState.RUNNING)
+    assert is_in(speech, JobState.QUEUED)
 
 
 # -- failures, and what is remembered of them ---------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_no_pause_is_longer_than_five_minutes(engine: Driver) -> None:
     engine.end(flaky, FAILED)
     assert flaky.retry_at == 500.0
     engine.wait(300)
-    assert stands(flaky, JobState.RUNNING)
+    assert is_in(flaky, JobState.RUNNING)
     assert flaky.retry_at is None
 
 
@@ -166,7 +166,7 @@ def test_a_pause_can_be_doubled_for_ever(engine: Driver) -> None:
     flaky = engine.submit(job("vision", 1, retries=10_000, backoff_s=0.0))
     flaky.retries = 1_100  # 2.0 to that is more than a float can say
     engine.end(flaky, FAILED)
-    assert stands(flaky, JobState.BACKOFF)
+    assert is_in(flaky, JobState.BACKOFF)
 
 
 def test_of_a_gang_the_task_that_failed_first_is_to_blame(engine: Driver) -> None:
@@ -177,29 +177,29 @@ def test_of_a_gang_the_task_that_failed_first_is_to_blame(engine: Driver) -> Non
     assert (gang.exit_code, gang.reason) == (7, "task 2 ended with exit code 7")
 
 
-def test_of_a_gang_a_task_that_failed_by_itself_is_to_blame_before_one_that_was_told(engine: Driver) -> None:
+def test_of_a_gang_a_task_that_failed_by_itself_is_to_blame_before_a_stopped_one(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=2))
     engine.end(gang, STOPPED, rank=0)  # by somebody outside
     engine.end(gang, {**FAILED, "code": 3}, rank=1)
     assert (gang.exit_code, gang.reason) == (3, "task 1 ended with exit code 3")
 
 
-def test_who_is_tried_again_was_not_preempted(engine: Driver) -> None:
+def test_a_retried_job_was_not_preempted(engine: Driver) -> None:
     flaky = engine.submit(job("vision", 1, retries=1, backoff_s=1.0))
     engine.end(flaky, FAILED)
     assert "(try 2 of 2)" in explain(engine.job_scheduler, flaky, engine.now)
     engine.wait(1)
-    assert stands(flaky, JobState.RUNNING)
+    assert is_in(flaky, JobState.RUNNING)
     assert "preempted" not in explain(engine.job_scheduler, flaky, engine.now)
 
 
-def test_one_task_that_was_told_by_somebody_ends_its_gang_even_if_it_left_with_0(engine: Driver) -> None:
+def test_a_task_stopped_from_outside_ends_its_gang_even_if_it_exits_with_0(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=2))
     engine.end(gang, {**WELL, "stopped": True}, rank=0)
-    assert stands(gang, JobState.STOPPING)
+    assert is_in(gang, JobState.STOPPING)
 
 
-def test_the_end_of_a_task_is_told_once_and_of_this_attempt(engine: Driver) -> None:
+def test_the_end_of_a_task_counts_once_and_for_its_attempt(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=2, retries=1, backoff_s=1.0))
     engine.end(gang, FAILED, rank=0)
     engine.do(lambda job_scheduler: job_scheduler.task_ended(gang.id, 1, 0, WELL, engine.now))
@@ -208,7 +208,7 @@ def test_the_end_of_a_task_is_told_once_and_of_this_attempt(engine: Driver) -> N
     engine.wait(1)
     assert gang.attempt == 2
     engine.do(lambda job_scheduler: job_scheduler.task_ended(gang.id, 1, 0, FAILED, engine.now))
-    assert stands(gang, JobState.RUNNING)
+    assert is_in(gang, JobState.RUNNING)
     assert (gang.endings, gang.exit_code) == ({}, None)
 
 
@@ -217,26 +217,26 @@ def test_a_pause_is_not_over_before_its_time(engine: Driver) -> None:
     engine.end(flaky, FAILED)
     heappush(engine.wakes, (9.0, flaky.id))  # somebody wakes too early
     engine.wait(9.5)
-    assert stands(flaky, JobState.BACKOFF)
+    assert is_in(flaky, JobState.BACKOFF)
 
 
-def test_a_restart_under_another_spec_says_what_it_did_to_whom(engine: Driver) -> None:
+def test_a_restart_under_another_spec_reports_the_downgraded_jobs(engine: Driver) -> None:
     run = engine.submit(job("vision", 4))
     engine.spec = spec_for("node", 8, "GPU", (("speech", 8),))
     engine.restart()
     run = engine.jobs[run.id]
-    assert stands(run, JobState.RUNNING)
+    assert is_in(run, JobState.RUNNING)
     assert not run.guaranteed
     assert engine.kinds(run)[-1] == "downgraded"
     assert run.reason not in ("", "the cluster has a new spec")
 
 
-def test_who_was_being_stopped_is_told_again_at_once_after_a_restart(engine: Driver) -> None:
+def test_a_stopping_job_is_stopped_again_at_once_after_a_restart(engine: Driver) -> None:
     run = engine.submit(job("vision", 4))
     engine.do(lambda job_scheduler: job_scheduler.cancel(run, engine.now))
-    engine.told.clear()
+    engine.stopped.clear()
     engine.restart()
-    assert engine.told == {(run.id, 1)}
+    assert engine.stopped == {(run.id, 1)}
 
 
 def test_why_a_job_was_preempted_is_said_once(engine: Driver) -> None:
@@ -251,7 +251,7 @@ def test_a_job_is_called_after_its_script_whatever_is_set_before_it() -> None:
     assert default_name(("env", "A=1", "B=2", "python3", "-u", "train.py")) == "train"
 
 
-def test_a_gang_knows_after_a_restart_where_it_meets_and_who_has_ended(engine: Driver) -> None:
+def test_a_gang_keeps_its_port_and_endings_over_a_restart(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=2))
     engine.end(gang, WELL, rank=1)
     engine.restart()
@@ -259,10 +259,10 @@ def test_a_gang_knows_after_a_restart_where_it_meets_and_who_has_ended(engine: D
     assert gang.port == 29_500
     assert list(gang.endings) == [1]
     engine.end(gang, WELL, rank=0)
-    assert stands(gang, JobState.SUCCEEDED)
+    assert is_in(gang, JobState.SUCCEEDED)
 
 
-def test_who_preempted_a_job_is_known_after_a_restart(engine: Driver) -> None:
+def test_the_preemptor_of_a_job_is_known_after_a_restart(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1))
     owner = engine.submit(job("vision", 4))
     engine.gone(loan)
@@ -277,7 +277,7 @@ def test_a_job_is_where_it_is_since_it_came_there(engine: Driver) -> None:
     gang = engine.submit(job("vision", 1, tasks=2))
     engine.wait(10)
     engine.end(gang, WELL, rank=0)
-    assert stands(gang, JobState.RUNNING)
+    assert is_in(gang, JobState.RUNNING)
     assert gang.since == 5.0
 
 
@@ -290,7 +290,7 @@ def test_a_job_that_waits_says_for_how_long_since_it_last_ran(engine: Driver) ->
     assert explain(engine.job_scheduler, loan, engine.now).startswith(f"{loan.name} waits, for 7 s now")
 
 
-def test_a_task_is_told_of_resumes_retries_and_attempts_each_for_itself(engine: Driver) -> None:
+def test_the_environment_of_a_task_counts_resumes_retries_and_attempts(engine: Driver) -> None:
     loan = engine.submit(job("research", 8, priority=-1, retries=1, backoff_s=1.0))
     engine.end(loan, FAILED)
     engine.wait(1)
@@ -301,7 +301,7 @@ def test_a_task_is_told_of_resumes_retries_and_attempts_each_for_itself(engine: 
     assert told(loan, "RESUMES", "RETRIES", "ATTEMPT") == ["1", "1", "3"]
 
 
-def test_a_task_is_told_whether_its_gpus_are_its_own(engine: Driver) -> None:
+def test_the_environment_of_a_task_says_whether_it_is_guaranteed(engine: Driver) -> None:
     own, loan = engine.submit(job("vision", 4)), engine.submit(job("vision", 4, priority=-1))
     assert told(own, "GUARANTEED", "PRIORITY") == ["1", "0"]
     assert told(loan, "GUARANTEED", "PRIORITY") == ["0", "-1"]
@@ -333,7 +333,7 @@ class Told:
         self.said.append((node, device, healthy))
 
 
-def test_the_core_is_told_once_of_a_device_that_is_bad_and_drained() -> None:
+def test_the_core_hears_once_of_a_device_that_is_bad_and_drained() -> None:
     core = Told(small_spec())
     health = Health(core)  # type: ignore[arg-type]
     health.set_bad(("node", 3), "NVML: lost")
@@ -347,7 +347,7 @@ def test_the_core_is_told_once_of_a_device_that_is_bad_and_drained() -> None:
     assert core.said == [("node", 3, False), ("node", 3, True)]
 
 
-def test_the_core_is_told_of_a_device_that_breaks_again() -> None:
+def test_a_device_that_breaks_again_is_reported_to_the_core() -> None:
     core = Told(small_spec())
     health = Health(core)  # type: ignore[arg-type]
     for why in ("NVML: lost", None, "NVML: lost"):
@@ -356,7 +356,7 @@ def test_the_core_is_told_of_a_device_that_breaks_again() -> None:
     assert [healthy for _, _, healthy in core.said] == [False, True, False]
 
 
-def test_a_new_spec_is_told_of_every_device_that_is_bad_or_drained() -> None:
+def test_every_bad_or_drained_device_is_reported_to_a_new_spec() -> None:
     core = Told(small_spec())
     health = Health(core)  # type: ignore[arg-type]
     health.set_bad(("node", 3), "NVML: lost")
@@ -402,28 +402,28 @@ def test_what_a_vc_reserved_is_what_the_new_spec_says(engine: Driver) -> None:
     assert [health.reserved_gpus(vc) for vc in ("vision", "new", "speech")] == [6, 2, 0]
 
 
-def test_only_who_is_on_drained_devices_is_sent_away(engine: Driver) -> None:
+def test_only_jobs_on_drained_devices_are_stopped(engine: Driver) -> None:
     here, there = engine.submit(job("speech", 2)), engine.submit(job("research", 2))
     assert here.placement is not None
     places = [(pod.node, device) for pod in here.placement.pods for device in pod.leaf_cells]
     engine.do(lambda job_scheduler: job_scheduler.drain(places, False, True, "some devices", engine.now))
-    assert stands(here, JobState.STOPPING)
-    assert stands(there, JobState.RUNNING)
+    assert is_in(here, JobState.STOPPING)
+    assert is_in(there, JobState.RUNNING)
 
 
-def test_undoing_a_drain_sends_nobody_away(engine: Driver) -> None:
+def test_undoing_a_drain_stops_no_job(engine: Driver) -> None:
     run = engine.submit(job("vision", 4))
     engine.do(lambda job_scheduler: job_scheduler.drain(EVERYWHERE, False, False, "the machine", engine.now))
     engine.do(lambda job_scheduler: job_scheduler.drain(EVERYWHERE, True, True, "the machine", engine.now))
-    assert stands(run, JobState.RUNNING)
+    assert is_in(run, JobState.RUNNING)
 
 
 def test_devices_that_come_back_are_lent_again(engine: Driver) -> None:
     engine.do(lambda job_scheduler: job_scheduler.drain(EVERYWHERE, False, False, "the machine", engine.now))
     loan = engine.submit(job("research", 8, priority=-1))
-    assert stands(loan, JobState.QUEUED)
+    assert is_in(loan, JobState.QUEUED)
     engine.do(lambda job_scheduler: job_scheduler.drain(EVERYWHERE, True, False, "the machine", engine.now))
-    assert stands(loan, JobState.RUNNING)
+    assert is_in(loan, JobState.RUNNING)
 
 
 def test_a_device_that_is_only_bad_is_not_said_to_be_drained(engine: Driver) -> None:
@@ -432,17 +432,17 @@ def test_a_device_that_is_only_bad_is_not_said_to_be_drained(engine: Driver) -> 
     assert "drained" not in explain(engine.job_scheduler, waiting, engine.now)
 
 
-def test_a_new_spec_lets_start_who_fits_now(engine: Driver) -> None:
+def test_a_new_spec_starts_the_jobs_that_fit_now(engine: Driver) -> None:
     engine.submit(job("speech", 2))
     own, loan = engine.submit(job("speech", 2)), engine.submit(job("research", 8, priority=-1))
-    assert stands(own, JobState.QUEUED)
+    assert is_in(own, JobState.QUEUED)
     other = spec_for("node", 8, "GPU", (("speech", 4), ("research", 4)))
     engine.do(lambda job_scheduler: job_scheduler.reconfigure(other, engine.now))
-    assert stands(own, JobState.RUNNING)
-    assert stands(loan, JobState.QUEUED)
+    assert is_in(own, JobState.RUNNING)
+    assert is_in(loan, JobState.QUEUED)
     more = spec_for("node", 16, "GPU", SHARES)
     engine.do(lambda job_scheduler: job_scheduler.reconfigure(more, engine.now))
-    assert stands(loan, JobState.RUNNING)
+    assert is_in(loan, JobState.RUNNING)
 
 
 def test_a_machine_of_1024_devices_is_one() -> None:
@@ -463,7 +463,7 @@ def task(tmp_path: Path) -> Iterator[RealTask]:
 LEAVES = "trap '' TERM; (while kill -0 $$ 2>/dev/null; do sleep 0.01; done; echo alone; exec sleep 600) & exit 3"
 
 
-def test_a_task_that_is_told_when_only_its_leftovers_live_has_ended_by_itself(task: RealTask) -> None:
+def test_a_task_stopped_when_only_its_leftovers_live_has_ended_by_itself(task: RealTask) -> None:
     task.ready("sh", "-c", LEAVES).start()
     until(lambda: (task.output.exists() and "alone" in task.printed) or task.supervisors[0].poll() is not None)
     task.stop()
@@ -476,7 +476,7 @@ def test_the_time_limit_of_a_task_is_not_that_of_its_leftovers(task: RealTask) -
     assert (ending.code, ending.stopped, ending.limit) == (3, False, False)
 
 
-def test_who_does_not_listen_is_killed_however_deep_it_hides(task: RealTask) -> None:
+def test_a_descendant_that_ignores_signals_is_killed_however_deep_it_is(task: RealTask) -> None:
     hides = "trap '' TERM; setsid sh -c 'setsid sh -c \"echo deep; sleep 600\" & sleep 600' & sleep 600"
     task.ready("sh", "-c", hides, grace_s=0.1).started().stop()
     assert task.end().signal == signal.SIGKILL
@@ -491,7 +491,7 @@ def test_a_supervisor_that_is_to_go_stops_its_task_first(task: RealTask, number:
     assert (ending.code, ending.stopped, ending.lost) == (5, True, False)
 
 
-def test_a_supervisor_can_be_told_from_the_moment_it_has_the_claim(
+def test_a_supervisor_can_be_signalled_from_the_moment_it_has_the_claim(
     task: RealTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # told in between, it died of it, and the task was lost
@@ -589,7 +589,7 @@ def test_a_spec_of_other_devices_is_refused_and_nothing_has_changed(lives: Lives
     lives.live(story, devices=Two())
 
 
-def test_who_follows_sleeps_until_there_is_something_new(lives: Lives) -> None:
+def test_a_follower_sleeps_until_there_is_a_new_event(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
         following = asyncio.create_task(engine.changed(engine.last_event))
         await asyncio.sleep(0.05)
@@ -614,7 +614,7 @@ def test_stopping_a_job_whose_folder_is_gone_is_no_error(lives: Lives) -> None:
     assert lives.live(story).stopping_for == "cancelled"
 
 
-def test_a_pause_ends_although_the_clock_stands_still(lives: Lives) -> None:
+def test_a_pause_ends_although_the_clock_is_frozen(lives: Lives) -> None:
     async def story(engine: Engine) -> Job:
         flaky = engine.submit(shell("vision", "[ $HIVED_RETRIES = 1 ]", retries=1, backoff_s=0.01))
         return (await ended(engine, flaky))[0]
@@ -630,7 +630,7 @@ def test_an_engine_whose_lock_was_deleted_writes_no_more(tmp_path: Path) -> None
             store.keep((), (), values={"a": "b"})
 
 
-def test_an_engine_that_is_refused_is_told_the_pid_of_the_other_whatever_was_there_before(tmp_path: Path) -> None:
+def test_an_engine_that_is_refused_names_the_pid_of_the_other_whatever_was_there_before(tmp_path: Path) -> None:
     (tmp_path / "engine.lock").write_text("9" * 15)
     with closing(Store(tmp_path)), pytest.raises(ConflictError, match=rf"\(pid {os.getpid()}\)"):
         Store(tmp_path)
@@ -646,7 +646,7 @@ def test_a_supervisor_knows_nothing_of_the_engines_environment(tmp_path: Path, m
         task.close()
 
 
-def test_a_task_that_is_claimed_while_it_is_told_does_not_begin(
+def test_a_task_that_is_claimed_while_it_is_stopped_does_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = RealTask(tmp_path / "task").ready("sh", "-c", "echo began; exec sleep 600")

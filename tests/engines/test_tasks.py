@@ -38,7 +38,7 @@ def claim(task: Task, pid: int, world: str | None = None) -> None:
     (task.folder / "claim").write_text(f"{pid} {world or supervisor.world()}\n")
 
 
-def test_a_task_stands_as_its_folder_says(task: RealTask) -> None:
+def test_the_liveness_of_a_task_is_read_from_its_folder(task: RealTask) -> None:
     assert task.liveness() is Liveness.UNCLAIMED
     task.ready("sh", "-c", "echo here; sleep 600")
     assert task.liveness() is Liveness.UNCLAIMED
@@ -60,7 +60,7 @@ def test_a_task_is_written_as_it_is_and_for_its_owner_alone(task: RealTask) -> N
     assert (task.folder / "task.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_task_can_be_written_again_while_nobody_has_claimed_it(task: RealTask) -> None:
+def test_an_unclaimed_task_can_be_written_again(task: RealTask) -> None:
     task.ready("true")
     (task.folder / "task.json").write_text("")  # as a power cut may leave it
     assert task.ready("sh", "-c", "exit 4").run().code == 4
@@ -79,7 +79,7 @@ def test_a_pidfd_is_readable_when_its_supervisor_ends(task: RealTask) -> None:
     assert task.watch() is None
 
 
-def test_a_reused_pid_is_nobodys_supervisor(old: RealTask) -> None:
+def test_a_reused_pid_is_no_supervisor(old: RealTask) -> None:
     with subprocess.Popen(["sleep", "600"]) as bystander:
         claim(old, bystander.pid)
         assert old.watch() is None
@@ -89,7 +89,7 @@ def test_a_reused_pid_is_nobodys_supervisor(old: RealTask) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0 x", "-1 x", "a b", "1", "1 2 3", "9" * 30 + " x", "\udcff"])
-def test_a_claim_that_nobody_can_read_is_nobodys(old: RealTask, text: str) -> None:
+def test_an_unreadable_claim_is_no_supervisors(old: RealTask, text: str) -> None:
     (old.folder / "claim").write_bytes(os.fsencode(text))
     assert old.watch() is None
     old.stop()
@@ -108,8 +108,8 @@ def refusing(name: str, real: Callable[..., int]) -> Callable[..., int]:
     return refuse
 
 
-def test_a_task_on_a_full_disk_can_still_be_told(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    # leaving the word failed, and so nobody was told: the job that had filled the disk could not be stopped
+def test_a_task_on_a_full_disk_can_still_be_stopped(task: RealTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    # writing the stop file failed, and no signal was sent: the job that had filled the disk could not be stopped
     task.ready("sh", "-c", "echo here; exec sleep 600").started()
     monkeypatch.setattr(os, "open", refusing("stop", os.open))
     task.stop()
@@ -141,8 +141,8 @@ def written(task: Task, **more: object) -> None:
     (task.folder / "exit").write_text(json.dumps({**plain, **more}))
 
 
-def test_a_task_that_was_told_to_end_as_the_machine_went_down_is_not_to_blame(old: RealTask) -> None:
-    # an orderly reboot tells every process to end: such a task was taken for one that had failed
+def test_a_task_stopped_by_a_shutdown_of_the_machine_is_not_to_blame(old: RealTask) -> None:
+    # an orderly reboot sends SIGTERM to every process: such a task was taken for one that had failed
     claim(old, 1, "another")
     written(old)
     ending = old.ending()
@@ -154,7 +154,7 @@ def test_a_task_that_was_told_to_end_as_the_machine_went_down_is_not_to_blame(ol
     assert not old.ending().rebooted
 
 
-def test_a_task_that_was_told_to_end_by_somebody_is_not_taken_for_rebooted(old: RealTask) -> None:
+def test_a_task_stopped_from_outside_is_not_taken_for_rebooted(old: RealTask) -> None:
     written(old)
     assert not old.ending().rebooted
 
@@ -175,7 +175,7 @@ def test_an_end_that_no_supervisor_wrote_counts_for_nothing(old: RealTask, text:
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "dangling", "loop"])
 @pytest.mark.parametrize("name", ["exit", "claim", "supervisor.log"])
-def test_whatever_is_in_the_place_of_a_file_nobody_waits_for_it(old: RealTask, name: str, kind: str) -> None:
+def test_reading_never_blocks_whatever_is_in_the_place_of_a_file(old: RealTask, name: str, kind: str) -> None:
     # a FIFO would have held up the engine for good
     path = old.folder / name
     path.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ def test_whatever_is_in_the_place_of_a_file_nobody_waits_for_it(old: RealTask, n
     assert old.never_started().code == 127
 
 
-def test_an_error_can_always_be_told(old: RealTask) -> None:
+def test_an_error_can_always_be_encoded(old: RealTask) -> None:
     written(old, error="\ud800", code=127)
     error = old.ending().error
     assert error is not None
@@ -206,7 +206,7 @@ def test_an_error_can_always_be_told(old: RealTask) -> None:
 # -- clearing -----------------------------------------------------------------------------------------------------
 
 
-def test_only_who_has_the_whole_mark_is_cleared(task: RealTask) -> None:
+def test_only_processes_with_the_whole_mark_are_killed(task: RealTask) -> None:
     marks = [task.mark, task.mark + "0", "x" + task.mark]
     processes = [subprocess.Popen(["sleep", "600"], env={MARK: mark, "PATH": os.environ["PATH"]}) for mark in marks]
     try:
@@ -219,7 +219,7 @@ def test_only_who_has_the_whole_mark_is_cleared(task: RealTask) -> None:
             process.wait()
 
 
-def test_who_forks_on_while_it_is_cleared_is_found_too(task: RealTask, tmp_path: Path) -> None:
+def test_a_process_that_keeps_forking_is_killed_too(task: RealTask, tmp_path: Path) -> None:
     program = """
 import os, time
 for n in range(60):  # bounded
@@ -239,7 +239,7 @@ time.sleep(600)
     assert not marked(task.mark)
 
 
-def test_who_becomes_another_program_while_it_is_cleared_is_found_too(task: RealTask, tmp_path: Path) -> None:
+def test_a_process_in_the_middle_of_an_exec_is_killed_too(task: RealTask, tmp_path: Path) -> None:
     # in the middle of execve(2) a process shows no environment: what a lost task had left was passed over, and ran on
     program = tmp_path / "becomes"
     program.write_text('#!/bin/sh\nexec "$0"\n')

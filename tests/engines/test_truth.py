@@ -157,7 +157,7 @@ def test_the_engine_and_the_simulator_agree_on_a_trace(seed: int, early: bool) -
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_they_agree_on_who_borrows_who_is_promoted_or_moved_and_who_is_preempted(seed: int) -> None:
+def test_they_agree_on_loans_promotions_moves_and_preemptions(seed: int) -> None:
     spec, jobs = jobs_of(seed)
     live, decided = live_stays(spec, jobs, early=True)
     assert told(live) == told(simulated_stays(spec, jobs, early=True))

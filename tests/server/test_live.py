@@ -107,7 +107,7 @@ def test_a_picture_and_all_that_changed_are_the_next_picture(seed: int) -> None:
     check_stays(driver)
 
 
-def test_who_is_downgraded_while_it_is_stopped_is_still_being_stopped() -> None:
+def test_a_job_that_is_downgraded_while_stopping_is_still_being_stopped() -> None:
     # its life said that it ran on as opportunistic
     driver = Driver()
     runs = driver.submit(job("vision", 4))
@@ -278,7 +278,7 @@ def test_a_real_engine_is_followed_update_by_update(lives: Lives) -> None:
     lives.live(story)
 
 
-def test_a_picture_is_made_anew_of_what_changed_alone_and_all_who_look_at_one_moment_share_it() -> None:
+def test_a_picture_is_made_anew_only_of_changes_and_shared_by_its_readers() -> None:
     driver = Driver()
     for _ in range(3):
         driver.submit(job("vision", gpus=1))

@@ -107,7 +107,7 @@ def test_what_never_fits_or_is_wrong_is_refused(lives: Lives) -> None:
     lives.live(story)
 
 
-def test_jobs_are_told_latest_first_and_page_by_page(lives: Lives) -> None:
+def test_jobs_are_listed_latest_first_and_page_by_page(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
         service = LocalService(engine)
         for vc in ("vision", "speech", "vision", "speech"):
@@ -356,7 +356,7 @@ def test_following_a_task_that_could_not_be_started_ends(lives: Lives, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "loop", "gone"])
-def test_whatever_is_in_the_place_of_the_output_nobody_waits_for_it(lives: Lives, kind: str) -> None:
+def test_reading_never_blocks_whatever_is_in_the_place_of_the_output(lives: Lives, kind: str) -> None:
     # a FIFO held up the engine for good, and a folder was an internal error
     async def story(engine: Engine) -> schema.LogPage:
         service = LocalService(engine)
@@ -382,7 +382,7 @@ def test_whatever_is_in_the_place_of_the_output_nobody_waits_for_it(lives: Lives
 # -- events -------------------------------------------------------------------------------------------------------
 
 
-def test_events_are_told_in_words_and_page_by_page(lives: Lives) -> None:
+def test_events_are_listed_as_sentences_and_page_by_page(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
         service = LocalService(engine)
         loan = await service.submit(wish("sleep", "600", vc="research", gpus=8, priority=-1), "ann")
@@ -446,7 +446,7 @@ def test_a_new_spec_that_is_wrong_changes_nothing(lives: Lives) -> None:
 # -- the machine --------------------------------------------------------------------------------------------------
 
 
-def test_devices_say_who_has_them_and_what_is_wrong(lives: Lives) -> None:
+def test_devices_show_their_job_and_their_fault(lives: Lives) -> None:
     async def story(engine: Engine) -> None:
         service = LocalService(engine)
         job = await service.submit(wish("sleep", "600", gpus=2), "")

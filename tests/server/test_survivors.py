@@ -74,7 +74,7 @@ class Forgetful(Seen):
         return deque(self.driver.events, 3)
 
 
-def test_who_is_further_behind_than_what_is_remembered_has_to_look_anew() -> None:
+def test_a_reader_further_behind_than_the_kept_events_needs_a_new_picture() -> None:
     driver = Driver()
     for vc in ("vision", "speech", "research"):
         driver.submit(job(vc, 1))
@@ -96,7 +96,7 @@ def test_after_a_new_spec_everything_is_drawn_anew() -> None:
     assert source.picture(VIEW).totals.gpus == 16
 
 
-def test_gpus_that_nobody_reserved_are_lent_first() -> None:
+def test_unreserved_gpus_are_lent_first() -> None:
     driver = Driver(spec_for("node", 8, "GPU", (("vision", 4), ("speech", 2))))
     source = local_view(Seen(driver), "a machine")  # type: ignore[arg-type]
     driver.submit(job("vision", 2, priority=-1))
@@ -105,7 +105,7 @@ def test_gpus_that_nobody_reserved_are_lent_first() -> None:
     assert [row.lent for row in source.picture(VIEW).usage] == [2, 1]
 
 
-def test_the_queue_begins_with_who_waits_for_its_own_gpus() -> None:
+def test_the_queue_begins_with_jobs_that_have_a_reservation() -> None:
     driver = Driver()
     source = local_view(Seen(driver), "a machine")  # type: ignore[arg-type]
     driver.submit(job("vision", 4))
@@ -154,7 +154,7 @@ def test_a_plan_counts_those_of_its_own_line(lives: Lives) -> None:
     lives.live(story)
 
 
-def test_who_has_gpus_reserved_has_none_yet(lives: Lives) -> None:
+def test_a_job_with_a_reservation_holds_no_gpus_yet(lives: Lives) -> None:
     async def story(engine: Engine) -> tuple[schema.Job, list[schema.Device]]:
         loan = engine.submit(shell("research", f"trap '' TERM; {STAYS}", 8, priority=-1))
         await printed(engine, loan, "here")

@@ -45,13 +45,13 @@ def test_every_code_of_an_error_has_a_status() -> None:
     assert {kind.code for kind in kinds} - {"error"} <= set(STATUS)
 
 
-def test_a_wrong_field_stands_apart_from_the_words(client: Client, service: FakeService) -> None:
+def test_a_wrong_field_is_separate_from_the_message(client: Client, service: FakeService) -> None:
     service.fails = errors.RequestError("members[1].pods", "too many")
     assert error(client.get("/v1/about")) == {"code": "invalid", "message": "too many", "field": "members[1].pods"}
 
 
 @pytest.mark.parametrize("failure", [bug(), errors.InvariantError("a secret of the engine")])
-def test_a_bug_is_logged_and_tells_nothing(
+def test_a_bug_is_logged_and_its_answer_reveals_nothing(
     client: Client, service: FakeService, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
     service.fails = failure
@@ -88,7 +88,7 @@ def test_an_error_in_the_middle_of_an_answer_is_no_bug(
     assert "bug" not in caplog.text
 
 
-def test_words_that_are_no_unicode_can_be_told(client: Client, service: FakeService) -> None:
+def test_a_message_that_is_no_unicode_can_be_answered(client: Client, service: FakeService) -> None:
     service.fails = errors.RequestError("\udcff", "a path like \udcff\ud800")
     assert error(client.get("/v1/about")) == {"code": "invalid", "message": "a path like ??", "field": "?"}
 

@@ -60,7 +60,7 @@ def signed_in(service: FakeService) -> Client:
         {"Cookie": f"other={VALUE}"},
     ],
 )
-def test_without_the_token_nothing_is_told(service: FakeService, headers: dict[str, str]) -> None:
+def test_without_the_token_a_request_is_refused(service: FakeService, headers: dict[str, str]) -> None:
     client = tcp(service)
     for path in ("/v1/about", "/v1/dashboard/layout", "/v1/nothing", "/v1", "//v1/about", "/static2"):
         response = client.get(path, headers=headers)
@@ -77,7 +77,7 @@ def test_a_token_of_strange_bytes_is_wrong_and_no_more(service: FakeService) -> 
     assert tcp(service).get("/?token=%FF%00%ED%A0%80").status_code == 401
 
 
-def test_with_the_token_all_is_told(service: FakeService) -> None:
+def test_with_the_token_a_request_is_answered(service: FakeService) -> None:
     assert tcp(service).get("/v1/about", headers=BEARER).status_code == 200
     assert tcp(service).get("/v1/about", headers={"Authorization": f"bearer  {TOKEN} "}).status_code == 200
     assert tcp(service).post("/v1/jobs", headers=BEARER, json=JOB).status_code == 201
@@ -136,13 +136,13 @@ def test_a_cookie_that_came_over_tls_goes_back_over_tls_alone(service: FakeServi
     assert "secure" in cookie
 
 
-def test_a_link_with_a_wrong_token_signs_nobody_in(service: FakeService) -> None:
+def test_a_link_with_a_wrong_token_does_not_sign_in(service: FakeService) -> None:
     response = tcp(service).get("/?token=wrong")
     assert response.status_code == 401
     assert "set-cookie" not in response.headers
 
 
-def test_a_link_with_the_token_of_a_foreign_page_signs_nobody_in(service: FakeService) -> None:
+def test_a_link_with_the_token_of_a_foreign_page_does_not_sign_in(service: FakeService) -> None:
     response = tcp(service, base_url="http://evil.example").get(f"/?token={TOKEN}")
     assert response.status_code == 403
     assert "set-cookie" not in response.headers
@@ -271,7 +271,7 @@ def test_a_cookie_looks_and_changes_nothing(service: FakeService) -> None:
     assert not service.all
 
 
-def test_nobody_else_is_allowed_to_read_us(service: FakeService) -> None:
+def test_no_foreign_origin_is_allowed_to_read_answers(service: FakeService) -> None:
     response = tcp(service).get("/v1/about", headers={**BEARER, "Origin": HOME})
     assert "access-control-allow-origin" not in response.headers
     preflight = tcp(service).request(

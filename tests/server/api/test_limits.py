@@ -92,7 +92,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_forgotten(service: Fa
     assert sent == []
 
 
-def test_streams_over_the_limit_are_told_when_to_come_back(
+def test_streams_over_the_limit_are_refused_with_a_time_to_retry(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STREAMS", 2)

@@ -222,7 +222,7 @@ def test_a_connection_that_asks_nothing_is_closed(service: FakeService, monkeypa
     asyncio.run(scene())
 
 
-def test_a_body_that_nobody_wants_is_not_read_for_ever(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwanted_body_is_not_read_for_ever(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
 
     async def send_for_ever(writer: asyncio.StreamWriter) -> None:
@@ -253,7 +253,7 @@ def test_a_large_body_is_answered_before_it_is_all_here(service: FakeService) ->
     asyncio.run(scene())
 
 
-def test_connections_over_the_limit_are_told_so_and_the_rest_go_on(
+def test_connections_over_the_limit_are_refused_and_the_rest_go_on(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS", 5)
@@ -280,7 +280,7 @@ def test_connections_over_the_limit_are_told_so_and_the_rest_go_on(
     asyncio.run(scene())
 
 
-def test_who_opens_connections_and_says_nothing_does_not_keep_others_out(
+def test_a_client_with_silent_connections_does_not_keep_others_out(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS", 5)

@@ -101,7 +101,7 @@ def test_a_group_that_there_is_not_is_refused_and_nothing_is_left(service: FakeS
     assert not (tmp_path / "s").exists()
 
 
-def test_over_the_socket_the_kernel_says_who_asks(service: FakeService, tmp_path: Path) -> None:
+def test_over_the_socket_the_kernel_names_the_user(service: FakeService, tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(service, socket=tmp_path / "s"), over_socket(tmp_path / "s") as client:
             job = (await client.post("/v1/jobs", json=JOB)).json()

@@ -70,7 +70,7 @@ def test_a_stream_goes_on_where_it_broke_off(
     asyncio.run(scene())
 
 
-def test_no_event_is_lost_or_told_twice_over_many_connections(service: FakeService, tmp_path: Path) -> None:
+def test_no_event_is_lost_or_sent_twice_over_many_connections(service: FakeService, tmp_path: Path) -> None:
     total = 3 * routes.EVENTS_AT_ONCE + 7
 
     async def scene() -> None:

@@ -18,7 +18,7 @@ def test_each_gpu_has_the_colour_of_its_holders_vc(show: Show) -> None:
     assert len({shown.colour(leaf) for leaf in (0, 4, 3, 7)}) == 4
 
 
-def test_the_tip_tells_node_device_job_vc_kind_since_and_binding(show: Show) -> None:
+def test_the_tip_shows_node_device_job_vc_kind_since_and_binding(show: Show) -> None:
     shown = show(small_cluster())
     told = shown.hover(1)
     for words in ("resnet-1", "gpu-box, GPU 1", "socket 0", "pair 0", "vision", "guaranteed", "21 min"):

@@ -15,9 +15,7 @@ from .serving import Served
 from .stubs import small_cluster
 
 
-def test_the_demo_shows_who_runs_where_who_was_preempted_and_why_somebody_waits(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_the_demo_shows_placements_preemptions_and_reasons_for_waiting(browser: Browser, tmp_path: Path) -> None:
     engine = hived("up", "--demo", folder=tmp_path)
     assert engine.stdout is not None
     try:

@@ -63,7 +63,7 @@ def test_a_job_below_a_node_holds_as_many_gpus_as_it_asked_for(story: ResultsSou
     assert late.binding == []
 
 
-def test_usage_tells_who_lends_and_who_borrows(story: ResultsSource) -> None:
+def test_usage_shows_lent_and_borrowed_gpus_of_each_vc(story: ResultsSource) -> None:
     a, b = story.picture(HIVED, 3).usage
     assert (a.vc, a.reserved, a.used, a.lent, a.borrowed, a.waiting) == ("a", 8, 8, 0, 8, 0)
     assert (b.vc, b.reserved, b.used, b.lent, b.borrowed, b.waiting) == ("b", 8, 0, 8, 0, 0)
@@ -75,7 +75,7 @@ def test_totals_add_up(story: ResultsSource) -> None:
     assert (totals.reserved, totals.bad, totals.fragmentation) == (0, 0, 0.5)
 
 
-def test_what_is_lent_is_first_what_nobody_reserved_and_then_everybodys_by_what_they_leave_idle(tmp_path: Path) -> None:
+def test_lent_gpus_are_first_unreserved_and_then_each_vcs_in_proportion_to_its_idle_ones(tmp_path: Path) -> None:
     spec = nodes_of_8(5, {"a": 1, "b": 1, "c": 2})  # 8 GPUs are nobody's
     rows = [("own", "a", 0, 100, 8), ("some", "b", 0, 100, 4), ("wide", "a", 1, 50, 16)]
     source = played(tmp_path, *rows, spec=spec)
@@ -115,7 +115,7 @@ def test_a_job_too_large_for_its_cells_can_only_borrow_where_gpus_are_lent(tmp_p
     assert quota == "16 GPUs are more than the quota of a allows: it can only borrow"
 
 
-def test_a_quota_with_room_and_scattered_gpus_is_told_from_one_that_is_used_up(tmp_path: Path) -> None:
+def test_a_quota_with_scattered_free_gpus_is_distinguished_from_one_that_is_used_up(tmp_path: Path) -> None:
     """The sharing anomaly in its smallest form: b's two GPUs are one on each node, and a's pair fits neither."""
     spec = spec_text(
         {"NODE": ("GPU", 2)}, [{"cellType": "NODE", "cellAddress": "n[0-1]"}], {"a": {"NODE": 1}, "b": {"NODE": 1}}
@@ -129,7 +129,7 @@ def test_a_quota_with_room_and_scattered_gpus_is_told_from_one_that_is_used_up(t
     assert third.why[0] == "b uses 2 of its quota of 2 GPUs, and this job asks for 2"
 
 
-def test_jobs_that_run_on_loans_keep_their_place_before_those_who_wait(tmp_path: Path) -> None:
+def test_jobs_that_run_on_loans_keep_their_place_before_waiting_jobs(tmp_path: Path) -> None:
     rows = [("first", "a", 0, 100, 8), ("lent", "a", 1, 90, 8), ("next", "a", 2, 5, 8)]
     waiter = played(tmp_path, *rows).picture(HIVED, 3).queue[0]
     assert waiter.id == "next"

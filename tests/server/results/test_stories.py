@@ -23,7 +23,7 @@ HIVED = "hived yarn-cs"
 ALL = ",".join(map(str, range(8)))
 
 
-def test_a_preempted_job_tells_its_story(tmp_path: Path) -> None:
+def test_the_story_of_a_preempted_job_is_shown(tmp_path: Path) -> None:
     rows = [("first", "a", 0, 10, 8), ("early", "a", 1, 20, 8), ("owner", "b", 5, 10, 8)]
     story = played(tmp_path, *rows).story(HIVED, "early")
     assert (story.id, story.name, story.vc, story.gpus, story.state, story.command) == (
@@ -46,7 +46,7 @@ def test_a_preempted_job_tells_its_story(tmp_path: Path) -> None:
     ]
 
 
-def test_a_turn_that_comes_while_a_job_runs_on_a_loan_is_told(tmp_path: Path) -> None:
+def test_a_turn_that_comes_while_a_job_runs_on_a_loan_is_shown(tmp_path: Path) -> None:
     story = played(tmp_path, ("first", "a", 0, 10, 8), ("early", "a", 1, 20, 8)).story(HIVED, "early")
     assert [stay.kind for stay in story.stays] == ["opportunistic", "guaranteed"]
     assert [moment.text for moment in story.moments][2:] == ["its turn came: guaranteed from now on", "finished"]
@@ -58,7 +58,7 @@ def test_a_move_to_its_own_cells_says_where(tmp_path: Path) -> None:
     assert texts[2] == "its turn came: guaranteed from now on, on n0:0-3"
 
 
-def test_work_that_is_done_again_is_told_apart_from_waiting(tmp_path: Path) -> None:
+def test_work_that_is_done_again_is_shown_apart_from_waiting(tmp_path: Path) -> None:
     rows = [("first", "a", 0, 10, 8), ("early", "a", 0, 20, 8), ("owner", "b", 5, 10, 8)]
     results(tmp_path, TWO_NODES, trace_text(rows), preempted="restart")
     told = ResultsSource(tmp_path).story(HIVED, "early").explanation
@@ -174,7 +174,7 @@ def test_curves_are_the_series(folder: Path) -> None:
     assert curves.delay["a"][:known] == [pytest.approx(float(row["delay_s a"]), rel=1e-5) for row in rows]
 
 
-def test_after_the_last_submission_nothing_is_known_but_who_waits(folder: Path) -> None:
+def test_after_the_last_submission_only_the_number_of_waiting_jobs_is_known(folder: Path) -> None:
     curves = ResultsSource(folder).curves("private yarn-cs")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     first = len(series(folder, "private"))
