@@ -1,4 +1,4 @@
-"""Who has which leaf cells: the contract of the core (:class:`Cluster`), and everything behind it. Pure."""
+"""The allocation of leaf cells to groups: the interface of the core (:class:`Cluster`), and all behind it. Pure."""
 
 from .cluster import Cluster
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait

@@ -1,17 +1,17 @@
-"""Virtual cells onto physical ones: made when a group needs it, undone when nothing runs there any more.
+"""The binding of virtual cells to physical ones: made when a group needs it, removed when nothing runs there any more.
 
-A virtual cell in use stands on one physical cell of its level, and its children stand on that cell's children. So a
-group's virtual leaves, as close together as its VC's policy chose them, are as close together in the real cluster.
+A virtual cell in use is bound to one physical cell of its level, and its children to children of that cell. So a
+group's virtual leaves are as close together in the physical cluster as its VC's policy chose them.
 Binding is late at every level: while a VC uses one GPU of a node it reserved, the seven others stay unbound below the
-node, and an opportunistic group there runs on until one of them is really needed (HiveD, OSDI'20, section 3.3).
+node, and an opportunistic group there runs on until one of them is needed (HiveD, OSDI'20, section 3.3).
 
     preassigned cell    by the buddy allocator                       (cells/allocator.py)
     cells down to host  a free child of the parent's cell            } each time the one with the fewest GPUs
     cells in a host     a free child of the parent's cell            } in opportunistic use, then the lowest
 
-Inside a bound cell every bad physical child has a virtual child bound to it at once: *anchored* there while nothing is
-in use in it. So a VC always knows which of the leaves that it could have are bad. Preassigned cells that can no longer
-be healthy are *doomed*: anchored to bad physical cells.
+Inside a bound cell every bad physical child has a virtual child bound to it at once, which is *anchored* there while
+nothing is in use in it. So a VC always knows the bad leaves among its obtainable ones. Preassigned cells that can no
+longer be healthy are *doomed*: anchored to bad physical cells.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 #: physical inner cell under each virtual inner cell of a host
 Inner = tuple[int, ...]
-#: ways of binding inside a host that are remembered
+#: ways of binding inside a host that are cached
 REMEMBERED = 20_000
-#: per cell that somebody reserved and that is bound: its level and number, to the bindings and the virtual cell
+#: bound preassigned cells: level and number of the physical cell, to the bindings and the virtual cell
 Owners = dict[tuple[int, int], tuple["Binding", int]]
 
 
@@ -45,34 +45,34 @@ class Binding:
     def __init__(
         self, virtual: VirtualCells, free: Sequence[int], nodes: Nodes, undo: Undo, pinned_to: int = -1
     ) -> None:
-        """``pinned_to``: the number of the physical cell that the one preassigned cell stands on for good; -1 for none.
+        """``pinned_to``: the number of the physical cell that its one preassigned cell is pinned to; -1 for none.
 
-        ``nodes``: of the chain; ``free``: free leaves of every host, kept by the caller.
+        ``nodes``: of the chain; ``free``: free leaves of every host, updated by the caller.
         """
         self.virtual = virtual
         self.free = free
-        #: where its preassigned cells come from
+        #: the allocator of its preassigned cells
         self.allocator = nodes.allocator
         self._note = undo.note
         #: bad leaves per node
         self.bad_leaves = nodes.bad
-        #: bad leaves of each host, as far as they are known: those of hosts that are bound
+        #: bad leaves of each host, known for bound hosts
         self.bad = [0] * virtual.hosts
-        #: reserved cells that are bound, of all bindings that share the chain
+        #: bound reserved cells of all bindings in the chain
         self.owners = nodes.owners
         #: physical cell under each virtual cell; -1 while unbound
         self.bound = [-1] * len(virtual.cells)
         #: children of each virtual cell that are in use; a pinned cell counts its pin too, and so stays
         self.live = [0] * len(virtual.cells)
-        #: cells bound for bad hardware alone: nothing is in use in them
+        #: cells bound for bad hardware alone, with nothing in use in them
         self.anchored: set[int] = set()
-        #: preassigned cells bound to bad hardware since nothing healthy is left for them; they stay so while not in use
+        #: preassigned cells bound to bad hardware because no healthy cell is left for them; they stay bound when unused
         self.doomed: set[int] = set()
-        #: hosts whose bad leaves have changed since somebody last looked (and emptied this)
+        #: hosts whose bad leaves have changed since the pool's last refresh, which clears this
         self.changed: set[int] = set()
         #: hosts with bad leaves
         self.bad_hosts: set[int] = set()
-        #: per level: the preassigned cells that are not bound
+        #: per level: the unbound preassigned cells
         self.unbound = [IndexSet(len(virtual.cells)) for _ in virtual.hierarchy.gpus]
         #: the virtual cells right below each upper one
         self.children: defaultdict[int, list[int]] = defaultdict(list)
@@ -81,23 +81,23 @@ class Binding:
                 self.unbound[level].add(number)
             else:
                 self.children[parent].append(number)
-        #: virtual cell that is pinned, -1 for none
+        #: the pinned virtual cell, -1 for none
         self.pinned = -1
-        #: per host: physical inner cell under each virtual inner cell, -1 while unbound; None while nothing is
+        #: per host: physical inner cell under each virtual inner cell, -1 while unbound; None while all are unbound
         self.inner: list[Inner | None] = [None] * virtual.hosts
         if pinned_to >= 0:
             self.pinned = next(v for v, cell in enumerate(virtual.cells) if cell.parent < 0)
             self._take(self.pinned, pinned_to)
             self.live[self.pinned] = 1
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def node_of(self, host: int) -> int:
-        """The number of the node that a bound host stands on, or in."""
+        """The number of the node that a bound host is, or is in."""
         return self.bound[host] * self.virtual.shapes[host].leaves // self.virtual.hierarchy.node_size
 
     def can_bind(self, cell: int, physical: int) -> bool:
-        """Whether ``cell`` stands on this very physical cell of its level, or could, and all stay safe. O(levels)."""
+        """Whether ``cell`` is bound to this physical cell of its level, or could safely be. O(levels)."""
         if self.bound[cell] >= 0:
             return self.bound[cell] == physical
         level, parent = self.virtual.cells[cell]
@@ -109,9 +109,9 @@ class Binding:
         return self.can_bind(parent, above)
 
     def host_under(self, level: int, node: int, leaf: int) -> int:
-        """The virtual host that can stand under this leaf, in a preassigned cell of ``level``; -1 when none can.
+        """The virtual host that can be bound around this leaf, in a preassigned cell of ``level``; -1 for none.
 
-        Cells that stand there already come first, then the first that are unbound. O(levels * fan-out).
+        Cells bound there already come first, then the first unbound ones. O(levels * fan-out).
         """
         hierarchy = self.virtual.hierarchy
         first = node * hierarchy.node_size + leaf
@@ -132,10 +132,10 @@ class Binding:
             cell = next((child for child in could if self.bound[child] == wanted), could[0])
         return cell if self.can_bind(cell, first // hierarchy.gpus[self.virtual.cells[cell].level]) else -1
 
-    # -- the steps that change something, each of which notes its way back --------------------------------------------
+    # -- the steps that change something, each of which logs its inverse ----------------------------------------------
 
     def _bind_cell(self, cell: int, physical: int) -> None:
-        """A cell stands on a physical one, just taken: from the allocator, or from what its parent stands on."""
+        """Bind a cell to a physical one that was just allocated, or taken from the cell of its parent."""
         level, parent = self.virtual.cells[cell]
         self.bound[cell] = physical
         if parent < 0:
@@ -144,7 +144,7 @@ class Binding:
         self._note((self._release, cell))
 
     def _release(self, cell: int) -> None:
-        """A cell stands nowhere any more, and its physical cell is given back."""
+        """Unbind a cell, and free its physical cell."""
         level, parent = self.virtual.cells[cell]
         physical = self.bound[cell]
         self.bound[cell] = -1
@@ -157,7 +157,7 @@ class Binding:
         self._note((self._take, cell, physical))
 
     def _take(self, cell: int, physical: int) -> None:
-        """A cell takes this very physical one, and stands on it."""
+        """Allocate exactly this physical cell, and bind a cell to it."""
         level, parent = self.virtual.cells[cell]
         if parent < 0:
             self.allocator.allocate_at(level, physical)
@@ -166,23 +166,23 @@ class Binding:
         self._bind_cell(cell, physical)
 
     def _count(self, cell: int, more: int) -> None:
-        """So many more of the children of ``cell`` are in use."""
+        """Add ``more`` to the number of children of ``cell`` in use."""
         self.live[cell] += more
         self._note((self._count, cell, -more))
 
     def _mark(self, marked: set[int], cell: int, is_marked: bool) -> None:
-        """Whether a cell is one of :attr:`anchored`, or of :attr:`doomed`."""
+        """Set whether a cell is in :attr:`anchored` or :attr:`doomed`."""
         if (cell in marked) != is_marked:
             marked ^= {cell}
             self._note((self._mark, marked, cell, not is_marked))
 
     def _set_inner(self, host: int, inner: Inner | None) -> None:
-        """What is bound inside a host."""
+        """Set the bindings inside a host."""
         self._note((self._set_inner, host, self.inner[host]))
         self.inner[host] = inner
 
     def _set_bad(self, host: int, leaves: int) -> None:
-        """These virtual leaves of ``host`` are the bad ones."""
+        """Set the bad virtual leaves of ``host``."""
         before = self.bad[host]
         if before != leaves:
             self._note((self._set_bad, host, before))
@@ -196,10 +196,10 @@ class Binding:
     # -- binding ------------------------------------------------------------------------------------------------------
 
     def hold(self, cell: int, mask: int, near: int = -1, exactly: bool = False) -> None:
-        """``cell`` is in use from now on, bound if it was not: to ``near``, if that can be.
+        """Mark ``cell`` as in use, and bind it if it was not: to ``near``, if possible.
 
-        ``mask``: what is wanted of a host; bad leaves are anchored elsewhere in it as far as can be. ``exactly``: to
-        this very physical cell, which :meth:`can_bind` allows.
+        ``mask``: the requested leaves of a host; bad leaves are anchored elsewhere in it as far as possible.
+        ``exactly``: to ``near`` and no other cell, as :meth:`can_bind` allows.
         """
         if self.bound[cell] >= 0:
             if cell in self.anchored:
@@ -228,10 +228,10 @@ class Binding:
     def leaves(
         self, host: int, mask: int, opportunistic: list[int], near: tuple[int, int] | None = None
     ) -> tuple[int, int]:
-        """The node and the physical leaves under the virtual leaves ``mask`` of a bound ``host``, bound by this.
+        """Bind the virtual leaves ``mask`` of a bound ``host``, and return the node and the physical leaves.
 
         ``opportunistic``: per node, the leaves in opportunistic use; ``near``: preferred leaves of a node.
-        The caller has not taken the virtual leaves yet.
+        The caller takes the virtual leaves afterwards.
         """
         virtual = self.virtual
         shape = virtual.shapes[host]
@@ -247,10 +247,10 @@ class Binding:
         return node, leaves << offset
 
     def _use(self, cell: int) -> None:
-        """Something is in use in a cell that was only anchored, and so in those above it."""
+        """Mark a cell that was only anchored as in use, and so the cells above it."""
         self._mark(self.anchored, cell, False)
         if cell in self.doomed:
-            self.allocator.changes += 1  # who is short has to be asked again
+            self.allocator.changes += 1  # so that the doomed cells are refreshed
         parent = self.virtual.cells[cell].parent
         if parent >= 0:
             if parent in self.anchored:
@@ -258,9 +258,9 @@ class Binding:
             self._count(parent, 1)
 
     def bind_leaves_at(self, host: int, leaves: int) -> int:
-        """Bind virtual leaves of a bound ``host`` to these very physical ``leaves`` of its cell; 0 when that cannot be.
+        """Bind virtual leaves of a bound ``host`` to exactly these physical ``leaves``; the virtual ones.
 
-        Nothing has changed then. Returned are the virtual leaves.
+        0, and nothing changed, where that is impossible.
         """
         shape = self.virtual.shapes[host]
         inner = _list_of(shape, self.inner[host])
@@ -281,7 +281,7 @@ class Binding:
     # -- unbinding ----------------------------------------------------------------------------------------------------
 
     def unbind(self, host: int, mask: int) -> None:
-        """The group on these virtual leaves has ended. To be called after the pool was told that they are free."""
+        """Unbind virtual leaves of a group that has ended. The caller has marked them as free in the pool."""
         shape = self.virtual.shapes[host]
         free = self.free[host]
         before = self.inner[host]
@@ -297,9 +297,9 @@ class Binding:
             self._set_inner(host, _unbound_inside(shape, before, mask, free & ~self.bad[host]))
 
     def _leave(self, cell: int) -> None:
-        """Nothing is in use in ``cell`` any more: it is unbound, or stays anchored where it is bad."""
+        """Unbind a cell that is no longer in use, or anchor it where it is bad."""
         level, parent = self.virtual.cells[cell]
-        if cell in self.doomed:  # until somebody finds that it can be healthy again
+        if cell in self.doomed:  # it stays bound until a refresh finds a healthy cell for it
             self.allocator.changes += 1
         elif parent < 0 or not self.allocator.is_bad(level, self.bound[cell]):
             self._drop(cell)
@@ -312,7 +312,7 @@ class Binding:
                 self._leave(parent)
 
     def _drop(self, cell: int) -> None:
-        """``cell`` stands on nothing any more, and so nothing that is anchored in it."""
+        """Unbind ``cell`` and the cells anchored in it."""
         self._mark(self.anchored, cell, False)
         if cell < self.virtual.hosts:
             if self.inner[cell] is not None:
@@ -327,7 +327,7 @@ class Binding:
     # -- bad hardware -------------------------------------------------------------------------------------------------
 
     def doom(self, level: int) -> int:
-        """Bind the last unbound preassigned cell of ``level`` to a bad physical one; its number, -1 for no such way."""
+        """Bind the last unbound preassigned cell of ``level`` to a bad physical one; its number, or -1."""
         cell, physical = self.unbound[level].last(), self.allocator.allocate_bad(level)
         if physical < 0:
             return -1
@@ -338,17 +338,17 @@ class Binding:
         return cell
 
     def undoom(self, cell: int) -> None:
-        """Undo :meth:`doom`; where something is in use in ``cell`` by now, that keeps it bound."""
+        """Undo :meth:`doom`; a cell that is in use by now stays bound."""
         self._mark(self.doomed, cell, False)
         if cell in self.anchored:
             self._drop(cell)
 
     def health_changed(self, cell: int, node: int) -> None:
-        """The bad leaves of ``node``, which is inside the bound ``cell``, have changed. O(levels * fan-out)."""
+        """Update the anchors inside the bound ``cell`` for changed bad leaves of its ``node``. O(levels * fan-out)."""
         hierarchy = self.virtual.hierarchy
         while cell >= self.virtual.hosts:
             below = self.virtual.cells[cell].level - 1
-            # a preassigned cell is at node level or above here, so exactly one child holds the node
+            # a preassigned cell is at node level or above here, so exactly one child has the node
             physical = node * hierarchy.node_size // hierarchy.gpus[below]
             child = next((c for c in self.children[cell] if self.bound[c] == physical), -1)
             if child < 0:
@@ -362,9 +362,9 @@ class Binding:
         self._anchor_inside(cell)
 
     def _anchor_inside(self, cell: int, avoid: int = 0) -> None:
-        """Every bad physical child of a bound cell gets a virtual child: the last ones that are unbound.
+        """Anchor an unbound virtual child, the last first, to every bad physical child of a bound cell.
 
-        In a host its bad leaves do; where there is a choice, not in ``avoid``.
+        In a host, to its bad leaves; virtual leaves outside ``avoid`` are preferred.
         """
         if cell < self.virtual.hosts:
             self._anchor_leaves(cell, avoid)
@@ -385,7 +385,7 @@ class Binding:
             return
         inner = _list_of(shape, self.inner[host])
         free = self.free[host]
-        for cell in range(1, len(inner)):  # what was bound for hardware that is good again
+        for cell in range(1, len(inner)):  # unbind the cells of hardware that is healthy again
             leaves = shape.masks[cell]
             if inner[cell] >= 0 and leaves & free == leaves:
                 inner[cell] = -1
@@ -400,29 +400,29 @@ class Binding:
         self._set_bad(host, found)
 
     def validate(self) -> None:
-        """Bound cells are exactly those in use or bad, each inside its parent's, no two on one. O(cells of the VC)."""
+        """Check all bindings against the leaves in use and the bad ones. O(cells of the VC)."""
         check_bindings(self)
 
 
-class Staying:
-    """The nodes that an opportunistic job runs on, offered one by one to the virtual hosts that it is to stand on.
+class BindingHints:
+    """The nodes that an opportunistic group runs on, as preferred nodes of the virtual hosts chosen for it.
 
-    Made once per request in O(levels * hosts); a hint costs O(levels + cells above node level that the job is in).
+    Made once per request in O(levels * hosts); a hint costs O(levels + cells above node level that the group is in).
     """
 
     def __init__(self, binding: Binding, hosts: Iterable[int], own: Sequence[tuple[int, int]]) -> None:
-        """``own``: nodes and the job's leaves on them; ``hosts``: the virtual hosts to be bound, in any order."""
+        """``own``: nodes and the group's leaves on them; ``hosts``: the virtual hosts to be bound, in any order."""
         self._binding = binding
         hierarchy = binding.virtual.hierarchy
-        #: leaves by node, of the nodes that no host has taken
+        #: leaves by node, of the nodes that no host is bound to yet
         self._masks = dict(own)
-        #: per level from the nodes up: those nodes by the physical cell they are in
+        #: per level from the nodes up: those nodes by their physical cell
         self._groups: dict[int, dict[int, dict[int, None]]] = {}
         for level in range(hierarchy.node_level, hierarchy.top + 1):
             groups = self._groups[level] = {}
             for node in sorted(self._masks):
                 groups.setdefault(node // self._nodes(level), {})[node] = None
-        #: how many of the hosts stand under each virtual cell
+        #: number of the hosts in each virtual cell
         self._needed: dict[int, int] = {}
         for host in hosts:
             cell = host
@@ -435,15 +435,15 @@ class Staying:
         return max(1, hierarchy.gpus[level] // hierarchy.node_size)
 
     def hint(self, host: int) -> tuple[int, int] | None:
-        """The node, and the job's leaves on it, that suits ``host`` best; None when all are taken.
+        """The preferred node of ``host``, and the group's leaves on it; None when all are taken.
 
-        Where cells above the host have to be bound for it, they should hold as many of the job's nodes as its other
-        hosts need there, and no more: then those find theirs too.
+        Where cells above the host have to be bound for it, they should have as many of the group's nodes as its hosts
+        need there, and no more, so that every host finds one.
         """
         if not self._masks:
             return None
         cells = self._binding.virtual.cells
-        path = []  # from the host up, what has to be bound for it
+        path = []  # the cells to be bound for the host, from it upward
         cell = host
         while cell >= 0 and self._binding.bound[cell] < 0:
             path.append(cell)
@@ -460,8 +460,8 @@ class Staying:
         node = next(iter(inside))
         return node, self._masks[node]
 
-    def taken(self, node: int) -> None:
-        """A host stands on ``node`` now, one of the job's or not."""
+    def remove(self, node: int) -> None:
+        """Remove a node to which a host was bound, if it is one of the group's."""
         if self._masks.pop(node, None) is not None:
             for level, groups in self._groups.items():
                 cell = node // self._nodes(level)
@@ -471,17 +471,17 @@ class Staying:
 
 
 def _list_of(shape: Shape, inner: Inner | None) -> list[int]:
-    """What is bound inside a bound host, to be changed."""
-    # the host's own cells are counted from where it stands
+    """A mutable copy of the bindings inside a bound host."""
+    # inner cells are numbered from the host's own physical cell, 0
     return [0, *[-1] * (len(shape.masks) - 1)] if inner is None else list(inner)
 
 
-# hosts of one shape are bound inside in a few ways over and over, so each way is worked out once
+# hosts of one shape are bound inside in a few recurring ways, so each way is computed once
 @lru_cache(REMEMBERED)
 def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own: int) -> tuple[Inner, int]:
-    """``inner`` once the virtual leaves ``mask`` are bound too, and the physical leaves that they stand on.
+    """Bind the virtual leaves ``mask`` inside a host: the new ``inner``, and their physical leaves.
 
-    ``others``: leaves to be avoided, ``own``: to be preferred. O(levels * fan-out), O(1) once seen.
+    ``others``: leaves to be avoided, ``own``: to be preferred. O(levels * fan-out), O(1) once cached.
     """
     bound = _list_of(shape, inner)
     masks, children = shape.masks, shape.children
@@ -497,7 +497,7 @@ def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own
                     (c for c in children[bound[cell]] if c not in taken),
                     key=lambda c: (-(masks[c] & own).bit_count(), (masks[c] & others).bit_count()),
                 )
-            if wanted == masks[child]:  # nothing below it need be told apart
+            if wanted == masks[child]:  # nothing below it need be bound
                 leaves |= masks[bound[child]]
             else:
                 below.append(child)
@@ -505,19 +505,19 @@ def _bound_inside(shape: Shape, inner: Inner | None, mask: int, others: int, own
 
 
 @lru_cache(REMEMBERED)
-def _unbound_inside(shape: Shape, inner: Inner, mask: int, keep: int) -> Inner:
-    """``inner`` once the virtual leaves ``mask`` are bound no more, as far as they are among ``keep``."""
+def _unbound_inside(shape: Shape, inner: Inner, mask: int, unused: int) -> Inner:
+    """``inner`` without the cells on the virtual leaves ``mask`` whose leaves are all among ``unused``."""
     bound = list(inner)
     for cell, leaves in enumerate(shape.masks):
-        if cell and leaves & mask and leaves & keep == leaves:
+        if cell and leaves & mask and leaves & unused == leaves:
             bound[cell] = -1
     return tuple(bound)
 
 
 def _leaf_on(shape: Shape, inner: list[int], leaf: int, choose: Callable[[list[int]], int]) -> int:
-    """The virtual leaf (an inner cell) of a host on its physical ``leaf``, bound in ``inner`` down to there.
+    """The virtual leaf (an inner cell) of a host on its physical ``leaf``; binds the cells down to it in ``inner``.
 
-    ``choose`` picks one of the unbound virtual cells wherever none stands there yet; -1 ends it, and is returned.
+    ``choose`` picks one of the unbound virtual cells wherever none is bound yet; its -1 is returned at once.
     """
     cell = 0
     while shape.children[cell]:

@@ -1,4 +1,4 @@
-"""The bindings of a pool, re-derived from what is in use and what is bad."""
+"""The consistency check of a pool's bindings against the leaves in use and the bad leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_bindings(binding: Binding) -> None:
-    """Bound cells are exactly those in use or bad, each inside its parent's, no two on one. O(cells of the VC)."""
+    """Check that the cells in use or bad are bound, each in its parent's, no two to one cell. O(cells of the VC)."""
     virtual, hierarchy, allocator = binding.virtual, binding.virtual.hierarchy, binding.allocator
     live = [0] * len(virtual.cells)
     if binding.pinned >= 0:
@@ -64,9 +64,9 @@ def _check_inside(binding: Binding, host: int, inner: Inner) -> None:
             ensure(leaves & idle != leaves, f"host {host}: inner cell {cell} is bound while in use")
     node, part = divmod(binding.bound[host], virtual.hierarchy.node_size // shape.leaves)
     bad = binding.bad_leaves[node] >> part * shape.leaves & shape.full
-    stand = 0
+    bound_to_bad = 0
     for cell, leaves in enumerate(shape.masks):
         if not shape.children[cell] and leaves & binding.bad[host]:
             ensure(inner[cell] >= 0, f"host {host}: bad leaf {cell} is bound")
-            stand |= shape.masks[inner[cell]]
-    ensure(stand == bad, f"host {host}: its bad leaves stand on the bad ones")
+            bound_to_bad |= shape.masks[inner[cell]]
+    ensure(bound_to_bad == bad, f"host {host}: its bad leaves stand on the bad ones")

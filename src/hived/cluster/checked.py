@@ -1,4 +1,4 @@
-"""A cluster that doubts itself: for tests, and for a production cluster that somebody suspects."""
+"""A self-checking cluster, for tests and for debugging in production."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from .groups import Group
 
 
 class CheckedCluster(Cluster):
-    """Like :class:`Cluster`, and re-derives everything after every answer and every change. O(cluster) each.
+    """A :class:`Cluster` that re-derives its state after every answer and every change. O(cluster) each.
 
-    Raises :class:`~hived.errors.InvariantError` at the change that broke something, rather than at what follows from
-    it.
+    Raises :class:`~hived.errors.InvariantError` at the change that broke an invariant, rather than at its consequences.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

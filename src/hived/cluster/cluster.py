@@ -1,10 +1,10 @@
-"""The public face of the core: a cluster that answers requests, and carries its answers out.
+"""The public interface of the core: a cluster that decides requests, and commits its decisions.
 
-    answer = cluster.schedule(request)      Bind | Preempt | Wait, nothing has changed
-    cluster.commit(answer)                  now it has
+    answer = cluster.schedule(request)      Bind | Preempt | Wait, the state is unchanged
+    cluster.commit(answer)                  the state changes
 
-Between the two the caller may do what takes time (start processes, delete pods). A decision that is no longer right by
-then is refused. Everything else is an event that happened: groups end, nodes turn bad, the spec changes.
+Between the two the caller may do slow work (start processes, delete pods). A decision that is out of date by then is
+refused. All other methods report events: groups end, nodes turn bad, the spec changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hived.spec.compiled import ClusterSpec
 from . import recovery
 from .decisions import Bind, Decision, Placement, Preempt, Record, Wait
 from .demands import Demand
-from .explain import queries as looking
+from .explain import queries
 from .groups import Group
 from .names import Names, leaf_state, set_health
 from .parts import Part
@@ -37,56 +37,56 @@ from .state import State
 from .states import GroupEvent, GroupState, LeafState
 from .suggested import Suggested
 
-#: how many groups that were preempted and have ended are remembered, for explain
+#: how many groups that ended by preemption are remembered, for explain
 REMEMBERED = 10_000
 
-MOST_SECONDS = 2**53  #: up to which a float tells one second from the next
+MOST_SECONDS = 2**53  #: up to which a float distinguishes consecutive seconds
 
 
 class Cluster:
-    """Virtual clusters on a physical one: who may run where, now (HiveD, OSDI'20).
+    """Virtual clusters on a physical cluster: the placement of groups on leaf cells (HiveD, OSDI'20).
 
-    A request costs O(levels + pods) where it fits at once; nothing depends on the size of the cluster. One caller at
-    a time; the same calls give the same answers, always.
+    A request costs O(levels + pods) where it fits at once, independent of the size of the cluster. One caller at a
+    time; the same calls always give the same answers.
 
-    Every method that takes something of the caller's raises :class:`~hived.errors.RequestError` (an
-    :class:`~hived.errors.InputError`) naming the field that is wrong, and has changed nothing then.
+    Every method with arguments raises :class:`~hived.errors.RequestError` (an :class:`~hived.errors.InputError`), which
+    names the wrong field, and has changed nothing then.
     """
 
     def __init__(self, spec: ClusterSpec, sharing: Sharing = Sharing.HIVED, rank: Rank = packed) -> None:
-        """``sharing``: how tenants share; ``rank``: which host a guaranteed group goes to. O(cells).
+        """``sharing``: the sharing scheme; ``rank``: the order in which guaranteed groups prefer hosts. O(cells).
 
         Raises :class:`~hived.errors.InfeasibleError` when the VCs' cells are to be bound, and do not fit.
         """
         self._state = State(spec, sharing, rank)
         self._names: Names | None = None
         self._preempted: dict[str, tuple[Reason, ...]] = {}
-        # the answer that a commit would keep, and its group as the open transaction has admitted it
+        # the answer of the open transaction, and the group that the transaction has admitted
         self._open: tuple[Bind | Preempt, Group] | None = None
 
     @classmethod
     def load(cls, path: SpecPath, *more: Any) -> Self:
-        """The cluster of a YAML spec, and what else the class takes. Raises :class:`~hived.errors.SpecError`."""
+        """The cluster of a YAML spec; ``more``: further arguments. Raises :class:`~hived.errors.SpecError`."""
         return cls(load_spec(path), *more)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any] | ClusterSpec, *more: Any) -> Self:
-        """The cluster of a spec as a dictionary (the YAML's structure), or compiled already; ``more``: as above."""
+        """The cluster of a spec: a dictionary (the YAML's structure), or a compiled spec; ``more``: as above."""
         return cls(compiled_spec(spec), *more)
 
     @property
     def sharing(self) -> Sharing:
-        """How its tenants share."""
+        """The sharing scheme of its tenants."""
         return self._state.sharing
 
     @property
     def spec(self) -> ClusterSpec:
-        """What it was made from, or last reconfigured to."""
+        """The present spec: the first one, or that of the last reconfiguration."""
         return self._state.spec
 
     @property
     def version(self) -> int:
-        """Number of the changes that were kept so far: the same answers until it is another."""
+        """Number of committed changes; answers stay the same while it does."""
         return self._state.version
 
     # -- asking and answering -----------------------------------------------------------------------------------------
@@ -98,14 +98,14 @@ class Cluster:
         now: float = 0.0,
         excluded_nodes: Collection[str] = (),
     ) -> Decision:
-        """Where the group of ``request`` can run now; whom that costs; or why it has to wait.
+        """Decide a request: a placement, with its victims if any, or the reasons why the group has to wait.
 
-        ``suggested_nodes``: it may only go there; ``excluded_nodes``: and not there (names the cluster does not know
-        are ignored); ``now``: seconds by the caller's clock, kept as the time since when it waits or runs. Nothing
-        changes, except that a group that has to wait is remembered with its reasons. Asked again for a group that runs,
-        the answer is its placement; for one that is preempting, what it has reserved and who still has to go, or
-        another placement, where it could start at once or its reservation is not suggested any more. Without one, its
-        reservation ends, and it waits.
+        ``suggested_nodes``: the only nodes it may use; ``excluded_nodes``: nodes it may not use (unknown names are
+        ignored); ``now``: seconds by the caller's clock, kept as the start of waiting or running. The state is
+        unchanged, except that a waiting group is queued with its reasons. For a running group the answer is its
+        placement. For a preempting one it is its reservation with the remaining victims, or another placement where it
+        could start at once or its reservation is not suggested any more; without such a placement, its reservation
+        ends, and it waits.
         """
         decision = self._decided(request, suggested_nodes, now, excluded_nodes)
         if isinstance(decision, Wait):
@@ -122,9 +122,9 @@ class Cluster:
     def _decided(
         self, request: Request, suggested_nodes: Collection[str] | None, now: float, excluded_nodes: Collection[str]
     ) -> Decision:
-        """The answer to a request; where it is a placement, that is open."""
+        """Decide a request; a placement leaves its transaction open."""
         _check_seconds(now)
-        state = self._settled()
+        state = self._committed()
         demand = state.demands.of(request)
         known = state.groups.get(request.group)
         if known is not None:
@@ -158,16 +158,16 @@ class Cluster:
         keep: bool = False,
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
-        """What :meth:`schedule` answers for a group that holds nothing; None, and nothing remembered, where it waits.
+        """Decide a request as :meth:`schedule` does, for a new group; None, and nothing queued, where it has to wait.
 
-        For a scheduler that keeps its own queues and asks for no reasons. ``near``: where the group ran until now, and
-        would stay; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as
-        :meth:`schedule`; ``keep``: what is answered is committed at once; ``demand``: what :meth:`demand` answers for
-        this request, or for one that differs by name alone, which then is not checked again: one of another request
-        gets another's leaf cells.
+        For a scheduler with queues of its own, which needs no reasons. ``near``: the last placement of the group, which
+        it prefers; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as in
+        :meth:`schedule`; ``keep``: commit the answer at once; ``demand``: the answer of :meth:`demand` for this
+        request, or for one that differs by name alone. It is not checked against the request, and decides the leaf
+        cells.
         """
         _check_seconds(now)
-        state = self._settled()
+        state = self._committed()
         demand = self._demand(request, demand)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
@@ -185,16 +185,17 @@ class Cluster:
         return decision
 
     def move(self, request: Request, now: float = 0.0, excluded_nodes: Collection[str] = ()) -> Bind | Preempt | None:
-        """Where a group that runs could be instead, as if its own leaf cells were free; None: nowhere.
+        """Decide another placement for a running group, as if its leaf cells were free; None: there is none.
 
-        A guaranteed one goes where its VC has room, an opportunistic one to idle leaf cells (or, as a guest, beside
-        others); nobody of its VC ends for it. It stays where it is as far as that allows. With a guaranteed request an
-        opportunistic group is *promoted*, on its very leaf cells if its VC's can be bound there. ``excluded_nodes``:
-        not there. A commit gives the old leaf cells up: the group runs on the new ones at once or, where loans of
-        others are its victims, waits for these as any group that preempts. It costs what placing it costs.
+        A guaranteed group goes where its VC has room, an opportunistic one to idle leaf cells (or, as a guest, beside
+        owners); no group of its VC is preempted for it. It keeps its leaf cells as far as possible. With a guaranteed
+        request an opportunistic group is *promoted*, on its own leaf cells if its VC's can be bound there.
+        ``excluded_nodes``: nodes it may not use. A commit releases the old leaf cells: the group runs on the new ones
+        at once or, where loans of other groups are its victims, waits for them as any preempting group. It costs as
+        much as its placement.
         """
         _check_seconds(now)
-        state = self._settled()
+        state = self._committed()
         demand = state.demands.of(request)
         group = state.groups.get(request.group)
         if group is None or not group.running:
@@ -214,16 +215,16 @@ class Cluster:
         return decision
 
     def demand(self, request: Request) -> Demand:
-        """What a request comes to under this spec, checked: one for all that differ by name alone. O(members)."""
-        return self._settled().demands.of(request)
+        """Check a request, and compile it under this spec; requests that differ by name alone share it. O(members)."""
+        return self._committed().demands.of(request)
 
     def promote(self, request: Request, demand: Demand | None = None) -> bool | None:
-        """Make an opportunistic group guaranteed, as ``request`` asks, on the very leaf cells that it has.
+        """Make an opportunistic group guaranteed by ``request``, on its own leaf cells.
 
-        ``True``: it is. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
-        None: its VC has no room. ``demand``: as :meth:`place`. O(levels + pods).
+        ``True``: done. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
+        None: its VC has no room. ``demand``: as in :meth:`place`. O(levels + pods).
         """
-        state, demand = self._settled(), self._demand(request, demand)
+        state, demand = self._committed(), self._demand(request, demand)
         group = state.groups.get(request.group)
         if request.opportunistic or group is None or group.guaranteed or not group.running:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
@@ -238,36 +239,36 @@ class Cluster:
     def can_lend(self, request: Request, demand: Demand | None = None) -> bool:
         """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods).
 
-        ``demand``: as :meth:`place`.
+        ``demand``: as in :meth:`place`.
         """
-        return can_lend(self._settled(), self._demand(request, demand))
+        return can_lend(self._committed(), self._demand(request, demand))
 
     @property
     def idle_gpus(self) -> int:
-        """Healthy leaf cells that nobody has or has reserved. O(chains + nodes that changed)."""
-        return sum([nodes.idle_gpus for nodes in self._settled().chains])
+        """Healthy leaf cells that are neither used nor reserved. O(chains + nodes that changed)."""
+        return sum([nodes.idle_gpus for nodes in self._committed().chains])
 
     def never_fits(self, request: Request) -> bool:
-        """Whether it would have to wait in an empty, healthy VC (or cluster) too. O(1) once asked."""
-        state = self._settled()
+        """Whether a request would have to wait even in an empty, healthy VC (or cluster). O(1) from the second call."""
+        state = self._committed()
         return never(state, request, state.demands.of(request)) is not None
 
     def within_quota(self, request: Request) -> bool:
-        """Whether leaf cells of other tenants may be all that a guaranteed request waits for: under a quota alone."""
+        """Whether a request fits its tenant's free quota, and so waits for other tenants; ``False`` without quotas."""
         if self.sharing is not Sharing.QUOTA:
             return False
-        state = self._settled()
+        state = self._committed()
         demand = state.demands.of(request)
         pools = state.pools[demand.tenant]
         return any(sum([need.gpus for need in c.needs]) <= pools[c.where].total() for c in demand.choices)
 
     def opportunistic_gpus(self, vc: str) -> int:
-        """Leaf cells that the opportunistic groups of a VC have, or have reserved. O(chains)."""
+        """Leaf cells that the opportunistic groups of a VC use or have reserved. O(chains)."""
         state = self._state
         return sum(state.opportunistic_gpus[state.tenants.index(vc)].values())
 
     def _demand(self, request: Request, demand: Demand | None) -> Demand:
-        """What a request comes to: ``demand``, if it is of this spec."""
+        """The compiled request: ``demand``, if it is of this spec."""
         demands = self._state.demands
         return demand if isinstance(demand, Demand) and demand.by is demands and request.group else demands.of(request)
 
@@ -276,7 +277,7 @@ class Cluster:
         return tuple([part for pod in placement.pods for part in names.parts(*pod, placement.chain)[0]])
 
     def _suggested(self, names: Collection[str] | None, excluded: Collection[str]) -> Suggested | None:
-        """The nodes that may be used, None for all. O(names)."""
+        """The nodes that a request may use, None for all. O(names)."""
         if names is None and (excluded == () or excluded == frozenset()):
             return None
         suggested = None if names is None else _names_of_nodes("suggested_nodes", names)
@@ -292,28 +293,28 @@ class Cluster:
     def plan(
         self, request: Request, suggested_nodes: Collection[str] | None = None, excluded_nodes: Collection[str] = ()
     ) -> PlanAnswer:
-        """What :meth:`schedule` would answer, by the same code, with nothing remembered: a question, not a request.
+        """What :meth:`schedule` would answer, by the same code, as a dry run: the request is not queued.
 
-        A request that is wrong "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
+        A wrong request "never" fits, with :class:`~hived.cluster.reasons.Misconfigured` as the reason.
         """
         try:
             decision = self._decided(request, suggested_nodes, 0.0, excluded_nodes)
         except RequestError as error:
             why = (Misconfigured(error.field, error.message),)
             return PlanAnswer("never", Wait(str(getattr(request, "group", "")), why), why)
-        self._settled()
+        self._committed()
         if isinstance(decision, Wait):
             hopeless = isinstance(decision.reasons[0], NeverFits)
             return PlanAnswer("never" if hopeless else "waits", decision, decision.reasons)
         return PlanAnswer("now", decision, ())
 
-    # -- carrying out -------------------------------------------------------------------------------------------------
+    # -- committing ---------------------------------------------------------------------------------------------------
 
     def commit(self, decision: Decision) -> None:
-        """Make a decision real: the group of a Bind runs, that of a Preempt has its placement reserved.
+        """Commit a decision: the group of a Bind runs, the placement of a Preempt is reserved.
 
-        A Wait changes nothing, nor does a decision that has been carried out already. The last answer is kept as it
-        is; one before it is decided again, and has to come to the same. Refused when the cluster has changed since:
+        A Wait changes nothing, nor does a decision that is committed already. The last answer is committed as it is; an
+        earlier one is decided again, and has to come out the same. It is refused when the cluster has changed since:
         schedule again.
         """
         opened = self._open
@@ -325,7 +326,7 @@ class Cluster:
             return
         if not isinstance(decision, (Bind, Preempt)):
             raise RequestError("decision", f"expected what schedule() answered, not {decision!r}")
-        state = self._settled()
+        state = self._committed()
         known = state.groups.get(decision.group)
         asked = decision.asked
         moves = asked is not None and asked.call == "move" and asked.version == state.version
@@ -337,7 +338,7 @@ class Cluster:
         self._keep(group)
 
     def _commit_again(self, group: Group, decision: Bind | Preempt) -> None:
-        """A decision about a group that has its placement: it starts now, or nothing is left to do."""
+        """Commit a decision about a placed group: it starts, if its victims have ended, or nothing is left to do."""
         promotes = decision.placement.guaranteed and group.request.opportunistic
         if group.placement is None or decision.placement.pods != group.placement.pods or promotes:
             raise RequestError("decision", f"{group.name!r} has another placement by now; schedule it again")
@@ -354,19 +355,19 @@ class Cluster:
             self._keep()
 
     def _decided_again(self, decision: Bind | Preempt) -> Group:
-        """The group of an answer that is not the last one, placed as that has it. Raises :class:`RequestError`."""
+        """Place the group of an answer before the last one by that answer. Raises :class:`RequestError`."""
         state, asked = self._state, decision.asked
         if asked is not None and asked.version == state.version:
             again = getattr(Cluster, asked.call)(self, *asked.arguments)
             if self._open is not None and again == decision:
                 return self._open[1]
-            self._settled()
+            self._committed()
         raise RequestError(
             "decision", f"out of date: {decision.group!r} has not got it since the cluster changed; schedule it again"
         )
 
     def release(self, group: str) -> None:
-        """``group`` has ended, or was preempted: its leaf cells are free, or go to who has reserved them."""
+        """Release the leaf cells of a group that has ended or was preempted; reserved ones stay with the preemptor."""
         self._end(self._holding(group, "nothing to release"))
 
     def _end(self, group: Group) -> None:
@@ -374,7 +375,7 @@ class Cluster:
         if self._preempted and group.running:
             self._preempted.pop(group.name, None)
         if group.preempted_by:
-            self._preempted[group.name] = looking.preemption_reasons(self._state, group, ended=True)
+            self._preempted[group.name] = queries.preemption_reasons(self._state, group, ended=True)
             if len(self._preempted) > REMEMBERED:
                 del self._preempted[next(iter(self._preempted))]
         state.end(group)
@@ -383,21 +384,21 @@ class Cluster:
         self._keep()
 
     def suspend(self, group: str) -> None:
-        """A group that runs gives its leaf cells up, to whoever has reserved them, and waits from now on.
+        """Requeue a running group, and release its leaf cells; reserved ones stay with the preemptor.
 
-        It keeps its request, its place in line, and the time since when it ran. Scheduled again, it starts again.
+        It keeps its request, its place in line, and the time of its start. Scheduled again, it starts again.
         """
         suspended = self._holding(group, "nothing to suspend")
         if not suspended.running:
             raise RequestError("group", f"{group!r} has only reserved; cancel() withdraws it")
         self._state.suspend(
-            suspended, (Suspended(suspended.gpus), *looking.preemption_reasons(self._state, suspended, ended=True))
+            suspended, (Suspended(suspended.gpus), *queries.preemption_reasons(self._state, suspended, ended=True))
         )
         self._keep()
 
     def cancel(self, group: str) -> None:
-        """Withdraw a group that waits or is preempting; what it has reserved goes back to who had it."""
-        state = self._settled()
+        """Withdraw a waiting or preempting group; its reserved leaf cells stay with the groups that run there."""
+        state = self._committed()
         if isinstance(group, str) and group in state.waiting:
             self._withdraw(group)
             return
@@ -407,16 +408,16 @@ class Cluster:
         self._end(ended)
 
     def _withdraw(self, waiting: str) -> None:
-        self._state.waiting.pop(waiting).happens(GroupEvent.END)
+        self._state.waiting.pop(waiting).transition(GroupEvent.END)
         self._state.set_jobs(waiting, ())
 
     # -- jobs on an allocation ----------------------------------------------------------------------------------------
 
     def join(self, group: str, job: str) -> None:
-        """``job`` runs on the allocation of ``group`` too, and takes no leaf cells for it.
+        """Add ``job`` to the allocation of ``group``; it takes no leaf cells of its own.
 
-        The first job on an allocation is called like the group; who sees to it that they get on is the caller's affair.
-        Suspended and moved, an allocation keeps its jobs; it ends with the last of them.
+        The first job on an allocation has the name of the group; the caller arbitrates between the jobs. An allocation
+        keeps its jobs when it is suspended or moved, and ends with the last of them.
         """
         held = self._holding(group, "nothing to join")
         state, jobs = self._state, self._state.jobs.get(group, (group,))
@@ -432,8 +433,8 @@ class Cluster:
         self._keep()
 
     def leave(self, group: str, job: str) -> None:
-        """``job`` has ended on the allocation of ``group``, which ends with its last one, as if it were released."""
-        state = self._settled()
+        """Remove an ended ``job`` from the allocation of ``group``, which is released with its last job."""
+        state = self._committed()
         waits = isinstance(group, str) and group in state.waiting
         held = None if waits else self._holding(group, "nothing to leave")
         jobs = state.jobs.get(group, (group,))
@@ -448,8 +449,8 @@ class Cluster:
             self._end(held)
 
     def _holding(self, name: str, what: str) -> Group:
-        """The group of that name that runs or has reserved."""
-        state = self._settled()
+        """The running or preempting group of that name. Raises :class:`RequestError`."""
+        state = self._committed()
         group = state.groups.get(name) if isinstance(name, str) else None
         if group is None:
             waits = isinstance(name, str) and name in state.waiting
@@ -458,7 +459,7 @@ class Cluster:
         return group
 
     def _keep(self, group: Group | None = None) -> None:
-        """What was done stays; ``group``: that was admitted."""
+        """Commit the open transaction; ``group``: the one that it has admitted."""
         state = self._state
         state.version += 1
         state.undo.keep()
@@ -466,8 +467,8 @@ class Cluster:
             state.waiting.pop(group.name, None)
 
     def evicted(self) -> tuple[str, ...]:
-        """The guests that wait again since this was last asked, as the owner of their leaf cells has them no longer."""
-        state = self._settled()
+        """Names of the guests evicted since the last call, because the owner of some leaf cells gave them up."""
+        state = self._committed()
         evicted = tuple(state.evicted)
         state.evicted.clear()
         return evicted
@@ -475,55 +476,55 @@ class Cluster:
     # -- hardware -----------------------------------------------------------------------------------------------------
 
     def set_node_health(self, node: str, healthy: bool) -> None:
-        """All devices of ``node`` are bad, or healthy, from now on. Who runs there runs on. O(its cells)."""
+        """Mark all devices of ``node`` bad or healthy. Groups there run on. O(its cells)."""
         self._set_health(node, None, healthy)
 
     def set_device_health(self, node: str, device: int, healthy: bool) -> None:
-        """One device of ``node`` is bad, or healthy, from now on. Who runs there runs on."""
+        """Mark one device of ``node`` bad or healthy. Groups there run on."""
         self._set_health(node, device, healthy)
 
     def _set_health(self, node: str, device: int | None, healthy: bool) -> None:
-        state = self._settled()
+        state = self._committed()
         set_health(state, self._by_name(), node, device, healthy)
         self._keep()
 
     # -- restart and reconfiguration ----------------------------------------------------------------------------------
 
     def records(self) -> tuple[Record, ...]:
-        """Every group that runs: ``(group, request, placement)``, by name. What :meth:`recover` needs. O(groups)."""
-        return looking.records(self._settled())
+        """Every running group, sorted by name: the input of :meth:`recover`. O(groups)."""
+        return queries.records(self._committed())
 
     def recover(self, records: Iterable[Record | tuple[str, Request, Placement]]) -> Reconfiguration:
-        """Take over groups that run already, as :meth:`records` gave them or in any other order: the same state.
+        """Take over running groups from the output of :meth:`records`; their order does not affect the state.
 
-        Under the spec that they started with, all is as it was. Under another, what its VC's cells cannot stand under
-        runs on as opportunistic, and is reported. Groups that had only reserved are not among them: they ask again.
-        All or nothing. O(sum of pods * levels).
+        Under the spec that they started with, the state is the same. Under another, a group whose leaf cells cannot be
+        bound to its VC's cells becomes opportunistic, and is reported. Preempting groups have no records: the caller
+        schedules them again. All or nothing. O(sum of pods * levels).
         """
         given = as_records(records)
-        state = self._settled()
+        state = self._committed()
         report = recovery.recover(state, self._by_name(), given)
         self._keep()
         return report
 
     def reconfigure(self, spec: Mapping[str, Any] | ClusterSpec) -> Reconfiguration:
-        """Carry on under a new spec; every group runs on where it is (work-preserving, HiveD section 4).
+        """Replace the spec; every group runs on where it is (work-preserving, HiveD section 4).
 
-        What fits its VC's new cells stays guaranteed; the rest becomes opportunistic, preempted only when needed.
-        Reservations end, their groups wait again. Health is kept by name. Raises what :meth:`from_spec` raises, and
-        nothing has changed then. O(cells + groups).
+        A group that fits its VC's new cells stays guaranteed; others become opportunistic, preempted only when needed.
+        Reservations end, and their groups are requeued. Health is kept by name. Raises the errors of :meth:`from_spec`,
+        and nothing has changed then. O(cells + groups).
         """
-        state = self._settled()
+        state = self._committed()
         self._state, report = recovery.reconfigured(state, compiled_spec(spec))
         self._names = None
         self._keep()
         return report
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def groups(self) -> tuple[str, ...]:
-        """Names of all groups that run, have reserved or wait, in that order."""
-        state = self._settled()
+        """Names of all groups: running and preempting ones in order of arrival, then waiting ones in line."""
+        state = self._committed()
         return (*[group.name for group in state.by_age()], *state.waiting)
 
     def nodes(self) -> Iterator[tuple[str, str, int]]:
@@ -533,74 +534,74 @@ class Cluster:
                 yield nodes.hierarchy.spec.name, name, shape.leaves
 
     def group(self, name: str) -> GroupStatus:
-        """A group as it is now. Raises :class:`RequestError` when there is none of that name."""
-        return looking.status(self._settled(), name)
+        """The status of a group. Raises :class:`RequestError` when there is none of that name."""
+        return queries.status(self._committed(), name)
 
     def explain(self, group: str) -> str:
-        """Why ``group`` waits, where it runs, whom it waits for, or who preempted it: for people. Lines of text."""
+        """Explain a group for people: its reasons to wait, its placement, victims or preemptor. Lines of text."""
         return in_lines(self.explained(group))
 
     def explained(self, group: str, pod: Callable[[int], str] = "pod {}: ".format) -> list[str]:
-        """The same line by line. ``pod``: what stands before the place of each pod, counted from 1."""
-        return looking.explain(self._settled(), self._preempted, group, pod)
+        """The same as a list of lines. ``pod``: the prefix of the line of each pod, counted from 1."""
+        return queries.explain(self._committed(), self._preempted, group, pod)
 
     def leaf_state(self, node: str, device: int) -> LeafState:
-        """What one device is doing: free, used, reserving or reserved."""
-        return leaf_state(self._settled(), self._by_name(), node, device)
+        """The state of one device: free, used, reserving or reserved."""
+        return leaf_state(self._committed(), self._by_name(), node, device)
 
     def doomed(self) -> tuple[tuple[str, str, str, str], ...]:
-        """The reserved cells that are *doomed bad*: VC, chain, cell type, and the first node of where they stand."""
-        return looking.doomed(self._seen())
+        """The *doomed bad* reserved cells: VC, chain, cell type, and the first node of the physical cell."""
+        return queries.doomed(self._refreshed())
 
     def unavailable(self) -> dict[str, int]:
-        """Per VC: how many of its reserved leaf cells it could not have now if it asked first. O(VCs + bad).
+        """Per VC: how many of its reserved leaf cells it could not get now if it asked first. O(VCs + bad).
 
-        Safety is of the spec, and says nothing of this: no other VC can take what is reserved, and hardware can.
+        Sharing safety does not cover this: no other VC can take reserved cells, but they can turn bad.
         """
-        return looking.unavailable(self._seen())
+        return queries.unavailable(self._refreshed())
 
     def unavailable_to_all(self) -> int:
-        """How many reserved leaf cells are too many for all VCs to have at once, since some are bad. O(VCs + bad)."""
-        return looking.unavailable_to_all(self._seen())
+        """How many reserved leaf cells all VCs together could not get now, because of bad hardware. O(VCs + bad)."""
+        return queries.unavailable_to_all(self._refreshed())
 
     def check_safety(self) -> tuple[LevelSafety, ...]:
-        """Sharing safety, as numbers: per chain and level reserved, allocated, free, obtainable, and the margin.
+        """The terms of sharing safety: per chain and level reserved, allocated, free, obtainable, and the margin.
 
         Raises :class:`~hived.errors.InvariantError` if a margin is negative (HiveD, equations 1 and 2). O(levels).
         """
-        rows = self._settled().safety()
+        rows = self._committed().safety()
         assert_safe(rows)
         return rows
 
     def validate(self) -> None:
-        """Re-derive everything; :class:`~hived.errors.InvariantError` where something is off. O(cluster): for tests."""
-        self._settled().validate()
+        """Re-derive the whole state; :class:`~hived.errors.InvariantError` on a difference. O(cluster): for tests."""
+        self._committed().validate()
 
     def snapshot(self) -> tuple[object, ...]:
         """The whole state as plain values, equal exactly for equal states. O(cells in use + groups)."""
-        return looking.snapshot(self._seen())
+        return queries.snapshot(self._refreshed())
 
     def state_now(self) -> State:
-        """The state as it stands, to be read and not changed: for what looks at all of it (:mod:`hived.inspection`)."""
-        return self._seen()
+        """The present state, read-only: for readers of all of it (:mod:`hived.inspection`)."""
+        return self._refreshed()
 
-    def _settled(self) -> State:
-        """The state without what was offered and not committed, or left by a call that raised."""
+    def _committed(self) -> State:
+        """The state, with a transaction rolled back that was not committed, or left open by a call that raised."""
         state = self._state
         if state.undo.log:
             self._open = None
             state.undo.rollback()
         return state
 
-    def _seen(self) -> State:
-        """The same, with what bad hardware has come to by now."""
-        state = self._settled()
-        state.see_bad()
+    def _refreshed(self) -> State:
+        """The same, with doomed cells brought up to date."""
+        state = self._committed()
+        state.refresh_doomed()
         return state
 
 
 def compiled_spec(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
-    """A spec as a dictionary, compiled; a compiled one as it is. Raises :class:`InputError`."""
+    """Compile a spec given as a dictionary; a compiled spec is returned as it is. Raises :class:`InputError`."""
     if isinstance(spec, ClusterSpec):
         return spec
     if not isinstance(spec, Mapping):
@@ -609,7 +610,7 @@ def compiled_spec(spec: Mapping[str, Any] | ClusterSpec) -> ClusterSpec:
 
 
 def as_records(records: Iterable[Record | tuple[str, Request, Placement]]) -> tuple[Record, ...]:
-    """Records as :meth:`Cluster.recover` reads them. Raises :class:`RequestError`."""
+    """Convert records to the form that :meth:`Cluster.recover` reads. Raises :class:`RequestError`."""
     try:
         return tuple(Record(*record) for record in records)
     except TypeError:
@@ -622,7 +623,7 @@ def _check_seconds(now: float) -> None:
 
 
 def _names_of_nodes(field: str, names: Collection[str]) -> frozenset[str]:
-    """``names``, each once. Raises :class:`RequestError` where they are none."""
+    """The set of ``names``. Raises :class:`RequestError` for anything but names."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise RequestError(field, f"names of nodes, not {names!r}")
     listed = names if isinstance(names, frozenset) else tuple(names)

@@ -1,4 +1,4 @@
-"""What the cluster answers: go there, go there once these are gone, or wait and why."""
+"""The decisions of the cluster: bind, preempt, or wait, and their placements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .requests import Asked, Request
 
 
 class PodPlacement(NamedTuple):
-    """Where one pod runs."""
+    """The leaf cells of one pod."""
 
     node: str
     leaf_cells: tuple[int, ...]  #: device indices on that node, ascending in the order of the spec's leaves
@@ -19,17 +19,17 @@ class PodPlacement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a group runs. All of it is in one chain."""
+    """The leaf cells of a group, in one chain."""
 
     chain: str  #: name of the chain: its top cell type
     pods: tuple[PodPlacement, ...]  #: in the order of the request's members
-    #: per pod, the level (1-based, of the chain) of the reserved cell it stands in; () for an opportunistic placement.
-    #: With it, and nothing else, a placement says which cells of the VC are in use (see ``Cluster.recover``).
+    #: per pod, the level (1-based, of the chain) of its reserved cell; () for an opportunistic placement.
+    #: It alone makes a placement determine the cells of the VC in use (see ``Cluster.recover``).
     reserved_levels: tuple[int, ...] = ()
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the pods stand in cells that their VC reserved."""
+        """Whether the pods run in cells that their VC reserved."""
         return bool(self.reserved_levels)
 
     @property
@@ -50,15 +50,15 @@ class Bind:
     placement: Placement
     within: str | None = None  #: type of the smallest cell that holds all pods; None when there is no common one
     relaxed: tuple[str, ...] = ()  #: caps given up for it under soft affinity, from the one asked for upward
-    downgraded: tuple[str, ...] = ()  #: groups of its VC that run on as opportunistic for its sake (lazy preemption)
+    downgraded: tuple[str, ...] = ()  #: groups of its VC that it makes opportunistic (lazy preemption)
     overtaken: tuple[str, ...] = ()  #: preempting groups whose reservations end with the commit
-    #: so that it can be decided again; no part of the answer
+    #: the call, so that it can be repeated; no part of the answer
     asked: Asked | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """The group can start there once the victims are gone. Committed, the placement is reserved for it."""
+    """The group can start there once its victims have ended. A commit reserves the placement."""
 
     group: str
     placement: Placement
@@ -75,17 +75,17 @@ class Wait:
     """The group cannot start now."""
 
     group: str
-    reasons: tuple[Reason, ...]  #: all that stood in the way, the most decisive first; never empty
+    reasons: tuple[Reason, ...]  #: all obstacles, the most decisive first; never empty
 
 
 class Record(NamedTuple):
-    """A group that runs."""
+    """A running group."""
 
     group: str  #: its name
     request: Request
     placement: Placement
-    jobs: tuple[str, ...] = ()  #: those on its allocation, where they are others than that of its name
+    jobs: tuple[str, ...] = ()  #: the jobs on its allocation, where it has others than the one of its name
 
 
-#: what ``Cluster.schedule`` answers
+#: the answer of ``Cluster.schedule``
 Decision = Bind | Preempt | Wait

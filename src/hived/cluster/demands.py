@@ -1,4 +1,4 @@
-"""A request checked against the cluster, and put into levels and numbers."""
+"""The compilation of requests: checked against the spec, with names resolved to levels and numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .nodes import Nodes
 from .pool import Pool
 from .requests import HIGHEST, OPPORTUNISTIC, Member, Request
 
-#: what tells requests apart, and of which types it has to be
+#: the fields that distinguish requests, and their valid types
 _FIELDS = attrgetter(
     "group", "members", "priority", "guest", "vc", "leaf_cell_type", "pinned_cell_id", "within", "soft_affinity",
     "lazy_preemption", "whole_nodes",
@@ -23,7 +23,7 @@ _FIELDS = attrgetter(
 _TYPES = {(str, tuple, int, bool, str, *names, bool, bool, bool) for names in product((str, type(None)), repeat=3)}
 _MEMBER_FIELDS = attrgetter("pods", "leaf_cells", "cell_type")
 _MEMBER_TYPES = {(int, int, str), (int, int, type(None))}
-#: pods of all demands that are remembered: a few dozen bytes each
+#: pods of all cached demands: a few dozen bytes each
 REMEMBERED_PODS = 1_000_000
 
 #: numbers of a pool (or chain) and of its chain, and that chain
@@ -31,21 +31,21 @@ _Place = tuple[int, int, Hierarchy]
 
 
 class Choice(NamedTuple):
-    """One place where a request may go: a pool of its VC, or a chain for an opportunistic one."""
+    """One candidate for a request: a pool of its VC or, for an opportunistic request, a chain."""
 
     where: int  #: number of the pool among the VC's, or of the chain
     chain: int  #: number of the chain
     needs: tuple[Need, ...]  #: one per pod
-    caps: tuple[int, ...]  #: highest common levels to be tried in turn, 0 for none
+    caps: tuple[int, ...]  #: highest common levels, tried in turn; 0 for none
 
 
 class Demand(NamedTuple):
-    """What a request comes to in this cluster. Equal for requests that differ in name and priority alone."""
+    """A request compiled for this cluster. Equal for requests that differ in name and priority alone."""
 
-    by: Any  #: the :class:`Demands` that it is of: those of one spec
+    by: Any  #: the :class:`Demands` of one spec that compiled it
     tenant: int
     choices: tuple[Choice, ...]  #: in the order of the spec; none when there are more pods than leaf cells
-    tries: tuple[tuple[int, Choice], ...]  #: in the order in which they are tried: which cap of which choice
+    tries: tuple[tuple[int, Choice], ...]  #: the attempts in order: index of the cap, and choice
     gpus: int  #: leaf cells of all pods, in the first choice
     least_gpus: int  #: in the choice where they are fewest
     pods: int
@@ -53,7 +53,7 @@ class Demand(NamedTuple):
 
 
 class Demands:
-    """Checks requests against one spec. What was checked once is remembered by shape."""
+    """Checks requests against one spec, with a cache by shape."""
 
     def __init__(self, spec: ClusterSpec, lent: Sequence[Nodes], pools: Sequence[Sequence[Pool]]) -> None:
         """``lent``: the chains that opportunistic groups may use; ``pools``: of each tenant."""
@@ -66,7 +66,7 @@ class Demands:
         self._pods = 0
 
     def of(self, request: Request) -> Demand:
-        """The demand of ``request``. Raises :class:`RequestError` naming the field. O(pods); O(1) once seen."""
+        """The demand of ``request``. Raises :class:`RequestError` naming the field. O(pods); O(1) once cached."""
         key = _key(request)
         demand = None if key is None else self._known.get(key)
         if demand is None:
@@ -106,7 +106,7 @@ class Demands:
         return Demand(self, tenant, tuple(choices), tuple(tries), gpus, least, pods, max(sizes)[0])
 
     def _places(self, request: Request, tenant: int) -> list[_Place]:
-        """What the request may look at, in the order in which it is tried."""
+        """The pools or chains that the request may use, in the order of the attempts."""
         wanted, pinned = request.leaf_cell_type, request.pinned_cell_id
         if wanted is not None and wanted not in self._leaf_types:
             have = _listed(sorted(self._leaf_types))
@@ -132,7 +132,7 @@ class Demands:
 
 
 def _choice(request: Request, place: _Place) -> Choice | None:
-    """The levels and numbers of a request in one place; None where there are no cells of a type asked for."""
+    """Compile a request for one pool or chain; None where it has no cells of a requested type."""
     where, number, hierarchy = place
     levels = {name: level for level, name in enumerate(hierarchy.names)}
     needs: list[Need] = []
@@ -166,9 +166,9 @@ def _choice(request: Request, place: _Place) -> Choice | None:
 
 
 def _key(request: Any) -> tuple[object, ...] | None:
-    """What tells requests apart but for name and priority; None for one that may be wrong in itself. O(members).
+    """The cache key of a request, without name and priority; None for a request that may be malformed. O(members).
 
-    Fields that equal others of another type (1, 1.0 and True) have to be of the right one.
+    Types are compared too, since 1, 1.0 and True are equal.
     """
     if type(request) is not Request:
         return None
@@ -189,9 +189,9 @@ def _key(request: Any) -> tuple[object, ...] | None:
 
 
 def check_form(request: Any) -> None:
-    """Raise :class:`RequestError` for a request that would be wrong in any cluster.
+    """Raise :class:`RequestError` for a request that is malformed in any cluster.
 
-    Nothing is taken for granted of it, by a compiler neither: hence the types in variables.
+    The types are in variables so that neither this code nor a compiler relies on the annotations.
     """
     kind = type(request)
     if kind is not Request:

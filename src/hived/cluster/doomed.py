@@ -1,4 +1,4 @@
-"""Reserved cells that can be healthy no more, bound to bad ones so that their VCs see it (*doomed bad*)."""
+"""The binding of reserved cells with only bad hardware left to bad cells, visible to their VCs (*doomed bad*)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .pool import Pool
 
 
 def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
-    """Work out afresh which cells of a chain are doomed; ``pools``: of all VCs.
+    """Recompute the doomed cells of a chain; ``pools``: of all VCs.
 
     O(VCs * levels + doomed cells), and O(bad cells) for each VC that may be short.
     """
@@ -22,7 +22,7 @@ def doom(nodes: Nodes, pools: Iterable[Pool]) -> None:
         return
     here = [pool.binding for pool in pools if pool.nodes is nodes and pool.pinned is None]
     before = -1
-    while before < len(nodes.doomed):  # a cell doomed for one VC can be the last that another could have had
+    while before < len(nodes.doomed):  # a cell doomed for one VC can be the last obtainable one of another
         before = len(nodes.doomed)
         for binding in here:
             for level, short in enumerate(allocator.shortage([len(cells) for cells in binding.unbound])):

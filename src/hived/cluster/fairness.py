@@ -1,8 +1,8 @@
-"""Weighted max-min fairness: how GPUs that nobody reserved are divided among those who want them.
+"""Weighted max-min fairness: the division of GPUs for loans among tenants.
 
-Everybody's share grows at a rate proportional to its weight until it has what it wants, and what it does not want goes
-to the others: *water filling*. Nobody's share could be larger without making that of somebody with less (per weight)
-smaller. (HiveD, OSDI'20, section 3.3, names the rule.)
+Every tenant's share grows at a rate proportional to its weight until its demand is met, and the rest goes to the other
+tenants: *water filling*. No share could be larger without reducing that of a tenant with less (per weight). (HiveD,
+OSDI'20, section 3.3, names the rule.)
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from math import lcm
 
 
 def shares(total: int, wanted: Sequence[int], weights: Sequence[int]) -> list[Fraction]:
-    """Each one's weighted max-min share of ``total``, at most what it wants. Exact. O(n log n).
+    """The weighted max-min share of each tenant in ``total``, at most its demand. Exact. O(n log n).
 
-    Those of weight 0 get what all others leave, in the order given.
+    Tenants of weight 0 share the remainder, in the order given.
 
     >>> [str(share) for share in shares(10, [8, 2, 8], [1, 1, 3])]
     ['2', '2', '6']
@@ -23,11 +23,11 @@ def shares(total: int, wanted: Sequence[int], weights: Sequence[int]) -> list[Fr
     found = [Fraction(0)] * len(wanted)
     left = total
     weight = sum(weights[i] for i, want in enumerate(wanted) if want)
-    # who is satisfied at the lowest water level comes first
+    # ordered by the water level at which the demand is met
     levels = sorted((Fraction(want, weights[i]), i) for i, want in enumerate(wanted) if want and weights[i])
     order = [i for _, i in levels]
     for place, i in enumerate(order):
-        if wanted[i] * weight > left * weights[i]:  # the water ends below: all that follow share what is left
+        if wanted[i] * weight > left * weights[i]:  # the water ends below: all tenants from here on share what is left
             for j in order[place:]:
                 found[j] = Fraction(left * weights[j], weight)
             return found
@@ -42,6 +42,6 @@ def shares(total: int, wanted: Sequence[int], weights: Sequence[int]) -> list[Fr
 
 
 def whole(weights: Sequence[Fraction]) -> list[int]:
-    """The same weights in proportion, as whole numbers."""
+    """Scale weights to whole numbers, in the same proportion."""
     scale = lcm(*(weight.denominator for weight in weights))
     return [int(weight * scale) for weight in weights]

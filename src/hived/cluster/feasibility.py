@@ -1,4 +1,4 @@
-"""Does an assignment of cells to VCs fit the physical cluster, and if not, what is the smallest change?"""
+"""The feasibility of an assignment of cells to VCs, and the smallest changes where it does not fit the cluster."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hived.spec.compiled import ClusterSpec
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A level of a chain at which the VCs reserved more cells than there can be."""
+    """A level of a chain at which the VCs reserved more cells than the chain can provide."""
 
     chain: str
     level: int
     cell_type: str
-    need: int  #: cells reserved at this level by all VCs (those of pinned cells apart)
-    supply: int  #: cells left for this level once the levels above have theirs
-    by: tuple[tuple[str, int], ...]  #: how many each VC reserved at this level
-    missing_top_cells: int  #: top cells that would have to be added if the reservations stay
+    need: int  #: cells reserved at this level by all VCs, without pinned cells
+    supply: int  #: cells left for this level after the levels above
+    by: tuple[tuple[str, int], ...]  #: cells reserved at this level, per VC
+    missing_top_cells: int  #: top cells to add if the reservations stay
 
     def __str__(self) -> str:
         by = ", ".join(f"{name} {number}" for name, number in self.by)
@@ -32,7 +32,7 @@ class Shortage:
 
 
 def allocators(spec: ClusterSpec) -> dict[str, BuddyAllocator]:
-    """By name of the chain its cells, all free, down to the lowest level at which some VC reserves any. O(cells)."""
+    """Per chain an allocator with all cells free, down to the lowest level with reserved cells. O(cells)."""
     reserved = {chain.name: [0] * (len(chain.levels) + 1) for chain in spec.chains}
     for vc in spec.virtual_clusters:
         for name, level, number in vc.reserved():
@@ -54,9 +54,9 @@ def initial_safety(spec: ClusterSpec) -> tuple[LevelSafety, ...]:
 
 
 def shortages(spec: ClusterSpec, rows: tuple[LevelSafety, ...] | None = None) -> tuple[Shortage, ...]:
-    """Every level that falls short, from the top down, empty when the assignment fits.
+    """Every level that falls short, from the top down; empty when the assignment fits.
 
-    Each is counted as if the shortages above it were mended, so mending all of them makes the spec feasible.
+    Each is counted as if the shortages above it were fixed, so fixing all of them makes the spec feasible.
     """
     rows = initial_safety(spec) if rows is None else rows
     found = []
@@ -71,7 +71,7 @@ def shortages(spec: ClusterSpec, rows: tuple[LevelSafety, ...] | None = None) ->
                 for vc in spec.virtual_clusters:
                     number = sum(c.number for c in vc.cells if (c.chain, c.level) == (chain.name, row.level))
                     by += [(vc.name, number)] if number else []
-                # a top cell more adds to the margin of a level as many cells of that level as it has
+                # one more top cell adds all its cells of a level to the margin of that level
                 of_top = [chain.levels[-1].gpus // chain.levels[other.level - 1].gpus for other in levels]
                 missing = max(-(other.margin // cells) for other, cells in zip(levels, of_top, strict=True))
                 found.append(Shortage(chain.name, row.level, row.cell_type, need, supply, tuple(by), missing))

@@ -1,4 +1,4 @@
-"""An affinity group as the cluster knows it."""
+"""The record of an affinity group in the cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PREEMPTING = GroupState.PREEMPTING
 
-#: what a group cannot change while it has its placement
+#: fields of its request that a group cannot change while it has a placement
 FIXED = (
     "vc",
     "priority",
@@ -36,21 +36,21 @@ FIXED = (
 
 
 class Group:
-    """A group from the moment it is placed; one that is not kept is forgotten with its transaction.
+    """A group that has, or tries, a placement; without a commit it is dropped with its transaction.
 
-    Those that only wait are kept as :class:`Waiting`.
+    Groups that only wait are kept as :class:`Waiting`.
     """
 
-    #: how late it gives way in its VC, as of when it took its virtual leaves (:func:`.pool.precedence_of`)
+    #: its place in the order of preemption in its VC, set as it takes virtual leaves (:func:`.pool.precedence_of`)
     precedence = -1
-    #: place among all groups by when they were bound or reserved; breaks ties
+    #: position among all groups in the order of their bindings and reservations; breaks ties
     sequence = 0
     state = GroupState.PENDING
     #: number of the chain
     chain = -1
-    #: its VC's pool that it stands in; None: opportunistic
+    #: its VC's pool whose leaves it has; None: opportunistic
     pool: Pool | None = None
-    #: whether it runs beside the owners of its leaves, as none of them
+    #: whether it is a guest of the owners of its leaves
     guest = False
     #: per pod: virtual host and mask; () for an opportunistic group
     spots: tuple[tuple[int, int], ...] = ()
@@ -58,7 +58,7 @@ class Group:
     parts: tuple[Part, ...] = ()
     #: the same by name
     placement: Placement | None = None
-    #: where it ran before a new spec took some of its devices away; None where none are missing
+    #: its placement before a new spec removed some of its devices; None where none are missing
     origin: Placement | None = None
     #: lowest level at which one cell of the VC (of the cluster) holds all pods, 0 for none
     level = 0
@@ -66,27 +66,27 @@ class Group:
     within: str | None = None
     #: names of the cell types given up as caps
     relaxed: tuple[str, ...] = ()
-    #: while preempting: who still has to go, in the order in which they started; replaced, never changed
+    #: while preempting: its remaining victims, in the order in which they started; replaced, never changed
     victims: dict[Group, None] = {}  # noqa: RUF012 - replaced as a whole, never changed
-    #: while preempting: the state's version and the suggested nodes when it was last found to start nowhere else
+    #: while preempting: the state's version and the suggested nodes of the last vain search for another placement
     replanned: tuple[int, Given] = (-1, EVERY_NODE)
-    #: as it is promoted: the opportunistic group that it runs as
+    #: during promotion: the opportunistic group that it runs as
     loan: Group | None = None
-    #: as it is promoted: whether only the very leaves of its loan will do
+    #: during promotion: whether only the leaves of its loan are acceptable
     in_place = False
-    #: as it is placed: where it ran, and would stay
+    #: during placement: the leaves where it ran, which it prefers
     near: tuple[Part, ...] = ()
-    #: as it is placed: lazy groups of its VC that become opportunistic for it
+    #: during placement: lazy groups of its VC that become opportunistic for it
     downgraded: Sequence[Group] = ()
-    #: as it is placed: the groups whose reservations it takes
+    #: during placement: the groups whose reservations it takes
     overtaken: Sequence[Group] = ()
-    #: while opportunistic: place among all such groups by when they became so
+    #: while opportunistic: position among all such groups in the order in which they became so
     lent_at = 0
-    #: while being preempted: for whom; replaced, never changed
+    #: while being preempted: its preemptors; replaced, never changed
     preempted_by: dict[Group, None] = {}  # noqa: RUF012 - replaced as a whole, never changed
-    #: the group for whose sake it became opportunistic (lazy preemption)
-    displaced_by: Group | None = None
-    #: the levels of the reserved cells it stood in before that
+    #: the group for which it was downgraded (lazy preemption)
+    downgraded_by: Group | None = None
+    #: the levels of the reserved cells it was in before the downgrade
     former_levels: tuple[int, ...] = ()
 
     def __init__(self, request: Request, tenant: int, since: float) -> None:
@@ -94,24 +94,24 @@ class Group:
         self.request = request
         #: number of the tenant
         self.tenant = tenant
-        #: the priority that counts now: that of the request, or -1 while it runs as opportunistic
+        #: the effective priority: that of the request, or -1 while it runs as opportunistic
         self.priority = request.priority
         #: when it was bound or reserved, by the clock of the caller
         self.since = since
 
     @property
     def guaranteed(self) -> bool:
-        """Whether it stands (or will stand) in cells of its VC."""
+        """Whether it has, or has reserved, leaves of its VC."""
         return self.pool is not None
 
     @property
     def running(self) -> bool:
-        """Whether somebody runs on its leaf cells, rather than waiting for them."""
+        """Whether it runs, rather than waits for its victims."""
         return self.state is not _PREEMPTING
 
     @property
     def chains(self) -> tuple[int, ...]:
-        """The chains that it is in: one, but where a new spec has torn it apart."""
+        """The chains that it is in: one, unless a new spec has split it."""
         first = self.chain
         if len(self.parts) == 1:
             return (first,)
@@ -130,7 +130,7 @@ class Group:
         return sum([part.mask.bit_count() for part in self.parts])
 
     def answer(self, asked: Asked | None = None) -> Bind | Preempt:
-        """The decision about a group that has its placement; ``asked``: by which it gets it. O(pods + victims)."""
+        """The decision about a placed group; ``asked``: the call that it answers. O(pods + victims)."""
         assert self.placement is not None
         downgraded: tuple[str, ...] = ()
         overtaken: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class Group:
         return Bind(self.name, self.placement, self.within, self.relaxed, downgraded, overtaken, asked)
 
     def refuse_another(self, request: Request) -> None:
-        """It is asked for again: :class:`RequestError` unless by the same request."""
+        """Raise :class:`RequestError` where a repeated request differs from the group's own."""
         known = self.request
         for name in FIXED if known != request else ():
             was, wanted = getattr(known, name), getattr(request, name)
@@ -163,10 +163,10 @@ class Waiting:
 
     request: Request
     reasons: tuple[Reason, ...]
-    sequence: int  #: place among all that wait, by when they first asked
+    sequence: int  #: position in line, in the order of first requests
     since: float
     state: GroupState = GroupState.PENDING
 
-    def happens(self, event: GroupEvent) -> None:
-        """``event`` moves it to its next state, as the table of groups has it."""
+    def transition(self, event: GroupEvent) -> None:
+        """Move to the next state on ``event``, by the table of groups."""
         self.state = next_group_state(self.state, event)

@@ -1,10 +1,10 @@
-"""Where a guaranteed group goes: first in its VC, as if that were alone; then which physical cells that comes to.
+"""The placement of a guaranteed group: virtual leaves in its VC, as on a private cluster; then physical leaves.
 
-The first step looks at nothing but the VC's own groups and bad hardware, so tenants cannot move each other's answers.
-The second cannot fail (theorem 1), except that bad hardware or a list of suggested nodes can turn a choice down; then
-the hosts that did are left out, and the first step is asked again.
+The first step reads nothing but the VC's own groups and bad hardware, so tenants cannot affect each other's answers.
+The second cannot fail (theorem 1), except that bad hardware or a list of suggested nodes can refuse a choice; then
+the refused hosts are excluded, and the first step runs again.
 
-    for each lower precedence in use, from none upward:     rather preempt nobody, then the lowest
+    for each lower precedence in use, from none upward:     free leaves first, then the lowest victims
         for each cap, from the one asked for upward:        (soft affinity)
             for each pool of the VC, in the order of the spec
 """
@@ -24,32 +24,32 @@ from .states import GroupState
 from .suggested import Suggested, bind_on_suggested
 from .victim_selection import least_loss
 
-#: how often a choice may be turned down by hardware or suggestions before the group has to wait
+#: how often hardware or suggestions may refuse a choice before the group has to wait
 ATTEMPTS = 64
 
 
 def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
     """Bind leaves for a guaranteed group; ``False`` when it has to wait. O(levels + pods) where it fits at once."""
-    if _at(state, group, demand, -1, suggested):
+    if _place_up_to(state, group, demand, -1, suggested):
         return True
     priority = group.request.priority
     pools = state.pools[demand.tenant]
     lower = sorted({precedence for choice in demand.choices for precedence in pools[choice.where].below(priority)})
     return any(
-        _at(state, group, demand, up_to, suggested)
+        _place_up_to(state, group, demand, up_to, suggested)
         for up_to in lower[_first_that_fits(state, group.request, demand, lower) :]
     )
 
 
 def on_free(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
-    """Bind free leaves of its VC for a group; ``False`` where others of the VC would have to go."""
-    return _at(state, group, demand, -1, suggested)
+    """Bind free leaves of its VC for a group; ``False`` where other groups of the VC would have to be preempted."""
+    return _place_up_to(state, group, demand, -1, suggested)
 
 
 def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Suggested | None) -> bool:
-    """Bind the virtual leaves that ``reserved`` has chosen to idle physical ones; ``False`` where that cannot be.
+    """Bind the virtual leaves of the group ``reserved`` to idle physical ones; ``False`` where that is impossible.
 
-    The leaves are bound to nothing, and free, when this is called.
+    The caller has freed and unbound these leaves.
     """
     group.chain, group.level, group.relaxed = reserved.chain, reserved.level, reserved.relaxed
     pool = group.pool = reserved.pool
@@ -58,17 +58,17 @@ def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Sugges
 
 
 def _first_that_fits(state: State, request: Request, demand: Demand, lower: list[int]) -> int:
-    """Place in ``lower`` of the first precedence up to which taking leaves makes room in the VC; its length for none.
+    """Index in ``lower`` of the first precedence up to which preemption makes room in the VC; its length for none.
 
-    The higher it is, the more can be had: a search by halves, O(log precedences) choices of virtual leaves.
+    A higher precedence makes more leaves obtainable, so a bisection does: O(log precedences) choices of virtual leaves.
     """
     pools = state.pools[demand.tenant]
 
     def fits(up_to: int) -> bool:
         for choice in demand.choices:
             pool = pools[choice.where]
-            mine = [other for other in pool.below(request.priority) if other <= up_to]
-            highest = mine[-1] if mine else -1
+            here = [other for other in pool.below(request.priority) if other <= up_to]
+            highest = here[-1] if here else -1
             space = pool.space(highest)
             if any(pool.find(space, choice.needs, state.rank, cap, highest) is not None for cap in choice.caps):
                 return True
@@ -81,26 +81,26 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
     return bisect_left(lower, True, hi=len(lower) - 1, key=fits)
 
 
-def _at(state: State, group: Group, demand: Demand, up_to: int, suggested: Suggested | None) -> bool:
-    """Where leaves taken ``up_to`` a precedence may be had (-1: free ones alone)."""
+def _place_up_to(state: State, group: Group, demand: Demand, up_to: int, suggested: Suggested | None) -> bool:
+    """Bind free leaves, and leaves of groups ``up_to`` a precedence (-1: free ones alone)."""
     pools = state.pools[demand.tenant]
     for step, choice in demand.tries:
         pool = pools[choice.where]
-        if (up_to < 0 or up_to in pool.at) and _in(state, group, choice, pool, up_to, step, suggested):
+        if (up_to < 0 or up_to in pool.at) and _place_in(state, group, choice, pool, up_to, step, suggested):
             return True
     return False
 
 
-def _in(
+def _place_in(
     state: State, group: Group, choice: Choice, pool: Pool, up_to: int, step: int, suggested: Suggested | None
 ) -> bool:
-    """Choose leaves in one pool under one cap, and bind them; a host that cannot stand is left out of the next try."""
+    """Choose leaves in one pool under one cap, and bind them; a host that cannot be bound is left out of a retry."""
     cap = choice.caps[step]
     space = pool.space(up_to)
-    ours = False
+    is_copy = False
     if suggested is not None:
         for host in suggested.hosts_elsewhere(pool):
-            space, ours = space if ours else copied(space), True
+            space, is_copy = space if is_copy else copied(space), True
             space.set(host, 0, 0)
     for _ in range(ATTEMPTS):
         found = pool.find(space, choice.needs, state.rank, cap, up_to)
@@ -113,27 +113,27 @@ def _in(
             hierarchy = pool.virtual.hierarchy
             group.relaxed = tuple([hierarchy.names[level] for level in choice.caps[:step]])
         if up_to >= 0:
-            stands = _bind_over_others(state, group, pool, suggested)
+            bound = _bind_with_victims(state, group, pool, suggested)
         else:
-            stands = _bind(state, group, pool, suggested)
-            if stands and displaces_loans(pool, group):
+            bound = _bind(state, group, pool, suggested)
+            if bound and displaces_loans(pool, group):
                 _set_victims(group, pool.nodes.on(group.parts))
-        if stands:
+        if bound:
             return True
-        if not ours:
-            space, ours = copied(space), True
+        if not is_copy:
+            space, is_copy = copied(space), True
         space.set(_refused(pool, found.pods, suggested), 0, 0)
     group.relaxed, group.pool, group.spots = (), None, ()
     return False
 
 
 def copied(space: Space) -> Space:
-    """A space in which hosts can be left out, whatever becomes of the one that it was made from. O(hosts)."""
+    """A copy of a space, from which hosts can be excluded. O(hosts)."""
     return Space(space.shapes, space.groups, space.node_level, space.free, space.idle)
 
 
 def _refused(pool: Pool, pods: Spots, suggested: Suggested | None) -> int:
-    """The host to be left out of the next attempt: the first that cannot stand, else the last that was chosen."""
+    """The host to exclude from the next attempt: the first that cannot be bound, else the last that was chosen."""
     bound = pool.binding.bound
     for host, mask in pods:
         if bound[host] < 0 and suggested is not None and not suggested.could_bind(pool, host, mask):
@@ -142,9 +142,9 @@ def _refused(pool: Pool, pods: Spots, suggested: Suggested | None) -> int:
     return unbound[-1] if unbound else pods[-1][0]
 
 
-def _bind_over_others(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
-    """Bind virtual leaves that others of the VC have, and see who goes; ``False`` without healthy, suggested nodes."""
-    in_vc = pool.displaced(group)
+def _bind_with_victims(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
+    """Bind virtual leaves of other groups of the VC, and set victims; ``False`` without healthy, suggested nodes."""
+    in_vc = pool.conflicting(group)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
     lazy.sort(key=lambda other: other.sequence)
     mark = state.undo.mark()
@@ -160,19 +160,19 @@ def _bind_over_others(state: State, group: Group, pool: Pool, suggested: Suggest
             group.downgraded = lazy
             return True
         state.undo.rollback(mark)
-        # whose leaf cells are needed at once gains nothing from a downgrade
+        # a group gains nothing from a downgrade if its leaf cells are needed at once
         lazy = [other for other in lazy if other not in others]
 
 
 def _set_victims(group: Group, others: dict[Group, None]) -> None:
-    """Of those who are on its leaves: who runs has to end, and whose reservation ends."""
+    """Split the groups on its leaves: running ones become victims, preempting ones lose their reservations."""
     by_age = sorted(others, key=lambda other: other.sequence)
     group.victims = {other: None for other in by_age if other.running}
     group.overtaken = [other for other in by_age if not other.running]
 
 
 def displaces_loans(pool: Pool, group: Group) -> bool:
-    """Whether somebody has some of the group's leaves opportunistically."""
+    """Whether some of the group's leaves are in opportunistic use."""
     opportunistic = pool.nodes.lent
     for _, node, mask in group.parts:  # noqa: SIM110 - asked on every request: any() costs twice as much
         if opportunistic[node] & mask:
@@ -181,11 +181,11 @@ def displaces_loans(pool: Pool, group: Group) -> bool:
 
 
 def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
-    """Bind the group's leaves; ``False`` where that cannot be, and nothing is bound then."""
+    """Bind the group's leaves; ``False``, and nothing bound, where that is impossible."""
     start = mark = state.undo.mark()
-    if group.loan is not None:  # its own leaves are no loans of others
+    if group.loan is not None:  # a group does not preempt its own loan
         if group.in_place and pool.elsewhere(group.spots, group.loan.parts):
-            group.parts = ()  # what it would come to does not matter
+            group.parts = ()  # the caller discards a placement on other leaves
             return True
         state.vacate(group.loan)
         mark = state.undo.mark()
@@ -197,7 +197,7 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
         ):
             return True
     state.undo.rollback(mark)
-    # there may be another way to stand, on these nodes and costing nobody anything
+    # another binding may stay on the suggested nodes, without victims
     if suggested is not None and bind_on_suggested(pool, group.spots, suggested, state.undo):
         parts = pool.bind(group.spots)
         if parts is not None:
@@ -210,14 +210,14 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
 def promoted(
     state: State, group: Group, loan: Group, demand: Demand, suggested: Suggested | None, in_place: bool
 ) -> bool:
-    """Bind free leaves of its VC for the group that runs as ``loan``, on the leaves of that if they can be bound there.
+    """Bind free leaves of its VC for the group that runs as ``loan``: the loan's own leaves if they can be bound.
 
-    ``loan`` has its leaves no more then; ``False``: its VC has no room, and nothing has changed. ``in_place``: nothing
-    need be bound that is not there. O(levels + pods).
+    The leaves of ``loan`` are released then. ``False``, and nothing changed: its VC has no room. ``in_place``: a
+    placement on other leaves need not be bound. O(levels + pods).
     """
     group.loan, group.in_place = loan, in_place
-    own = suggested is None and not (loan.preempted_by or loan.guest)  # its leaves are its own to keep
-    for pool in state.pools[demand.tenant] if own else ():
+    keeps = suggested is None and not (loan.preempted_by or loan.guest)  # whether it may keep its leaves
+    for pool in state.pools[demand.tenant] if keeps else ():
         spots = pool.in_place(loan.parts) if pool.pinned == group.request.pinned_cell_id else None
         if spots is not None:
             group.pool, group.spots, group.parts, group.level = pool, spots, loan.parts, loan.level

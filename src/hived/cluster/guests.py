@@ -1,8 +1,8 @@
-"""Guests: opportunistic groups beside the owners of their leaves, whose cells they do not take (AntMan, OSDI'20, 3.3).
+"""Guests: opportunistic groups that share leaves with their owners, without cells of their own (AntMan, OSDI'20, 3.3).
 
-A VC says how many guests its guaranteed groups take in on a leaf. A guest is neither a loan nor in anybody's way: no
-index that another answer is read off knows of it, so whether there are guests changes no answer to anybody else. It
-has its leaves while each of them has its owner, and waits again when one has none any more.
+A VC sets how many guests its guaranteed groups accept on a leaf. A guest is no loan, and is in no index from which
+other answers are computed, so guests never change an answer to any other group. A guest keeps its leaves while each
+of them has an owner, and is requeued when one loses its owner.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class Guests:
-    """The guests on a chain's nodes, and where there is room for one more."""
+    """The guests on a chain's nodes, and the leaves with room for more."""
 
     def __init__(self, nodes: Nodes, limits: Sequence[int], undo: Undo) -> None:
-        """``limits``: per tenant, how many guests its groups take in on a leaf."""
+        """``limits``: per tenant, how many guests its groups accept on a leaf."""
         self._nodes, self._limits, self._note = nodes, limits, undo.note
-        #: per node that has any: the guests there, with their leaves
+        #: per node with guests: these with their leaves
         self.held: dict[int, dict[Group, int]] = {}
-        #: nodes of which the spaces may not be right
+        #: nodes whose entries in the spaces may be out of date
         self.dirty: set[int] = set()
         self._spaces: list[Space] = []
 
     def add(self, group: Group) -> None:
-        """``group`` runs beside the owners of its leaves. O(pods)."""
+        """Add a guest to its leaves. O(pods)."""
         for _, node, mask in group.parts:
             held = self.held.setdefault(node, {})
             held[group] = held.get(group, 0) | mask
@@ -43,7 +43,7 @@ class Guests:
         self._note((self.remove, group))
 
     def remove(self, group: Group) -> None:
-        """``group`` runs there no longer. O(pods)."""
+        """Remove a guest from its leaves. O(pods)."""
         for node in {node for _, node, _ in group.parts}:
             del self.held[node][group]
             if not self.held[node]:
@@ -52,22 +52,22 @@ class Guests:
         self._note((self.add, group))
 
     def on(self, parts: Iterable[Part]) -> list[Group]:
-        """The guests on some of these leaves, in the order in which they came."""
+        """The guests on some of these leaves, in order of arrival."""
         found = {g for _, node, mask in parts for g, held in self.held.get(node, {}).items() if held & mask}
         return sorted(found, key=lambda group: group.sequence)
 
     def admit(self, parts: Sequence[Part]) -> bool:
-        """Whether there is room for a guest on all these leaves, bad ones too."""
+        """Whether there is room for a guest on all these leaves, bad ones included."""
         here = all(part.chain == self._nodes.number for part in parts)
         return here and not any(mask & ~self._room(node)[-1] for _, node, mask in parts)
 
     def spaces(self) -> list[Space]:
-        """Leaves with room, of them those without guests; with at most one, without first; and so on up to the limit.
+        """The leaves with room, as one space per number of guests: none, at most one, and so on up to the limit.
 
-        O(nodes that changed * groups there); the first time O(nodes).
+        Each prefers the leaves with fewer guests. O(nodes that changed * groups there); the first time O(nodes).
         """
         nodes = self._nodes
-        idle = nodes.idle_space()  # which tells what has changed
+        idle = nodes.idle_space()  # which marks the changed nodes as dirty
         if not self._spaces:
             none = [0] * len(nodes.shapes)
             self._spaces = [Space(idle.shapes, idle.groups, idle.node_level, none) for _ in range(max(self._limits))]
@@ -82,7 +82,7 @@ class Guests:
         return self._spaces
 
     def _room(self, node: int) -> list[int]:
-        """Leaves that can take one guest more, by how many they have at most: none, one, and so on."""
+        """Leaves that can take one guest more, by the most guests that they have: none, one, and so on."""
         more, room = self._more_than(node), 0
         for group, mask in self._nodes.held.get(node, {}).items():
             limit = self._limits[group.tenant]
@@ -101,7 +101,7 @@ class Guests:
         return more
 
     def validate(self, guests: Iterable[Group]) -> None:
-        """Who is where, beside whom, and the spaces are what the groups make them. O(nodes + groups)."""
+        """Re-derive the guests per node, their owners and the spaces from the groups. O(nodes + groups)."""
         held: dict[int, dict[Group, int]] = {}
         for group in guests:
             ensure(group.state is GroupState.ALLOCATED, f"{group} is in nobody's way")

@@ -1,4 +1,4 @@
-"""Nodes and devices by the names that the spec gives them; they turn bad, and good again."""
+"""The nodes and devices by the names in the spec, and changes of their health."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .states import LeafState
 
 
 class Names:
-    """Nodes and devices by name. O(nodes) to make."""
+    """An index of nodes and devices by name. O(nodes) to make."""
 
     def __init__(self, chains: Sequence[Nodes]) -> None:
-        #: those that have the nodes
+        #: the chains of the nodes
         self.chains = chains
         #: per chain: number of each node
         self.numbers = [{name: n for n, name in enumerate(nodes.names)} for nodes in chains]
@@ -31,7 +31,7 @@ class Names:
         return {device: leaf for leaf, device in enumerate(nodes.devices(node, nodes.shapes[node].full))}
 
     def parts(self, node_name: str, devices: Sequence[int], first: str) -> tuple[list[Part], tuple[int, ...]]:
-        """The leaves that have these device indices, chain ``first`` before others; and which devices there are."""
+        """The leaves with these device indices, those of chain ``first`` first; and the devices that exist."""
         parts = []
         found: set[int] = set()
         places = self.places(node_name)
@@ -44,7 +44,7 @@ class Names:
         return parts, tuple(device for device in devices if device in found)
 
     def of(self, node_name: str, device: int | None) -> list[Part]:
-        """All leaves of a node, or those that are one device of it: one per chain that has it."""
+        """All leaves of a node, or those of one device: one per chain that has it."""
         parts = []
         for chain, node in self.places(node_name):
             leaf = self.leaves(chain, node).get(device) if type(device) is int else None
@@ -56,7 +56,7 @@ class Names:
 
 
 def set_health(state: State, names: Names, name: str, device: int | None, healthy: bool) -> None:
-    """All devices of a node, or one, are bad or healthy from now on. Raises :class:`RequestError`. O(its cells)."""
+    """Mark all devices of a node, or one, bad or healthy. Raises :class:`RequestError`. O(its cells)."""
     if type(healthy) is not bool:
         raise RequestError("healthy", f"true or false, not {healthy!r}")
     if not isinstance(name, str) or not names.places(name):
@@ -70,7 +70,7 @@ def set_health(state: State, names: Names, name: str, device: int | None, health
 
 
 def leaf_state(state: State, names: Names, node: str, device: int) -> LeafState:
-    """What one device is doing. Raises :class:`RequestError` when there is none."""
+    """The state of one device. Raises :class:`RequestError` when there is none."""
     for chain, number, mask in names.of(node, device) if isinstance(node, str) and device is not None else ():
         return state.chains[chain].leaf_state(number, mask.bit_length() - 1)
     raise RequestError("node", f"there is no device {device!r} on a node {node!r}")

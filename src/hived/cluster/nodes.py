@@ -1,6 +1,6 @@
-"""The real nodes of one chain: which groups have which leaf cells, which are bad, and what that leaves idle.
+"""The physical nodes of one chain: the groups on their leaf cells, bad leaf cells, and the idle ones.
 
-A leaf cell has at most one group that runs on it and at most one that has reserved it. The two views of HiveD (OSDI'20,
+At most one group runs on a leaf cell, and at most one has reserved it. The two views of HiveD (OSDI'20,
 section 3.3) are two masks per node: the guaranteed view sees every leaf outside ``owned``, the opportunistic one every
 leaf outside ``owned`` and ``lent``.
 """
@@ -35,7 +35,7 @@ def farthest_from_guaranteed(host: HostClass, gpus: int) -> tuple[int, ...] | No
 
 
 class Nodes:
-    """A chain's nodes under groups. A change costs O(1) per pod, and the groups on that node where one leaves."""
+    """The nodes of a chain and the groups on them. A change costs O(1) per pod; a release, O(groups there)."""
 
     def __init__(
         self,
@@ -48,25 +48,25 @@ class Nodes:
     ) -> None:
         """``shapes``, ``groups``: of a private cluster's nodes, which may differ; see :class:`~hived.cells.Space`.
 
-        ``chain``: what the cells there are called, where the allocator knows of nodes alone.
+        ``chain``: the hierarchy with all cell types, where that of the allocator ends at the nodes.
         """
         #: number of the chain in the cluster
         self.number = number
         self.allocator = allocator
         self.hierarchy = hierarchy = allocator.hierarchy
-        #: the same with all levels of cells, those above the nodes of a private cluster too
+        #: the same with all levels of cells, also those above the nodes of a private cluster
         self.chain = hierarchy if chain is None else chain
         self._note = undo.note
         nodes = hierarchy.nodes
-        #: the inside of each node
+        #: the shape of each node
         self.shapes: Sequence[Shape] = shapes or [hierarchy.shape] * nodes
         #: the name of each node
         self.names: Sequence[str] = hierarchy.spec.node_names
         #: leaves of all nodes
         self.gpus = sum(shape.leaves for shape in self.shapes)
-        #: how many nodes of each inside there are
+        #: number of nodes of each shape
         self.kinds = Counter(self.shapes)
-        #: per node: leaves that somebody runs on, and leaves that a preempting group has reserved
+        #: per node: leaves on which a group runs, and leaves that a preempting group has reserved
         self.used, self.reserved = [0] * nodes, [0] * nodes
         #: per node: leaves in guaranteed use or reserved for it, and in opportunistic use or reserved for that
         self.owned, self.lent = [0] * nodes, [0] * nodes
@@ -74,29 +74,29 @@ class Nodes:
         self.bad = [0] * nodes
         #: nodes with bad leaves
         self.bad_nodes: set[int] = set()
-        #: per node that has any: the groups there with their leaves, in the order in which they came
+        #: per node with groups: these with their leaves, in order of arrival
         self.held: dict[int, dict[Group, int]] = {}
-        #: who runs beside owners; None where no VC takes guests in
+        #: the guests on the nodes; None where no VC accepts guests
         self.guests: Guests | None = None
         #: the reserved cells that are bound
         self.owners: Owners = {}
-        #: reserved cells bound to bad hardware since nothing else is left for them: bindings and virtual cell
+        #: doomed cells: reserved cells with only bad hardware left for them, as bindings and virtual cell
         self.doomed: list[tuple[Binding, int]] = []
-        #: the allocator's count of changes when it was last seen which cells are doomed
+        #: the allocator's count of changes at the last refresh of the doomed cells
         self.doomed_at = -1
-        # nodes whose masks have changed since the spaces were last looked at
+        # nodes whose masks have changed since the last refresh of the spaces
         self._dirty: set[int] = set()
-        #: nodes whose lent leaves have changed since the allocator was told, with those they had then
+        #: nodes whose lent leaves have changed since the last update of the allocator, with the old masks
         self.outdated: dict[int, int] = {}
         levels = range(hierarchy.node_level + 1, hierarchy.top + 1)
         #: per level above the nodes: the number of each node's cell, -1 for none
         if groups is None:
             groups = [[node * hierarchy.node_size // hierarchy.gpus[k] for node in range(nodes)] for k in levels]
         self.groups = groups
-        # what opportunistic groups may have, and what guaranteed ones may: made when somebody asks
+        # the spaces for opportunistic and for guaranteed groups, made on first use
         self._idle: Space | None = None
         self._open: Space | None = None
-        # top cells by their leaves in guaranteed use, where nodes have cells above them; and what each node adds
+        # leaves in guaranteed use per top cell, where nodes have cells above them; and per node, as counted there
         self._per_top = hierarchy.gpus[hierarchy.top] // hierarchy.node_size
         self._tops = Counts([0] * hierarchy.count[hierarchy.top], hierarchy.gpus[hierarchy.top])
         self._counted = [0] * nodes
@@ -104,10 +104,10 @@ class Nodes:
         self._placements: dict[tuple[tuple[Part, ...], tuple[int, ...]], Placement] = {}
         self._watchers: list[set[int]] = []
 
-    # -- who has what -------------------------------------------------------------------------------------------------
+    # -- allocations --------------------------------------------------------------------------------------------------
 
     def claim(self, event: LeafEvent, group: Group) -> None:
-        """``group`` starts on its leaves (``ALLOCATE``), or reserves them while others may still run there."""
+        """Give ``group`` its leaves: it starts (``ALLOCATE``), or reserves them from its victims (``RESERVE``)."""
         used, all_held = self.used, self.held
         for number, node, mask in group.parts:
             if number != self.number:
@@ -129,7 +129,7 @@ class Nodes:
         self._note((self.unclaim, RELEASE if event is ALLOCATE else CANCEL, group))
 
     def unclaim(self, event: LeafEvent, group: Group) -> None:
-        """``group`` has ended (``RELEASE``), or gives up what it has reserved (``CANCEL``)."""
+        """Take its leaves from ``group``: it has ended (``RELEASE``), or its reservation ends (``CANCEL``)."""
         for number, node, mask in group.parts:
             if number != self.number:
                 continue
@@ -146,7 +146,7 @@ class Nodes:
                 del held[group]
                 if not held:
                     del self.held[node]
-            if shared:  # with who runs there, or has reserved them
+            if shared:  # another group runs there, or has reserved them
                 self._refresh(node)
                 continue
             if group.pool is not None:
@@ -157,9 +157,9 @@ class Nodes:
         self._note((self._claim_again, ALLOCATE if event is RELEASE else RESERVE, group))
 
     def _claim_again(self, event: LeafEvent, group: Group) -> None:
-        """Undo :meth:`unclaim`: the groups of a node stand in the order in which they came."""
+        """Undo :meth:`unclaim`, keeping the groups of a node in order of arrival."""
         before = {node: self.reserved[node] for number, node, _ in group.parts if number == self.number}
-        if event is ALLOCATE:  # beside who has reserved them; as an event that cannot be
+        if event is ALLOCATE:  # of leaves that may be reserved by now, which the table does not allow
             for number, node, mask in group.parts:
                 if number == self.number:
                     self.reserved[node] &= ~mask
@@ -168,13 +168,13 @@ class Nodes:
             self.reserved[node] |= reserved
             self.held[node] = dict(sorted(self.held[node].items(), key=lambda held: held[0].sequence))
 
-    def changed_kind(self, group: Group) -> None:
-        """``group`` became opportunistic, or guaranteed, where it runs."""
+    def refresh_use(self, group: Group) -> None:
+        """Refresh the nodes of a running group that was downgraded or restored."""
         for node in {node for number, node, _ in group.parts if number == self.number}:
             self._refresh(node)
 
     def apply(self, event: LeafEvent, node: int, mask: int) -> None:
-        """``event`` happens to the leaves ``mask`` of ``node``; :class:`InvariantError` where the table forbids it."""
+        """Apply ``event`` to the leaves ``mask`` of ``node``; :class:`InvariantError` where the table forbids it."""
         used, reserved = self.used[node], self.reserved[node]
         needs_used, needs_reserved, then_used, then_reserved = LEAF_EFFECTS[event]
         if (needs_used is not None and mask & used != (mask if needs_used else 0)) or (
@@ -205,16 +205,16 @@ class Nodes:
         self.lent[node] = lent
 
     def update_allocator(self) -> None:
-        """Tell the allocator which leaves are lent by now. O(nodes that changed)."""
+        """Update the allocator's counts of lent leaves. O(nodes that changed)."""
         for node, before in self.outdated.items():
             if before != self.lent[node]:
                 self.allocator.set_opportunistic(node, before, self.lent[node])
         self.outdated.clear()
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def on(self, parts: Iterable[Part]) -> dict[Group, None]:
-        """The groups with some of these leaf cells, running there or reserving, in the order of the parts."""
+        """The groups that run on or have reserved some of these leaf cells, in the order of the parts."""
         found: dict[Group, None] = {}
         for _, node, mask in parts:
             for group, held in self.held.get(node, {}).items():
@@ -223,7 +223,7 @@ class Nodes:
         return found
 
     def common_level(self, parts: Sequence[Part]) -> int:
-        """The level of the lowest cell with all these leaves, 0 for none, as where they are of several chains."""
+        """The level of the lowest cell with all these leaves; 0 for none, also where they are of several chains."""
         if any(part.chain != self.number for part in parts):
             return 0
         gpus, size = self.hierarchy.gpus, self.hierarchy.node_size
@@ -244,7 +244,7 @@ class Nodes:
         return LeafState.RESERVED if self.reserved[node] >> leaf & 1 else LeafState.FREE
 
     def placement(self, parts: tuple[Part, ...], levels: tuple[int, ...]) -> Placement:
-        """Leaves of this chain by name, in cells reserved at ``levels``. O(pods), O(1) for one pod once seen."""
+        """The placement of leaves of this chain, in cells reserved at ``levels``. O(pods); O(1) for a cached pod."""
         found = self._placements.get((parts, levels))
         if found is None:
             pods = tuple([PodPlacement(self.names[node], self.devices(node, mask)) for _, node, mask in parts])
@@ -256,7 +256,7 @@ class Nodes:
         return found
 
     def devices(self, node: int, mask: int) -> tuple[int, ...]:
-        """Device indices of some leaf cells of ``node``. O(1) once seen where the node counts from 0."""
+        """Device indices of some leaf cells of ``node``. O(1) once cached where the node counts from 0."""
         numbered = self.hierarchy.spec.device_indices
         if numbered and node in numbered:
             devices = numbered[node]
@@ -270,21 +270,21 @@ class Nodes:
 
     @property
     def idle_gpus(self) -> int:
-        """Healthy leaves that nobody has or has reserved. O(nodes that changed)."""
+        """Healthy leaves that are neither used nor reserved. O(nodes that changed)."""
         return self.idle_space().total
 
     def idle_space(self) -> Space:
-        """The idle leaves, as a space to find some in for an opportunistic group. O(nodes that changed)."""
+        """The space of idle leaves, for opportunistic groups. O(nodes that changed)."""
         if self._dirty:
-            self._settle()
+            self._refresh_spaces()
         if self._idle is None:
             self._idle = self._space(within_idle=True)
         return self._idle
 
     def open_space(self) -> Space:
-        """The leaves not in guaranteed use, idle ones first, for a guaranteed group that is bound to no cells."""
+        """The space of leaves not in guaranteed use, idle ones first, for guaranteed groups under a quota."""
         if self._dirty:
-            self._settle()
+            self._refresh_spaces()
         if self._open is None:
             self._open = self._space(within_idle=False)
         return self._open
@@ -296,7 +296,7 @@ class Nodes:
         idle = [mask & ~lent for mask, lent in zip(free, self.lent, strict=True)]
         return Space(self.shapes, self.groups, self.hierarchy.node_level, free, idle, within_idle)
 
-    def _settle(self) -> None:
+    def _refresh_spaces(self) -> None:
         for node in self._dirty:
             owned = self.owned[node]
             free = self.shapes[node].full & ~(owned | self.bad[node])
@@ -313,14 +313,14 @@ class Nodes:
         self._dirty.clear()
 
     def mark_dirty(self, node: int) -> None:
-        """Somebody has changed what the space says of ``node``: make it right again."""
+        """Mark a node whose entry in a space is out of date."""
         self._dirty.add(node)
 
     def find_one(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> Found | None:
-        """Idle leaves of one node for an opportunistic pod, as far from guaranteed use as can be; None for none.
+        """Idle leaves of one node for an opportunistic pod, as far from guaranteed use as possible; None for none.
 
-        The node with the fewest guaranteed leaves, in the top cell with the fewest. ``allowed``: of one node, whether
-        it may be used; the best of the other nodes is taken then, O(nodes refused).
+        The node with the fewest guaranteed leaves, in the top cell with the fewest. ``allowed``: whether a node may be
+        used; where the best one may not, the best allowed one is taken, O(nodes refused).
         """
         space = self.idle_space()
         node = self._far_node(space, gpus)
@@ -334,7 +334,7 @@ class Nodes:
     def _far_node(self, space: Space, gpus: int) -> int:
         """A node of the best class, in the top cell with the fewest guaranteed leaves that has one; -1 for none.
 
-        Only the first few top cells are tried, so that the cost does not grow with their number; then any will do.
+        Only the first few top cells are tried, so that the cost does not grow with their number; after these, any node.
         """
         hosts = space.best_hosts(farthest_from_guaranteed, gpus)
         if hosts is None:
@@ -349,7 +349,7 @@ class Nodes:
     # -- hardware -----------------------------------------------------------------------------------------------------
 
     def set_bad(self, node: int, mask: int) -> bool:
-        """The bad leaf cells of ``node`` are exactly ``mask`` from now on; whether that is a change."""
+        """Set the bad leaf cells of ``node`` to ``mask``; whether that is a change."""
         before = self.bad[node]
         if before == mask:
             return False
@@ -363,7 +363,7 @@ class Nodes:
             turned.add(node)
         self.allocator.set_bad(node, before, mask)
         hierarchy = self.hierarchy
-        for level in self.allocator.levels:  # all the reserved cells that are bound and have leaves of the node
+        for level in self.allocator.levels:  # all bound reserved cells with leaves of the node
             if level < hierarchy.node_level:
                 parts = hierarchy.node_size // hierarchy.gpus[level]
                 cells = range(node * parts, (node + 1) * parts)
@@ -378,11 +378,11 @@ class Nodes:
         return True
 
     def watched_by(self, turned: set[int]) -> None:
-        """Nodes whose bad leaves change are put into ``turned``, for whom they are hosts."""
+        """Add every node whose bad leaves change to ``turned``, the changed hosts of a private or quota pool."""
         self._watchers.append(turned)
 
     def validate(self, groups: Iterable[Group]) -> None:
-        """All that is kept is what the groups and the bad leaves make it. O(nodes + groups)."""
+        """Re-derive all masks and spaces from the groups and the bad leaves. O(nodes + groups)."""
         held: dict[int, dict[Group, int]] = {}
         used: dict[int, int] = {}
         reserved: dict[int, int] = {}

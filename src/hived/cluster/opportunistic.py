@@ -1,4 +1,4 @@
-"""Where an opportunistic group goes: on idle GPUs far from guaranteed use, or on what others have too much of."""
+"""The placement of an opportunistic group: on idle GPUs far from guaranteed use, or on loans above a fair share."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .suggested import Suggested
 
 def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
     """Choose leaves for an opportunistic group; ``False`` when it has to wait. O(levels + pods) where GPUs are idle."""
-    return quietly(state, group, demand, suggested) or any(
-        _from_others(state, group, demand.tenant, choice, suggested) for choice in demand.choices
+    return without_preemption(state, group, demand, suggested) or any(
+        _with_victims(state, group, demand.tenant, choice, suggested) for choice in demand.choices
     )
 
 
-def quietly(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
-    """Choose idle leaves or, for one that would be a guest, such as owners share; ``False`` for neither."""
+def without_preemption(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
+    """Choose idle leaves or, for a request with the guest option, leaves of owners; ``False`` for neither."""
     return on_idle(state, group, demand, suggested) or (
-        group.request.guest and _beside(state, group, demand, suggested)
+        group.request.guest and _as_guest(state, group, demand, suggested)
     )
 
 
-def _beside(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
-    """Choose leaves that owners share, those with the fewest guests. O(levels + pods) and nodes that changed."""
+def _as_guest(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
+    """Choose leaves whose owners accept guests, the fewest guests first. O(levels + pods + nodes that changed)."""
     for step, choice in demand.tries:
         nodes = state.chains[choice.chain]
         guests = nodes.guests
@@ -44,14 +44,14 @@ def _beside(state: State, group: Group, demand: Demand, suggested: Suggested | N
                 guests.dirty.add(node)
             found = find(space, choice.needs, packed, choice.caps[step])
             if found is not None:
-                _chosen(state, group, choice, found, step)
+                _set_choice(state, group, choice, found, step)
                 group.guest = True
                 return True
     return False
 
 
 def on_idle(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
-    """Choose idle leaves for an opportunistic group; ``False`` where others would have to go."""
+    """Choose idle leaves for an opportunistic group; ``False`` where other groups would have to be preempted."""
     return any(_idle(state, group, choice, step, suggested) for step, choice in demand.tries)
 
 
@@ -70,11 +70,11 @@ def _idle(state: State, group: Group, choice: Choice, step: int, suggested: Sugg
             found = find(space_of(nodes, suggested), choice.needs, farthest_from_guaranteed, choice.caps[step])
     if found is None:
         return False
-    _chosen(state, group, choice, found, step)
+    _set_choice(state, group, choice, found, step)
     return True
 
 
-def _chosen(state: State, group: Group, choice: Choice, found: Found, step: int) -> None:
+def _set_choice(state: State, group: Group, choice: Choice, found: Found, step: int) -> None:
     group.chain, group.level = choice.chain, found.level
     group.parts = tuple([Part(choice.chain, node, mask) for node, mask in found.pods])
     if step:
@@ -83,10 +83,7 @@ def _chosen(state: State, group: Group, choice: Choice, found: Found, step: int)
 
 
 def space_of(nodes: Nodes, suggested: Suggested | None) -> Space:
-    """The idle leaves of a chain, of the suggested nodes alone where there are such, until it is asked for again.
-
-    O(nodes that are not suggested).
-    """
+    """The idle leaves of a chain on the suggested nodes, valid until the next call. O(nodes that are not suggested)."""
     space = nodes.idle_space()
     if suggested is not None:
         for node in suggested.others(nodes):
@@ -96,7 +93,7 @@ def space_of(nodes: Nodes, suggested: Suggested | None) -> Space:
 
 
 def shares_with(state: State, tenant: int, chain: int, need: int) -> tuple[list[int], list[Fraction]]:
-    """What is lent to each tenant, and its share of all that can be lent if ``tenant`` wanted ``need`` more.
+    """Per tenant its lent GPUs, and its share of all GPUs that can be lent if ``tenant`` wanted ``need`` more.
 
     O(n log n).
     """
@@ -106,11 +103,11 @@ def shares_with(state: State, tenant: int, chain: int, need: int) -> tuple[list[
     return lent, shares(sum(lent) + idle, wanted, state.weights)
 
 
-def _from_others(state: State, group: Group, tenant: int, choice: Choice, suggested: Suggested | None) -> bool:
-    """Take GPUs from tenants above their share for one that stays within its own.
+def _with_victims(state: State, group: Group, tenant: int, choice: Choice, suggested: Suggested | None) -> bool:
+    """Preempt loans of tenants above their share for a tenant that stays within its own.
 
-    The farthest above gives first, its latest group first, and only while it is above its share. Then those whose
-    GPUs turned out not to be needed are spared. O(groups looked at * (tenants + their pods)).
+    The tenant farthest above yields first, its latest group first, and only while it is above its share. Groups whose
+    GPUs turn out not to be needed are spared. O(groups examined * (tenants + their pods)).
     """
     need = sum(need.gpus for need in choice.needs)
     lent, share = shares_with(state, tenant, choice.chain, need)
@@ -124,14 +121,14 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
     space = space_of(nodes, suggested)
     allowed = None if suggested is None else suggested.of(choice.chain)
     found: Found | None = None
-    taken = 0
+    chosen_step = 0
     while order and found is None:
-        _, giver = heappop(order)
-        given = next((g for g in latest[giver] if choice.chain in g.chains and g.running), None)
-        if given is None:
+        _, yielding = heappop(order)
+        candidate = next((g for g in latest[yielding] if choice.chain in g.chains and g.running), None)
+        if candidate is None:
             continue
-        lent[giver] -= given.gpus
-        for number, node, mask in given.parts:  # what is healthy, and reserved by nobody, counts as idle for now
+        lent[yielding] -= candidate.gpus
+        for number, node, mask in candidate.parts:  # its healthy leaves without a reservation count as idle for now
             if number == nodes.number and (allowed is None or allowed(node)):
                 mask &= ~(nodes.reserved[node] | nodes.bad[node])
                 obtainable += mask.bit_count()
@@ -141,13 +138,13 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
             for step, cap in enumerate(choice.caps):
                 found = find(space, choice.needs, farthest_from_guaranteed, cap)
                 if found is not None:
-                    taken = step
+                    chosen_step = step
                     break
-        if lent[giver] > share[giver]:
-            heappush(order, (-per_weight(lent[giver], state.weights[giver]), giver))
+        if lent[yielding] > share[yielding]:
+            heappush(order, (-per_weight(lent[yielding], state.weights[yielding]), yielding))
     if found is None:
         return False
-    _chosen(state, group, choice, found, taken)
+    _set_choice(state, group, choice, found, chosen_step)
     on = sorted(nodes.on(group.parts), key=lambda other: other.sequence)
     group.victims = {other: None for other in on if other.running}
     group.overtaken = [other for other in on if not other.running]
@@ -155,7 +152,7 @@ def _from_others(state: State, group: Group, tenant: int, choice: Choice, sugges
 
 
 def lent_of_type(state: State, chain: int) -> tuple[list[int], int]:
-    """Per tenant the GPUs lent to it, and the GPUs idle, in all chains of this one's leaf type. O(tenants)."""
+    """Per tenant the GPUs lent to it, and the idle GPUs, in all chains of this chain's leaf type. O(tenants)."""
     leaf_type = state.chains[chain].hierarchy.spec.leaf_type
     alike = [nodes for nodes in state.chains if nodes.hierarchy.spec.leaf_type == leaf_type]
     lent = [sum([of_tenant.get(nodes.number, 0) for nodes in alike]) for of_tenant in state.opportunistic_gpus]
@@ -163,5 +160,5 @@ def lent_of_type(state: State, chain: int) -> tuple[list[int], int]:
 
 
 def per_weight(held: int, weight: int) -> Fraction:
-    """How far up a tenant's share is filled; who has no weight comes before all others."""
+    """A tenant's held GPUs relative to its weight; tenants without weight come before all others."""
     return Fraction(held, weight) if weight else Fraction(held * 10**30)

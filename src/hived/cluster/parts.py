@@ -1,4 +1,4 @@
-"""Leaves of one node, by numbers: what everything inside the cluster says where."""
+"""Leaf cells of one node, by numbers: the location type inside the cluster."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class Part(NamedTuple):
 
     chain: int  #: number of the chain
     node: int  #: number of the node in it
-    mask: int  #: its leaves, a bit each
+    mask: int  #: the leaves, one bit each

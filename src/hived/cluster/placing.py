@@ -1,6 +1,6 @@
-"""A request becomes a group that is admitted in the open transaction: a new one, one that has reserved, one that runs.
+"""The placement of a request in the open transaction: for a new group, a preempting group, or a running group.
 
-A reservation that waits for slow victims must not keep its group from GPUs that have come free since.
+A preempting group with slow victims is placed again, so that it can start on GPUs that were freed meanwhile.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def admitted(
     near: tuple[Part, ...] = (),
     idle: bool = False,
 ) -> Group | None:
-    """The group of a request that holds nothing yet, as it is admitted; None, and none open: it has to wait.
+    """Place and admit a new group; None, and no transaction open, where it has to wait.
 
-    ``near``: where it ran, and would stay; ``idle``: no opportunistic group is to end for it.
+    ``near``: the leaves where it ran, which it prefers; ``idle``: an opportunistic group takes idle leaves only.
     """
     if state.joined and request.group in state.joined:
         on = state.joined[request.group]
         raise RequestError("group", f"{request.group!r} is a job on the allocation of {on!r}; use another group name")
     if state.ever_bad:
-        state.see_bad()
+        state.refresh_doomed()
     group = Group(request, demand.tenant, now)
     if near:
         group.near = near
@@ -52,18 +52,18 @@ def admitted(
 def replanned(
     state: State, group: Group, demand: Demand, suggested: Suggested | None, now: float
 ) -> Group | tuple[Reason, ...] | None:
-    """A group that has reserved, as it is admitted elsewhere in the open transaction; None: it keeps its reservation.
+    """Place a preempting group anew, and admit it in the open transaction; None: it keeps its reservation.
 
-    Or why it has to wait without the reservation; nothing has changed then. It is placed again where the reservation is
-    not on the suggested nodes; where it needs no victim of its own VC any more; or where its virtual leaves can be
-    bound to idle physical ones. In this order, so that a VC decides as if it were alone: loans never change which of
-    its leaves the group takes.
+    Or the reasons why it has to wait without the reservation; nothing has changed then. It is placed anew if the
+    reservation is not on the suggested nodes, if it needs no victim of its own VC any more, or if its virtual leaves
+    can be bound to idle physical ones. In this order, so that a VC decides as on a private cluster: loans never change
+    which of its leaves the group takes.
 
     O(pods) where too few leaf cells are free, or nothing has changed since; else O(pods * levels + groups on its nodes)
-    and what placing it costs.
+    plus the cost of its placement.
     """
     request = group.request
-    state.see_bad()
+    state.refresh_doomed()
     again = Group(request, group.tenant, now)
     if suggested is not None and not all(map(suggested.of(group.chain), {part.node for part in group.parts})):
         state.give_up_reservation(group)
@@ -75,11 +75,11 @@ def replanned(
         state.undo.rollback()
         return why
     seen = state.version, EVERY_NODE if suggested is None else suggested.given
-    own = group.guaranteed and any(victim.guaranteed for victim in group.victims)
-    if not group.victims or group.replanned == seen or not _may_start(state, group, demand, own):
+    own_vc = group.guaranteed and any(victim.guaranteed for victim in group.victims)
+    if not group.victims or group.replanned == seen or not _may_start(state, group, demand, own_vc):
         return None
     state.give_up_reservation(group)
-    if _started(state, group, again, demand, suggested, own):
+    if _started(state, group, again, demand, suggested, own_vc):
         state.replace(group, again)
         return again
     state.undo.rollback()
@@ -96,17 +96,17 @@ def moved(
     now: float,
     in_place: bool = False,
 ) -> Group | None:
-    """A group that runs, as it is admitted in the open transaction as if its own leaves were free; None: nowhere.
+    """Place a running group anew, as if its leaves were free, and admit it in the open transaction; None: no place.
 
-    ``request``: its own or, to promote a loan, a guaranteed one. Nobody of its VC ends for it. ``in_place``: one that
-    would come to other leaves is not admitted, and nothing is open then.
+    ``request``: its own or, to promote a loan, a guaranteed one. No group of its VC is preempted for it. ``in_place``:
+    a placement on other leaves is returned without being admitted, and no transaction is open then.
     """
-    state.see_bad()
+    state.refresh_doomed()
     again = Group(request, demand.tenant, now)
     again.near = group.parts
     if request.opportunistic:
         state.vacate(group)
-        found = opportunistic.quietly(state, again, demand, suggested)
+        found = opportunistic.without_preemption(state, again, demand, suggested)
     elif group.guaranteed:
         state.vacate(group)
         found = guaranteed.on_free(state, again, demand, suggested)
@@ -122,9 +122,9 @@ def moved(
     return again
 
 
-def _may_start(state: State, group: Group, demand: Demand, own: bool) -> bool:
-    """Whether enough leaf cells are free at all; ``own``: in its VC, where others of that are its victims. O(pods)."""
-    if own:
+def _may_start(state: State, group: Group, demand: Demand, own_vc: bool) -> bool:
+    """Whether enough leaf cells are free at all; ``own_vc``: of its VC, as some of its victims are of it. O(pods)."""
+    if own_vc:
         pools = [state.pools[group.tenant][choice.where] for choice in demand.choices]
         return any(pool.total() >= group.gpus for pool in pools)
     used = state.chains[group.chain].used
@@ -133,10 +133,12 @@ def _may_start(state: State, group: Group, demand: Demand, own: bool) -> bool:
     return any(state.chains[chain].idle_gpus + free * (chain == group.chain) >= group.gpus for chain in chains)
 
 
-def _started(state: State, group: Group, again: Group, demand: Demand, suggested: Suggested | None, own: bool) -> bool:
-    """Place a group without the victims that are left; ``own``: some of them are of its VC."""
+def _started(
+    state: State, group: Group, again: Group, demand: Demand, suggested: Suggested | None, own_vc: bool
+) -> bool:
+    """Place a preempting group without its remaining victims; ``own_vc``: some of them are of its VC."""
     if not group.guaranteed:
         return opportunistic.on_idle(state, again, demand, suggested)
-    if own:
+    if own_vc:
         return guaranteed.on_free(state, again, demand, suggested)
     return guaranteed.bound_to_idle(state, again, group, suggested)

@@ -1,13 +1,13 @@
-"""The cells that one VC reserved in one chain (or one pinned cell), under groups of many precedences.
+"""The cells that one VC reserved in one chain (or one pinned cell), and the groups in them by precedence.
 
-This is all that a VC's choice of leaves looks at, so that a VC is safe in outcome and not in count alone: nothing in it
-knows of other tenants, but for the bad hardware under its own cells.
+A VC's choice of leaves reads its pools alone, so that a VC is safe in outcome and not in count alone: a pool has no
+information about other tenants, apart from bad hardware under its own cells.
 
-A leaf cell of a VC is taken by the group that runs in it and, while that one is being preempted, by the group that has
-reserved it. A request of priority p may have every leaf whose takers are all below p. What may be had *at* a precedence
-(a priority, and whether those of it lose work: :func:`precedence_of`) is a :class:`~hived.cells.Space` of its own (a
-*view*), made when somebody asks, and kept up as leaves are taken and given back until nobody has asked for as long as
-it would take to make it anew.
+A leaf cell of a VC is held by the group that runs in it and, while that group is being preempted, by the preemptor that
+has reserved it. A request of priority p can take every leaf whose holders are all below p. The obtainable leaves *at* a
+precedence (a priority, and whether its groups lose work: :func:`precedence_of`) are a :class:`~hived.cells.Space` of
+their own (a *view*). It is built on first use, updated as leaves are taken and released, and dropped once its updates
+since the last use have cost as much as building it anew.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import NamedTuple
 from hived.cells import Found, Hierarchy, HostClass, Need, Rank, Shape, Space, find
 from hived.errors import ensure
 
-from .binding import Binding, Staying
+from .binding import Binding, BindingHints
 from .groups import Group
 from .nodes import Nodes
 from .parts import Part
 from .undo import Undo
 
-#: how many views of precedences are kept
+#: how many views are kept
 VIEWS = 16
 #: per pod: virtual host and leaves
 Spots = tuple[tuple[int, int], ...]
-_NOBODY: dict[Group, int] = {}
+_NO_GROUPS: dict[Group, int] = {}
 
 
 class VirtualCell(NamedTuple):
@@ -42,7 +42,7 @@ class VirtualCell(NamedTuple):
 
 
 class VirtualCells:
-    """The cells that were reserved, as hosts and the cells above them.
+    """The reserved cells, as hosts and the cells above them.
 
     Hosts are numbered in the order of the reservation; a host is a node, or a preassigned cell smaller than a node.
     Virtual cells are numbered too, hosts first: cell ``h`` is host ``h``.
@@ -67,7 +67,7 @@ class VirtualCells:
         def grow(level: int, parent: int) -> None:
             if level <= node_level:
                 cell = parent
-                while cell >= 0:  # the host belongs to one group at each level above it
+                while cell >= 0:  # the host is in one cell of each level above it
                     above = upper[cell - total]
                     groups[above.level - node_level - 1][len(hosts)] = numbers[above.level] - 1
                     cell = above.parent
@@ -87,17 +87,17 @@ class VirtualCells:
         self.cells = (*hosts, *upper)
         #: number of hosts
         self.hosts = total
-        #: the inside of each host
+        #: the shape of each host
         self.shapes: list[Shape] = [hierarchy.shape_at(cell.level) for cell in hosts]
-        #: per level above the nodes that has any: number of each host's cell there, -1 for none
+        #: per level above the nodes with virtual cells: number of each host's cell there, -1 for none
         self.groups = [of_host for of_host in groups if any(g >= 0 for g in of_host)]
         #: leaves of all hosts
         self.gpus = sum(shape.leaves for shape in self.shapes)
-        #: how many hosts of each inside there are
+        #: number of hosts of each shape
         self.kinds = Counter(self.shapes)
 
     def space(self, free: Sequence[int], idle: Sequence[int] | None = None) -> Space:
-        """A space over the hosts in which these leaves can be had. O(hosts)."""
+        """A space over the hosts with these obtainable leaves. O(hosts)."""
         return Space(self.shapes, self.groups, self.hierarchy.node_level, free, idle)
 
     def reserved_cell(self, host: int) -> int:
@@ -109,7 +109,7 @@ class VirtualCells:
 
 
 class Pool:
-    """Virtual cells, their bindings to nodes, and who takes what of them."""
+    """Virtual cells, their bindings to nodes, and the groups in them."""
 
     def __init__(
         self,
@@ -120,34 +120,34 @@ class Pool:
         undo: Undo,
         pinned: tuple[str, int] | None = None,
     ) -> None:
-        """``pinned``: the id of the pinned cell that it is, and the number of the physical cell."""
+        """``pinned``: for the pool of a pinned cell, the id and the number of the physical cell."""
         #: number of the tenant
         self.tenant = tenant
         #: its number among the tenant's pools
         self.number = number
         self.virtual = virtual
-        #: what it is bound to
+        #: the nodes that its cells are bound to
         self.nodes = nodes
-        #: id of the pinned cell that it is, None where its cells are not pinned
+        #: id of its pinned cell, None where its cells are not pinned
         self.pinned = None if pinned is None else pinned[0]
-        #: the number of the physical cell that it is pinned to, -1 for none
+        #: number of the physical cell that it is pinned to, -1 for none
         self.pinned_to = -1 if pinned is None else pinned[1]
         self.undo = undo
-        #: leaves of each host that none of its groups takes, bad ones included
+        #: leaves of each host that no group holds, bad ones included
         self.free = self._all_free()
         self.binding = self.bindings()
-        #: per host that has any: the groups that take leaves of it
+        #: per host with groups: these with their leaves
         self.held: dict[int, dict[Group, int]] = {}
-        #: per precedence: the groups of it, in the order in which they came
+        #: per precedence: its groups, in order of arrival
         self.at: dict[int, dict[Group, None]] = {}
         # healthy free leaves
         self._space = self._free_space()
-        # what may be had up to each precedence that somebody has asked for, and the changes since then
+        # per precedence with a view: the view, and the number of updates since its last use
         self._views: dict[int, Space] = {}
         self._unused: dict[int, int] = {}
 
     def bindings(self) -> Binding:
-        """What its cells are bound by."""
+        """Create the bindings of its cells."""
         return Binding(self.virtual, self.free, self.nodes, self.undo, self.pinned_to)
 
     def _all_free(self) -> list[int]:
@@ -163,27 +163,27 @@ class Pool:
 
     @property
     def gpus(self) -> int:
-        """Leaf cells that were reserved."""
+        """Number of reserved leaf cells."""
         return self.virtual.gpus
 
     @property
     def account(self) -> object:
-        """What its leaf cells are counted against: pools with the same one have one number together."""
+        """The account of its leaf cells: pools with the same account share one number of leaf cells."""
         return self
 
-    # -- what may be had ----------------------------------------------------------------------------------------------
+    # -- obtainable leaves --------------------------------------------------------------------------------------------
 
     def below(self, priority: int) -> list[int]:
-        """The precedences below ``priority`` that groups have here, ascending. O(precedences in use)."""
+        """The precedences below ``priority`` of the groups here, ascending. O(precedences in use)."""
         first = lowest_precedence(priority)
         if len(self.at) <= 1:  # the common case, without a sort
             return [precedence for precedence in self.at if precedence < first]
         return sorted(precedence for precedence in self.at if precedence < first)
 
     def space(self, up_to: int = -1) -> Space:
-        """What may be had: free leaves, and those taken ``up_to`` a precedence (-1: none). O(hosts) at first."""
+        """The obtainable leaves: free ones, and those held ``up_to`` a precedence (-1: none). O(hosts) at first."""
         if self.binding.changed:
-            self.settle()
+            self.refresh()
         if up_to < 0:
             return self._space
         view = self._views.get(up_to)
@@ -196,18 +196,18 @@ class Pool:
         return view
 
     def find(self, space: Space, needs: Sequence[Need], rank: Rank, cap: int, up_to: int) -> Found | None:
-        """Leaves for all pods in ``space``, which :meth:`space` gave for ``up_to``; None when they do not fit."""
+        """Leaves for all pods in ``space``, the result of :meth:`space` for ``up_to``; None when they do not fit."""
         return find(space, needs, rank, cap)
 
     def total(self, up_to: int = -1) -> int:
-        """How many leaves may be had; see :meth:`space`."""
+        """Number of obtainable leaves; see :meth:`space`."""
         return self.space(up_to).total
 
     def _forget(self, up_to: int) -> None:
         del self._views[up_to], self._unused[up_to]
 
-    def settle(self) -> None:
-        """Hosts under which hardware turned bad or good are looked at again. O(such hosts * views)."""
+    def refresh(self) -> None:
+        """Refresh the hosts whose hardware has changed its health. O(such hosts * views)."""
         for host in sorted(self.binding.changed):
             self._space.set(host, self.free[host] & ~self.binding.bad[host])
             if self._views:
@@ -226,17 +226,17 @@ class Pool:
 
     def _refresh_views(self, host: int) -> None:
         healthy, free = self._healthy(host), self._space.free[host]
-        patience = max(64, self.virtual.hosts)  # one change per host: making it anew is no dearer then
+        limit = max(64, self.virtual.hosts)  # of updates without use: building the view anew costs no more
         for up_to, view in list(self._views.items()):
             view.set(host, healthy & ~self._blocked(host, up_to), free)
             self._unused[up_to] += 1
-            if self._unused[up_to] > patience:
+            if self._unused[up_to] > limit:
                 self._forget(up_to)
 
-    # -- who has what -------------------------------------------------------------------------------------------------
+    # -- allocations --------------------------------------------------------------------------------------------------
 
     def take(self, group: Group) -> None:
-        """``group`` takes its spots, whoever else is there. O(pods * views)."""
+        """Add ``group`` to the holders of its spots. O(pods * views)."""
         precedence = group.precedence = precedence_of(group)
         equals = self.at.get(precedence)
         if equals is None:
@@ -256,13 +256,13 @@ class Pool:
         free, bad = self.free, self.binding.bad
         for host, mask in spots:
             free[host] &= ~mask
-        for host, _ in spots:  # pods of one host are counted together
+        for host, _ in spots:  # after all masks, since several pods may be on one host
             self._space.set(host, free[host] & ~bad[host])
             if self._views:
                 self._refresh_views(host)
 
     def give(self, group: Group) -> None:
-        """``group`` takes them no longer; bindings are as they were. O(pods * (views + takers of the host))."""
+        """Remove ``group`` from the holders of its spots; bindings stay. O(pods * (views + holders of the host))."""
         equals = self.at[group.precedence]
         del equals[group]
         if not equals:
@@ -278,7 +278,7 @@ class Pool:
         self.undo.note((self.take_again, group))
 
     def _given(self, host: int, held: Mapping[Group, int]) -> None:
-        """``host`` is left to these groups."""
+        """Refresh the free leaves of ``host``, which has these holders left."""
         free = self.virtual.shapes[host].full
         for mask in held.values():
             free &= ~mask
@@ -288,12 +288,12 @@ class Pool:
             self._refresh_views(host)
 
     def take_again(self, group: Group) -> None:
-        """Take what it gave just now, at its precedence of by now; equal groups stand in the order they came in."""
+        """Take the spots back, at the present precedence, keeping equal groups in order of arrival."""
         self.take(group)
         self.at[group.precedence] = dict.fromkeys(sorted(self.at[group.precedence], key=lambda g: g.sequence))
 
     def on(self, spots: Iterable[tuple[int, int]]) -> dict[Group, None]:
-        """The groups that take some of these leaves."""
+        """The groups that hold some of these leaves."""
         found: dict[Group, None] = {}
         for host, mask in spots:
             for group, held in self.held.get(host, {}).items():
@@ -301,17 +301,17 @@ class Pool:
                     found[group] = None
         return found
 
-    def displaced(self, group: Group) -> dict[Group, None]:
-        """The groups of the VC that give way to ``group``, whose leaves were chosen."""
+    def conflicting(self, group: Group) -> dict[Group, None]:
+        """The groups of the VC that have to yield to ``group``, whose leaves were chosen."""
         return self.on(group.spots)
 
     # -- bindings -----------------------------------------------------------------------------------------------------
 
     def bind(self, spots: Spots, near: Sequence[Part] = ()) -> tuple[Part, ...] | None:
-        """Bind what is not bound yet, and say where the pods stand; None where bad hardware cannot be avoided.
+        """Bind the unbound leaves of all pods, and return the physical ones; None where bad hardware is unavoidable.
 
-        The largest pod is bound first, whatever their order. ``near``: where the group runs, or ran, and would stay.
-        What was bound until then stays bound.
+        The largest pod is bound first, whatever their order. ``near``: leaves where the group runs or ran, which it
+        prefers. On failure, the bindings made so far stay until the caller rolls back.
         """
         nodes, binding = self.nodes, self.binding
         if near:
@@ -321,7 +321,7 @@ class Pool:
         if len(spots) == 1:
             host, mask = spots[0]
             if binding.bound[host] < 0 or binding.anchored:
-                nodes.update_allocator()  # it is asked only here: what has come and gone by then costs nothing
+                nodes.update_allocator()  # only where it is needed, so that short loans in between cost nothing
                 binding.hold(host, mask)
             if binding.bad[host] & mask:
                 return None
@@ -341,10 +341,10 @@ class Pool:
     def _bind_near(self, spots: Spots, near: Sequence[Part]) -> tuple[Part, ...] | None:
         nodes, binding, hierarchy = self.nodes, self.binding, self.virtual.hierarchy
         own = [(node, mask) for chain, node, mask in near if chain == nodes.number]
-        staying = Staying(binding, [host for host, _ in spots], own)
+        hints = BindingHints(binding, [host for host, _ in spots], own)
         parts = []
         for host, mask in spots:
-            hint = staying.hint(host)
+            hint = hints.hint(host)
             cell = -1
             if hint is not None and binding.bound[host] < 0:
                 gpus = hierarchy.gpus[self.virtual.cells[host].level]
@@ -354,21 +354,21 @@ class Pool:
             if binding.bad[host] & mask:
                 return None
             node, leaves = binding.leaves(host, mask, nodes.lent, hint)
-            staying.taken(node)
+            hints.remove(node)
             parts.append(Part(nodes.number, node, leaves))
         return tuple(parts)
 
     def in_place(self, parts: Sequence[Part]) -> Spots | None:
-        """The pool's leaves that are these physical ones; None here, since virtual leaves have to be bound first.
+        """The pool's leaves on these physical ones; None here, since virtual leaves have to be bound first.
 
-        A quota names no place, so there a loan can be promoted wherever it runs.
+        A quota has no cells, so there a loan can be promoted wherever it runs.
         """
         return None
 
     def elsewhere(self, spots: Spots, parts: Sequence[Part]) -> bool:
-        """Whether bindings that stand already put ``spots`` on other nodes than those of ``parts``. O(pods).
+        """Whether existing bindings put ``spots`` on other nodes than those of ``parts``. O(pods).
 
-        Not while hardware is bad, since what is bound may not do then; nor of a group that has lost all its devices.
+        ``False`` while hardware is bad, since bound cells may be unusable then, and for a group without devices left.
         """
         nodes, bound = self.nodes, self.binding.bound
         if nodes.allocator.bad_leaves or not parts:
@@ -378,27 +378,27 @@ class Pool:
         return not own.issuperset([bound[h] * shapes[h].leaves // size for h, _ in spots if bound[h] >= 0])
 
     def unbind(self, spots: Spots) -> None:
-        """End the bindings of leaves that nobody takes any more."""
+        """End the bindings of leaves that no group holds any more."""
         for host, mask in spots if len(spots) == 1 else by_host(spots):
             self.binding.unbind(host, mask)
 
     def level(self, found: int, parts: Sequence[Part]) -> int:
-        """The lowest level at which one cell holds all pods, 0 for none; ``found``: in the VC. O(pods * levels)."""
+        """The lowest level at which one cell has all pods, 0 for none; ``found``: that in the VC. O(pods * levels)."""
         if len(parts) > 1 and (not found or any(part.node != parts[0].node for part in parts)):
             return self.nodes.common_level(parts)  # cells apart in the VC may be close in the cluster
         return found
 
     def reserved_levels(self, spots: Spots) -> tuple[int, ...]:
-        """Per pod, the level of the reserved cell that it stands in. O(pods)."""
+        """Per pod, the level of its reserved cell. O(pods)."""
         levels = self.virtual.reserved_levels
         if len(spots) == 1:
             return (levels[spots[0][0]],)
         return tuple([levels[host] for host, _ in spots])
 
     def bind_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
-        """Bind free virtual leaves to these very physical ones, in cells reserved at ``levels`` (one per pod).
+        """Bind free virtual leaves to exactly these physical ones, in cells reserved at ``levels`` (one per pod).
 
-        None where that cannot be, or sharing safety would not survive it; nothing has changed then.
+        None, and nothing changed, where that is impossible or would break sharing safety.
         """
         binding, hierarchy = self.binding, self.virtual.hierarchy
         mark = self.undo.mark()
@@ -420,8 +420,8 @@ class Pool:
         return tuple(spots)
 
     def validate(self, groups: Iterable[Group]) -> None:
-        """Takers, free leaves and views are what the groups make them. O(hosts * views + groups)."""
-        self.settle()
+        """Re-derive holders, free leaves and views from the groups. O(hosts * views + groups)."""
+        self.refresh()
         held: dict[int, dict[Group, int]] = {}
         at: dict[int, set[Group]] = {}
         for group in groups:
@@ -444,7 +444,7 @@ class Pool:
 
     def _validate_spaces(self) -> None:
         for host, (shape, free) in enumerate(zip(self.virtual.shapes, self.free, strict=True)):
-            taken = reduce(or_, self.held.get(host, _NOBODY).values(), 0)
+            taken = reduce(or_, self.held.get(host, _NO_GROUPS).values(), 0)
             ensure(free == shape.full & ~taken, f"free leaves of virtual host {host}")
             free &= ~self.binding.bad[host]
             ensure(self._space.free[host] == free, f"healthy free leaves of virtual host {host}")
@@ -458,7 +458,7 @@ class Pool:
 
 
 def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
-    """Rank of a host: fewest leaf cells taken from others, then closest together, then tightest."""
+    """Rank of a host: fewest preempted leaf cells, then closest together, then tightest."""
     if host.free.free < gpus:
         return None
     taken = max(0, gpus - host.idle.free)
@@ -467,15 +467,15 @@ def packed(host: HostClass, gpus: int) -> tuple[int, ...] | None:
 
 
 def lowest_precedence(priority: int) -> int:
-    """The precedence of groups of a priority that lose no work when they give way; of those that do: one more."""
+    """The precedence of groups of a priority that lose no work when they yield; that of the others is one higher."""
     return 2 * priority
 
 
 def precedence_of(group: Group) -> int:
-    """How late a group gives way in its VC: lower priorities first; among equals, who loses no work by it first.
+    """The place of a group in the order of preemption in its VC: lower priorities first, then groups that lose no work.
 
-    That is a group that becomes opportunistic instead (lazy preemption), or still waits for victims of its own VC.
-    One that waits for loans alone counts as if it ran, as it would in a VC without neighbours.
+    Those are groups that become opportunistic instead (lazy preemption), or still wait for victims of their own VC.
+    A group that waits for loans alone counts as running, as it would run on a private cluster.
     """
     lowest = 2 * group.priority
     if group.request.lazy_preemption or (group.victims and any(victim.guaranteed for victim in group.victims)):
@@ -484,12 +484,12 @@ def precedence_of(group: Group) -> int:
 
 
 def reserved_in(pools: Iterable[Pool]) -> int:
-    """Leaf cells that were reserved in some pools."""
+    """Number of leaf cells reserved in some pools."""
     return sum({pool.account: pool.gpus for pool in pools}.values())
 
 
 def by_host(spots: Spots) -> Iterable[tuple[int, int]]:
-    """Each host once, with the leaves of all pods there, the most first; among equals in order of first mention."""
+    """Each host once with the leaves of all its pods, the most leaves first; ties in order of appearance."""
     if len(spots) == 1:
         return spots
     masks: dict[int, int] = {}

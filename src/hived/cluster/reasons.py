@@ -1,6 +1,6 @@
-"""Why a group waits: plain data with the numbers attached, recorded while deciding.
+"""The reasons why a group waits: plain data with numbers, recorded while deciding.
 
-Nothing here is a sentence; :mod:`.explain.sentences` makes them.
+:mod:`.explain.sentences` turns them into sentences.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class ReasonKind(Enum):
-    """The kinds of things that can stand in the way."""
+    """The kinds of reasons."""
 
     MISCONFIGURED = "misconfigured"
     NEVER_FITS = "never fits"
@@ -31,7 +31,7 @@ class ReasonKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Misconfigured:
-    """The request cannot be right for this cluster."""
+    """The request is wrong for this cluster."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.MISCONFIGURED
     field: str
@@ -40,15 +40,15 @@ class Misconfigured:
 
 @dataclass(frozen=True, slots=True)
 class NeverFits:
-    """Not even with everything of the VC (for opportunistic groups: of the cluster) free and healthy."""
+    """The request would not fit an empty, healthy VC (for opportunistic groups: cluster)."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.NEVER_FITS
     vc: str
     need: int  #: leaf cells
-    have: int  #: leaf cells that the VC (the cluster) has of the kind asked for
+    have: int  #: leaf cells of the requested kind in the VC (the cluster)
     largest_pod: int  #: leaf cells of the largest pod
-    largest_host: int  #: leaf cells that one pod can have at most there
-    within: str | None  #: the cap asked for
+    largest_host: int  #: most leaf cells that one pod can get there
+    within: str | None  #: the requested cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class VcExhausted:
     vc: str
     need: int  #: leaf cells
     have: int  #: healthy ones free, or held by groups of lower priority
-    size: int  #: leaf cells of the VC of the kind asked for
+    size: int  #: leaf cells of the VC of the requested kind
     held_by: tuple[tuple[str, int], ...]  #: some of the groups that hold the rest, oldest first, and their leaf cells
     more: int  #: how many groups are not named
 
@@ -79,7 +79,7 @@ class Fragmented:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForPreemption:
-    """Reserved, and waiting for these groups to be gone."""
+    """The placement is reserved, and these victims have not ended yet."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.WAITING_FOR_PREEMPTION
     victims: tuple[str, ...]
@@ -96,32 +96,32 @@ class WaitingForGang:
 
 @dataclass(frozen=True, slots=True)
 class BadHardware:
-    """It would fit if these leaf cells were healthy."""
+    """The group would fit if these leaf cells were healthy."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.BAD_HARDWARE
-    leaf_cells: int  #: bad leaf cells among those that the group could have
-    nodes: tuple[str, ...]  #: some of the nodes they are on, in the order of the spec
+    leaf_cells: int  #: bad leaf cells among the otherwise obtainable ones
+    nodes: tuple[str, ...]  #: some of their nodes, in the order of the spec
     more: int  #: how many nodes are not named
 
 
 @dataclass(frozen=True, slots=True)
 class BehindOthers:
-    """Others of the same VC, of no lower priority, asked before and wait too."""
+    """Groups of the same VC, of no lower priority, are ahead in line."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.BEHIND_OTHERS
     position: int  #: 1: one group is ahead
-    ahead: tuple[str, ...]  #: some of them, first in line first
+    ahead: tuple[str, ...]  #: some of these groups, the head of line first
 
 
 @dataclass(frozen=True, slots=True)
 class ShareUsedUp:
-    """The tenant holds its fair share of what is lent; it gets more only while GPUs are idle."""
+    """The tenant holds its fair share of loans; it gets more only while GPUs are idle."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.SHARE_USED_UP
     vc: str
     need: int  #: leaf cells
     held: int  #: leaf cells the tenant holds opportunistically
-    share: int  #: leaf cells that are its weighted max-min share, rounded down
+    share: int  #: its weighted max-min share in leaf cells, rounded down
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,33 +130,33 @@ class NothingIdle:
 
     kind: ClassVar[ReasonKind] = ReasonKind.NOTHING_IDLE
     need: int  #: leaf cells
-    idle: int  #: healthy leaf cells that nobody uses, of the kind asked for
+    idle: int  #: idle healthy leaf cells of the requested kind
 
 
 @dataclass(frozen=True, slots=True)
 class NotSuggested:
-    """It would fit, but not on the suggested nodes."""
+    """The group would fit, but not on the suggested nodes."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.NOT_SUGGESTED
     suggested: int  #: how many of the cluster's nodes were suggested
-    searched_all: bool  #: whether all ways to place it there were tried
+    searched_all: bool  #: whether the search for a placement there was exhaustive
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptedBy:
-    """It ran, and had (or has) to go for another."""
+    """The group was (or is being) preempted by another."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.PREEMPTED
-    group: str  #: for whom
-    vc: str  #: of that group
-    priority: int  #: of that group
-    own_priority: int  #: of the one that goes
-    ended: bool  #: whether it has ended
+    group: str  #: the preemptor
+    vc: str  #: of the preemptor
+    priority: int  #: of the preemptor
+    own_priority: int  #: of the victim
+    ended: bool  #: whether the victim has ended
 
 
 @dataclass(frozen=True, slots=True)
 class LostReservation:
-    """It had a placement reserved and lost it; it has to ask again. Neither a group nor a node: a new spec came."""
+    """The group lost its reservation, and has to be scheduled again. Without group and node: by a new spec."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.LOST_RESERVATION
     group: str | None  #: the higher group that took it
@@ -165,11 +165,11 @@ class LostReservation:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """It ran, and has given its leaf cells up for now; it has not asked again."""
+    """The group was suspended, and has not been scheduled again."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.SUSPENDED
-    leaf_cells: int  #: those that it had
-    owner: str | None = None  #: the group of which it was a guest, and which has them no longer; None: it was told to
+    leaf_cells: int  #: the number that it had
+    owner: str | None = None  #: for an evicted guest: the former owner of its leaf cells
 
 
 Reason = (

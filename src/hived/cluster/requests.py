@@ -1,4 +1,4 @@
-"""What a tenant asks for: a group of pods, placed all or none."""
+"""Requests of tenants: groups of pods, placed all or none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPPORTUNISTIC = -1
 #: the highest priority of a guaranteed group
 HIGHEST = 1000
 
-#: names of nodes that a request may use (None: all), and of those that it may not use
+#: names of the nodes that a request may use (None: all), and of the nodes that it may not use
 Given = tuple[frozenset[str] | None, frozenset[str]]
 EVERY_NODE: Given = None, frozenset()
 
@@ -35,24 +35,24 @@ class Member:
 class Request:
     """An affinity group (gang): placed all or none, as close together as possible (HiveD, OSDI'20, section 2).
 
-    A request is checked when it is scheduled: what is wrong with it alone or in this cluster is a
+    A request is checked when it is scheduled: a request that is malformed, or wrong for the cluster, raises a
     :class:`~hived.errors.RequestError` that names the field.
     """
 
-    group: str  #: the name of the group, unique among those that wait or run
+    group: str  #: the name of the group, unique among waiting and running groups
     vc: str  #: the virtual cluster it belongs to
     priority: int = 0  #: -1: opportunistic; 0 to 1000: guaranteed, the higher preempt the lower inside their VC
-    members: tuple[Member, ...] = field(default=())  #: any sequence will do; kept as a tuple
+    members: tuple[Member, ...] = field(default=())  #: any sequence; kept as a tuple
     leaf_cell_type: str | None = None  #: device type; None: any that fits, chains in the order of the spec
-    pinned_cell_id: str | None = None  #: to run inside this pinned cell of the VC, and nowhere else
+    pinned_cell_id: str | None = None  #: the pinned cell of the VC to run in
     lazy_preemption: bool = (
-        False  #: when preempted by its own VC: becomes opportunistic first, and runs on while it can
+        False  #: when preempted inside its VC: becomes opportunistic first, and runs on while it can
     )
     within: str | None = None  #: cell type that has to hold all pods together, e.g. ``RACK``
-    soft_affinity: bool = False  #: where ``within`` cannot be had: relax it level by level, rather than wait
-    #: a pod of more leaf cells than a node has becomes as many pods of whole nodes as it takes: a job of a trace
+    soft_affinity: bool = False  #: where ``within`` does not fit: relax it level by level, rather than wait
+    #: split a pod of more leaf cells than a node has into pods of whole nodes: for jobs of a trace
     whole_nodes: bool = False
-    #: an opportunistic group that, where nothing is idle, runs beside guaranteed ones of VCs that take guests in
+    #: run an opportunistic group as a guest of guaranteed ones, where nothing is idle and their VCs accept guests
     guest: bool = False
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Request:
 
     @property
     def opportunistic(self) -> bool:
-        """Whether it asks for what others leave idle."""
+        """Whether it asks for a loan of idle leaf cells."""
         return self.priority == OPPORTUNISTIC
 
     @property
@@ -73,7 +73,7 @@ class Request:
         return sum(member.pods for member in self.members)
 
     def one_by_one(self) -> Iterator[Request]:
-        """The same pods as groups of one pod each, ``name/0``, ``name/1``, ...: for jobs that are no gang."""
+        """The same pods as groups of one pod each, ``name/0``, ``name/1``, ...: for jobs that are not gangs."""
         number = 0
         for member in self.members:
             for _ in range(member.pods):
@@ -82,12 +82,12 @@ class Request:
 
 
 class Asked(NamedTuple):
-    """The call that a decision answers, so that it can be answered again."""
+    """The call that a decision answers, so that it can be repeated."""
 
     call: str  #: the name of the method
     arguments: tuple[Any, ...]
-    version: int  #: of the state that answered
+    version: int  #: of the state at the answer
 
 
-#: of an answer that was kept at once
+#: the call of an answer that was committed at once
 KEPT = Asked("", (), -1)

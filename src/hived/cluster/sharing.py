@@ -1,8 +1,8 @@
-"""How tenants share: which pool a request chooses from, and whether the choice is bound. Nothing else differs.
+"""The sharing schemes. They differ only in the pool from which a request chooses, and in whether the choice is bound.
 
 hived      a pool of the VC's own cells, bound late to physical ones
-quota      a pool that is the nodes themselves, as far as the tenant's number of leaf cells goes
-private    a pool of the VC's own cells, which are nodes of their own: what the others are measured against
+quota      a pool of all nodes, limited by the tenant's number of leaf cells
+private    a pool of the VC's own cells, which are nodes of their own: the baseline of the other two
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sharing(StrEnum):
 
 
 def lay_out(spec: ClusterSpec, sharing: Sharing, undo: Undo) -> tuple[list[Nodes], list[list[Pool]]]:
-    """The chains, and per tenant its pools: one per chain in the order of the spec, then one per pinned cell.
+    """Create the chains, and per tenant its pools: one per chain in the order of the spec, then one per pinned cell.
 
     Raises :class:`~hived.errors.InfeasibleError` when cells are to be bound and do not fit. O(cells).
     """
@@ -60,7 +60,7 @@ def lay_out(spec: ClusterSpec, sharing: Sharing, undo: Undo) -> tuple[list[Nodes
 def _reserved(
     vc: VirtualClusterSpec, hierarchies: Mapping[str, Hierarchy]
 ) -> Iterator[tuple[VirtualCells, tuple[str, int] | None]]:
-    """The cells that a VC reserved: those of each chain, then each pinned one, with its id and physical cell."""
+    """The reserved cells of a VC: those of each chain, then each pinned cell with its id and physical cell."""
     for name, hierarchy in hierarchies.items():
         cells = [(c.level, c.number) for c in vc.cells if c.chain == name]
         if cells:
@@ -92,7 +92,7 @@ def _private(
 
 
 def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: Undo) -> Nodes:
-    """Nodes for the hosts of some cells, named by number; a reserved cell smaller than a node is a node there."""
+    """Create nodes for the hosts of some cells, named by number; a reserved cell below node level becomes a node."""
     of_chain = virtual.hierarchy.spec
     names = [f"{name}-{first + host}" for host in range(virtual.hosts)]
     flat = ChainSpec(of_chain.name, of_chain.levels[: of_chain.node_level], of_chain.node_level, virtual.hosts, names)
@@ -101,7 +101,7 @@ def _own_nodes(number: int, name: str, first: int, virtual: VirtualCells, undo: 
 
 
 class Unbound(Binding):
-    """No bindings: the hosts are real nodes, and stand where they are. O(nodes) to make; pools may share one."""
+    """The identity binding of hosts that are physical nodes. O(nodes) to make; pools may share one."""
 
     def __init__(self, virtual: VirtualCells, nodes: Nodes, undo: Undo) -> None:
         super().__init__(virtual, (), nodes, undo)
@@ -112,18 +112,18 @@ class Unbound(Binding):
     def leaves(
         self, host: int, mask: int, opportunistic: list[int], near: tuple[int, int] | None = None
     ) -> tuple[int, int]:
-        """The very leaves."""
+        """The leaves themselves."""
         return host, mask
 
     def unbind(self, host: int, mask: int) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def node_of(self, host: int) -> int:
-        """Itself, however small."""
+        """The host itself."""
         return host
 
     def validate(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no state to check."""
 
 
 class OwnPool(Pool):
@@ -151,9 +151,9 @@ class Quota:
     """A tenant's number of leaf cells of one type, all chains together."""
 
     def __init__(self, limit: int) -> None:
-        #: how many it may have guaranteed
+        #: the most leaf cells in guaranteed use
         self.limit = limit
-        #: how many of them it has not
+        #: the leaf cells left of the limit
         self.left = limit
 
 
@@ -181,15 +181,15 @@ def _quotas(spec: ClusterSpec, chains: Mapping[str, Nodes], undo: Undo) -> list[
 
 
 class QuotaPool(Pool):
-    """All nodes of a chain, as far as a tenant's quota goes: what the field does, and HiveD mends.
+    """All nodes of a chain, limited by a tenant's quota: the common scheme, whose anomalies HiveD removes.
 
-    Its leaves can be taken by other tenants, so a request within the quota may have to wait for them.
+    Other tenants can take its leaves, so a request within the quota may have to wait for them.
     """
 
     def __init__(
         self, tenant: int, number: int, unbound: Unbound, nodes: Nodes, undo: Undo, quota: Quota, pinned: str | None
     ) -> None:
-        """``unbound``: of all quotas in the chain. O(1), so that tenants times nodes is never a cost."""
+        """``unbound``: shared by all quotas in the chain. O(1), so that the cost is never tenants times nodes."""
         self.quota = quota
         self.unbound = unbound
         super().__init__(tenant, number, unbound.virtual, nodes, undo, None if pinned is None else (pinned, -1))
@@ -198,17 +198,17 @@ class QuotaPool(Pool):
         return self.unbound
 
     def _all_free(self) -> list[int]:
-        return []  # the nodes know
+        return []  # the nodes keep them
 
     def _free_space(self) -> Space:
-        return self.nodes.open_space()  # which the nodes keep up
+        return self.nodes.open_space()  # updated by the nodes
 
     def _validate_spaces(self) -> None:
         ensure(self.quota.left <= self.quota.limit, "a quota is not given back twice")
 
     @property
     def levels(self) -> Iterable[int]:
-        """A quota names no cells: nodes stand for them."""
+        """The node level, since a quota has no cells."""
         return (self.nodes.hierarchy.node_level,)
 
     @property
@@ -221,12 +221,12 @@ class QuotaPool(Pool):
         return self.quota.limit
 
     def total(self, up_to: int = -1) -> int:
-        """Leaves that may be had as far as the quota goes."""
+        """Number of obtainable leaves within the quota."""
         lower = [group.gpus for precedence in self.at if precedence <= up_to for group in self.at[precedence]]
         return self.quota.left + sum(lower)
 
     def space(self, up_to: int = -1) -> Space:
-        """Leaves that nobody has guaranteed, and those of own groups ``up_to`` a precedence. O(nodes) with these."""
+        """Leaves not in guaranteed use, and those of own groups ``up_to`` a precedence. O(nodes) with the latter."""
         space = self.nodes.open_space()
         if up_to < 0:
             return space
@@ -243,7 +243,7 @@ class QuotaPool(Pool):
         return view
 
     def find(self, space: Space, needs: Sequence[Need], rank: Rank, cap: int, up_to: int) -> Found | None:
-        """As far as the quota goes. Whole nodes are chosen by rank alone."""
+        """Find leaves within the quota. Whole nodes are chosen by rank alone."""
         if sum([need.gpus for need in needs]) > self.total(up_to):
             return None
         size = self.nodes.hierarchy.node_size
@@ -256,8 +256,8 @@ class QuotaPool(Pool):
                 return Found(tuple(hosts), 0)
         return None
 
-    def displaced(self, group: Group) -> dict[Group, None]:
-        """And those whose part of the quota it needs, wherever they are: the lowest first, among equals the latest."""
+    def conflicting(self, group: Group) -> dict[Group, None]:
+        """Also the groups whose part of the quota it needs, on any node: the lowest first, among equals the latest."""
         found = self.on(group.spots)
         short = sum(mask.bit_count() for _, mask in group.spots) - self.quota.left - sum(g.gpus for g in found)
         for precedence in self.below(group.priority):
@@ -282,14 +282,14 @@ class QuotaPool(Pool):
         self.quota.left += group.gpus
 
     def reserved_levels(self, spots: Spots) -> tuple[int, ...]:
-        """A quota names no cells: nodes stand for them."""
+        """The node level, since a quota has no cells."""
         return (self.nodes.hierarchy.node_level,) * len(spots)
 
     def bind_at(self, parts: Sequence[Part], levels: Sequence[int]) -> Spots | None:
         return self.in_place(parts)
 
     def in_place(self, parts: Sequence[Part]) -> Spots | None:
-        """The leaves themselves, as far as the quota goes: it names no place."""
+        """The leaves themselves, if they are within the quota."""
         gpus = sum([mask.bit_count() for _, _, mask in parts])
         if not gpus or gpus > self.quota.left or any(chain != self.nodes.number for chain, _, _ in parts):
             return None

@@ -1,7 +1,7 @@
-"""All that a cluster is at one moment, and the few steps that change it: admit, end, withdraw, downgrade, restore.
+"""The state of a cluster, and the few steps that change it: admit, end, withdraw, downgrade, restore.
 
-Every step notes its way back (:mod:`.undo`), so a request is decided by being carried out: :mod:`.guaranteed` and
-:mod:`.opportunistic` bind a group's leaves, :meth:`State.admit` gives them to it, and all of it is kept or rolled back.
+Every step logs its inverse (:mod:`.undo`), so a request is decided by carrying it out: :mod:`.guaranteed` and
+:mod:`.opportunistic` bind a group's leaves, :meth:`State.admit` allocates them, and all of it is kept or rolled back.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _RESERVED = next_group_state(GroupState.PENDING, GroupEvent.PREEMPT)
 
 
 class State:
-    """The cluster under groups. Everything is re-derived by :meth:`validate`."""
+    """The groups of a cluster, and every index over them. :meth:`validate` re-derives all of it."""
 
     def __init__(self, spec: ClusterSpec, sharing: Sharing = Sharing.HIVED, rank: Rank = packed) -> None:
         self.spec = spec
         self.undo = Undo()
         self.sharing = sharing
-        #: which host a guaranteed group goes to
+        #: the order in which a guaranteed group prefers hosts
         self.rank = rank
         #: the nodes of each chain (in private clusters: of each pool), and per tenant its pools, unpinned ones first
         self.chains, self.pools = lay_out(spec, sharing, self.undo)
-        #: the chains in which a VC's cells are bound late, and so can be doomed
+        #: the chains in which cells are bound late, and so can be doomed
         self.bound = self.chains if sharing is Sharing.HIVED else []
         self.demands = Demands(spec, [] if sharing is Sharing.PRIVATE else self.chains, self.pools)
-        #: names of the tenants; those whose VC is no more, but whose groups run on, come last
+        #: names of the tenants; tenants with running groups whose VC was removed come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]
-        #: GPUs of each tenant's cells, pinned ones included
+        #: GPUs of each tenant's cells, pinned cells included
         self.sizes = [spec.reserved(vc) for vc in spec.virtual_clusters]
         #: weight of each tenant among opportunistic groups, in proportion
         self.weights = whole(
@@ -59,39 +59,39 @@ class State:
                 for tenant, vc in enumerate(spec.virtual_clusters)
             ]
         )
-        #: per tenant: guests that its groups take in on a leaf
+        #: per tenant: guests that its groups accept on a leaf
         self.guests = [vc.guests for vc in spec.virtual_clusters]
         if any(self.guests):
             for nodes in self.chains:
                 nodes.guests = Guests(nodes, self.guests, self.undo)
-        #: guests that have lost their leaves, until somebody has asked for them
+        #: guests evicted since the caller last read this list
         self.evicted: list[str] = []
-        #: per tenant, by chain: leaf cells that its opportunistic groups have or have reserved
+        #: per tenant, by chain: leaf cells that its opportunistic groups use or have reserved
         self.opportunistic_gpus: list[dict[int, int]] = [{} for _ in self.tenants]
         #: per tenant: its opportunistic groups, in the order in which they started
         self.loans: list[dict[Group, None]] = [{} for _ in self.tenants]
-        #: groups that run or have reserved, by name
+        #: groups that run or hold a reservation, by name
         self.groups: dict[str, Group] = {}
-        #: groups that wait, by name, in the order in which they first asked
+        #: groups that wait, by name, in the order of their first requests
         self.waiting: dict[str, Waiting] = {}
-        #: the jobs on allocations that have others than that of the group's own name
+        #: per group: the jobs on its allocation, where it has others than the one of the group's name
         self.jobs: dict[str, tuple[str, ...]] = {}
-        #: the group of each such other job
+        #: per such other job: its group
         self.joined: dict[str, str] = {}
-        #: groups that run as opportunistic for the sake of another
-        self.displaced: dict[Group, None] = {}
-        #: why a demand (with its cap by name) would not fit even if all were free; None where it would
+        #: guaranteed groups that run as opportunistic for now
+        self.downgraded: dict[Group, None] = {}
+        #: per demand (with its cap by name): why it would not fit an empty cluster; None where it would
         self.fits_empty: dict[tuple[object, ...], NeverFits | None] = {}
-        #: whether hardware was ever bad, and :meth:`see_bad` may find something
+        #: whether hardware was ever bad, so that :meth:`refresh_doomed` may have work
         self.ever_bad = False
-        #: counts every change that was kept
+        #: number of committed changes
         self.version = 0
         self.sequence = 0
         self._loans_made = 0
         self.undo.keep()
 
     def tenant(self, name: str) -> int:
-        """The number of a tenant. One that the spec does not have has no cells and no weight."""
+        """The number of a tenant. A tenant that the spec does not list gets no cells and no weight."""
         if name not in self.tenants:
             self.tenants.append(name)
             self.pools.append([])
@@ -106,11 +106,11 @@ class State:
         """The chains that a group is in."""
         return [self.chains[chain] for chain in group.chains]
 
-    def see_bad(self) -> None:
-        """VCs see which of their cells can be healthy no more, as of now. Not while a transaction is open.
+    def refresh_doomed(self) -> None:
+        """Bring the doomed cells of every VC up to date. Not while a transaction is open.
 
         One comparison per chain of late bindings, unless a reserved cell was bound or freed beside bad hardware, or
-        hardware turned bad or good: then what :func:`~.doomed.doom` costs.
+        the health of hardware changed: then the cost of :func:`~.doomed.doom`.
         """
         for nodes in self.bound:
             allocator = nodes.allocator
@@ -119,13 +119,13 @@ class State:
                 nodes.doomed_at = allocator.changes
                 self.undo.keep()
 
-    def happens(self, group: Group, event: GroupEvent) -> None:
-        """``event`` moves a group to its next state; :class:`InvariantError` where the table has none."""
+    def transition(self, group: Group, event: GroupEvent) -> None:
+        """Move a group to its next state on ``event``; :class:`InvariantError` where the table has none."""
         self.undo.note((setattr, group, "state", group.state))
         group.state = next_group_state(group.state, event)
 
     def set_jobs(self, group: str, jobs: tuple[str, ...]) -> None:
-        """These jobs are on a group's allocation: none once it has ended. O(jobs)."""
+        """Set the jobs on a group's allocation: none once it has ended. O(jobs)."""
         for job in self.jobs.pop(group, ()):
             self.joined.pop(job, None)
         if jobs not in ((), (group,)):
@@ -135,16 +135,16 @@ class State:
     # -- starting and ending ------------------------------------------------------------------------------------------
 
     def admit(self, group: Group) -> None:
-        """``group`` has the leaves that were bound for it: it runs, or reserves what its victims still have.
+        """Allocate its bound leaves to ``group``: it runs, or reserves the leaves that its victims still use.
 
-        Who waited under its name does so until the caller keeps what was done.
+        A waiting entry of its name stays until the caller commits.
         """
         undo, pool, parts, nodes = self.undo, group.pool, group.parts, self.chains[group.chain]
         undo.note((setattr, self, "sequence", self.sequence))
         self.sequence = group.sequence = self.sequence + 1
         for victim in group.victims:
             undo.assign(victim, preempted_by={**victim.preempted_by, group: None})
-            self.happens(victim, GroupEvent.CHOOSE)
+            self.transition(victim, GroupEvent.CHOOSE)
         for other in group.overtaken:  # its bindings stay until the group has taken its leaves
             self._end_reservation(other)
         group.state = _RESERVED if group.victims else _STARTED
@@ -171,7 +171,7 @@ class State:
 
     def _put(self, group: Group) -> None:
         groups = self.groups
-        before = groups.get(group.name)  # it may take the place of another of its name
+        before = groups.get(group.name)  # the group may replace another of its name
         self.undo.note((groups.pop, group.name) if before is None else (self._put, before))
         groups[group.name] = group
 
@@ -180,19 +180,19 @@ class State:
         del self.groups[group.name]
 
     def by_age(self) -> list[Group]:
-        """All groups that run or have reserved, in the order in which they came. O(groups log groups)."""
+        """All groups that run or hold a reservation, in order of arrival. O(groups log groups)."""
         return sorted(self.groups.values(), key=lambda group: group.sequence)
 
     def bind(self, group: Group) -> None:
-        """A preempting group whose victims are gone starts."""
+        """Start a preempting group whose victims have ended."""
         ensure(not group.victims, f"{group}: its victims are gone")
-        self.happens(group, GroupEvent.BIND)
+        self.transition(group, GroupEvent.BIND)
         for _, node, mask in group.parts:
             self.chains[group.chain].apply(BIND, node, mask)
-            self.chains[group.chain].mark_dirty(node)  # it may have guests from now on
+            self.chains[group.chain].mark_dirty(node)  # its leaves can take guests from now on
 
     def suspend(self, group: Group, why: tuple[Reason, ...]) -> None:
-        """A group that runs gives its leaf cells up, and waits in the place in line that it had. O(groups waiting)."""
+        """Requeue a running group: release its leaf cells, and restore its place in line. O(groups waiting)."""
         self.end(group, GroupEvent.SUSPEND)
         waiting = self.waiting
         later = [name for name, other in waiting.items() if other.sequence > group.sequence]
@@ -202,28 +202,28 @@ class State:
             waiting[name] = waiting.pop(name)
 
     def end(self, group: Group, event: GroupEvent = GroupEvent.END) -> None:
-        """``group`` runs no longer, or is withdrawn; what it has goes to who has reserved it."""
-        had_only_reserved = not group.running
-        if had_only_reserved:
+        """End or withdraw ``group``; its leaves go to the group that has reserved them, if any."""
+        preempting = not group.running
+        if preempting:
             self.give_up_reservation(group)
         else:
             self.vacate(group)
         self._drop(group)
-        if self.displaced:
-            self._no_longer_displaced(group)
-        self.happens(group, event)
-        if had_only_reserved:
+        if self.downgraded:
+            self._unmark_downgraded(group)
+        self.transition(group, event)
+        if preempting:
             self._restore_after(group)
 
     def vacate(self, group: Group) -> None:
-        """A group that runs has its leaves no more. It is where it was in the list of groups."""
+        """Release the leaves of a running group. It keeps its place in the list of groups."""
         if group.guest:
             self.guests_of(group.chain).remove(group)
             return
         for chain in group.chains:
             self.chains[chain].unclaim(RELEASE, group)
         if group.preempted_by:
-            self._no_victim_any_more(group)
+            self._drop_victim(group)
         pool = group.pool
         if pool is None:
             self._end_loan(group)
@@ -233,11 +233,11 @@ class State:
         if self.chains[group.chain].guests is not None:
             self._evict(group)
 
-    def _no_victim_any_more(self, group: Group) -> None:
-        """Whoever waits for a victim that has ended need not wait for it."""
+    def _drop_victim(self, group: Group) -> None:
+        """Remove a victim that has ended from its preemptors."""
         for preemptor in group.preempted_by:
             left = {victim: None for victim in preemptor.victims if victim is not group}
-            pool = preemptor.pool  # in which it counts as one that runs, once it waits for loans alone
+            pool = preemptor.pool  # in which it counts as running once its only victims are loans
             if not group.guaranteed or any(victim.guaranteed for victim in left):
                 pool = None
             if pool is not None:
@@ -248,53 +248,50 @@ class State:
         self.undo.assign(group, preempted_by={})
 
     def lose_reservation(self, group: Group, why: tuple[Reason, ...]) -> None:
-        """A preempting group loses its reservation, and waits again."""
+        """Requeue a preempting group without its reservation."""
         self.give_up_reservation(group)
         self._back_to_waiting(group, why)
 
     def replace(self, group: Group, moved: Group) -> None:
-        """``moved`` is admitted in place of a group of its name that has given up what it had."""
+        """Admit ``moved`` in place of the group of its name, which has released its leaves."""
         if group.running:
-            self._no_longer_displaced(group)
-            self.happens(group, GroupEvent.END)
+            self._unmark_downgraded(group)
+            self.transition(group, GroupEvent.END)
         else:
-            for other in self.displaced:
-                if other.displaced_by is group:
-                    self.undo.assign(other, displaced_by=moved)
-            self.happens(group, GroupEvent.OVERTAKE)
+            for other in self.downgraded:
+                if other.downgraded_by is group:
+                    self.undo.assign(other, downgraded_by=moved)
+            self.transition(group, GroupEvent.OVERTAKE)
         self.admit(moved)
 
     def give_up_reservation(self, group: Group) -> None:
-        """The reservation ends, and its virtual leaves are unbound. The group is where it was in the list of groups."""
+        """End a reservation and unbind its virtual leaves. The group keeps its place in the list of groups."""
         self._end_reservation(group)
         if group.pool is not None:
             group.pool.unbind(group.spots)
 
     def _end_reservation(self, group: Group) -> None:
-        """The reservation ends; victims that nobody else wants are spared."""
+        """End a reservation; victims without another preemptor are spared."""
         self.chains[group.chain].unclaim(CANCEL, group)
         for victim in group.victims:
             self.undo.assign(victim, preempted_by={by: None for by in victim.preempted_by if by is not group})
             if not victim.preempted_by:
-                self.happens(victim, GroupEvent.SPARE)
-        self._leave(group)
-        self.undo.assign(group, victims={})
-
-    def _leave(self, group: Group) -> None:
+                self.transition(victim, GroupEvent.SPARE)
         if group.pool is not None:
             group.pool.give(group)
         else:
             self._end_loan(group)
+        self.undo.assign(group, victims={})
 
     def _back_to_waiting(self, group: Group, why: tuple[Reason, ...]) -> None:
-        self.happens(group, GroupEvent.OVERTAKE)
+        self.transition(group, GroupEvent.OVERTAKE)
         self._drop(group)
         self.wait(group.request, why, group.since)
         self.undo.note((self.waiting.pop, group.name))
         self._restore_after(group)
 
     def wait(self, request: Request, reasons: tuple[Reason, ...], now: float) -> None:
-        """Remember that ``request`` waits, and why; it keeps its place in line."""
+        """Queue ``request`` with its reasons; a request that waits already keeps its place in line."""
         known = self.waiting.get(request.group)
         if known is None:
             self.undo.note((setattr, self, "sequence", self.sequence))
@@ -302,12 +299,12 @@ class State:
             known = self.waiting[request.group] = Waiting(request, reasons, self.sequence, now)
         else:
             known.request, known.reasons = request, reasons
-        known.happens(GroupEvent.WAIT)
+        known.transition(GroupEvent.WAIT)
 
     # -- loans --------------------------------------------------------------------------------------------------------
 
     def lend(self, group: Group) -> None:
-        """``group`` has (or is to have) its leaf cells as an opportunistic one."""
+        """Register the loan of an opportunistic group that uses or has reserved its leaf cells."""
         self._loans_made += 1
         group.lent_at = self._loans_made
         self._lend(group)
@@ -327,7 +324,7 @@ class State:
         self.undo.note((self._lend_again, group))
 
     def _lend_again(self, group: Group) -> None:
-        """Undo :meth:`_end_loan`: a tenant's loans stand in the order in which they began. O(its later loans)."""
+        """Undo :meth:`_end_loan`, keeping a tenant's loans in the order of their starts. O(its later loans)."""
         self._lend(group)
         loans = self.loans[group.tenant]
         later = list(takewhile(lambda other: other.lent_at > group.lent_at, islice(reversed(loans), 1, None)))
@@ -338,13 +335,13 @@ class State:
     # -- guests -------------------------------------------------------------------------------------------------------
 
     def guests_of(self, chain: int) -> Guests:
-        """The guests of a chain, in a cluster that has some."""
+        """The guests of a chain, in a cluster whose VCs accept some."""
         guests = self.chains[chain].guests
         assert guests is not None
         return guests
 
     def _evict(self, owner: Group) -> None:
-        """The guests beside a group that owns its leaves no longer wait again."""
+        """Requeue the guests on the leaves of a former owner."""
         guests = self.chains[owner.chain].guests
         if guests is not None and guests.held:
             for guest in guests.on(owner.parts):
@@ -354,41 +351,42 @@ class State:
 
     # -- lazy preemption ----------------------------------------------------------------------------------------------
 
-    def downgrade(self, group: Group, sake: Group | None) -> None:
-        """A guaranteed group runs on as an opportunistic one, so that its VC can have its cells back."""
+    def downgrade(self, group: Group, preemptor: Group) -> None:
+        """Make a guaranteed group opportunistic where it runs, so that ``preemptor`` can use its VC's cells."""
         nodes, undo = self.chains[group.chain], self.undo
-        undo.note((nodes.changed_kind, group))  # once it is guaranteed again
+        undo.note((nodes.refresh_use, group))  # as the last step back, when it is guaranteed again
         pool = group.pool
         assert pool is not None
         pool.give(group)
         pool.unbind(group.spots)
-        self.happens(group, GroupEvent.DOWNGRADE)
-        undo.assign(group, pool=None, priority=OPPORTUNISTIC, spots=(), displaced_by=sake)
+        self.transition(group, GroupEvent.DOWNGRADE)
+        undo.assign(group, pool=None, priority=OPPORTUNISTIC, spots=(), downgraded_by=preemptor)
         if group.placement is not None:
             levels = group.placement.reserved_levels
             undo.assign(group, former_levels=levels, placement=replace(group.placement, reserved_levels=()))
-        self.displaced[group] = None
-        undo.note((self.displaced.pop, group))
-        nodes.changed_kind(group)
+        self.downgraded[group] = None
+        undo.note((self.downgraded.pop, group))
+        nodes.refresh_use(group)
         self.lend(group)
         self._evict(group)
 
-    def _no_longer_displaced(self, group: Group) -> None:
-        if group in self.displaced:
-            del self.displaced[group]
-            self.undo.note((self.displaced.setdefault, group))
+    def _unmark_downgraded(self, group: Group) -> None:
+        if group in self.downgraded:
+            del self.downgraded[group]
+            self.undo.note((self.downgraded.setdefault, group))
 
-    def _restore_after(self, gone: Group) -> None:
-        """Groups that were downgraded for one that never started are guaranteed again, where they can be.
+    def _restore_after(self, preemptor: Group) -> None:
+        """Restore the groups that were downgraded for a preemptor that never started, where possible.
 
-        Only then: later on, whether they can be depends on what other tenants run, and a VC's answers must not.
+        Only then: later, success would depend on the groups of other tenants, and a VC's answers must not.
         """
-        if self.displaced:
-            for group in sorted([g for g in self.displaced if g.displaced_by is gone], key=lambda g: g.lent_at):
+        if self.downgraded:
+            of_it = [group for group in self.downgraded if group.downgraded_by is preemptor]
+            for group in sorted(of_it, key=lambda group: group.lent_at):
                 self.restore(group)
 
     def restore(self, group: Group) -> bool:
-        """Make a downgraded group guaranteed again, on the very leaf cells it has; whether that could be."""
+        """Make a downgraded group guaranteed again on its present leaf cells; whether that succeeded."""
         placement, levels = group.placement, group.former_levels
         if group.preempted_by or placement is None or not levels:
             return False
@@ -397,22 +395,22 @@ class State:
             return False
         pool, pods = found
         nodes, undo = self.chains[group.chain], self.undo
-        undo.note((nodes.changed_kind, group))  # once it is opportunistic again
+        undo.note((nodes.refresh_use, group))  # as the last step back, when it is opportunistic again
         self._end_loan(group)
-        self._no_longer_displaced(group)
-        undo.assign(group, displaced_by=None, pool=pool, priority=group.request.priority, spots=pods)
+        self._unmark_downgraded(group)
+        undo.assign(group, downgraded_by=None, pool=pool, priority=group.request.priority, spots=pods)
         undo.assign(group, placement=replace(placement, reserved_levels=levels))
         pool.take(group)
-        nodes.changed_kind(group)
-        self.happens(group, GroupEvent.RESTORE)
+        nodes.refresh_use(group)
+        self.transition(group, GroupEvent.RESTORE)
         return True
 
     def readmitted(
         self, tenant: int, request: Request, chain: int, parts: Sequence[Part], levels: Sequence[int]
     ) -> tuple[Pool, Spots] | None:
-        """Virtual leaves of a VC bound to these very physical ones, in cells reserved at ``levels`` (one per pod).
+        """Bind virtual leaves of a VC to exactly these physical ones, in cells reserved at ``levels`` (one per pod).
 
-        None where there are none, or sharing safety would not survive; nothing has changed then. O(pods * levels).
+        None, and nothing changed, where the VC has none or sharing safety would break. O(pods * levels).
         """
         for pool in self.pools[tenant]:
             if pool.nodes.number == chain and pool.pinned == request.pinned_cell_id:
@@ -424,7 +422,7 @@ class State:
     # -- hardware -----------------------------------------------------------------------------------------------------
 
     def set_bad(self, chain: int, node: int, mask: int) -> None:
-        """The bad leaf cells of a node are ``mask`` now. Reservations that hold bad ones end."""
+        """Set the bad leaf cells of a node to ``mask``. Reservations that hold some of them end."""
         nodes = self.chains[chain]
         self.ever_bad = True
         if nodes.set_bad(node, mask):
@@ -437,10 +435,10 @@ class State:
     # -- checks -------------------------------------------------------------------------------------------------------
 
     def safety(self) -> tuple[LevelSafety, ...]:
-        """Equations 1 and 2 as they stand now, for every chain and level. O(levels)."""
+        """The present terms of equations 1 and 2, for every chain and level. O(levels)."""
         return tuple([row for nodes in self.chains for row in nodes.allocator.safety()])
 
     def validate(self) -> None:
-        """Re-derive everything from the groups: who has what, every index, every binding, every state. O(cluster)."""
-        self.see_bad()
+        """Re-derive everything from the groups: allocations, indexes, bindings and states. O(cluster)."""
+        self.refresh_doomed()
         check_state(self)

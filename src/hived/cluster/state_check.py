@@ -1,4 +1,4 @@
-"""The whole state, re-derived from the groups: for tests after every event, and for a cluster that is doubted."""
+"""The consistency check of the whole state: for tests after every event, and for debugging in production."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_state(state: State) -> None:
-    """Everything that can be known from the groups, the spec and the bad leaves is as the state has it. O(cluster)."""
+    """Re-derive the state from the groups, the spec and the bad leaves, and compare. O(cluster)."""
     assert_safe(state.safety())
     groups = list(state.groups.values())
     ensure(list(state.groups) == [group.name for group in groups], "groups by name")
@@ -50,7 +50,7 @@ def check_state(state: State) -> None:
     for of_tenant in state.pools:
         for pool in of_tenant:
             pool.validate(g for g in groups if g.pool is pool)
-    counted: Counter[tuple[Quota, bool]] = Counter()  # leaf cells of those that run, and of those that have reserved
+    counted: Counter[tuple[Quota, bool]] = Counter()  # leaf cells of running groups, and of preempting ones
     for group in groups:
         if isinstance(group.pool, QuotaPool):
             counted[group.pool.quota, group.running] += group.gpus
@@ -83,7 +83,8 @@ def _check_groups(state: State, groups: Iterable[Group]) -> None:
         ensure(all(group in victim.preempted_by and victim in alive for victim in group.victims), f"victims of {group}")
         ensure(all(group in other.victims and other in alive for other in group.preempted_by), f"who preempts {group}")
         ensure(group.guaranteed == (group.priority >= 0) == bool(group.spots), f"{group} stands in its VC or not")
-        ensure((group in state.displaced) == (group.priority != group.request.priority), f"{group} is displaced or not")
+        downgraded = group.priority != group.request.priority
+        ensure((group in state.downgraded) == downgraded, f"{group} is displaced or not")
         for victim in group.victims:
             same_vc = victim.tenant == group.tenant and victim.guaranteed and victim.priority < group.priority
             ensure(

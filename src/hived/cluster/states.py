@@ -1,6 +1,6 @@
 """The two state machines of scheduling, each as one table: affinity groups, and leaf cells.
 
-docs/states.md shows the same tables; a test compares them, and every transition, allowed or not, is tested.
+docs/states.md has the same tables; tests compare the two, and try every transition, allowed or not.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from hived.errors import InvariantError
 
 
 class GroupState(StrEnum):
-    """Where an affinity group is in its life."""
+    """The state of an affinity group."""
 
-    PENDING = "pending"  #: has asked or was suspended, holds nothing
-    PREEMPTING = "preempting"  #: has a placement reserved, and waits for its victims to be gone
+    PENDING = "pending"  #: is requested or was suspended, and holds nothing
+    PREEMPTING = "preempting"  #: has a reserved placement, and waits for its victims to end
     ALLOCATED = "allocated"  #: runs
     BEING_PREEMPTED = "being preempted"  #: runs on leaf cells that a preempting group has reserved
-    DELETED = "deleted"  #: ended or withdrawn; nothing of it is left
+    DELETED = "deleted"  #: ended or withdrawn; it holds nothing
 
     __hash__ = str.__hash__  # an enum's own is slow
 
 
 class GroupEvent(StrEnum):
-    """What happens to a group."""
+    """An event of a group."""
 
     WAIT = "wait"  #: it cannot start now
     PREEMPT = "preempt"  #: a placement is reserved for it
     BIND = "bind"  #: it starts
-    OVERTAKE = "overtake"  #: a higher group takes its reservation, or hardware under it turns bad
+    OVERTAKE = "overtake"  #: a higher group takes its reservation, or its hardware turns bad
     CHOOSE = "choose"  #: it becomes the victim of a preempting group
-    SPARE = "spare"  #: nobody wants its leaf cells any more
+    SPARE = "spare"  #: no preempting group needs its leaf cells any more
     DOWNGRADE = "downgrade"  #: it runs on as opportunistic (lazy preemption, reconfiguration)
-    RESTORE = "restore"  #: it is guaranteed from now on, where it runs
-    SUSPEND = "suspend"  #: it gives its leaf cells up, and is kept as one that waits
+    RESTORE = "restore"  #: it becomes guaranteed again, where it runs
+    SUSPEND = "suspend"  #: it releases its leaf cells and is requeued
     END = "end"  #: released or cancelled
 
     __hash__ = str.__hash__
 
 
 P, R, A, B, D = GroupState
-#: state and event to the next state; what is not here is a bug
+#: next state by state and event; any other pair is a bug
 GROUP_TABLE: dict[tuple[GroupState, GroupEvent], GroupState] = {
     (P, GroupEvent.WAIT): P,
     (P, GroupEvent.PREEMPT): R,
@@ -63,27 +63,27 @@ GROUP_TABLE: dict[tuple[GroupState, GroupEvent], GroupState] = {
 
 
 class LeafState(StrEnum):
-    """What a physical leaf cell is doing."""
+    """The state of a physical leaf cell."""
 
     FREE = "free"
-    USED = "used"  #: somebody runs on it
-    RESERVING = "reserving"  #: somebody runs on it, who is being preempted for who has reserved it
-    RESERVED = "reserved"  #: nobody runs on it, it is kept for who has reserved it
+    USED = "used"  #: a group runs on it
+    RESERVING = "reserving"  #: a group runs on it, and a preempting group has reserved it
+    RESERVED = "reserved"  #: it is idle, and kept for the preempting group that has reserved it
 
 
 class LeafEvent(StrEnum):
-    """What happens to a leaf cell."""
+    """An event of a leaf cell."""
 
     ALLOCATE = "allocate"  #: a group starts on it at once
-    RESERVE = "reserve"  #: a preempting group wants it
-    RELEASE = "release"  #: who runs on it ends
-    BIND = "bind"  #: who has reserved it starts
-    CANCEL = "cancel"  #: the reservation ends, and nobody starts
+    RESERVE = "reserve"  #: a preempting group reserves it
+    RELEASE = "release"  #: the group that runs on it ends
+    BIND = "bind"  #: the group that has reserved it starts
+    CANCEL = "cancel"  #: the reservation ends without a start
 
 
-# members are looked up slowly in an enum before Python 3.12
+# enum members are slow to look up before Python 3.12
 ALLOCATE, RESERVE, RELEASE, BIND, CANCEL = LeafEvent
-#: state and event to the next state; what is not here is a bug
+#: next state by state and event; any other pair is a bug
 LEAF_TABLE: dict[tuple[LeafState, LeafEvent], LeafState] = {
     (LeafState.FREE, ALLOCATE): LeafState.USED,
     (LeafState.FREE, RESERVE): LeafState.RESERVED,
@@ -97,7 +97,7 @@ LEAF_TABLE: dict[tuple[LeafState, LeafEvent], LeafState] = {
 
 
 def next_group_state(state: GroupState, event: GroupEvent) -> GroupState:
-    """The table's answer; :class:`InvariantError` for what the table does not have."""
+    """The next state by the table; :class:`InvariantError` for a pair that the table does not have."""
     after = GROUP_TABLE.get((state, event))
     if after is None:
         raise InvariantError(f"a group that is {state.value} cannot {event.value}")
@@ -105,11 +105,11 @@ def next_group_state(state: GroupState, event: GroupEvent) -> GroupState:
 
 
 class LeafEffect(NamedTuple):
-    """An event in terms of the two bits of a leaf, *used* and *reserved*, so that many leaves change in one step."""
+    """An event as an operation on the bits *used* and *reserved* of a leaf, so that many leaves change in one step."""
 
-    used: int | None  #: what the bit has to be, None where it does not matter
+    used: int | None  #: required value of the bit, None for any
     reserved: int | None
-    then_used: int | None  #: what it is afterwards, None where it stays
+    then_used: int | None  #: value of the bit afterwards, None for no change
     then_reserved: int | None
 
 
@@ -128,5 +128,5 @@ def _effects() -> dict[LeafEvent, LeafEffect]:
     return effects
 
 
-#: per event: what it needs of the two bits of a leaf, and what it does to them
+#: the effect of each event on the two bits of a leaf
 LEAF_EFFECTS = _effects()

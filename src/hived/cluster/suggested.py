@@ -1,4 +1,4 @@
-"""Suggested nodes: a group that may only go to some nodes, and finds its way there if there is one."""
+"""Suggested nodes: the restriction of a request to some nodes, and the search for a binding on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .pool import Pool, Spots, by_host
 from .requests import Given
 from .undo import Undo
 
-#: how many ways to stand are tried for one choice of virtual hosts
+#: how many bindings are tried for one choice of virtual hosts
 STEPS = 2_000
 
 #: whether a node, by its number in its chain, may be used
@@ -22,10 +22,10 @@ Allowed = Callable[[int], bool]
 
 
 class Suggested:
-    """The nodes, per chain, that a request may use: those that are named, or all but those. O(names) to make."""
+    """The nodes, per chain, that a request may use: the named ones, or all but the named ones. O(names) to make."""
 
     def __init__(self, given: Given, by_name: Names) -> None:
-        """``given``: names of nodes, None for all; and of those that are not meant."""
+        """``given``: names of suggested nodes, None for all; and names of excluded nodes."""
         #: as given
         self.given = given
         names, excluded = given
@@ -44,7 +44,7 @@ class Suggested:
     @property
     def restricts(self) -> bool:
         """Whether there is a node that is not allowed. O(1)."""
-        named = [len(mine) for mine in self._named]
+        named = [len(of_chain) for of_chain in self._named]
         return any(named) if self._others else named != [len(chain.names) for chain in self._chains]
 
     @property
@@ -58,11 +58,11 @@ class Suggested:
         return lambda node: (node in named) is not others
 
     def nodes(self, nodes: Nodes) -> Iterable[int]:
-        """Those of a chain that are allowed, ascending. O(nodes named), or O(nodes) where all others are allowed."""
+        """The allowed nodes of a chain, ascending. O(nodes named), or O(nodes) where all others are allowed."""
         return self._picked(nodes, not self._others)
 
     def others(self, nodes: Nodes) -> Iterable[int]:
-        """Those of a chain that are not allowed, ascending. O(nodes named), or O(nodes) where only these are."""
+        """The other nodes of a chain, ascending. O(nodes named), or O(nodes) where only the named ones are allowed."""
         return self._picked(nodes, self._others)
 
     def _picked(self, nodes: Nodes, is_named: bool) -> Iterable[int]:
@@ -70,7 +70,7 @@ class Suggested:
         return sorted(named) if is_named else (node for node in range(len(nodes.names)) if node not in named)
 
     def hosts_elsewhere(self, pool: Pool) -> list[int]:
-        """The hosts of a pool that stand on other nodes, ascending. O(hosts)."""
+        """The hosts of a pool that are bound to other nodes, ascending. O(hosts)."""
         binding, allowed = pool.binding, self.of(pool.nodes.number)
         bound = binding.bound
         return [host for host in range(pool.virtual.hosts) if bound[host] >= 0 and not allowed(binding.node_of(host))]
@@ -83,7 +83,7 @@ class Suggested:
         """The cells on these nodes of the size of ``host`` with enough healthy leaves, best first. O(nodes) for all.
 
         The fewest leaves in opportunistic use, then the fewest bad ones, then the lowest number. Cells with guaranteed
-        leaves are left out: they are bound to others.
+        leaves are left out: other hosts are bound to them.
         """
         chain, shape = pool.nodes, pool.virtual.shapes[host]
         per_node = pool.virtual.hierarchy.node_size // shape.leaves
@@ -104,19 +104,20 @@ class Suggested:
 
 
 def bind_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo) -> bool:
-    """Bind every host that is not bound yet to a cell on the suggested nodes; ``False`` when there is no such way.
+    """Bind every unbound host to a cell on the suggested nodes; ``False`` where the search finds no way.
 
-    A search that goes back on its choices: a host standing in one rack can shut another out of it. At most ``STEPS``
-    choices more than there are hosts are tried. Where it fails, the caller rolls back.
-    O(n log n + hosts^2 + steps * levels).
+    A backtracking search, since a host bound in one rack can shut another out of it. At most ``STEPS`` choices more
+    than there are hosts are tried. Where it fails, the caller rolls back. O(n log n + hosts^2 + steps * levels).
     """
     binding, shapes = pool.binding, pool.virtual.shapes
     hosts = [(host, mask) for host, mask in by_host(pods) if binding.bound[host] < 0]
-    cells: dict[tuple[int, int], Iterator[int]] = {}  # by leaves of a host, and how many of them have to be healthy
+    cells: dict[tuple[int, int], Iterator[int]] = {}  # by leaves of a host, and the number of healthy leaves needed
     for host, mask in hosts:
         kind = shapes[host].leaves, mask.bit_count()
         if kind not in cells:
-            (cells[kind],) = tee(suggested.cells(pool, host, mask), 1)  # read again by each attempt, as far as needed
+            (cells[kind],) = tee(
+                suggested.cells(pool, host, mask), 1
+            )  # copied by each attempt, and read as far as needed
     for leaves, least in cells:
         alike = sum([shapes[host].leaves == leaves and mask.bit_count() >= least for host, mask in hosts])
         if sum(1 for _ in islice(copy(cells[leaves, least]), alike)) < alike:
@@ -125,7 +126,7 @@ def bind_on_suggested(pool: Pool, pods: Spots, suggested: Suggested, undo: Undo)
 
     def attempts(at: int) -> Iterator[bool]:
         host, mask = hosts[at]
-        # anchored meanwhile, since its neighbours stand beside bad hardware: then there is no choice
+        # a host may be anchored by now, with a neighbour bound beside bad hardware: then there is no choice
         for cell in copy(cells[shapes[host].leaves, mask.bit_count()]) if binding.bound[host] < 0 else ():
             if not binding.can_bind(host, cell):
                 continue

@@ -1,7 +1,7 @@
-"""The way back: every step that changes the state notes what undoes it, until somebody keeps what was done.
+"""The undo log: every step that changes the state logs its inverse until the transaction is committed.
 
-A request is carried out in an open transaction and its answer read off the result. A commit keeps it; whatever else
-comes next rolls it back. So trying something out needs no code of its own, and cannot differ from doing it.
+A request is carried out in an open transaction, and its answer read off the result. A commit keeps it; any other call
+rolls it back. So a dry run needs no code of its own, and cannot differ from the real run.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 
 class Undo:
-    """A log of steps, each with its arguments, that are carried out last first to go back."""
+    """A log of inverse steps with their arguments; a rollback runs them, the last first."""
 
     __slots__ = ("keep", "log", "mark", "note")
 
     def __init__(self) -> None:
-        #: the steps since something was last kept; none outside of a transaction
+        #: the inverse steps of the open transaction; empty outside of one
         self.log: list[tuple[Any, ...]] = []
-        #: takes a tuple: what undoes a change that was just made, and its arguments. O(1)
+        #: logs the inverse of a change that was just made: a tuple of a function and its arguments. O(1)
         self.note: Callable[[tuple[Any, ...]], None] = self.log.append
-        #: the present moment, for :meth:`rollback`
+        #: a savepoint for :meth:`rollback`
         self.mark: Callable[[], int] = self.log.__len__
-        #: what was done stays
+        #: commits the transaction
         self.keep: Callable[[], None] = self.log.clear
 
     def assign(self, owner: object, **attributes: object) -> None:
@@ -33,16 +33,16 @@ class Undo:
             setattr(owner, name, value)
 
     def rollback(self, mark: int = 0) -> None:
-        """All is as it was at ``mark``. O(steps since)."""
+        """Restore the state at ``mark``. O(steps since)."""
         log = self.log
         for number in range(len(log) - 1, mark - 1, -1):
             step = log[number]
             step[0](*step[1:])
-        del log[mark:]  # the steps back have noted steps of their own
+        del log[mark:]  # the inverse steps have logged steps of their own
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """What is done while this is open is undone at its end."""
+        """A context whose changes are rolled back at its end."""
         mark = self.mark()
         try:
             yield

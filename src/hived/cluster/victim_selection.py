@@ -1,7 +1,7 @@
-"""A preemption inside a VC: the hosts and the leaves whose taking loses others least, and then the closest ones.
+"""Victim selection for a preemption inside a VC: the hosts and leaves with the least loss, and then the closest ones.
 
-A group that loses a leaf loses all it has, so what counts is who ends, not how many leaves are taken: the other leaves
-of a group that ends anyway cost nobody anything.
+A group that loses a leaf loses all of its leaves, so the loss counts the groups that end, not the leaves taken: the
+other leaves of a group that ends anyway cost nothing.
 
     A A B .    a pod of 2 in place of A: both leaves of A, and not one of them and the idle one
 """
@@ -20,41 +20,41 @@ from hived.cells import Demand, Found, Leaves, Need, Rank, Space, apart, level_o
 from .groups import Group
 from .pool import Pool, Spots, by_host
 
-#: groups of a host among which those who lose are chosen: all subsets of them are looked at
+#: groups of a host among which victims are chosen: all subsets of them are examined
 GROUPS = 8
-#: hosts that are looked at for pods that go to one host, or that the first of pods on several hosts goes to
+#: hosts examined for pods that go to one host, or for the first pod of a gang on several hosts
 HOSTS = 16
-#: hosts looked at for all pods of a gang on several hosts; the first start, and only that, is tried to its end
+#: hosts examined for all pods of a gang on several hosts; the search from the first host is always completed
 STEPS = 1_000
-#: pods of the largest gang on several hosts for which other hosts are looked at
+#: pods of the largest gang on several hosts for which other hosts are examined
 PODS = 64
 
 
 def least_loss(
     pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, found: Found, cap: int, up_to: int
 ) -> Found:
-    """``found``, or the same leaves for the same pods elsewhere, where the groups ``up_to`` a precedence lose less."""
+    """``found``, or leaves for the same pods elsewhere with less loss among the groups ``up_to`` a precedence."""
     search = _Search(pool, space, needs, rank, cap, up_to)
     one_host = len({host for host, _ in found.pods}) == 1
     return (search.on_one_host() or found) if one_host else search.on_hosts(found)
 
 
 class _Search:
-    """The hosts and leaves of a pool whose taking loses the groups ``up_to`` a precedence least."""
+    """The search for the hosts and leaves of a pool with the least loss among the groups ``up_to`` a precedence."""
 
     def __init__(self, pool: Pool, space: Space, needs: Sequence[Need], rank: Rank, cap: int, up_to: int) -> None:
         self._pool, self._space, self._needs, self._rank, self._cap, self._up_to = pool, space, needs, rank, cap, up_to
         self._demand = Demand(needs)
-        # hosts looked at so far, for all pods of a gang on several hosts
+        # hosts examined so far, for all pods of a gang on several hosts
         self._steps = 0
-        # per host, pods there, and groups whose end would lose something: the leaves that lose least
+        # per host, pods there, and groups whose end would be a loss: the leaves with the least loss
         self._known: dict[tuple[int, tuple[Need, ...], frozenset[Group]], Sequence[int] | None] = {}
 
     def on_one_host(self) -> Found | None:
-        """All pods on the host where least is lost.
+        """Place all pods on the host with the least loss.
 
-        Hosts are looked at in the order of the rank until no other can lose less; among equals the pods of a gang stand
-        closest. O(``HOSTS``) times :meth:`_least`.
+        Hosts are examined in the order of the rank until no other can have less; among equals the host where the pods
+        of a gang are closest wins. O(``HOSTS``) times :meth:`_least`.
         """
         space, needs, gpus = self._space, tuple(self._needs), self._demand.gpus
         level, size = max((need.level, need.gpus if need.level else 0) for need in needs)
@@ -65,26 +65,26 @@ class _Search:
             if masks is None:
                 continue
             shape, pods = space.shapes[host], tuple([(host, mask) for mask in masks])
-            worth = _lost(self._pool.on(pods)), level_of(shape, sum(masks)), apart(shape, masks)
-            if best is None or worth < least:
-                best, least = Found(pods, worth[1]), worth
+            cost = _lost(self._pool.on(pods)), level_of(shape, sum(masks)), apart(shape, masks)
+            if best is None or cost < least:
+                best, least = Found(pods, cost[1]), cost
             closest = sum([shape.profile(shape.full).level_for(need.gpus) for need in needs])
-            if (len(needs) == 1 or worth[2] == closest) and worth[0] <= _at_least(gpus - space.idle[host].bit_count()):
-                break  # no more is lost than has to be taken, and in the hosts behind that is no less
+            if (len(needs) == 1 or cost[2] == closest) and cost[0] <= _at_least(gpus - space.idle[host].bit_count()):
+                break  # the loss is the least possible, and the hosts behind need no fewer leaves
         return best
 
     def on_hosts(self, found: Found) -> Found:
-        """``found``, on several hosts, or the same on others, of one cell of its level, where others lose less.
+        """``found``, on several hosts, or other hosts in one cell of its level with less loss.
 
-        The first pod goes to one of the first hosts by rank, each in turn, and then pod by pod, the largest first, to
-        the host where what it ends loses least, beside what ends anyway. At most ``STEPS``, or hosts times pods, times
-        what one host costs (see :meth:`_least`); what is the same is counted once.
+        The first pod goes to one of the first hosts by rank, each in turn, and then every pod, the largest first, to
+        the host with the least additional loss. At most ``STEPS``, or hosts times pods, times the cost of one host (see
+        :meth:`_least`); repeated hosts are cached.
         """
         pool, space, demand = self._pool, self._space, self._demand
         best = found._replace(pods=self._on_the_same(found.pods))
         least = _lost(pool.on(best.pods))
         if least <= _at_least(demand.gpus - pool.total()) or len(demand.needs) > PODS:
-            return best  # so much is to be taken in any case
+            return best  # the loss is the least possible
         hosts = dict.fromkeys(host for host, _ in best.pods)
         for need in (demand.needs[0], demand.needs[-1]):
             usable = space.in_order(self._rank, need.gpus, need.level, need.gpus)
@@ -104,7 +104,7 @@ class _Search:
         return best
 
     def _on_the_same(self, spots: Spots) -> Spots:
-        """The same hosts, with the leaves taken there that lose least; what ends on one costs nothing on the next."""
+        """The same hosts, with the leaves of the least loss; a group that ends on one host is no loss on the next."""
         pods = list(spots)
         ended: set[Group] = set()
         for host, taken in by_host(spots):
@@ -119,7 +119,7 @@ class _Search:
         return tuple(pods)
 
     def _from(self, first: int, hosts: Iterable[int]) -> Spots | None:
-        """Hosts and leaves per pod, one by one, the largest pod on ``first``; None where that leads nowhere."""
+        """Hosts and leaves chosen pod by pod, the largest pod on ``first``; None where some pod does not fit."""
         shares: dict[int, tuple[list[int], Sequence[int]]] = {}
         ends: dict[int, list[Group]] = {}
         ended: Counter[Group] = Counter()
@@ -136,9 +136,9 @@ class _Search:
                 if masks is None:
                     continue
                 lost = [group for group, mask in lose.items() if mask & sum(masks)]
-                worth = _lost(lost) - _lost(alone), host not in shares, position
-                if best is None or worth < best:
-                    best, chosen = worth, (host, here, tuple(masks))
+                cost = _lost(lost) - _lost(alone), host not in shares, position
+                if best is None or cost < best:
+                    best, chosen = cost, (host, here, tuple(masks))
             if best is None:
                 return None
             host, here, found = chosen
@@ -153,11 +153,14 @@ class _Search:
         return tuple(pods)
 
     def _held_by(self, host: int) -> dict[Group, int]:
-        """The groups that can be ended on a host, and their leaves."""
+        """The groups on a host that can be preempted, and their leaves."""
         return {group: mask for group, mask in self._pool.held.get(host, {}).items() if group.precedence <= self._up_to}
 
     def _masks(self, host: int, needs: tuple[Need, ...], lose: dict[Group, int]) -> Sequence[int] | None:
-        """Masks for pods on one host that lose the groups ``lose``, with their leaves there, least; None for none."""
+        """Masks for pods on one host with the least loss among the groups ``lose``, given with their leaves there.
+
+        None where they do not fit.
+        """
         known = host, needs, frozenset(lose)
         if known not in self._known:
             masks: Sequence[int] | None = self._space.place(host, needs, self._cap)
@@ -167,10 +170,10 @@ class _Search:
         return self._known[known]
 
     def _least(self, host: int, needs: tuple[Need, ...], masks: Sequence[int], lose: dict[Group, int]) -> Sequence[int]:
-        """``masks``, or others for the same pods on the same host, that lose the groups ``lose`` least.
+        """``masks``, or others for the same pods on the same host, with the least loss among the groups ``lose``.
 
-        First the fewest GPUs of groups that end (on all their nodes, once), then of those that lose no work, then as
-        close as can be. O(2^``GROUPS``) for a host where more is lost than taken, or where closer leaves could be had.
+        First the fewest GPUs of groups that end (on all their nodes, once), then of groups that lose no work, then the
+        closest leaves. O(2^``GROUPS``) for a host where more is lost than taken, or where closer leaves are obtainable.
         """
         space, cap = self._space, self._cap
         shape, obtainable, idle, taken = space.shapes[host], space.free[host], space.idle[host], sum(masks)
@@ -182,7 +185,7 @@ class _Search:
             return masks
         groups = nsmallest(GROUPS, lose, key=lambda group: (not lose[group] & taken, _loss(group), group.sequence))
         never = reduce(or_, (mask for group, mask in lose.items() if group not in groups), 0)
-        losses, leaves = [0], [never]  # of every subset of the groups, by the bits of who is in it
+        losses, leaves = [0], [never]  # of every subset of the groups, by its bits
         for group in groups:
             losses += [loss + _loss(group) for loss in losses]
             leaves += [held | lose[group] for held in leaves]
@@ -190,11 +193,11 @@ class _Search:
         for ends in sorted(range(len(losses)), key=losses.__getitem__):
             if best is not None and losses[ends] > best[0]:
                 break
-            free = obtainable & ~leaves[~ends]  # the leaves of those who stay are not to be had
+            free = obtainable & ~leaves[~ends]  # without the leaves of the groups that stay
             if free.bit_count() >= needed and (found := _place(Leaves(shape, free, free, 0), needs, cap)) is not None:
                 spread = apart(shape, found)
-                worth = losses[ends], level_of(shape, sum(found)), spread, (sum(found) & ~idle).bit_count(), found
-                best = worth if best is None else min(best, worth)
+                cost = losses[ends], level_of(shape, sum(found)), spread, (sum(found) & ~idle).bit_count(), found
+                best = cost if best is None else min(best, cost)
         return masks if best is None else best[-1]
 
 
@@ -203,12 +206,12 @@ def _lost(groups: Iterable[Group]) -> int:
 
 
 def _at_least(gpus: int) -> int:
-    """What is lost with so many GPUs of groups that end."""
+    """The loss of so many GPUs of groups that end."""
     return max(0, gpus) << 32
 
 
 def _loss(group: Group) -> int:
-    """GPUs of a group: any of one that ends weigh more than all of those that lose no work."""
+    """The weighted GPUs of a group: one GPU of a group that ends outweighs all of groups that lose no work."""
     return group.gpus << 32 if group.precedence % 2 else group.gpus
 
 
