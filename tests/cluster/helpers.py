@@ -1,4 +1,4 @@
-"""What the tests of clusters share: jobs, and checkers that know the spec and the placements, and no index."""
+"""Helpers of the tests of clusters: jobs, and checkers that read the spec and the placements, and no index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Job:
 
     @property
     def placement(self) -> Placement | None:
-        """Where it runs; None where it does not."""
+        """Its placement; None where it does not run."""
         cluster = self._jobs.cluster
         return cluster.group(self.name).placement if self.name in cluster.groups() else None
 
@@ -49,7 +49,7 @@ class Job:
 
     @property
     def nodes(self) -> list[int]:
-        """The nodes that it stands on, ascending."""
+        """Its nodes, ascending."""
         return sorted(node for _, node, _ in self.parts)
 
     @property
@@ -62,7 +62,7 @@ class Job:
 
 
 class Jobs:
-    """Starts jobs by the name of their tenant, and expects what the test says."""
+    """Starts jobs by the name of their tenant, and asserts the expected outcome."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -85,14 +85,14 @@ class Jobs:
         )
 
     def new(self, tenant: str, gpus: int) -> Job:
-        """A job that holds nothing yet."""
+        """A new job."""
         self._number += 1
         name = f"{self._number}-{tenant}-{gpus}"
         self._known[name] = Job(self, tenant, gpus, name)
         return self._known[name]
 
     def guaranteed(self, tenant: str, gpus: int) -> Job:
-        """A job that must get guaranteed GPUs from nothing, and preempt nobody."""
+        """Start a job that must get guaranteed GPUs at once, without victims."""
         job = self.new(tenant, gpus)
         assert self.promote(job) == (False, ())
         return job
@@ -108,7 +108,7 @@ class Jobs:
         return job
 
     def promote(self, job: Job) -> tuple[bool, tuple[Job, ...]] | None:
-        """Guaranteed GPUs for a job, from nothing or from opportunistic: whether it stays, and who has to go.
+        """Give a new or opportunistic job guaranteed GPUs: whether it keeps its place, and its victims.
 
         None where it has to wait; then nothing has changed.
         """
@@ -147,7 +147,7 @@ class Jobs:
         return not self.cluster.never_fits(self.new(self.cluster.spec.virtual_clusters[0].name, gpus).loan)
 
     def release(self, *jobs: Job) -> None:
-        """They end."""
+        """End these jobs."""
         for job in jobs:
             self.cluster.release(job.name)
             self.cluster.validate()
@@ -155,7 +155,7 @@ class Jobs:
 
 
 def carry_out(cluster: Cluster, decision: Bind | Preempt, request: Request) -> tuple[str, ...]:
-    """Commit an answer, and end its victims, who are returned: the group runs then."""
+    """Commit an answer, end its victims, and return them: the group runs then."""
     cluster.commit(decision)
     if isinstance(decision, Bind):
         return ()
@@ -169,7 +169,7 @@ def carry_out(cluster: Cluster, decision: Bind | Preempt, request: Request) -> t
 
 
 def spots(cluster: Cluster, group: str) -> Spots | None:
-    """Where a group stands in its VC; None for an opportunistic one. The one thing that the contract does not say."""
+    """The virtual leaves of a group; None for an opportunistic one. The one thing that the contract does not show."""
     known = cluster._state.groups[group]
     return None if known.pool is None else (known.pool.number, known.spots)
 
@@ -190,7 +190,7 @@ def devices(placement: Placement | None) -> set[tuple[str, int]]:
 
 
 def check_no_gpu_is_held_twice(cluster: Cluster) -> None:
-    """Each device exists, and has one group that runs there at most, and one that has reserved it."""
+    """Check that each device exists, at most one group runs on it, and at most one has reserved it."""
     there = {(node, device) for _, node, gpus in cluster.nodes() for device in range(gpus)}
     running, reserved = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for group in map(cluster.group, cluster.groups()):
@@ -203,7 +203,7 @@ def check_no_gpu_is_held_twice(cluster: Cluster) -> None:
 
 
 class VirtualLeaves:
-    """Where the leaves of a VC's hosts stand in its preassigned cells, from the spec alone."""
+    """The positions of the leaves of a VC's hosts in its preassigned cells, from the spec alone."""
 
     def __init__(self, spec: ClusterSpec, tenant: int) -> None:
         vc = spec.virtual_clusters[tenant]
@@ -239,7 +239,7 @@ class VirtualLeaves:
 
 
 def check_bindings(cluster: Cluster) -> None:
-    """Every VC stands in the physical cluster as it is, cell by cell, and on no cell of another.
+    """Check that every VC is bound to the physical cluster cell by cell, and to no cell of another VC.
 
     At each level, the groups that share a virtual cell share a physical one, and those that do not, do not.
     """
@@ -249,7 +249,7 @@ def check_bindings(cluster: Cluster) -> None:
     for tenant, vc in enumerate(spec.virtual_clusters):
         virtual_leaves = VirtualLeaves(spec, tenant)
         preassigned: dict[tuple[int, int], set[range]] = defaultdict(set)
-        # per pool and level: who is in each virtual cell, and in each physical one
+        # per pool and level: the groups in each virtual cell, and in each physical one
         in_virtual: dict[tuple[int, int], dict[tuple[int, int], Counter[str]]] = defaultdict(
             lambda: defaultdict(Counter)
         )
@@ -280,13 +280,13 @@ def check_bindings(cluster: Cluster) -> None:
         for key, groups in in_virtual.items():
             assert sorted(sorted(c.items()) for c in groups.values()) == sorted(
                 sorted(c.items()) for c in in_physical[key].values()
-            ), f"who shares a cell of level {key[1]} in the VC shares one in the cluster, and nobody else"
+            ), f"groups share a cell of level {key[1]} in the VC exactly if they share one in the cluster"
         for (pool, _), bound_to in preassigned.items():
-            assert len(bound_to) == 1, "a preassigned cell stands on one physical cell"
+            assert len(bound_to) == 1, "a preassigned cell is bound to one physical cell"
             if pool in virtual_leaves.pinned:
                 assert bound_to == {virtual_leaves.pinned[pool]}
             else:
                 taken += [(virtual_leaves.chains[pool], cell) for cell in bound_to]
         taken += [(virtual_leaves.chains[pool], cell) for pool, cell in virtual_leaves.pinned.items()]
     for (one_chain, one), (other_chain, other) in combinations(taken, 2):
-        assert one_chain != other_chain or one.stop <= other.start or other.stop <= one.start, "cells stand apart"
+        assert one_chain != other_chain or one.stop <= other.start or other.stop <= one.start, "cells do not overlap"

@@ -35,7 +35,7 @@ class SharingMachine(RuleBasedStateMachine):
     sharing: ClassVar[Sharing]
     #: whether hardware turns bad and good
     breaks: ClassVar[bool] = True
-    #: whether victims may run on for a while, as opportunistic or until they are told to end
+    #: whether victims may run on for a while, as opportunistic or until they are ended
     slow: ClassVar[bool] = True
 
     @initialize(spec=feasible_specs(), guests=st.integers(0, 2))
@@ -120,7 +120,7 @@ class SharingMachine(RuleBasedStateMachine):
         return self.cluster.place(request, near=near, idle=idle)
 
     def check_answer(self, request: Request, decision: Bind | Preempt) -> None:
-        """Each pod on one node, as large as asked for, on good hardware; who is in the way has to go, and may."""
+        """Each pod on one node, as large as requested, on good hardware; groups in the way are victims, and may be."""
         placement = decision.placement
         chain = self.chains[placement.chain]
         sizes = []
@@ -236,7 +236,7 @@ class SharingMachine(RuleBasedStateMachine):
         self.start(request, decision)
 
     def idle_nodes(self) -> dict[tuple[str, str], set[int]]:
-        """Per chain and node, the healthy devices that nobody has or has reserved. No loans are made in private."""
+        """Per chain and node, the healthy devices that are neither used nor reserved; none in private clusters."""
         if self.sharing is Sharing.PRIVATE:
             return {}
         taken = self.bad.union(*(devices(group.placement) for group in self.groups()))
@@ -279,7 +279,7 @@ class SharingMachine(RuleBasedStateMachine):
         self.check_promotion(request, group)
         promoted = self.cluster.promote(request)
         after = {other.name: self.cluster.group(other.name) for other in self.running if other.name != group.name}
-        assert after == others, "nobody else notices"
+        assert after == others, "no other tenant is affected"
         if promoted:
             now = self.cluster.group(group.name)
             assert now.guaranteed
@@ -300,7 +300,7 @@ class SharingMachine(RuleBasedStateMachine):
         self.after_promotion(request, promoted)
 
     def loans(self) -> list[GroupStatus]:
-        """Groups that were lent what they have, and nobody wants them to go."""
+        """Groups that run on loans and are not being preempted."""
         return [g for g in self.groups(GroupState.ALLOCATED) if self.requests[g.name].opportunistic]
 
     def check_promotion(self, request: Request, group: GroupStatus) -> None:
@@ -319,7 +319,7 @@ class SharingMachine(RuleBasedStateMachine):
         self.cluster.release(name)
 
     def goes(self, name: str) -> None:
-        """Who runs gives up what it has."""
+        """A running group ends."""
 
     @precondition(lambda self: self.running)
     @rule(dice=DICE, off=st.booleans())
@@ -329,7 +329,7 @@ class SharingMachine(RuleBasedStateMachine):
         assert group.placement is not None
         request, before = self.requests[group.name], self.cluster.snapshot()
         nodes = sorted({pod.node for pod in group.placement.pods})
-        off = off and (self.slow or request.opportunistic)  # else it is told where, which no other cluster is
+        off = off and (self.slow or request.opportunistic)  # else it gets nodes suggested, which no other cluster does
         excluded = dice.sample(nodes, dice.randint(1, len(nodes))) if off else []
         decision = self.cluster.move(request, excluded_nodes=excluded)
         assert self.cluster.snapshot() == before
@@ -472,7 +472,7 @@ class SafetyMachine(HivedMachine):
         assert mine == set(self.private.groups()), "at the cost of the same groups"
 
     def after_promotion(self, request: Request, promoted: bool | None) -> None:
-        if promoted or (promoted is None and request.priority == 0):  # nobody is preempted by a promotion
+        if promoted or (promoted is None and request.priority == 0):  # a promotion preempts no group
             self.ask_alone(request, promoted is True)
 
     def goes(self, name: str) -> None:
@@ -531,7 +531,7 @@ class QuotaMachine(SharingMachine):
             assert len(devices(placement) & lent) == min(max(0, gpus - len(idle[key])) for key in suitable)
 
     def check_promotion(self, request: Request, group: GroupStatus) -> None:
-        """A quota names no place: whoever runs on leaves of its own stays where it is."""
+        """A quota has no cells: a group that runs on leaves of its own stays where it is."""
         assert group.placement is not None
         held = len(devices(group.placement))
         within = self.within_quota(request.vc, group.placement.chain, held)
@@ -547,7 +547,7 @@ class QuotaMachine(SharingMachine):
 
 
 class PrivateMachine(SharingMachine):
-    """One cluster per tenant; nothing is lent, and nobody is in anybody's way."""
+    """One cluster per tenant; nothing is lent, and no tenant affects another."""
 
     sharing = Sharing.PRIVATE
 

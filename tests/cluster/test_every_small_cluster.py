@@ -1,7 +1,7 @@
 """Sharing safety with no sampling: every cluster of up to 3 GPUs and 3 levels, every assignment to up to 3 VCs.
 
 From the empty cluster, every sequence of guaranteed jobs of every size, an opportunistic job in every moment, and every
-order of releases: each VC grants what its private cluster grants in every state, and stands in the cluster as it is.
+order of releases: each VC grants what its private cluster grants in every state, and is bound cell by cell.
 Of the clusters of 4 GPUs the binary trees, without loans, under the assignments that leave nothing over. (tests/cells
 goes up to 8 leaves and 4 levels, for the cells alone.)
 """
@@ -105,7 +105,7 @@ class World:
         del self.running[name]
 
     def state(self) -> frozenset[object]:
-        """Who stands where; the rest follows from it."""
+        """The placement of every group; the rest follows from it."""
         groups = [
             (tenant, spots(self.hived, name), self.hived.group(name).placement) for name, tenant in self.running.items()
         ]

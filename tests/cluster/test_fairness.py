@@ -13,16 +13,16 @@ WANTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), min_size=1, m
 
 
 @given(st.integers(0, 60), WANTS)
-def test_nobodys_share_could_grow_but_from_somebody_with_less(total: int, tenants: list[tuple[int, int]]) -> None:
+def test_no_share_could_grow_except_from_a_tenant_with_less(total: int, tenants: list[tuple[int, int]]) -> None:
     wanted, weights = [want for want, _ in tenants], [weight for _, weight in tenants]
     found = shares(total, wanted, weights)
     assert all(0 <= share <= want for share, want in zip(found, wanted, strict=True))
-    assert sum(found) == min(total, sum(wanted)), "nothing is left over that somebody wants"
+    assert sum(found) == min(total, sum(wanted)), "nothing in demand is left over"
     for share, want, weight in zip(found, wanted, weights, strict=True):
         if share < want and weight:
             for other, its in zip(found, weights, strict=True):
-                assert its == 0 or other / its <= share / weight, "who has more per weight could give"
-                assert its or not other, "who has no weight gets what others leave"
+                assert its == 0 or other / its <= share / weight, "a tenant with more per weight could yield"
+                assert its or not other, "a tenant without weight gets the remainder"
 
 
 @given(st.integers(0, 60), WANTS, st.integers(2, 5))

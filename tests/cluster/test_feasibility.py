@@ -59,7 +59,7 @@ def with_top_cells(spec: ClusterSpec, more: dict[str, int]) -> ClusterSpec:
 
 
 def with_fewer(spec: ClusterSpec, fewer: dict[tuple[str, int], int]) -> ClusterSpec:
-    """The same with fewer cells reserved, per chain and level, whoever has them."""
+    """The same with fewer cells reserved, per chain and level, of any VC."""
     left = dict(fewer)
     vcs: list[VirtualClusterSpec] = []
     for tenant in spec.virtual_clusters:
@@ -78,7 +78,7 @@ def fits(spec: ClusterSpec) -> bool:
 
 
 @given(any_specs())
-def test_a_spec_is_feasible_exactly_when_its_cells_can_stand_side_by_side(spec: ClusterSpec) -> None:
+def test_a_spec_is_feasible_exactly_when_its_cells_fit_side_by_side(spec: ClusterSpec) -> None:
     pins = [pin for tenant in spec.virtual_clusters for pin in tenant.pinned]
     expected = all(
         packs(chain, demand(spec, chain), [(pin.level, pin.index) for pin in pins if pin.chain == chain.name])
@@ -116,7 +116,7 @@ def test_adding_as_many_top_cells_as_suggested_makes_it_fit_and_one_less_does_no
 
 
 @given(any_specs())
-def test_a_shortage_says_who_reserved_how_many(spec: ClusterSpec) -> None:
+def test_a_shortage_lists_the_reserved_cells_per_vc(spec: ClusterSpec) -> None:
     for short in shortages(spec):
         assert sum(number for _, number in short.by) == short.need == demand(spec, spec.chain(short.chain))[short.level]
         for name, number in short.by:
@@ -131,7 +131,7 @@ def test_what_was_packed_cell_by_cell_is_feasible(spec: ClusterSpec) -> None:
     assert all(row.margin >= 0 for row in initial_safety(spec))
 
 
-def test_the_message_names_level_need_supply_who_and_both_ways_out() -> None:
+def test_the_message_names_level_need_supply_vcs_and_both_ways_out() -> None:
     chain = racks(2)
     spec = cluster_of(
         chain, vc("research", (chain, NODE, 7)), vc("prod", (chain, NODE, 2), (chain, SOCKET, 1)), vc("idle")
@@ -170,7 +170,7 @@ def test_the_safety_of_an_empty_cluster_counts_pinned_cells_as_bound() -> None:
     assert node.margin == 5
 
 
-def test_each_chain_stands_for_itself() -> None:
+def test_each_chain_is_checked_by_itself() -> None:
     new, old = racks(1, name="NEW"), racks(1, name="OLD")
     assert fits(cluster_of([new, old], vc("a", (new, RACK, 1), (old, RACK, 1))))
     (short,) = shortages(cluster_of([new, old], vc("a", (new, NODE, 1), (old, NODE, 5))))

@@ -57,7 +57,7 @@ def test_promotion_in_place_keeps_the_very_same_gpus() -> None:
         jobs.release(lodger)
 
 
-def test_promotion_in_place_takes_the_node_it_stands_on_rather_than_a_quieter_one() -> None:
+def test_promotion_in_place_takes_the_jobs_own_node_rather_than_a_quieter_one() -> None:
     chain = racks(2)
     jobs = shared(chain, vc("a", (chain, NODE, 2)), vc("b", (chain, RACK, 1)))
     other, lodger = jobs.lent("b", 6), jobs.lent("a", 2)
@@ -66,7 +66,7 @@ def test_promotion_in_place_takes_the_node_it_stands_on_rather_than_a_quieter_on
     assert other.kind == "O"
 
 
-def test_promotion_moves_the_job_where_its_vc_stands_elsewhere() -> None:
+def test_promotion_moves_the_job_where_its_vc_is_bound_elsewhere() -> None:
     chain = nodes_of_8(2)
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
     own = jobs.guaranteed("a", 6)
@@ -129,7 +129,7 @@ def test_opportunistic_jobs_stay_far_from_guaranteed_ones_and_close_to_each_othe
     chain = nodes_of_8(3)
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 2)))
     jobs.guaranteed("a", 2)
-    assert jobs.lent("b", 2).nodes == [1], "where nobody is guaranteed"
+    assert jobs.lent("b", 2).nodes == [1], "the node without guaranteed groups"
     assert jobs.lent("b", 2).nodes == [1], "and where the others are"
     assert jobs.lent("b", 4).nodes == [1]
     assert jobs.lent("b", 8).nodes == [2]
@@ -184,7 +184,7 @@ def test_a_job_lent_in_another_chain_than_its_vc_has_moves() -> None:
     assert lodger.parts[0].chain == 1
 
 
-def test_safety_tells_what_is_bound_and_what_could_still_be() -> None:
+def test_safety_reports_bound_and_obtainable_cells() -> None:
     chain = racks(2)
     cluster = Cluster(cluster_of(chain, vc("a", (chain, RACK, 1)), vc("b", (chain, NODE, 1))))
     rows = {row.level: (row.reserved, row.allocated, row.free, row.obtainable) for row in cluster.check_safety()}
@@ -209,7 +209,7 @@ def test_loans_keep_away_from_a_rack_in_guaranteed_use() -> None:
     assert jobs.promote(jobs.new("a", 8)) == (False, ())
 
 
-def test_pods_in_cells_apart_are_told_to_be_close_where_those_are_bound_side_by_side() -> None:
+def test_pods_in_cells_apart_are_reported_close_where_those_are_bound_side_by_side() -> None:
     chain = nodes_of_8(1)
     cluster = Cluster(cluster_of(chain, vc("a", (chain, SOCKET, 2))))
     for priority, name in ((0, "first"), (1, "higher")):

@@ -51,7 +51,7 @@ def test_what_was_asked_at_many_priorities_is_right_after_the_groups_have_change
     assert sorted(answer.victims) == ["low", "p2"]
 
 
-def test_a_priority_that_nobody_asks_about_costs_nothing_for_long() -> None:
+def test_a_view_of_a_priority_is_dropped_after_some_time_without_requests() -> None:
     cluster = full()
     cluster.schedule(Request("once", "a", 59, (Member(1, 8),)))
     (pool,) = cluster._state.pools[0]

@@ -21,7 +21,7 @@ Spread = tuple["Spread", ...]
 def spread(chain: ChainSpec, level: int, leaves: Iterable[int]) -> Spread:
     """The spread of ``leaves`` under a cell of ``level`` (the root is above the top).
 
-    Two jobs of one spread can stand where the other does.
+    Two jobs of one spread can exchange places.
     """
     if level == 1:
         return ()
@@ -34,7 +34,7 @@ def spread(chain: ChainSpec, level: int, leaves: Iterable[int]) -> Spread:
 
 @settings(max_examples=250)
 @given(st.one_of(chains(max_gpus=32), st.just(nodes_of_8(2)), st.just(chain_of((3, 2, 2), 2, 1))), st.data())
-def test_a_job_in_an_empty_vc_stays_where_it_is_if_it_could_stand_there(chain: ChainSpec, data: st.DataObject) -> None:
+def test_a_job_in_an_empty_vc_stays_if_its_cells_can_be_bound_there(chain: ChainSpec, data: st.DataObject) -> None:
     """The VC is the whole cluster, so that any cell can be bound; loans that came and went have left holes."""
     assume(len(chain.levels) <= chain.node_level + 1)  # racks at most above the nodes
     spec = cluster_of(chain, vc("a", (chain, len(chain.levels), chain.top_cells)))

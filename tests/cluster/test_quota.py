@@ -71,7 +71,7 @@ def test_opportunistic_jobs_are_preempted_on_the_node_where_fewest_of_their_gpus
     assert job.parts[0].mask & 0b1110_0000 == 0b1110_0000, "the idle ones, and one of the lodger's"
 
 
-def test_an_idle_node_is_taken_before_anybody_is_preempted() -> None:
+def test_an_idle_node_is_taken_before_any_group_is_preempted() -> None:
     chain = nodes_of_8(2)
     jobs = shared(chain, vc("a", (chain, NODE, 2)))
     lodger = jobs.lent("a", 7)
@@ -91,7 +91,7 @@ def test_whole_nodes_are_chosen_by_the_policys_rank() -> None:
     assert first.nodes == [0]
 
 
-def test_who_runs_opportunistically_is_promoted_in_place_as_soon_as_the_quota_allows() -> None:
+def test_an_opportunistic_group_is_promoted_in_place_as_soon_as_the_quota_allows() -> None:
     chain = nodes_of_8(2)
     jobs = shared(chain, vc("a", (chain, NODE, 1)), vc("b", (chain, NODE, 1)))
     own = jobs.guaranteed("a", 6)
@@ -132,7 +132,7 @@ def test_pinned_cells_add_nothing_to_the_quota() -> None:
 
 
 def test_a_preemption_ends_as_many_of_the_tenants_lower_groups_as_the_quota_asks_for() -> None:
-    """Other GPUs are idle: the lower group stands in nobody's way, and the number would be exceeded by it."""
+    """Other GPUs are idle: the lower group is in no group's way, but the quota would be exceeded with it."""
     chain = chain_of((), 8, 1)
     cluster = Cluster(cluster_of(chain, vc("a", (chain, GPU, 3))), Sharing.QUOTA)
     for name in ("first", "second"):

@@ -37,12 +37,12 @@ def started(cluster: Cluster, request: Request) -> Placement:
 
 
 def nodes_of(cluster: Cluster, tenant: str) -> list[str]:
-    """The nodes that a tenant's unpinned groups may stand on."""
+    """The nodes that a tenant's unpinned groups may use."""
     names = [name for _, name, _ in cluster.nodes()]
     return [name for name in names if name.startswith(f"{tenant}-node")] or names[:7]
 
 
-def test_a_group_stands_on_suggested_nodes_alone_and_off_excluded_ones(sharing: Sharing) -> None:
+def test_a_group_is_placed_on_suggested_nodes_alone_and_off_excluded_ones(sharing: Sharing) -> None:
     cluster = Cluster(SPEC, sharing)
     names = nodes_of(cluster, "b")
     for number, node in enumerate((names[-2], names[-1])):
@@ -132,7 +132,7 @@ def test_a_loan_is_had_where_something_is_lent(sharing: Sharing) -> None:
         assert isinstance(decision, Bind)
 
 
-def test_bad_hardware_is_left_out_told_and_had_again(sharing: Sharing) -> None:
+def test_bad_hardware_is_left_out_reported_and_used_again(sharing: Sharing) -> None:
     chain = nodes_of_8(1)
     cluster = Cluster(cluster_of(chain, vc("a", (chain, NODE, 1))), sharing)
     ((_, node, _),) = cluster.nodes()
@@ -149,7 +149,7 @@ def test_bad_hardware_is_left_out_told_and_had_again(sharing: Sharing) -> None:
     started(cluster, job("waits", "a", 6))
 
 
-def test_hardware_that_is_left_over_is_missed_by_nobody(sharing: Sharing) -> None:
+def test_hardware_that_is_left_over_is_missed_by_no_tenant(sharing: Sharing) -> None:
     cluster = Cluster(cluster_of(TWO_RACKS, vc("a", (TWO_RACKS, NODE, 3))), sharing)
     cluster.set_node_health(nodes_of(cluster, "a")[0], healthy=False)
     missed = 8 if sharing is Sharing.PRIVATE else 0
@@ -161,8 +161,8 @@ def smaller() -> ClusterSpec:
     return cluster_of(TWO_RACKS, vc("a", (TWO_RACKS, NODE, 4)), vc("b", (TWO_RACKS, NODE, 1)))
 
 
-def test_what_runs_is_taken_over_as_it_was(sharing: Sharing) -> None:
-    """Priorities, pinned cells, whole nodes, and bad hardware under somebody who runs."""
+def test_running_groups_are_taken_over_unchanged(sharing: Sharing) -> None:
+    """Priorities, pinned cells, whole nodes, and bad hardware under a running group."""
     cluster = Cluster(SPEC, sharing)
     started(cluster, job("high", "a", 3, 5, 8, priority=4))
     started(cluster, job("low", "b", 1))
@@ -180,7 +180,7 @@ def test_what_runs_is_taken_over_as_it_was(sharing: Sharing) -> None:
     assert isinstance(full, Bind)
 
 
-def test_nobody_ends_for_a_new_spec(sharing: Sharing) -> None:
+def test_no_group_ends_for_a_new_spec(sharing: Sharing) -> None:
     cluster = Cluster(SPEC, sharing)
     started(cluster, job("a-1", "a", 8))
     first, second = started(cluster, job("b-1", "b", 8)), started(cluster, job("b-2", "b", 8))

@@ -118,7 +118,7 @@ WAYS: dict[LeafState, tuple[LeafEvent, ...]] = {
 
 
 def free_leaves(nodes: int, leaves: int = 8) -> Nodes:
-    """Nodes that nobody has used yet."""
+    """Unused nodes."""
     chain = chain_of((leaves,), nodes, 2)
     return Nodes(0, BuddyAllocator(Hierarchy(chain), 2), Undo())
 

@@ -21,7 +21,7 @@ def alone(chain: ChainSpec, *cells: tuple[int, int]) -> Jobs:
     )
 
 
-def test_reserved_nodes_stand_alone_and_reserved_racks_together() -> None:
+def test_reserved_nodes_are_apart_and_nodes_of_reserved_racks_together() -> None:
     jobs = alone(racks(3), (NODE, 2), (RACK, 1))
     assert jobs.guaranteed("a", 24).nodes == [2, 3, 4], "hosts 0 and 1 are lone nodes, 2 to 5 a rack"
     assert jobs.guaranteed("a", 16).nodes == [0, 1]
@@ -49,14 +49,14 @@ def test_a_reserved_gpu_of_a_node_with_one_gpu_is_as_good_as_the_node() -> None:
     assert both.held == 2
 
 
-def test_cells_of_two_levels_with_as_many_gpus_are_told_apart() -> None:
+def test_cells_of_two_levels_with_as_many_gpus_are_distinguished() -> None:
     """A node with one socket: the reserved socket and the reserved node have two GPUs each, at different levels."""
     jobs = alone(chain_of((2, 1), 2, node_level=3), (2, 1), (3, 1))
     assert jobs.guaranteed("a", 1).nodes == [0]
     assert jobs.guaranteed("a", 2).nodes == [1]
 
 
-def test_a_pinned_cell_serves_only_who_names_it() -> None:
+def test_a_pinned_cell_serves_only_requests_that_name_it() -> None:
     chain = nodes_of_8(2)
     spec = cluster_of(chain, vc("a", (chain, GPU, 1), pinned=[(chain, NODE, 0)]))
     for sharing in Sharing:

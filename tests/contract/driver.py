@@ -1,6 +1,6 @@
-"""Carries out what the cluster decides, keeps books of its own, and believes nothing: all is checked after every step.
+"""A driver that carries out the decisions of a cluster, and checks all of them against a model of its own.
 
-The books know only what the contract says: what was asked, decided, committed and ended.
+The model is updated by the contract alone: from requests, decisions, commits and ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _without_weights(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Run:
-    """A group that runs."""
+    """A running group."""
 
     request: Request
     pods: Pods
@@ -64,7 +64,7 @@ class Run:
 
 @dataclass
 class Reservation:
-    """A group that waits for its victims to be gone."""
+    """A group that waits for its victims to end."""
 
     request: Request
     pods: Pods
@@ -72,7 +72,7 @@ class Reservation:
 
 
 class Driver:
-    """A cluster, and whoever carries out its decisions."""
+    """A cluster, and the caller that carries out its decisions."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Driver:
     # asking
 
     def ask(self, request: Request, suggested: Collection[str] | None = None) -> Decision:
-        """What the cluster decides. Nothing may have changed by it."""
+        """Schedule a request, and check that nothing has changed by it."""
         self.now += 1.0
         before = self.cluster.snapshot()
         decision = self.cluster.schedule(request, suggested_nodes=suggested, now=self.now)
@@ -120,7 +120,7 @@ class Driver:
         return decision
 
     def refused(self, request: Request, field_name: str) -> RequestError:
-        """The request is an error in that field, and changes nothing."""
+        """Check that the request is an error in that field, and changes nothing."""
         before = self.cluster.snapshot()
         with pytest.raises(RequestError) as caught:
             self.cluster.schedule(request, now=self.now)
@@ -133,7 +133,7 @@ class Driver:
     # carrying out
 
     def commit(self, decision: Decision) -> None:
-        """Commit, and write it into the books."""
+        """Commit a decision, in the model too."""
         assert not isinstance(decision, Wait)
         request = self._asked[decision.group]
         with self.evicting():
@@ -153,7 +153,7 @@ class Driver:
         self.check()
 
     def run(self, request: Request, suggested: Collection[str] | None = None) -> Decision:
-        """Schedule and carry out to the end: victims end one by one. The first decision is returned."""
+        """Schedule, and end the victims one by one until the group starts. Returns the first decision."""
         first = self.ask(request, suggested)
         if isinstance(first, Wait):
             return first
@@ -172,11 +172,11 @@ class Driver:
         return decision
 
     def step(self, request: Request, suggested: Collection[str] | None = None) -> None:
-        """End one victim of a preempting group, and ask again."""
+        """End one victim of a preempting group, and schedule it again."""
         reservation = self.preempting[request.group]
         self.release(min(reservation.victims))
         again = self.ask(request, suggested)
-        assert not isinstance(again, Wait), "its reservation is gone"
+        assert not isinstance(again, Wait), "it has lost its reservation"
         if again.placement.pods != reservation.pods:
             self._check_moved(request, again, reservation)
             self.commit(again)
@@ -188,33 +188,33 @@ class Driver:
             self.commit(again)
 
     def _check_moved(self, request: Request, again: Bind | Preempt, reservation: Reservation) -> None:
-        """A reservation moves so that its group starts at once, or spares all whom its own VC's cells still held."""
-        assert reservation.victims, "the placement has changed with nobody left in the way"
+        """Check that a reservation moves only to start at once, or to spare all remaining victims of its own VC."""
+        assert reservation.victims, "the placement has changed without victims left"
         if isinstance(again, Preempt):
             assert any(self.guaranteed(name) for name in reservation.victims)
             assert not any(self.guaranteed(name) for name in again.victims)
 
     def bind(self, request: Request, suggested: Collection[str] | None = None) -> Bind:
-        """It has to start at once."""
+        """Schedule and commit a group that has to start at once."""
         decision = self.run(request, suggested)
         assert isinstance(decision, Bind), decision
         return decision
 
     def preempt(self, request: Request, suggested: Collection[str] | None = None) -> Preempt:
-        """It has to preempt; the reservation is committed, and no victim ended yet."""
+        """Schedule and commit a group that has to preempt; its victims run on."""
         decision = self.ask(request, suggested)
         assert isinstance(decision, Preempt), decision
         self.commit(decision)
         return decision
 
     def wait(self, request: Request, suggested: Collection[str] | None = None) -> Wait:
-        """It has to wait."""
+        """Schedule a group that has to wait."""
         decision = self.ask(request, suggested)
         assert isinstance(decision, Wait), decision
         return decision
 
     def release(self, *names: str) -> None:
-        """These groups end."""
+        """End these groups."""
         for name in names:
             with self.evicting():
                 self.cluster.release(name)
@@ -223,7 +223,7 @@ class Driver:
             self.check()
 
     def suspend(self, name: str) -> None:
-        """A group that runs gives its devices up, and waits."""
+        """Suspend a running group."""
         run, before = self.running[name], self.cluster.group(name)
         with self.evicting():
             self.cluster.suspend(name)
@@ -234,7 +234,7 @@ class Driver:
         self.check()
 
     def ask_to_move(self, name: str, excluded: Collection[str] = (), promotes: bool = False) -> Bind | Preempt | None:
-        """Where a group that runs could be instead. Nothing may have changed by it."""
+        """Ask for another placement of a running group, and check that nothing has changed by it."""
         run, was, before = self.running[name], self.cluster.group(name), self.cluster.snapshot()
         request = run.request
         if promotes:
@@ -246,7 +246,7 @@ class Driver:
             assert not {pod.node for pod in decision.placement.pods} & set(excluded)
             wanted = devices(decision.placement.pods)
             victims = decision.victims if isinstance(decision, Preempt) else ()
-            assert not any(self.guaranteed(victim) for victim in victims), "nobody of its VC ends for it"
+            assert not any(self.guaranteed(victim) for victim in victims), "no group of its VC ends for it"
             assert not decision.downgraded
             users = self.user_of()
             others = {users[device] for device in wanted if device in users} - {name}
@@ -262,7 +262,7 @@ class Driver:
         return decision
 
     def move(self, name: str, decision: Bind | Preempt) -> None:
-        """It gives up what it has, for what it was answered."""
+        """Commit a move, in the model too."""
         since = self.cluster.group(name).since
         with self.evicting():
             self.cluster.commit(decision)
@@ -279,13 +279,13 @@ class Driver:
         self.check()
 
     def join(self, name: str, job: str) -> None:
-        """One job more on an allocation."""
+        """Add a job to an allocation."""
         self.cluster.join(name, job)
         self.jobs.setdefault(name, [name]).append(job)
         self.check()
 
     def leave(self, name: str, job: str) -> None:
-        """A job ends; with the last one its allocation does."""
+        """End a job, and with the last one its allocation."""
         with self.evicting():
             self.cluster.leave(name, job)
         jobs = self.jobs.get(name, [name])
@@ -302,10 +302,10 @@ class Driver:
 
     @contextmanager
     def evicting(self) -> Iterator[None]:
-        """Within it something changes, and guests of those who own their devices no longer wait again."""
+        """A change within it evicts the guests of former owners, and the cluster reports them."""
         before = {name: self.cluster.group(name) for name in self.running}
         yield
-        told = self.cluster.evicted()
+        evicted = self.cluster.evicted()
         known = set(self.cluster.groups())
         lost: set[Device] = set()
         for name, group in before.items():
@@ -313,8 +313,8 @@ class Driver:
             if group.guaranteed and (after is None or not after.guaranteed or after.since != group.since):
                 lost |= devices(group.placement.pods if group.placement else ())
         guests = {name for name, run in self.running.items() if run.guest and devices(run.pods) & lost}
-        assert (set(told), len(told)) == (guests, len(guests))
-        for name in told:
+        assert (set(evicted), len(evicted)) == (guests, len(guests))
+        for name in evicted:
             reason = self.cluster.group(name).reasons[0]
             assert isinstance(reason, Suspended)
             assert reason.owner in before
@@ -326,7 +326,7 @@ class Driver:
             reservation.victims.discard(name)
 
     def cancel(self, name: str) -> None:
-        """A preempting or pending group is withdrawn."""
+        """Withdraw a preempting or pending group."""
         self.cluster.cancel(name)
         self.jobs.pop(name, None)
         self.preempting.pop(name, None)
@@ -335,12 +335,12 @@ class Driver:
     # hardware
 
     def set_node(self, node: str, healthy: bool) -> None:
-        """All devices of a node break, or heal."""
+        """Break or heal all devices of a node."""
         self.cluster.set_node_health(node, healthy=healthy)
         self._turned({(node, device) for device in self.hardware.devices_of(node)}, healthy)
 
     def set_device(self, node: str, device: int, healthy: bool) -> None:
-        """One device breaks or heals."""
+        """Break or heal one device."""
         self.cluster.set_device_health(node, device, healthy=healthy)
         self._turned({(node, device)}, healthy)
 
@@ -355,7 +355,7 @@ class Driver:
         self.check()
 
     def respecified(self, spec: Mapping[str, Any] | ClusterSpec) -> set[Device]:
-        """The cluster has a new spec: who runs stands where it did, as far as that exists. All devices there are."""
+        """Check a new spec: running groups keep their devices, as far as these exist. Returns all devices."""
         self.hardware = Hardware(compiled(spec))
         there = {(node, device) for node in self.hardware.nodes for device in self.hardware.devices_of(node)}
         self.bad &= there
@@ -371,11 +371,11 @@ class Driver:
     # checking
 
     def guaranteed(self, name: str) -> bool:
-        """Whether a group that runs or is preempting counts as guaranteed now."""
+        """Whether a running or preempting group counts as guaranteed now."""
         return bool(self.cluster.group(name).guaranteed)
 
     def user_of(self) -> dict[Device, str]:
-        """Who runs on each device; nobody shares one."""
+        """The group on each device; no two share one."""
         users: dict[Device, str] = {}
         for name, run in self.running.items():
             for device in devices(run.pods) if not run.guest else ():
@@ -434,7 +434,7 @@ class Driver:
             assert run.vc != request.vc, f"{victim} is a victim of its own tenant's opportunistic request"
 
     def check(self) -> None:
-        """Everything that has to hold, always. What fails shows the log of events."""
+        """Check all invariants. A failure shows the log of events."""
         if not self.careful:
             return
         try:
@@ -467,7 +467,7 @@ class Driver:
         )
 
     def _check_guests(self) -> None:
-        """Each device of a guest is owned by a guaranteed group, whose VC takes so many in on one."""
+        """Each device of a guest is owned by a guaranteed group, whose VC accepts that many guests on one."""
         takes = {vc.name: vc.guests for vc in self.cluster.spec.virtual_clusters}
         users = self.user_of()
         there = Counter(device for run in self.running.values() if run.guest for device in devices(run.pods))
@@ -513,7 +513,7 @@ class Driver:
             assert records[name][1].pods == run.pods
 
     def _check_reserved_devices(self) -> None:
-        """No two reservations overlap, and who runs on reserved devices is a victim of who reserved them."""
+        """No two reservations overlap, and a group on reserved devices is a victim of the preemptor."""
         users = self.user_of()
         owners: dict[Device, str] = {}
         for name, reservation in self.preempting.items():

@@ -1,4 +1,4 @@
-"""Where every device of a cluster is: worked out from the spec alone, leaf by leaf, for checking placements."""
+"""The hierarchy of a cluster's devices, derived from the spec alone, leaf by leaf, to check placements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Holding:
-    """What a guaranteed group holds of its VC."""
+    """The cells of its VC that a guaranteed group holds."""
 
     group: str
     request: Request
@@ -105,7 +105,7 @@ class Hardware:
         return inner.number * levels[inner.level - 1].gpus // levels[outer.level - 1].gpus == outer.number
 
     def check_fits(self, request: Request, placement: Placement, relaxed: tuple[str, ...], capped: bool) -> None:
-        """The placement has what the request asks for: pods, devices, types, cap."""
+        """Check that the placement has the requested pods, devices, types and cap."""
         chain = self.chains[placement.chain]
         wanted = [member for member in request.members for _ in range(member.pods)]
         pods = self.leaves_of(placement)
@@ -133,7 +133,7 @@ class Hardware:
         return self._leaf[placement.chain, pod.node, device]
 
     def check_reservations(self, holdings: Iterable[Holding]) -> None:
-        """Every VC stays within what it reserved, and no two VCs in one cell."""
+        """Check that every VC stays within its reservation, and no two VCs share a cell."""
         cells: dict[Cell, str] = {}
         for holding in holdings:
             vc, placement = holding.request.vc, holding.placement

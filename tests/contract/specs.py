@@ -23,7 +23,7 @@ def cell_types(nodes: int = 2, size: int = 4) -> Spec:
 
 
 def reserves(cells: Mapping[str, int] | None = None, pinned: Iterable[str] = (), weight: float | None = None) -> Spec:
-    """What one VC reserves: how many cells of each qualified type, and pinned cells."""
+    """The reservation of one VC: how many cells of each qualified type, and pinned cells."""
     vc: Spec = {"virtualCells": [{"cellType": kind, "cellNumber": n} for kind, n in (cells or {}).items()]}
     if pins := [{"pinnedCellId": pin} for pin in pinned]:
         vc["pinnedCells"] = pins

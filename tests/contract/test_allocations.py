@@ -116,7 +116,7 @@ def nodes_of(driver: Driver, name: str) -> list[str]:
     return [pod.node for pod in placement.pods]
 
 
-def test_a_group_moves_off_a_node_with_its_jobs_and_nobody_else_notices() -> None:
+def test_a_group_moves_off_a_node_with_its_jobs_and_no_other_group_is_affected() -> None:
     driver = Driver(flat({"a": 2}), log=True)
     driver.bind(wants("job", "a", 2))
     driver.bind(wants("other", "a", 2))
@@ -228,7 +228,7 @@ def test_a_move_is_decided_again_if_another_was_asked_between_and_refused_once_s
     assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
 
 
-def test_what_does_not_run_cannot_move_nor_can_another_request() -> None:
+def test_only_a_running_group_can_move_and_only_by_its_own_request() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("low", "a", 4))
     driver.start(wants("high", "a", 4, priority=1))
@@ -271,7 +271,7 @@ def test_it_keeps_its_place_in_line() -> None:
     assert driver.cluster.group("first").since == since
 
 
-def test_a_victim_that_is_suspended_hands_its_leaf_cells_over_and_is_told_for_whom() -> None:
+def test_a_suspended_victim_hands_its_leaf_cells_over_and_reports_the_preemptor() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     driver.bind(lent("loan", "b", 4))
     driver.bind(lent("other", "b", 4))
@@ -295,7 +295,7 @@ def test_a_group_that_was_downgraded_asks_for_its_guarantee_again() -> None:
     assert driver.guaranteed("patient")
 
 
-def test_only_what_runs_can_be_suspended_and_a_refusal_changes_nothing() -> None:
+def test_only_a_running_group_can_be_suspended_and_a_refusal_changes_nothing() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("low", "a", 4))
     assert isinstance(driver.start(wants("high", "a", 4, priority=1)), Preempt)

@@ -1,4 +1,4 @@
-"""Any events in any order: the books of the driver hold, decisions keep their promises, and the log is the cluster."""
+"""Any events in any order: the model of the driver holds, decisions can be carried out, and the log replays the cluster."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Walk:
         self.driver.release(self.some(self.driver.running))
 
     def suspend(self) -> None:
-        """A victim is suspended rather than ended, now and then; who is suspended may be scheduled again at once."""
+        """Now and then a victim is suspended rather than ended; it may be scheduled again at once."""
         victims = {name for reservation in self.driver.preempting.values() for name in reservation.victims}
         name = self.some(victims or self.driver.running)
         request = self.driver.running[name].request
@@ -267,7 +267,7 @@ class Walk:
         assert self.driver.cluster.snapshot() == before
 
     def restart(self) -> None:
-        """The process dies and knows only what runs, and what is broken; it is told in the opposite order."""
+        """The process restarts with the running groups, in the opposite order, and the broken hardware alone."""
         old = self.driver
         placed = {device for run in old.running.values() for device in devices(run.pods)}
         there = {(node, device) for node in old.hardware.nodes for device in old.hardware.devices_of(node)}
@@ -334,7 +334,7 @@ def test_the_same_calls_give_the_same_answers(spec: ClusterSpec, seed: int) -> N
 @settings(max_examples=25)
 @given(SPECS, SEEDS)
 def test_a_question_changes_no_later_answer(spec: ClusterSpec, seed: int) -> None:
-    """Two clusters are told the same; one of them is asked a lot besides."""
+    """Two clusters get the same events; one of them answers many questions besides."""
     asked, quiet = Walk(spec, seed, breaks=False), Walk(spec, seed, breaks=False)
     for turn in range(25):
         for _ in range(3):

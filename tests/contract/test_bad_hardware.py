@@ -57,7 +57,7 @@ def test_with_all_nodes_bad_it_waits_and_names_them() -> None:
     assert nodes(driver, "job") == ["n1"]
 
 
-def test_what_runs_on_a_node_that_turns_bad_runs_on() -> None:
+def test_a_group_on_a_node_that_turns_bad_runs_on() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     driver.bind(wants("mine", "a", 2), suggested=["n0"])
     driver.bind(lent("loan", "b", 1), suggested=["n0"])
@@ -107,7 +107,7 @@ def test_a_reservation_that_broke_is_had_elsewhere_on_the_next_ask(lazy: bool) -
     driver.bind(high)
 
 
-def test_a_victim_on_bad_hardware_is_not_preempted_for_who_cannot_start_there() -> None:
+def test_a_victim_on_bad_hardware_is_not_preempted_for_a_group_that_cannot_start_there() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("low", "a", 4))
     driver.set_node("n0", healthy=False)

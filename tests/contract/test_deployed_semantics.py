@@ -16,7 +16,7 @@ def test_a_second_single_gpu_lands_on_the_buddy_of_the_first() -> None:
     assert {one.leaf_cells[0] // 2} == {two.leaf_cells[0] // 2}
 
 
-def test_single_gpus_leave_whole_nodes_to_who_needs_them() -> None:
+def test_single_gpus_leave_whole_nodes_to_groups_that_need_them() -> None:
     driver = Driver(flat({"a": 3}))
     for i in range(4):
         driver.bind(wants(f"single-{i}", "a", 1))
@@ -48,7 +48,7 @@ def test_a_rack_comes_back_together_after_pieces_of_it_were_used() -> None:
         driver.release(f"piece-{turn}-0", f"whole-{turn}", f"piece-{turn}-1")
 
 
-def test_loans_are_taken_back_at_once_by_whoever_owns_the_cells() -> None:
+def test_loans_are_taken_back_at_once_by_the_owner_of_the_cells() -> None:
     driver = Driver(flat({"a": 2, "b": 2}))
     driver.bind(lent("everything", "a", (4, 4)))
     decision = driver.run(wants("mine", "b", 1))

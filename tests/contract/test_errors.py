@@ -102,7 +102,7 @@ def test_a_plan_of_a_wrong_request_never_fits_and_names_the_field() -> None:
 
 
 @pytest.mark.parametrize("call", ["release", "cancel", "group", "explain"])
-def test_a_group_nobody_knows_is_an_error(call: str) -> None:
+def test_an_unknown_group_is_an_error(call: str) -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("job", "a", 1))
     before = driver.cluster.snapshot()

@@ -47,7 +47,7 @@ def test_shares_count_all_chains_of_one_device_type() -> None:
     assert ShareUsedUp("b", need=1, held=4, share=4) in decision.reasons
 
 
-def test_a_loan_that_is_only_reserved_does_not_stand_for_one_that_runs() -> None:
+def test_a_loan_that_is_only_reserved_does_not_count_as_one_that_runs() -> None:
     driver = Driver(flat({"a": 1, "b": 1, "c": 1}))
     driver.bind(lent("a-runs", "a", 4), suggested=["n0"])
     driver.bind(lent("b-1", "b", 4), suggested=["n1"])
@@ -69,7 +69,7 @@ def test_of_two_tenants_above_their_shares_the_farthest_by_weight_gives_first() 
     assert driver.preempt(lent("c", "c", 4)).victims == ("a-1",)
 
 
-def test_idle_gpus_beside_a_loan_count_for_who_takes_it() -> None:
+def test_idle_gpus_beside_a_loan_count_for_its_preemptor() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     driver.bind(lent("b-whole", "b", 4), suggested=["n1"])
     driver.bind(lent("b-half", "b", 2), suggested=["n0"])
@@ -80,7 +80,7 @@ def test_a_tenant_at_its_share_gives_no_more_although_its_next_loan_would_do() -
     driver = Driver(flat({"a": 1, "b": 1}))
     for i in range(4):
         driver.bind(lent(f"b-{i}", "b", 2), suggested=[f"n{i % 2}"])
-    # the latest two stand on different nodes: without them b is at its share, and no node is free
+    # the latest two are on different nodes: without them b is at its share, and no node is free
     waits = driver.wait(lent("a", "a", 4))
     assert not any(isinstance(reason, ShareUsedUp) for reason in waits.reasons)
     assert driver.preempt(lent("a", "a", 2)).victims == ("b-3",)

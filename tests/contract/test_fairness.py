@@ -1,4 +1,4 @@
-"""What nobody uses is shared among the tenants' opportunistic groups by weighted max-min fairness."""
+"""Idle GPUs are shared among the tenants' opportunistic groups by weighted max-min fairness."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_above_the_share_is_by_weight_and_not_by_number(weights: dict[str, float
     assert decision.victims[0].startswith("a-")
 
 
-def test_inside_one_node_who_is_above_its_share_goes_first() -> None:
+def test_inside_one_node_the_tenant_above_its_share_yields_first() -> None:
     spec = flat({"a": 1, "b": 1, "c": 0}, nodes=3)
     spec["virtualClusters"]["c"] = {"virtualCells": [{"cellType": "NODE.SOCKET", "cellNumber": 2}]}
     driver = Driver(spec)
@@ -141,7 +141,7 @@ def test_two_tenants_at_their_shares_leave_each_other_alone() -> None:
             driver.wait(lent(f"{vc}-again", vc, 1))
 
 
-def test_a_tenant_that_would_come_above_its_share_by_it_preempts_nobody() -> None:
+def test_a_tenant_that_would_exceed_its_share_preempts_no_group() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     driver.bind(lent("a-0", "a", 4))
     driver.bind(lent("a-1", "a", 1))
@@ -150,8 +150,8 @@ def test_a_tenant_that_would_come_above_its_share_by_it_preempts_nobody() -> Non
     assert held(driver) == {"a": 5, "b": 3}
 
 
-def settle(driver: Driver, jobs: list[Request], rounds: int) -> None:
-    """Everybody who waits, and every victim, asks again and again, until nothing changes any more."""
+def run_until_stable(driver: Driver, jobs: list[Request], rounds: int) -> None:
+    """Schedule every waiting group and every victim again and again, until nothing changes any more."""
     for _ in range(rounds):
         changed = False
         for job in jobs:
@@ -170,14 +170,14 @@ WEIGHTS = st.fixed_dictionaries({vc: st.integers(1, 4) for vc in "abc"})
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, 1, 2, 3, 4, 8])), min_size=2, max_size=12),
     st.integers(0, 4),
 )
-def test_nobody_plays_ping_pong(weights: dict[str, int], jobs: list[tuple[str, int]], used: int) -> None:
+def test_loans_do_not_preempt_endlessly(weights: dict[str, int], jobs: list[tuple[str, int]], used: int) -> None:
     driver = Driver(flat({"a": 1, "b": 1, "c": 1}, weights=weights))
     if used:
         driver.bind(wants("guaranteed", "c", used))
     asked = [
         lent(f"{vc}-{i}", vc, (2, 4)) if gpus == 8 else lent(f"{vc}-{i}", vc, gpus) for i, (vc, gpus) in enumerate(jobs)
     ]
-    settle(driver, asked, rounds=30)
+    run_until_stable(driver, asked, rounds=30)
 
 
 @given(WEIGHTS, st.fixed_dictionaries({vc: st.integers(0, 12) for vc in "abc"}), st.integers(0, 4), st.randoms())
@@ -190,10 +190,10 @@ def test_single_gpus_end_up_at_the_weighted_max_min_shares(
         driver.bind(wants("guaranteed", "c", used))
     jobs = [lent(f"{vc}-{i}", vc, 1) for vc, demand in demands.items() for i in range(demand)]
     order.shuffle(jobs)
-    settle(driver, jobs, rounds=30)
+    run_until_stable(driver, jobs, rounds=30)
     shares = max_min(12 - used, weights, demands)
     after = held(driver)
-    assert sum(after.values()) == min(12 - used, sum(demands.values())), "something is idle that somebody asks for"
+    assert sum(after.values()) == min(12 - used, sum(demands.values())), "GPUs in demand are idle"
     for vc, share in shares.items():
         assert after[vc] >= int(share), f"{vc} has {after[vc]}, its share is {share}"
 

@@ -128,7 +128,7 @@ def test_a_pod_larger_than_its_cap_never_fits() -> None:
 
 
 @pytest.mark.parametrize(("cell_type", "gpus"), [("GPU", 1), ("SOCKET", 2), ("NODE", 4)])
-def test_a_named_cell_is_had_whole(cell_type: str, gpus: int) -> None:
+def test_a_named_cell_is_allocated_whole(cell_type: str, gpus: int) -> None:
     driver = Driver(flat({"a": 2}))
     driver.bind(wants("other", "a", 1))
     if cell_type == "NODE":
@@ -208,7 +208,7 @@ def test_a_loan_that_preempts_says_which_cap_it_gave_up() -> None:
 
 
 @pytest.mark.parametrize(("members", "levels"), [((2, 2), [2, 2]), ((3, 1), [3, 1])])
-def test_among_partly_used_hosts_a_gang_gets_the_one_where_its_pods_stand_closest(
+def test_among_partly_used_hosts_a_gang_gets_the_one_where_its_pods_are_closest(
     members: tuple[int, int], levels: list[int]
 ) -> None:
     """n0 has one GPU free in every pair; n1, with one more, has whole pairs."""

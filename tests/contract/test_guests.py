@@ -1,4 +1,4 @@
-"""Guests run beside the owners of their leaf cells, take nothing from anybody, and go when the owners do."""
+"""Guests run beside the owners of their leaf cells, take none from other groups, and are evicted with the owners."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_a_guest_runs_beside_an_owner_and_counts_as_nothing() -> None:
 
 
 @pytest.mark.parametrize("guests", [{}, {"a": 0}])
-def test_who_does_not_say_so_takes_nobody_in(guests: dict[str, int]) -> None:
+def test_a_vc_without_the_setting_accepts_no_guests(guests: dict[str, int]) -> None:
     driver = Driver(taking({"a": 1}, guests))
     driver.bind(wants("own", "a", 4))
     driver.wait(guest("guest", "a", 1))
 
 
-def test_who_does_not_ask_to_be_a_guest_is_none() -> None:
+def test_a_request_without_the_option_is_no_guest() -> None:
     driver = Driver(taking({"a": 1}, {"a": 1}))
     driver.bind(wants("own", "a", 4))
     driver.wait(lent("loan", "a", 1))
@@ -113,7 +113,7 @@ def test_guests_wait_again_when_the_owner_ends_and_may_borrow_then() -> None:
     assert replay(driver.lines, Cluster).snapshot() == driver.cluster.snapshot()
 
 
-def test_guests_that_wait_again_are_told() -> None:
+def test_evicted_guests_are_reported() -> None:
     cluster = Cluster.from_spec(taking({"a": 2}, {"a": 1}, spare=1))
     own, other = wants("own", "a", 4, lazy_preemption=True), guest("guest", "a", 4)
     cluster.commit(cluster.schedule(wants("neighbour", "a", 4)))
@@ -152,7 +152,7 @@ def test_guests_that_wait_again_are_told() -> None:
     assert cluster.evicted() == ("guest",)
 
 
-def test_a_guest_is_in_nobodys_way() -> None:
+def test_a_guest_is_in_no_groups_way() -> None:
     driver = Driver(taking({"a": 1}, {"a": 1}))
     driver.bind(wants("low", "a", 4))
     driver.bind(guest("guest", "a", 4))
@@ -164,7 +164,7 @@ def test_a_guest_is_in_nobodys_way() -> None:
     assert isinstance(driver.run(high), Bind)
 
 
-def test_no_new_guest_goes_to_bad_or_excluded_nodes_and_who_is_there_stays() -> None:
+def test_no_new_guest_goes_to_bad_or_excluded_nodes_and_present_guests_stay() -> None:
     driver = Driver(taking({"a": 2}, {"a": 1}))
     driver.bind(wants("own", "a", 4, 4))
     driver.bind(guest("here", "a", 4))

@@ -31,7 +31,7 @@ def test_a_gang_of_more_hosts_than_python_recurses_is_placed_on_suggested_nodes(
 
 
 def test_looking_changes_no_later_answer() -> None:
-    def story(look: bool) -> object:
+    def outcome(look: bool) -> object:
         cluster = Cluster.from_spec(flat({"a": 3, "b": 1}))
         cluster.set_device_health("n1", 0, healthy=False)
         cluster.commit(cluster.schedule(lent("loan", "a", 1)))
@@ -41,11 +41,11 @@ def test_looking_changes_no_later_answer() -> None:
         cluster.release("loan")
         return cluster.schedule(wants("job", "a", (3, 4)))
 
-    assert story(look=True) == story(look=False)
+    assert outcome(look=True) == outcome(look=False)
 
 
 def test_a_question_does_not_turn_the_order_of_downgraded_groups() -> None:
-    def story(ask: bool) -> object:
+    def outcome(ask: bool) -> object:
         cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
         for name in ("one", "two"):
             cluster.commit(cluster.schedule(wants(name, "a", 1, lazy_preemption=True)))
@@ -53,17 +53,17 @@ def test_a_question_does_not_turn_the_order_of_downgraded_groups() -> None:
             cluster.plan(wants("question", "a", 4, priority=1))
         return cluster.schedule(wants("job", "a", 4, priority=1))
 
-    assert story(ask=True) == story(ask=False)
+    assert outcome(ask=True) == outcome(ask=False)
 
 
-def test_a_vc_that_can_have_no_healthy_cell_once_others_are_doomed_is_told_of_bad_hardware() -> None:
+def test_a_vc_that_can_have_no_healthy_cell_once_others_are_doomed_reports_bad_hardware() -> None:
     driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE": 1, "RACK": 1}}, count=2, nodes=2))
     driver.set_device("r1n0", 3, healthy=False)
     driver.set_device("r1n1", 3, healthy=False)
     assert any(isinstance(reason, BadHardware) for reason in driver.wait(wants("whole", "a", 4)).reasons)
 
 
-def test_a_doomed_cell_that_comes_into_use_dooms_who_depends_on_it_at_once() -> None:
+def test_a_doomed_cell_that_comes_into_use_dooms_the_cells_that_depend_on_it_at_once() -> None:
     driver = Driver(racks({"a": {"RACK.NODE": 1}, "b": {"RACK.NODE": 1, "RACK": 1}}, count=2, nodes=2))
     driver.set_device("r1n0", 3, healthy=False)
     driver.set_device("r1n1", 3, healthy=False)
@@ -208,8 +208,8 @@ def test_a_decision_is_plain_data() -> None:
     assert copy.deepcopy(decision) == decision
 
 
-def test_a_reservation_planned_again_sees_hardware_that_another_has_left_whoever_looked_before() -> None:
-    def story(look: bool) -> object:
+def test_a_reservation_planned_again_sees_hardware_that_another_has_left_after_any_query() -> None:
+    def outcome(look: bool) -> object:
         cluster = Cluster.from_spec(flat({"a": 2, "b": 1}))
         cluster.set_node_health("n0", healthy=False)
         cluster.commit(cluster.schedule(wants("theirs", "b", 4)))
@@ -220,8 +220,8 @@ def test_a_reservation_planned_again_sees_hardware_that_another_has_left_whoever
             cluster.plan(wants("question", "a", 4, priority=1))
         return cluster.schedule(wants("high", "a", 4, priority=5))
 
-    assert isinstance(story(look=True), Bind)
-    assert story(look=True) == story(look=False)
+    assert isinstance(outcome(look=True), Bind)
+    assert outcome(look=True) == outcome(look=False)
 
 
 def racks_named(**racks_of: list[str]) -> Spec:
@@ -237,7 +237,7 @@ def racks_named(**racks_of: list[str]) -> Spec:
     return cluster_spec(types, cells, {"a": reserves({f"{kind}R": 1 for kind in racks_of})})
 
 
-def test_a_loan_that_a_new_spec_has_torn_apart_is_moved_in_thought_and_stays() -> None:
+def test_a_loan_that_a_new_spec_has_split_survives_a_rolled_back_move() -> None:
     """The way back changed the nodes of another chain by the numbers of this one, and broke every later call."""
     before = racks_named(B=["x0", "x1", "x2", "x3", "x4", "x5"])
     after = racks_named(A=["x0", "x1"], B=["y0", "y1", "y2", "y3", "x5", "x4"])
@@ -277,14 +277,14 @@ def test_a_loan_that_only_has_reserved_is_not_promoted() -> None:
 
 
 def test_a_guest_recorded_twice_on_a_device_is_refused() -> None:
-    """Where nobody else was recorded, it was none, and its second pod found the leaf cell in use."""
+    """Without a record of another group, it was no guest, and its second pod found the leaf cell in use."""
     pod = PodPlacement("n0", (0, 1))
     guest = lent("guest", "a", (2, 2), guest=True)
     with pytest.raises(RequestError, match="a device is given twice"):
         Cluster.from_spec(flat({"a": 1})).recover([("guest", guest, Placement("NODE", (pod, pod), ()))])
 
 
-def test_private_clusters_of_nobody_are_refused_and_a_new_spec_of_them_changes_nothing() -> None:
+def test_private_clusters_without_vcs_are_refused_and_a_new_spec_of_them_changes_nothing() -> None:
     cluster = Cluster.from_spec(flat({"a": 1}), Sharing.PRIVATE)
     cluster.commit(cluster.schedule(wants("job", "a", 4)))
     before = cluster.snapshot()

@@ -62,7 +62,7 @@ def nodes(driver: Driver, name: str) -> list[str]:
     return [pod.node for pod in driver.running[name].pods]
 
 
-def test_who_asks_for_a_pinned_cell_gets_it() -> None:
+def test_a_request_for_a_pinned_cell_gets_it() -> None:
     driver = Driver(pinned())
     driver.bind(wants("pinned", "b", 3, pinned_cell_id="b-pin"))
     assert nodes(driver, "pinned") == ["n1"]
@@ -78,7 +78,7 @@ def test_no_other_guaranteed_group_enters_a_pinned_cell() -> None:
         assert nodes(driver, f"{vc}-job") != ["n1"]
 
 
-def test_only_the_pinned_cell_will_do_for_who_asks_for_it() -> None:
+def test_only_the_pinned_cell_serves_a_request_for_it() -> None:
     driver = Driver(pinned())
     driver.wait(wants("large", "b", (2, 4), pinned_cell_id="b-pin"))
     driver.bind(wants("holder", "b", 4, priority=3, pinned_cell_id="b-pin"))
@@ -96,7 +96,7 @@ def test_loans_run_in_a_pinned_cell_until_it_is_asked_for() -> None:
     assert nodes(driver, "pinned") == ["n1"]
 
 
-def test_a_loan_keeps_out_of_nobodys_way_it_does_not_have_to() -> None:
+def test_a_loan_avoids_the_node_of_a_pinned_cell_in_use() -> None:
     driver = Driver(pinned())
     driver.bind(wants("pinned", "b", 2, pinned_cell_id="b-pin"))
     driver.bind(lent("loan", "a", 2))

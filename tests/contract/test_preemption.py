@@ -60,7 +60,7 @@ def test_committing_what_was_committed_already_changes_nothing() -> None:
     assert driver.cluster.snapshot() == before
 
 
-def test_nobody_slips_into_a_reservation() -> None:
+def test_no_other_group_gets_into_a_reservation() -> None:
     driver, _ = contended()
     driver.release("one")
     for request in (lent("thief", "a", 1), wants("equal", "a", 1, priority=5), wants("low", "a", 1)):
@@ -94,7 +94,7 @@ def test_cancelling_a_preemption_gives_everything_back() -> None:
     assert states(driver, "low", "borrowed", "far") == [GroupState.ALLOCATED] * 3
 
 
-def test_cancelling_after_some_victims_are_gone_leaves_only_them_gone() -> None:
+def test_cancelling_after_some_victims_have_ended_spares_the_others() -> None:
     driver, _ = contended()
     driver.release("one")
     driver.cancel("high")
@@ -221,7 +221,7 @@ def test_a_decision_out_of_date_is_refused_and_changes_nothing() -> None:
     driver.check()
 
 
-def test_a_preemption_whose_victim_has_gone_is_out_of_date() -> None:
+def test_a_preemption_whose_victim_has_ended_is_out_of_date() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("low", "a", 4))
     decision = driver.ask(wants("high", "a", 4, priority=1))
@@ -310,7 +310,7 @@ def test_what_was_given_up_for_a_placement_is_still_said_when_it_starts() -> Non
     assert driver.bind(request).relaxed == ("NODE",)
 
 
-def test_a_reserved_group_starts_elsewhere_once_there_is_room_and_spares_who_has_not_gone() -> None:
+def test_a_preempting_group_starts_elsewhere_once_there_is_room_and_spares_the_remaining_victims() -> None:
     """Twenty nodes full of loans that take their time; a gang reserves two of them; sixteen others end."""
     driver = Driver(flat({"a": 2, "b": 18}))
     for number in range(20):
@@ -343,7 +343,7 @@ def test_a_reservation_stays_where_it_is_while_there_is_no_room_elsewhere() -> N
     assert len({pod.node for pod in started.placement.pods}) == 2
 
 
-def test_who_preempts_in_its_own_vc_starts_elsewhere_in_it_once_there_is_room() -> None:
+def test_a_preemptor_in_its_own_vc_starts_elsewhere_in_it_once_there_is_room() -> None:
     driver = Driver(flat({"a": 2}))
     driver.bind(wants("slow", "a", 4))
     driver.bind(wants("other", "a", 4))
@@ -378,7 +378,7 @@ def test_a_reservation_planned_again_and_not_committed_is_as_it_was() -> None:
     driver.release(*decision.victims)
     again = driver.ask(job)
     assert isinstance(again, Bind)
-    assert again.placement.pods == decision.placement.pods, "its own victims are gone"
+    assert again.placement.pods == decision.placement.pods, "its own victims have ended"
     with pytest.raises(RequestError, match="out of date"):
         driver.commit(elsewhere)
     driver.commit(again)

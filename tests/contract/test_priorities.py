@@ -30,7 +30,7 @@ def test_an_equal_or_lower_priority_waits(holder: int, asker: int) -> None:
     assert waits.reasons[0].kind in {ReasonKind.VC_EXHAUSTED, ReasonKind.FRAGMENTED}
 
 
-def test_nobody_is_preempted_while_free_cells_do() -> None:
+def test_no_group_is_preempted_while_free_cells_suffice() -> None:
     driver = Driver(flat({"a": 2}))
     driver.bind(wants("low", "a", 4))
     assert isinstance(driver.run(wants("high", "a", 4, priority=9)), Bind)
@@ -133,7 +133,7 @@ def test_a_gang_is_preempted_whole() -> None:
 def test_whatever_is_asked_the_strongest_groups_of_a_vc_never_lose_to_weaker_ones(
     asked: list[tuple[str, int, int]],
 ) -> None:
-    """The driver holds who may be a victim; here: what a VC reserved goes to its highest priorities first."""
+    """The driver checks the victims; here: the reserved cells of a VC go to its highest priorities first."""
     driver = Driver(flat({"a": 2, "b": 1}))
     for i, (vc, priority, gpus) in enumerate(asked):
         driver.run(wants(f"job-{i}", vc, gpus, priority=priority))
@@ -158,7 +158,7 @@ def test_a_reservation_is_overtaken_rather_than_a_running_group_of_equal_priorit
 
 
 def test_a_reservation_none_of_whose_vc_is_in_the_way_counts_as_if_it_ran() -> None:
-    """Alone its VC would run it: what is lent to others must not change who is preempted in the VC."""
+    """A private cluster would run it: loans of other tenants must not change the victims in the VC."""
     driver = Driver(flat({"a": 2, "b": 1}))
     driver.bind(wants("runs", "a", 4, priority=2))
     for number in range(2):
@@ -242,7 +242,7 @@ def test_a_gang_on_several_hosts_ends_the_fewest_gpus_over_all_of_them(offered: 
     assert decision.victims in {("pair",), ("first", "last")}
 
 
-def test_beside_a_group_that_ends_on_another_host_anyway_nobody_ends() -> None:
+def test_no_group_ends_beside_one_that_ends_on_another_host_anyway() -> None:
     """With the leaves of the gang of six the pod of four has a host, and the other pod two leaves beside the single."""
     driver = Driver(flat({"a": 4}))
     driver.bind(wants("left", "a", 2, 2), suggested=["n0"])

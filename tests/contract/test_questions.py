@@ -17,7 +17,7 @@ from .test_any_events import SEEDS, SPECS, Walk
 
 
 def told_the_same(spec: ClusterSpec, seed: int, turns: int, questions: int) -> None:
-    """Two clusters are told the same; one of them is asked a lot besides."""
+    """Two clusters get the same events; one of them answers many questions besides."""
     asked, quiet = Walk(spec, seed), Walk(spec, seed)
     asker = Walk(spec, seed + 1)
     asker.driver = asked.driver
@@ -35,7 +35,7 @@ def told_the_same(spec: ClusterSpec, seed: int, turns: int, questions: int) -> N
 
 
 def ask(walk: Walk) -> None:
-    """Somebody asks, and takes what there is."""
+    """A group is requested, and takes the answer."""
     decision = walk.driver.ask(walk.new_request(), walk.suggestion())
     if not isinstance(decision, Wait):
         walk.driver.commit(decision)

@@ -1,4 +1,4 @@
-"""Whoever waits is told why, with the numbers; what-if questions are answered by the same code and change nothing."""
+"""A waiting group reports its reasons with numbers; what-if questions run the same code and change nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def only(waits: Wait, kind: type[R]) -> R:
     return reason
 
 
-def test_a_vc_in_full_use_says_who_holds_it() -> None:
+def test_a_vc_in_full_use_names_the_holding_groups() -> None:
     driver = Driver(flat({"a": 2, "b": 1}))
     driver.bind(wants("z-old", "a", 4))
     driver.bind(wants("a-new", "a", 3))
@@ -49,7 +49,7 @@ def test_room_that_is_not_close_together_is_fragmented() -> None:
     assert reason.within is None
 
 
-def test_a_cap_that_stands_in_the_way_is_named() -> None:
+def test_a_cap_that_prevents_a_placement_is_named() -> None:
     driver = Driver(racks({"a": {"RACK": 2}}, count=2, nodes=2))
     for node in ("r0n0", "r1n0"):
         driver.bind(wants(f"on-{node}", "a", 4), suggested=[node])
@@ -58,7 +58,7 @@ def test_a_cap_that_stands_in_the_way_is_named() -> None:
 
 
 @pytest.mark.parametrize(("members", "need", "largest"), [((5,), 5, 5), (((3, 4),), 12, 4), ((4, 4, 1), 9, 4)])
-def test_what_never_fits_is_told_at_once(members: tuple[int, ...], need: int, largest: int) -> None:
+def test_a_request_that_never_fits_is_reported_at_once(members: tuple[int, ...], need: int, largest: int) -> None:
     driver = Driver(flat({"a": 2, "b": 3}))
     waits = driver.wait(wants("job", "a", *members))
     reason = only(waits, NeverFits)
@@ -89,7 +89,7 @@ def test_bad_hardware_is_counted() -> None:
     assert (reason.leaf_cells, reason.nodes, reason.more) == (2, ("n0", "n1"), 0)
 
 
-def test_who_waits_before_in_the_same_vc_is_named() -> None:
+def test_groups_ahead_in_the_same_vc_are_named() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     driver.bind(wants("holder", "a", 4, priority=9))
     driver.wait(wants("first", "a", 4, priority=2))
@@ -129,7 +129,7 @@ def test_explain_says_the_numbers() -> None:
     assert "52" in driver.cluster.explain("giant")
 
 
-def test_explain_of_a_preemption_names_who_and_why() -> None:
+def test_explain_of_a_preemption_names_the_preemptor_and_the_cause() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("low", "a", 4))
     driver.preempt(wants("high", "a", 4, priority=1))
@@ -204,8 +204,8 @@ def test_a_plan_does_not_change_where_the_next_group_goes() -> None:
     assert placed[0] == placed[1]
 
 
-def test_a_group_in_the_way_on_bad_hardware_is_no_exhaustion_by_nobody() -> None:
-    """high runs on a node that broke: a higher group gets a placement elsewhere, or is told of the bad hardware."""
+def test_a_group_in_the_way_on_bad_hardware_is_no_exhaustion_without_holders() -> None:
+    """high runs on a node that broke: a higher group gets a placement elsewhere, or reports the bad hardware."""
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("high", "a", 4, priority=3))
     driver.set_node("n0", healthy=False)

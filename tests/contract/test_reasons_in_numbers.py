@@ -17,7 +17,7 @@ def test_all_lower_groups_count_as_free_whatever_order_they_came_in() -> None:
     assert reason == VcExhausted("a", need=8, have=6, size=8, held_by=(("five", 2),), more=0)
 
 
-def test_a_question_about_lazy_groups_does_not_change_who_is_named_first() -> None:
+def test_a_question_about_lazy_groups_does_not_change_the_group_named_first() -> None:
     driver = Driver(flat({"a": 3}))
     for i in range(10):
         driver.bind(wants(f"lazy-{i}", "a", 1, lazy_preemption=True))
@@ -28,7 +28,7 @@ def test_a_question_about_lazy_groups_does_not_change_who_is_named_first() -> No
     assert reason.more == 2
 
 
-def test_who_asks_again_is_not_behind_those_who_came_later() -> None:
+def test_a_repeated_request_is_not_behind_later_ones() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("holder", "a", 4, priority=5))
     for name in ("first", "second", "third"):

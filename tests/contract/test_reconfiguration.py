@@ -32,8 +32,8 @@ def reconfigured(driver: Driver, spec: Any) -> dict[str, list[str]]:
         if devices(run.whole) <= there:
             assert name in kept or name in downgraded, f"{name} is not reported as running on"
         else:
-            assert name in lost, f"{name} ran on what is gone, and is not reported as lost"
-    for name in {*lost, *downgraded}:  # the scheduler ends nobody: what is left of it runs on until it is released
+            assert name in lost, f"{name} ran on removed devices, and is not reported as lost"
+    for name in {*lost, *downgraded}:  # the scheduler ends no group: the rest of it runs on until it is released
         driver.running[name].downgraded = True
         assert not driver.guaranteed(name)
     assert preempting <= {*cancelled, *driver.cluster.groups(), *lost}
@@ -163,7 +163,7 @@ def test_a_cell_moves_to_another_vc_and_only_then_its_group_ends_when_it_is_need
     assert list(decision.victims) == report["downgraded"]
 
 
-def test_what_fits_stays_guaranteed_and_the_higher_priority_before_the_lower() -> None:
+def test_groups_that_fit_stay_guaranteed_the_higher_priority_before_the_lower() -> None:
     driver = Driver(flat({"a": 3, "b": 1}))
     for i, priority in enumerate([1, 9, 5]):
         driver.bind(wants(f"a-{i}", "a", 4, priority=priority))
@@ -181,7 +181,7 @@ def test_a_node_that_loses_some_devices_does_not_give_the_others_away_under_a_ru
     driver.bind(wants("wide", "a", 4))
     driver.cluster.reconfigure(spec("TWO", 2))
     new = driver.cluster.schedule(wants("new", "a", 1))
-    assert not isinstance(new, Bind), "wide runs on these devices, and nobody has ended it"
+    assert not isinstance(new, Bind), "wide runs on these devices, and has not ended"
 
 
 def test_levels_above_the_nodes_come_and_go() -> None:
@@ -252,7 +252,7 @@ def test_a_node_that_becomes_pinned_drives_out_only_when_asked_for() -> None:
     assert decision.victims == ("a",)
 
 
-def test_preempting_groups_are_told_to_ask_again() -> None:
+def test_preempting_groups_wait_again_after_a_new_spec() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("low", "a", 4))
     driver.preempt(wants("high", "a", 4, priority=1))
@@ -273,14 +273,14 @@ def test_a_decision_from_before_a_reconfiguration_is_refused() -> None:
     driver.check()
 
 
-def test_a_group_whose_nodes_went_and_came_back_is_not_run_over() -> None:
+def test_a_group_whose_nodes_are_removed_and_added_again_keeps_its_devices() -> None:
     driver = Driver(flat({"a": 2}))
     driver.bind(wants("job", "a", 4), suggested=["n1"])
     driver.cluster.reconfigure(flat({"a": 1}))
     driver.cluster.reconfigure(flat({"a": 2}))
     driver.cluster.validate()
     decision = driver.cluster.schedule(wants("new", "a", (2, 4)))
-    assert not isinstance(decision, Bind), "job runs on n1, and nobody has ended it"
+    assert not isinstance(decision, Bind), "job runs on n1, and has not ended"
 
 
 def test_bad_hardware_stays_bad() -> None:

@@ -17,7 +17,7 @@ from .specs import Spec, flat, lent, racks, wants
 
 
 def recovered(driver: Driver, spec: Any, records: Any) -> Driver:
-    """A driver of a fresh cluster that was told these records, with the same hardware broken."""
+    """A driver of a fresh cluster that has recovered these records, with the same hardware broken."""
     cluster = Cluster.from_spec(spec)
     for node, device in sorted(driver.bad):
         cluster.set_device_health(node, device, healthy=False)
@@ -112,7 +112,7 @@ def test_pinned_and_capped_groups_come_back() -> None:
     assert all(snapshot == driver.cluster.snapshot() for snapshot in snapshots)
 
 
-def test_a_record_of_hardware_that_does_not_exist_is_reported_and_holds_up_nobody() -> None:
+def test_a_record_of_missing_hardware_is_reported_and_holds_up_no_group() -> None:
     driver = Driver(flat({"a": 2}))
     driver.bind(wants("job", "a", 4), suggested=["n1"])
     driver.bind(wants("other", "a", 4))

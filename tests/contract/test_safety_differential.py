@@ -62,14 +62,14 @@ class Worlds:
         self.shared = Driver(spec)
         self.vcs = [vc.name for vc in spec.virtual_clusters]
         self.alone = {vc: Driver(spec, careful=False) for vc in self.vcs}
-        #: preempting groups wait for their victims of other tenants until somebody finishes them
+        #: preempting groups, which wait for their victims of other tenants until an event ends these
         self.slow = slow
         self.asked: list[Request] = []
-        #: what happened, for whoever has to find out why
+        #: the events so far, for debugging
         self.history: list[str] = []
 
     def play(self) -> None:
-        """One event in all worlds: mostly somebody wants more."""
+        """One event in all worlds: mostly a new request."""
         names = sorted([*self.shared.running, *self.shared.preempting])
         waiting = sorted(self.shared.preempting)
         dice = self.random.random()
@@ -131,7 +131,7 @@ class Worlds:
         return {name for name in victims if driver.guaranteed(name)} | overtaken | set(decision.downgraded)
 
     def same(self, request: Request, shared: Decision, alone: Decision) -> None:
-        """The two answers are the same as far as the VC can tell."""
+        """The two answers are the same as far as the VC can observe."""
         assert isinstance(shared, Wait) == isinstance(alone, Wait), f"{request}: {shared} but alone {alone}"
         own = self.own_losses(self.shared, request, shared)
         assert own == self.own_losses(self.alone[request.vc], request, alone), f"{request}: {shared} but alone {alone}"
@@ -173,7 +173,7 @@ class Worlds:
             return
         lost = self.own_losses(self.shared, request, answer)
         self.shared.commit(answer)
-        mine.commit(expected)  # its own groups go before anybody asks again, as in the shared cluster
+        mine.commit(expected)  # its own victims end before the next request, as in the shared cluster
         if isinstance(expected, Preempt):
             mine.release(*expected.victims)
             mine.commit(mine.ask(request))
@@ -241,19 +241,19 @@ SEEDS = st.integers(0, 1_000_000)
 
 @settings(max_examples=30)
 @given(tight_specs(), SEEDS)
-def test_on_a_cluster_reserved_to_the_last_gpu_nobody_notices_the_others(spec: ClusterSpec, seed: int) -> None:
+def test_on_a_cluster_reserved_to_the_last_gpu_no_vc_notices_the_others(spec: ClusterSpec, seed: int) -> None:
     play(spec, seed, slow=False)
 
 
 @settings(max_examples=20)
 @given(feasible_specs(max_gpus=16), SEEDS)
-def test_on_any_cluster_nobody_notices_the_others(spec: ClusterSpec, seed: int) -> None:
+def test_on_any_cluster_no_vc_notices_the_others(spec: ClusterSpec, seed: int) -> None:
     play(spec, seed, slow=False)
 
 
 @settings(max_examples=30)
 @given(st.one_of(tight_specs(), feasible_specs(max_gpus=16)), SEEDS)
-def test_while_preemptions_are_under_way_nobody_notices_the_others(spec: ClusterSpec, seed: int) -> None:
+def test_while_preemptions_are_under_way_no_vc_notices_the_others(spec: ClusterSpec, seed: int) -> None:
     play(spec, seed, slow=True)
 
 

@@ -124,7 +124,7 @@ def packings(pods: list[int], free: tuple[int, ...]) -> Iterator[None]:
 
 
 def fits_on(driver: Driver, vc: str, pods: list[int], suggested: set[str]) -> bool:
-    """By trying everything: the VC's bound nodes have what is left there, unbound cells can stand on any free node."""
+    """By trying everything: the VC's bound nodes have their free leaves, unbound cells can use any free node."""
     used: dict[str, dict[str, int]] = {}
     for run in driver.running.values():
         for pod in run.pods:
@@ -191,7 +191,7 @@ def test_cells_of_a_victim_off_the_suggested_nodes_are_not_taken() -> None:
 
 @settings(max_examples=150)
 @given(st.integers(0, 1_000_000))
-def test_whoever_preempts_keeps_to_the_suggested_nodes(seed: int) -> None:
+def test_a_preemptor_keeps_to_the_suggested_nodes(seed: int) -> None:
     random = Random(seed)
     driver = Driver(racks({"a": {"RACK": 1}}, count=1, nodes=3) if seed % 2 else flat({"a": 3}))
     for i in range(5):
@@ -237,7 +237,7 @@ def test_a_reservation_that_is_not_suggested_any_more_moves_to_nodes_that_are() 
     assert spared not in again.victims
 
 
-def test_a_group_whose_victims_are_gone_starts_on_a_suggested_node_and_not_on_its_reservation() -> None:
+def test_a_group_whose_victims_have_ended_starts_on_a_suggested_node_and_not_on_its_reservation() -> None:
     driver = Driver(flat({"a": 1, "b": 1}))
     driver.bind(lent("left", "b", 4), suggested=["n0"])
     driver.bind(lent("right", "b", 4), suggested=["n1"])

@@ -72,7 +72,7 @@ def test_where_it_does_not_only_as_many_cells_are_tried_as_it_takes(monkeypatch:
     assert len(tried) <= 2
 
 
-def test_nobody_is_ended_for_a_free_choice_while_another_offered_node_is_idle() -> None:
+def test_no_group_is_ended_for_a_free_choice_while_another_suggested_node_is_idle() -> None:
     driver = Driver(flat({"a": 1, "b": 2}))
     driver.bind(lent("first", "b", 4), suggested=["n0"])
     driver.bind(lent("second", "b", 4), suggested=["n1"])

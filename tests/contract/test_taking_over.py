@@ -26,7 +26,7 @@ def test_a_pod_wider_than_the_cells_its_vc_has_now_is_opportunistic(gpus: int, s
 
 
 def record(name: str, vc: str, node: str, *devices: int, priority: int = 0) -> tuple[str, Request, Placement]:
-    """A group of one pod that stands in a reserved node."""
+    """A group of one pod in a reserved node."""
     levels = (3,) if priority >= 0 else ()
     request = wants(name, vc, len(devices), priority=priority)
     return name, request, Placement("NODE", (PodPlacement(node, devices),), levels)
@@ -71,7 +71,7 @@ def test_a_decision_from_before_a_recovery_is_out_of_date() -> None:
     cluster.validate()
 
 
-def test_of_two_groups_recorded_on_a_device_that_is_gone_one_has_it_when_it_comes_back() -> None:
+def test_of_two_groups_recorded_on_a_removed_device_one_gets_it_when_it_is_added_again() -> None:
     cluster = Cluster.from_spec(flat({"a": 1}, nodes=1))
     report = cluster.recover([record("one", "a", "n1", 0), record("two", "a", "n1", 0, 1)])
     assert report.lost == (("one", ("n1",)), ("two", ("n1",)))

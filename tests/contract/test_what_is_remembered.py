@@ -1,4 +1,4 @@
-"""What a cluster remembers between calls: what was asked last, which answers are out of date, who comes back."""
+"""The memory of a cluster between calls: the last request, outdated answers, restored groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .driver import Driver
 from .specs import flat, racks, wants
 
 
-def test_a_plan_to_overtake_is_out_of_date_once_the_other_has_started() -> None:
+def test_a_decision_to_overtake_is_out_of_date_once_the_other_has_started() -> None:
     driver = Driver(flat({"a": 1}))
     driver.bind(wants("low", "a", 4))
     middle = wants("middle", "a", 4, priority=1)
@@ -103,7 +103,7 @@ def test_two_pods_in_cells_reserved_apart_are_said_to_be_in_the_rack_they_share(
     assert driver.bind(wants("pair", "a", (2, 4))).within == "RACK"
 
 
-def test_a_lazy_group_that_has_to_go_anyway_is_not_downgraded_besides() -> None:
+def test_a_lazy_group_that_ends_anyway_is_not_downgraded_besides() -> None:
     driver = Driver(flat({"a": 2, "b": 1}))
     driver.bind(wants("other", "b", 4))
     driver.bind(wants("lazy", "a", (2, 4), lazy_preemption=True))
@@ -128,7 +128,7 @@ def test_a_downgraded_group_that_has_ended_is_not_brought_back() -> None:
     driver.bind(wants("next", "a", 4))
 
 
-def test_of_two_lazy_groups_only_the_one_in_the_way_has_to_go() -> None:
+def test_of_two_lazy_groups_only_the_one_in_the_way_ends() -> None:
     driver = Driver(flat({"a": 2}, spare=1))
     for name in ("one", "two"):
         driver.bind(wants(name, "a", 4, lazy_preemption=True))
