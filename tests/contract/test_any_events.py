@@ -1,4 +1,4 @@
-"""Any events in any order: the model of the driver holds, decisions can be carried out, and the log replays the cluster."""
+"""Any events in any order: the driver's model holds, decisions can be carried out, and the log replays the cluster."""
 
 from __future__ import annotations
 
