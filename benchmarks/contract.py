@@ -1,8 +1,8 @@
-"""The public contract (``hived.Cluster``) at 65,536 and 1,048,576 GPUs: what an engine pays per request.
+"""The public contract (``hived.Cluster``) at 65,536 and 1,048,576 GPUs: the cost per request.
 
 A request is timed from the call of ``schedule`` to the return of ``commit``, so with its reasons, its placement by name
 and all its effects. The mix is DESIGN.md's: 1, 2, 4 or 8 GPUs, 30% opportunistic, at about 80% full. Beside it: gangs
-of 64 pods of 8 GPUs and of 4, requests that have to wait (all reasons collected), preemptions inside a VC, and the
+of 64 pods of 8 GPUs and of 4, requests that wait (all reasons collected), preemptions inside a VC, and the
 memory of the whole process. Synthetic.
 """
 
@@ -143,7 +143,7 @@ def beside_bad(load: Load, nodes: int, number: int = 1000) -> list[float]:
 
 
 def waits(load: Load, number: int = 1000) -> list[float]:
-    """Seconds of gangs of 64 pods that have to wait, since their VC is full."""
+    """Seconds of gangs of 64 pods that wait, since their VC is full."""
     times = []
     with quiet():
         for _ in range(number):
@@ -186,7 +186,7 @@ def memory(racks: int) -> float:
 def measure() -> list[Figure]:
     """All figures of the contract."""
     runs: dict[str, list[tuple[Load, list[float], list[float]]]] = {name: [] for name in SIZES}
-    for _ in range(ROUNDS):  # in turns, and the quickest round counts: a virtual machine has slow minutes
+    for _ in range(ROUNDS):  # alternating, and the quickest round counts: a virtual machine has slow minutes
         for name, racks in SIZES.items():
             runs[name] = sorted([*runs[name], mixed(racks, 20_000)], key=lambda run: sum(run[1]))[:1]
     figures = []

@@ -1,6 +1,6 @@
-"""The extender at 8,192 nodes: what kube-scheduler's questions cost over HTTP, and inside the service.
+"""The extender at 8,192 nodes: the cost of kube-scheduler's requests over HTTP, and inside the service.
 
-Questions carry the names of all nodes that would do, as kube-scheduler's do: all 8,192; all but one in the middle (a
+Requests carry the names of all suitable nodes, as kube-scheduler's do: all 8,192; all but one in the middle (a
 taint is enough for that); all but the one where the pod would go; or every other one. Pods are synthetic. The client is
 a process of its own, on a connection that stays open; what is measured over HTTP has the client's own reading in it.
 """
@@ -63,7 +63,7 @@ def names() -> list[str]:
 
 
 def pod(number: int, vc: str, gpus: int, priority: str) -> Json:
-    """One of the size that real ones have."""
+    """An object of realistic size."""
     return {
         "metadata": {
             "name": f"pod-{number}",
@@ -88,7 +88,7 @@ def pod(number: int, vc: str, gpus: int, priority: str) -> Json:
 
 
 class _NoApi:
-    """An API server that takes everything, at once."""
+    """An API server that accepts everything at once."""
 
     async def post(self, path: str, body: object) -> bytes:
         return b"{}"
@@ -155,7 +155,7 @@ class _Kept(Metrics):
 
 
 def _ask(port: int, case: str) -> list[float]:
-    """Seconds of every question: mostly pods that fit, then ones that wait."""
+    """Seconds of every request: mostly pods that fit, then pods that wait."""
     rng = random.Random(1)
     nodes = names()
     if case == CASES[1]:
@@ -188,7 +188,7 @@ def _tail(nodes: list[str]) -> str:
 
 
 def _preferred(connection: http.client.HTTPConnection, asked: Json) -> str | None:
-    """The node where HiveD would put the pod if it had the choice."""
+    """The node that HiveD would choose freely for the pod."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
     body = json.dumps({"objects": [{"apiVersion": "v1", "kind": "Pod", **asked}]})
     connection.request("POST", "/v1/plan", body, headers)

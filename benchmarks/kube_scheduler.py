@@ -1,7 +1,7 @@
 """1,000 pods over 200 nodes through a real kube-scheduler: with HiveD as its extender, and alone, in one run.
 
-Alone, the nodes advertise the GPUs and kube-scheduler counts them: what it needs by itself. The rest is what being
-asked costs. Everything runs on the same machine, so who used its processor for how long is told apart.
+Alone, the nodes advertise the GPUs and kube-scheduler counts them: its own cost. The difference is the cost of the
+extender. Everything runs on the same machine, so processor time is measured per process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def measure() -> list[Figure]:
-    """Pods a second, from the first that is created to the last that is bound."""
+    """Pods a second, from the first creation to the last binding."""
     plane = ControlPlane(binaries.find()).start()
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -48,7 +48,7 @@ def _measure(plane: ControlPlane, folder: Path) -> list[Figure]:
     cluster.create_nodes(names, cpu="1000", pods=1000, resources={"hived.io/gpu": "8"})
     service = Service(plane, folder, scenes.spec(names, {"a": NODES // 2, "b": NODES // 2}, gpus=8)).start()
     try:
-        # an extender that manages nothing of these pods is not asked for them
+        # an extender that manages no resource of these pods is not called for them
         plane.start_scheduler("http://127.0.0.1:1", "alone", {"managedResources": [{"name": "example.com/none"}]})
         own = plane.cpu_s("kube-scheduler-alone")
         alone = _run(plane, "alone", lambda pod: {**pod, "spec": {**pod["spec"], "schedulerName": "alone"}})

@@ -1,4 +1,4 @@
-"""Does the simulator tell the truth? One small trace, simulated, and run by the engine with ``sleep`` for every job.
+"""The accuracy of the simulator. One small trace, simulated, and run by the engine with ``sleep`` for every job.
 
 Time is scaled so that both take a minute or two. What is compared is the mean queueing delay (finish minus submission
 minus duration, as the papers validate their simulators); the engine's own costs, starting processes and noticing their
@@ -26,9 +26,9 @@ from .simulation import TRACE_VARIABLE
 
 #: the cluster: so many nodes of 8, shared by the largest tenants of the trace
 NODES, TENANTS, JOBS = 4, 3, 70
-#: how long jobs keep coming, about, in seconds
+#: approximate time in which jobs arrive, in seconds
 SPAN_S = 30.0
-#: GPUs asked for over GPUs there are, so that jobs wait
+#: requested GPUs over existing GPUs; above 1, so that jobs wait
 LOAD = 1.15
 
 
@@ -69,21 +69,21 @@ def small(trace: Trace) -> tuple[ClusterSpec, Trace]:
 
 
 def simulated_delays(spec: ClusterSpec, trace: Trace) -> list[float]:
-    """Queueing delay of every job in seconds, nothing lent."""
+    """Queueing delay of every job in seconds, without loans."""
     results = run_experiment(spec, trace, Options(schemes=(Sharing.HIVED,), opportunistic=False))
     (record,) = results.records
     return [record.queue(number) / 1000 for number in range(len(trace.jobs))]
 
 
 def as_submitted(job: TraceJob) -> JobSpec:
-    """A job of the trace as somebody would submit it: up to a node in one task, above that in whole nodes."""
+    """A job of the trace as a submission: up to a node in one task, above that in whole nodes."""
     tasks = -(-job.gpus // 8)
     gpus = job.gpus if tasks == 1 else 8
     return JobSpec(job.tenant, ("sleep", f"{job.duration_ms / 1000:.3f}"), gpus=gpus, tasks=tasks, name="job")
 
 
 async def live_delays(spec: ClusterSpec, jobs: Sequence[TraceJob], folder: Path) -> list[float]:
-    """The same from an engine that runs them."""
+    """The same from an engine that runs the jobs."""
     engine = Engine(spec, Store(folder), Simulated())
     await engine.start()
     loop = asyncio.get_running_loop()
@@ -106,7 +106,7 @@ async def live_delays(spec: ClusterSpec, jobs: Sequence[TraceJob], folder: Path)
 
 
 def measure() -> list[Figure]:
-    """Both, and how far apart they are."""
+    """Both, and their difference."""
     named = os.environ.get(TRACE_VARIABLE)
     spec, trace = small(read_trace(Path(named)) if named else generate_table1(jobs=20_000))
     simulated = simulated_delays(spec, trace)

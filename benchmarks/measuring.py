@@ -16,7 +16,7 @@ class Figure:
     name: str
     value: float
     unit: str
-    aim: str = ""  #: what DESIGN.md's table asks for, "" where it asks for nothing
+    aim: str = ""  #: the target of DESIGN.md's table, "" without one
     better: str = "lower"
 
 

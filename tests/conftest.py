@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis draws the same examples on every run, and never fails by the clock; Ctrl-C works.
+"""Setup of all tests: hypothesis draws the same examples on every run, and never fails by the clock; Ctrl-C works.
 
 Tests on a real control plane go to one of the workers, whichever, so that only one is started; those in a browser too,
 since what drives it leaves no room for other event loops in its process.

@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can hold: style, types and layers."""
+"""The rules of the house that are checked by tools: style, types and layers."""
 
 from __future__ import annotations
 

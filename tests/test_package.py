@@ -1,4 +1,4 @@
-"""What ``from hived import ...`` gives."""
+"""The names exported by ``hived``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_package_by_itself_loads_nothing() -> None:
 
 def test_the_compiled_form_has_what_decides_and_leaves_what_users_subclass() -> None:
     modules = runpy.run_path(str(ROOT / "tools" / "compiled_wheel.py"))["modules"]
-    compiled = modules(ROOT / "src" / "hived")  # raises where it names a module that is gone
+    compiled = modules(ROOT / "src" / "hived")  # raises if it names a removed module
     assert {"cells/buddy.py", "cluster/pool.py", "scheduling/scheduler.py"} <= set(compiled)
     assert not {"cluster/cluster.py", "scheduling/policy.py", "cells/__init__.py"} & set(compiled)
 
@@ -54,7 +54,7 @@ def test_the_readmes_first_command_installs_all_that_the_readme_shows() -> None:
     ],
 )
 def test_what_is_not_installed_comes_from_where_hived_came_from(extra: str, lacks: str, arguments: list[str]) -> None:
-    # the hint named a package of this name in a registry, which is somebody else's
+    # the hint named a package of this name in a registry, which belongs to another project
     code = f"import sys; sys.modules['{lacks}'] = None; sys.argv[1:] = {arguments}; from hived.cli import main; main()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 2

@@ -17,9 +17,9 @@ ENOUGH = 25
 def test_the_tour_shows_what_happens() -> None:
     text = TOUR.read_text(encoding="utf-8")
     tour = doctest.DocTestParser().get_doctest(text, {"__name__": "tour"}, TOUR.name, str(TOUR), 0)
-    told: list[str] = []
-    failed, tried = doctest.DocTestRunner().run(tour, out=told.append)
-    assert not failed, "".join(told)
+    output: list[str] = []
+    failed, tried = doctest.DocTestRunner().run(tour, out=output.append)
+    assert not failed, "".join(output)
     assert tried >= ENOUGH
 
 

@@ -9,9 +9,9 @@ import tokenize
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "hived"
-#: what decides: which group gets which leaf cells when
+#: the deciding code: which group gets which leaf cells when
 DECIDES = ("cells", "cluster", "scheduling")
-#: of that, what says why, and what checks: no part of the figure of 6,013 that the size is measured against
+#: of that, explanations and checks: no part of the figure of 6,013 that the size is measured against
 APART = (
     "cluster/explain/",
     "cluster/reasons.py",

@@ -18,14 +18,14 @@ from typing import Any
 from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-#: what is compiled: packages, and single modules
+#: compiled packages and modules
 COMPILED = ("cells", "cluster", "scheduling", "simulator/record.py", "simulator/simulation.py")
-#: of these, what stays plain Python: a native class refuses subclasses, patches and values of another type than its
+#: of these, plain Python: a native class refuses subclasses, patches and values of another type than its
 #: annotations say, and has no annotations at run time
 PLAIN = {
-    "cluster/cluster.py",  # the contract: users subclass it, and it checks what they give
+    "cluster/cluster.py",  # the contract: users subclass it, and it checks their arguments
     "cluster/checked.py",
-    # what others read, write, make and build upon: the event log goes by the annotations of its records
+    # data that other packages read, write and make: the event log goes by the annotations of its records
     "cluster/decisions.py",
     "cluster/reasons.py",
     "cluster/requests.py",
@@ -67,7 +67,7 @@ class CompiledWheel(BuildHookInterface[BuilderConfig]):
     """Adds the extension modules to a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and name what has come of it."""
+        """Compile, and add the results to the wheel."""
         if version == "editable":
             return
         self._kept = tempfile.TemporaryDirectory()  # until the wheel is written

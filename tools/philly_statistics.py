@@ -3,8 +3,8 @@
     python tools/philly_statistics.py philly-2017-oct-nov.csv.gz > statistics.json
     mv statistics.json src/hived/simulator/traces/philly_statistics.json
 
-The trace is a CSV with the tenants of HiveD's Table 1, its clock starting on Sunday 2017-10-01 at midnight. What each
-statistic is stands in :mod:`hived.simulator.traces.philly_statistics`.
+The trace is a CSV with the tenants of HiveD's Table 1, its clock starting on Sunday 2017-10-01 at midnight. Each
+statistic is described in :mod:`hived.simulator.traces.philly_statistics`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The way of one guaranteed request through the code: calls, files, and crossings from one file into another.
+"""The path of one guaranteed request through the code: calls, files, and crossings from one file into another.
 
 ``python tools/request_path.py [-v]`` prints the means over requests in the steady state (80% full, 30% opportunistic,
 one pod each); with ``-v`` the functions of the last one, in the order in which they are entered.

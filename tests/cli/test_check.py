@@ -35,14 +35,14 @@ def test_json_says_the_same_to_programs(hived: Hived, folder: Path, number: int,
     (folder / "spec.yaml").write_text(NODES.replace("cellNumber: 1", f"cellNumber: {number}"), encoding="utf-8")
     answer = hived("check", "spec.yaml", "--json")
     assert answer.code == (0 if feasible else 2)
-    told = json.loads(answer.out)
-    assert told["feasible"] is feasible
-    assert told["gpus"] == 16
-    assert [vc["name"] for vc in told["virtual_clusters"]] == ["a", "b"]
-    assert [chain["nodes"] for chain in told["chains"]] == [2]
-    assert bool(told["shortages"]) is not feasible
+    found = json.loads(answer.out)
+    assert found["feasible"] is feasible
+    assert found["gpus"] == 16
+    assert [vc["name"] for vc in found["virtual_clusters"]] == ["a", "b"]
+    assert [chain["nodes"] for chain in found["chains"]] == [2]
+    assert bool(found["shortages"]) is not feasible
     if not feasible:
-        (short,) = told["shortages"]
+        (short,) = found["shortages"]
         assert (short["need"], short["supply"], short["reserve_fewer"]) == (4, 2, 2)
 
 
@@ -52,9 +52,9 @@ def test_the_weight_of_a_vc_among_opportunistic_groups_is_shown_where_it_is_give
     lines = [line.strip("─├└ ") for line in hived("check", "spec.yaml").out.splitlines()]
     assert "a: 8 GPUs, opportunistic weight 2.5" in lines
     assert "b: 8 GPUs" in lines
-    told = json.loads(hived("check", "spec.yaml", "--json").out)
-    assert [vc.get("opportunisticWeight") for vc in told["virtual_clusters"]] == [2.5, None]
-    assert "opportunisticWeight" not in told["virtual_clusters"][1]
+    found = json.loads(hived("check", "spec.yaml", "--json").out)
+    assert [vc.get("opportunisticWeight") for vc in found["virtual_clusters"]] == [2.5, None]
+    assert "opportunisticWeight" not in found["virtual_clusters"][1]
 
 
 def test_the_cap_on_the_grace_of_loans_is_shown_where_it_is_not_the_default(hived: Hived, folder: Path) -> None:
@@ -63,8 +63,8 @@ def test_the_cap_on_the_grace_of_loans_is_shown_where_it_is_not_the_default(hive
     lines = [line.strip("─├└ ") for line in hived("check", "spec.yaml").out.splitlines()]
     assert "a: 8 GPUs, loans have at most 90 s of grace" in lines
     assert "b: 8 GPUs" in lines
-    told = json.loads(hived("check", "spec.yaml", "--json").out)
-    assert [vc["opportunisticGraceSeconds"] for vc in told["virtual_clusters"]] == [90, 30]
+    found = json.loads(hived("check", "spec.yaml", "--json").out)
+    assert [vc["opportunisticGraceSeconds"] for vc in found["virtual_clusters"]] == [90, 30]
 
 
 def test_the_guests_that_a_vc_takes_in_are_shown_where_there_can_be_any(hived: Hived, folder: Path) -> None:
@@ -73,8 +73,8 @@ def test_the_guests_that_a_vc_takes_in_are_shown_where_there_can_be_any(hived: H
     lines = [line.strip("─├└ ") for line in hived("check", "spec.yaml").out.splitlines()]
     assert "a: 8 GPUs, up to 2 guests beside a guaranteed job on each GPU" in lines
     assert "b: 8 GPUs" in lines
-    told = json.loads(hived("check", "spec.yaml", "--json").out)
-    assert [vc["guests"] for vc in told["virtual_clusters"]] == [2, 0]
+    found = json.loads(hived("check", "spec.yaml", "--json").out)
+    assert [vc["guests"] for vc in found["virtual_clusters"]] == [2, 0]
 
 
 def test_json_of_a_wrong_spec_is_no_json_but_one_line_on_standard_error(hived: Hived, folder: Path) -> None:
@@ -91,9 +91,9 @@ def test_a_deployed_spec_is_shown_and_feasible(hived: Hived, path: Path) -> None
     assert answer.code == 0, answer.out
     assert answer.err == ""
     assert "…" not in answer.out
-    told = json.loads(hived("check", "--json", path).out)
-    assert told["feasible"]
-    for key in told["ignored"]:
+    found = json.loads(hived("check", "--json", path).out)
+    assert found["feasible"]
+    for key in found["ignored"]:
         assert f"ignored: {key['key']}" in answer.out
 
 

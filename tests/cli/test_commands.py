@@ -58,9 +58,9 @@ def test_a_simulation_without_data_makes_its_own(hived: Hived, folder: Path) -> 
     answer = hived("simulate", "--jobs", 60, "--days", 1, "--nodes", 12, "--no-figures")
     assert answer.code == 0
     assert "synthetic trace" in answer.out
-    told = json.loads((folder / "results" / "summary.json").read_text(encoding="utf-8"))
-    assert told["trace"]["synthetic"]
-    assert told["cluster"]["nodes"] == 12
+    found = json.loads((folder / "results" / "summary.json").read_text(encoding="utf-8"))
+    assert found["trace"]["synthetic"]
+    assert found["cluster"]["nodes"] == 12
 
 
 def test_only_the_schemes_asked_for_are_run_and_each_once(hived: Hived, folder: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_trace_is_described_to_people_and_to_programs(hived: Hived, folder: Pa
     answer = hived("trace", "describe", "trace.csv")
     assert answer.code == 0
     assert "trace trace: 40 jobs" in answer.out
-    told = json.loads(hived("trace", "describe", "trace.csv", "--json").out)
-    assert told["name"] == "trace"
-    assert told["total"]["jobs"] == 40
-    assert {tenant["tenant"]: tenant["jobs"] for tenant in told["tenants"]} == {"a": 20, "b": 20}
+    found = json.loads(hived("trace", "describe", "trace.csv", "--json").out)
+    assert found["name"] == "trace"
+    assert found["total"]["jobs"] == 40
+    assert {tenant["tenant"]: tenant["jobs"] for tenant in found["tenants"]} == {"a": 20, "b": 20}

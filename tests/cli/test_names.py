@@ -69,9 +69,9 @@ def test_a_tenant_called_all_is_not_everybody(hived: Hived, folder: Path) -> Non
     trace = HEADER + "j,all,0,5,1,pass\nk,b,0,5,1,pass\nl,b,0,5,1,pass\n"
     (folder / "trace.csv").write_text(trace, encoding="utf-8")
     assert hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out", "--no-figures").code == 0
-    told = json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8"))["runs"][0]
-    assert told["tenants"]["all"]["jobs"] == 1
-    assert told["overall"]["jobs"] == 3
+    found = json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8"))["runs"][0]
+    assert found["tenants"]["all"]["jobs"] == 1
+    assert found["overall"]["jobs"] == 3
 
 
 @pytest.mark.parametrize("name", ["$b_$", "[red]t", ":x:", "a;b"])

@@ -1,10 +1,10 @@
-"""The ``hived`` command: its verbs, and what becomes of errors.
+"""The ``hived`` command: its verbs, and the handling of errors.
 
-A verb is loaded when it is called, so that none waits for what another needs.
+A verb's module is imported when the verb is called, so that no verb pays for the imports of another.
 
-Exit codes: 0 done; 2 what was given is wrong or does not fit; 3 it never fits; 4 no such thing; 69 no engine answers,
-or it is not ready; 70 a bug of ours; 73 what has to be kept cannot be written; 77 not permitted; 124 out of time;
-130 interrupted; 143 terminated. ``submit --follow`` and ``wait`` exit as the job did.
+Exit codes: 0 done; 2 the input is wrong or does not fit; 3 it never fits; 4 no such thing; 69 no engine answers,
+or it is not ready; 70 a bug of ours; 73 the state cannot be written; 77 not permitted; 124 out of time;
+130 interrupted; 143 terminated. ``submit --follow`` and ``wait`` exit with the job's exit code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .formats import clean_lines
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Where one verb is, and its line in ``hived --help``."""
+    """The location of a verb, and its line in ``hived --help``."""
 
     panel: str
     name: str
@@ -41,11 +41,11 @@ class Verb:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def listed(self) -> TyperCommand:
-        """What the overview shows of it."""
+        """The verb's entry in the overview."""
         return TyperCommand(name=self.name, help=self.line, short_help=self.line, rich_help_panel=self.panel)
 
     def loaded(self) -> Any:
-        """The command itself."""
+        """The imported command."""
         found = getattr(import_module(f".{self.module}", __package__), self.function or self.name)
         one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         if isinstance(found, typer.Typer):
@@ -58,7 +58,7 @@ class Verb:
 
 _JOBS, _MACHINE = "Jobs", "The engine and its machine"
 _KUBERNETES, _STUDY = "The cluster on Kubernetes", "Specs, traces and simulation"
-_WITH_A_COMMAND = {"allow_interspersed_args": False}  #: what follows the first word belongs to the job
+_WITH_A_COMMAND = {"allow_interspersed_args": False}  #: all words after the first belong to the job
 
 VERBS = (
     Verb(_MACHINE, "up", "Run jobs of several tenants on this machine", "up"),
@@ -99,15 +99,15 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise BrokenPipeError from None  # without its number, by which typer would take it for a failure
+            raise BrokenPipeError from None  # without its errno, by which typer would treat it as a failure
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The verb that ``args`` begin with, now really loaded."""
+        """The verb that ``args`` begin with, imported."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None or command is None else self._verbs[name].loaded(), rest
 
 
-#: what typer raises for options that cannot be understood; it exports only this child of it
+#: typer's error for invalid options; typer exports only this subclass of it
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _EPILOG = (
@@ -148,8 +148,8 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; every error that was raised on purpose becomes one line and its exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is half-written is cleaned up
+    """Run the command line; every :class:`HivedError` becomes one line and its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that partial files are cleaned up
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that this terminal's encoding lacks must not end a command
             stream.reconfigure(errors="backslashreplace")
@@ -165,10 +165,10 @@ def main() -> None:
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except BrokenPipeError:  # the reader of our output has left: say nothing, and let nothing be flushed into the void
+    except BrokenPipeError:  # the reader of our output has left: print nothing, and flush nothing at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except Exception:  # not raised on purpose: a bug, loud, with all that helps to mend it
+    except Exception:  # not one of our errors: a bug, with its traceback
         traceback.print_exc()
         _complain("this is a bug of hived; please report it with the input")
         code = 70

@@ -1,4 +1,4 @@
-"""Talking to a running engine, over the socket in its folder or over HTTP with a token, and staying with it."""
+"""The client of a running engine, over the socket in its folder or over HTTP with a token, with retries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .console import note, patience
 from .formats import clean
 
 _TIMEOUT_S = 60.0
-_STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, if only to say that it is there
+_STREAM_TIMEOUT_S = 60.0  #: the engine sends something every 15 s, at least a keep-alive
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LONGEST_REF = 1_024
 _KINDS: tuple[type[HivedError], ...] = (
@@ -45,8 +45,8 @@ _KINDS: tuple[type[HivedError], ...] = (
     InvariantError,
 )  # fmt: skip
 _ERRORS = {kind.code: kind for kind in _KINDS} | {"unauthorized": ForbiddenError}
-_LATER = (429, 503)  #: statuses of what will do in a while
-#: a field of a request, as the option that gave it
+_LATER = (429, 503)  #: statuses of errors that a retry can resolve
+#: from fields of a request to command line options
 _OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cwd", "retries", "device")} | {
     "command": "COMMAND",
     "tasks": "--nodes",
@@ -55,7 +55,7 @@ _OPTIONS = {name: f"--{name}" for name in ("vc", "gpus", "priority", "name", "cw
     "grace_s": "--grace",
     "node": "NODE",
 }
-#: what follows the address of each kind of engine in messages
+#: the description of each kind of engine in messages, after its address
 _KIND_WORDS: dict[EngineKind, str] = {
     "local": "is the engine of one machine",
     "kubernetes": "decides for a Kubernetes cluster",
@@ -66,8 +66,8 @@ _UP = "start one with: hived up"
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class EngineGoneError(UnavailableError):
-    """Nobody answers any more, or not at the moment: worth another try by whoever has time."""
+class NoAnswerError(UnavailableError):
+    """No engine answers any more, or not at the moment: a retry may succeed."""
 
 
 def connect(
@@ -82,9 +82,9 @@ def connect(
 ) -> closing[Engine]:
     """The engine at ``url``, or of the folder ``state``, or of the environment, or ``default``, or of this user.
 
-    Asks nothing yet. ``instead``: kinds of engine that do not have what is asked for, and the command that does;
-    ``start``: what helps where nobody answers. Raises :class:`~hived.errors.InputError` for a URL or a token file that
-    cannot be used.
+    Sends nothing yet. ``instead``: kinds of engine without this request, and the command to use there;
+    ``start``: the remedy in the message that no engine answers. Raises :class:`~hived.errors.InputError` for an
+    invalid URL or token file.
     """
     if url is not None and state is not None:
         raise InputError("--engine and --state both say where the engine is; give one of them")
@@ -122,11 +122,11 @@ def _token(file: Path | None) -> str | None:
 
 
 class Engine:
-    """A running engine, as the verbs see it. JSON in, JSON out; failures are those of :mod:`hived.errors`."""
+    """A client of one running engine. JSON in, JSON out; failures are those of :mod:`hived.errors`."""
 
     def __init__(self, url: str, token: str | None, socket_path: Path | None, timeout_s: float) -> None:
         self.address = str(socket_path) if socket_path is not None else url  #: in messages
-        self.local = socket_path is not None  #: whether it sees the same files and variables as we do
+        self.local = socket_path is not None  #: whether the engine shares our file system and environment
         self.instead: Mapping[EngineKind, str] = {}  #: see :func:`connect`
         self.start = _UP  #: likewise
         self._kind: EngineKind | None = "local" if self.local else None
@@ -138,65 +138,65 @@ class Engine:
             transport=httpx.HTTPTransport(uds=str(socket_path)) if socket_path is not None else None,
             headers={"User-Agent": f"hived/{__version__}"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=httpx.Timeout(timeout_s, connect=min(10.0, timeout_s)),
-            trust_env=False,  # a proxy of the environment has no business between us and the engine
+            trust_env=False,  # never connect through a proxy of the environment
         )
 
     def close(self) -> None:
-        """Its connections."""
+        """Close the connections."""
         self._http.close()
 
     @property
     def kind(self) -> EngineKind:
-        """What answers there. It is asked once; on a socket it can only be the engine of this machine."""
+        """The kind of the engine, requested once; on a socket it can only be the engine of this machine."""
         if self._kind is None:
-            self._kind = self.understood(Health, self.get(_HEALTH)).engine
+            self._kind = self.parsed(Health, self.get(_HEALTH)).engine
         return self._kind
 
     def wrong(self, way_out: str) -> InputError:
-        """It is of a kind that cannot do what was asked."""
+        """The error that this kind of engine cannot do what was requested."""
         return InputError(f"{self.address} {_KIND_WORDS[self.kind]}; {way_out}")
 
     def get(self, path: str, **query: Any) -> Any:
-        """What the engine answers; a parameter that is None is left out."""
+        """The engine's answer; parameters that are None are left out."""
         return self._ask("GET", path, query, None)
 
     def post(self, path: str, body: object = None) -> Any:
-        """Ask for something to be done."""
+        """The answer to a request that changes something."""
         return self._ask("POST", path, {}, body)
 
     def stream(self, path: str, **query: Any) -> Generator[tuple[str, Any], None, None]:
-        """Server-sent events, name and value, as they come; the first, ``open``, says that it listens.
+        """Server-sent events, name and value, as they arrive; the first, ``open``, confirms the connection.
 
-        One that is an error is raised. They never just end: that the engine ends them is an :class:`EngineGoneError`.
+        An error event is raised. The stream never just ends: its end by the engine is a :class:`NoAnswerError`.
         """
         with self._open(path, query) as answer:
             yield "open", None
             for name, data in server_events(answer.iter_raw()):
                 value = self._loads(data, "an event that is no JSON")
                 if name == "failure":
-                    raise self._error(503 if _told(value).get("code") == "unavailable" else 500, value)
+                    raise self._error(503 if _error_body(value).get("code") == "unavailable" else 500, value)
                 yield name, value
-        raise EngineGoneError(f"{self.address}: the engine ended the stream")
+        raise NoAnswerError(f"{self.address}: the engine ended the stream")
 
     def raw(self, path: str) -> Iterator[bytes]:
-        """A long answer, bit by bit."""
+        """A long answer in chunks."""
         with self._open(path, {}) as answer:
             yield from answer.iter_bytes()
 
-    def understood(self, model: type[_Model], value: object) -> _Model:
-        """``value`` as what it should be."""
+    def parsed(self, model: type[_Model], value: object) -> _Model:
+        """``value``, validated as a ``model``."""
         try:
             return model.model_validate(value)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, (model.__name__, *first["loc"])))
-            raise UnavailableError(self._stranger(f"{place}: {first['msg']}")) from None
+            raise UnavailableError(self._unexpected(f"{place}: {first['msg']}")) from None
 
     def each(self, model: type[_Model], values: object) -> list[_Model]:
         """The same for a list."""
         if not isinstance(values, list):
-            raise UnavailableError(self._stranger(f"no list of {model.__name__}"))
-        return [self.understood(model, value) for value in values]
+            raise UnavailableError(self._unexpected(f"no list of {model.__name__}"))
+        return [self.parsed(model, value) for value in values]
 
     def _ask(self, method: str, path: str, query: dict[str, Any], body: object) -> Any:
         with self._failures(), patience(f"waiting for the engine on {clean(self.address)}"):
@@ -206,7 +206,7 @@ class Engine:
                 if method == "GET":
                     raise
                 shows = "kubectl get nodes" if self._kind == "kubernetes" else "hived ps"
-                raise EngineGoneError(
+                raise NoAnswerError(
                     f"{self.address}: the engine went away before it answered ({_words(error)}); "
                     f"whether it has done what was asked, {shows} shows"
                 ) from None
@@ -226,44 +226,44 @@ class Engine:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """What the connection may do, in our words."""
-        self._knock()
+        """Turn errors of the connection into ours."""
+        self._check_socket()
         try:
             yield
             self._answered = True
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise self._nobody() from None
+            raise self._no_engine() from None
         except httpx.TimeoutException:
-            raise EngineGoneError(f"{self.address}: the engine does not answer; is it stopped or overloaded?") from None
+            raise NoAnswerError(f"{self.address}: the engine does not answer; is it stopped or overloaded?") from None
         except httpx.RemoteProtocolError as error:
             if "disconnected" in str(error) or "closed" in str(error):
-                raise EngineGoneError(f"{self.address}: the engine went away while it answered") from None
-            raise UnavailableError(self._stranger(_words(error))) from None
+                raise NoAnswerError(f"{self.address}: the engine went away while it answered") from None
+            raise UnavailableError(self._unexpected(_words(error))) from None
         except httpx.TransportError as error:
-            raise EngineGoneError(f"{self.address}: the connection to the engine broke ({_words(error)})") from None
+            raise NoAnswerError(f"{self.address}: the connection to the engine broke ({_words(error)})") from None
         except httpx.DecodingError as error:
-            raise UnavailableError(self._stranger(_words(error))) from None
+            raise UnavailableError(self._unexpected(_words(error))) from None
         except UnicodeEncodeError as error:
             raise InputError(f"{error.object!r} is not UTF-8 text, so no engine has anything of that name") from None
 
-    def _knock(self) -> None:
-        """See that somebody listens on the socket; httpx would not say why nobody does, and leave a socket open."""
+    def _check_socket(self) -> None:
+        """Check that an engine listens on the socket; httpx would hide the reason if not, and leave a socket open."""
         if self._socket is None or self._answered:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-                door.settimeout(min(10.0, self._timeout_s))
-                door.connect(str(self._socket))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(min(10.0, self._timeout_s))
+                probe.connect(str(self._socket))
         except PermissionError:
             raise ForbiddenError(
                 f"{self.address}: the engine is another user's; ask them to listen with a token, and use --engine"
             ) from None
         except OSError:
-            raise self._nobody() from None
+            raise self._no_engine() from None
 
-    def _nobody(self) -> EngineGoneError:
+    def _no_engine(self) -> NoAnswerError:
         self._answered = False
-        return EngineGoneError(f"no engine answers on {self.address}; {self.start}")
+        return NoAnswerError(f"no engine answers on {self.address}; {self.start}")
 
     def _json(self, answer: httpx.Response) -> Any:
         kind = answer.headers.get("content-type", "nothing")
@@ -273,26 +273,26 @@ class Engine:
         try:
             return json.loads(text)
         except ValueError:
-            raise UnavailableError(self._stranger(else_it_is)) from None
+            raise UnavailableError(self._unexpected(else_it_is)) from None
 
     def _error(self, status: int, value: object, path: str = "") -> HivedError:
-        """The error that the engine had, as if we had had it."""
+        """The engine's error as one of ours."""
         if status == 404 and path != _HEALTH and (wrong := self._wrong_kind()) is not None:
             return wrong
-        told = _told(value)
-        if not isinstance(message := told.get("message"), str):
-            return UnavailableError(self._stranger(f"status {status} without a reason"))
-        kind = _ERRORS.get(str(told.get("code")), InputError if status < 500 else UnavailableError)
-        field = told.get("field")
+        error = _error_body(value)
+        if not isinstance(message := error.get("message"), str):
+            return UnavailableError(self._unexpected(f"status {status} without a reason"))
+        kind = _ERRORS.get(str(error.get("code")), InputError if status < 500 else UnavailableError)
+        field = error.get("field")
         if isinstance(field, str) and field:
             option = _OPTIONS.get(field.partition(".")[0], field)
             if kind is InputError:
                 return RequestError(option, message)
             message = f"{option}: {message}"
-        return EngineGoneError(message) if status in _LATER else kind(message)
+        return NoAnswerError(message) if status in _LATER else kind(message)
 
     def _wrong_kind(self) -> InputError | None:
-        """Why it has no such path, if that is because of its kind."""
+        """The reason of a missing path, if it is the engine's kind."""
         with suppress(HivedError):
             if self.kind == "results":
                 return self.wrong("name an engine with --engine")
@@ -300,7 +300,7 @@ class Engine:
                 return self.wrong(f"there use: {self.instead[self.kind]}")
         return None
 
-    def _stranger(self, what: str) -> str:
+    def _unexpected(self, what: str) -> str:
         return (
             f"what answers on {self.address} is no engine of this version ({clean(what)}); "
             f"this is hived {__version__}, see which one runs there"
@@ -308,14 +308,14 @@ class Engine:
 
 
 def job_path(ref: str, rest: str = "") -> str:
-    """The path of a job; raises :class:`~hived.errors.NotFoundError` for what can be no job's name."""
+    """The path of a job; raises :class:`~hived.errors.NotFoundError` for an invalid name."""
     if not _NAME.fullmatch(ref):
         raise NotFoundError(f"no job {ref!r}: a job is its id (12) or its name (train-12); hived ps --all lists them")
     return f"/v1/jobs/{quote(ref, safe='')}{rest}"
 
 
 def group_path(what: str, ref: str) -> str:
-    """The path that says ``what`` (explain, vcs) of what is called ``ref`` on Kubernetes, whatever signs that has."""
+    """The path of ``what`` (explain, vcs) for the name ``ref`` on Kubernetes, with any characters escaped."""
     if not 0 < len(ref) <= _LONGEST_REF:
         raise NotFoundError(f"no name has {len(ref):,} characters; hived groups lists the groups")
     try:
@@ -324,14 +324,14 @@ def group_path(what: str, ref: str) -> str:
         raise NotFoundError(f"no name is {ref!r}, which is not UTF-8 text; hived groups lists the groups") from None
 
 
-def _told(value: object) -> dict[str, Any]:
-    """The error in an answer; empty where there is none."""
-    told = value.get("error") if isinstance(value, dict) else None
-    return told if isinstance(told, dict) else {}
+def _error_body(value: object) -> dict[str, Any]:
+    """The error in an answer; empty without one."""
+    error = value.get("error") if isinstance(value, dict) else None
+    return error if isinstance(error, dict) else {}
 
 
 def _json(body: object) -> dict[str, Any]:
-    """The content of a request. Bytes of an argument that are no text go as they are; the engine names the field."""
+    """The content of a request. Arguments that are not UTF-8 are sent unchanged; the engine names the field."""
     if body is None:
         return {}
     return {"content": json.dumps(body).encode(), "headers": {"Content-Type": "application/json"}}
@@ -348,7 +348,7 @@ def _words(error: Exception) -> str:
 def server_events(chunks: Iterable[bytes]) -> Iterator[tuple[str, str]]:
     r"""Names and data of server-sent events (WHATWG HTML, 9.2.6), in order.
 
-    Comments (keep-alives) are left out, and so is an event that was cut off.
+    Comments (keep-alives) and a truncated last event are left out.
 
     >>> list(server_events([b"event: log\r\nda", b"ta: 1\r\n\r\n: ping\n\ndata: 2\n"]))
     [('log', '1')]
@@ -368,7 +368,7 @@ def server_events(chunks: Iterable[bytes]) -> Iterator[tuple[str, str]]:
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Whole lines; only CR LF and LF end one, since JSON may hold whatever else some call a line end."""
+    """Whole lines; only CR LF and LF end one, since JSON may contain other line separators."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -377,50 +377,50 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 _FIRST_S, _LONGEST_S = 0.2, 5.0
-_PATIENCE_S = 600.0  #: after which it is given up, so that no script hangs for ever on an engine that was shut down
+_PATIENCE_S = 600.0  #: the longest time of retries, so that no script hangs for ever on an engine that was shut down
 _Answer = TypeVar("_Answer")
 
 
 class Retrying:
-    """Tries again with growing pauses while no engine answers; says so once, and once when it is back."""
+    """Retries with growing pauses while no engine answers; notes the outage once, and its end once."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._pause = _FIRST_S
 
     def __call__(self, ask: Callable[[], _Answer]) -> _Answer:
-        """What ``ask`` answers, as soon as it does. Raises :class:`EngineGoneError` when patience is at its end."""
+        """The result of ``ask``, retried until it succeeds. Raises :class:`NoAnswerError` after ``_PATIENCE_S``."""
         while True:
             try:
                 answer = ask()
-            except EngineGoneError as error:
+            except NoAnswerError as error:
                 self.failed(error)
             else:
-                self.well()
+                self.answered()
                 return answer
 
     def stream(self, begin: Callable[[], Iterator[_Answer]]) -> Iterator[_Answer]:
-        """What streams bring, begun one after the other where they break off, for whoever reads them to go on."""
+        """The items of a stream that is begun again whenever it breaks off."""
         while True:
             try:
                 for one in begin():
-                    self.well()
+                    self.answered()
                     yield one
-            except EngineGoneError as error:
+            except NoAnswerError as error:
                 self.failed(error)
 
-    def failed(self, error: EngineGoneError) -> None:
-        """The engine was not there: pause, or give up."""
+    def failed(self, error: NoAnswerError) -> None:
+        """No engine answered: pause, or give up."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
             note(f"hived: {clean(str(error))}; trying again")
         elif now - self._since > _PATIENCE_S:
             raise error
-        time.sleep(self._pause * random.uniform(0.8, 1.2))  # not all who follow come back at the same moment
+        time.sleep(self._pause * random.uniform(0.8, 1.2))  # clients do not return all at the same moment
         self._pause = min(2 * self._pause, _LONGEST_S)
 
-    def well(self) -> None:
+    def answered(self) -> None:
         """The engine answered."""
         if self._since is not None:
             note("hived: the engine is back")

@@ -1,4 +1,4 @@
-"""Where the command line prints: lines, tables, or the whole screen, drawn again and again until somebody leaves."""
+"""The output of the command line: lines, tables, or a full screen that is redrawn until the user leaves."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _PIPED_WIDTH = 10_000
 
 
 class _Console(Console):
-    """Prints what it is given: a name with a bracket or a colon in it is no markup and no emoji.
+    """Prints text verbatim: brackets and colons in names are no markup and no emoji.
 
-    Names are other people's text: signs in them that could command the terminal are written out, wherever they stand.
+    Names are untrusted text: characters in them that could control the terminal are escaped everywhere.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """As it is, but for what could command the terminal and is not rich's own."""
+        """Verbatim, with control characters escaped except rich's own."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(clean_lines(segment.text), segment.style)
 
     def on_broken_pipe(self) -> NoReturn:
-        """Whoever read our output has left; :func:`hived.cli.app.main` knows what to do."""
+        """The reader of our output has left; :func:`hived.cli.app.main` handles it."""
         raise BrokenPipeError
 
 
@@ -52,7 +52,7 @@ def messages() -> Console:
 
 
 def numbers(first: str, headings: Iterable[str]) -> Table:
-    """A table of numbers, which stand to the right, and of what they are in the first column."""
+    """A table of right-aligned numbers, with their labels in the first column."""
     return Table(first, *(Column(heading, justify="right") for heading in headings), box=None)
 
 
@@ -63,7 +63,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def patience(words: str, after_s: float = 1.0) -> Iterator[None]:
-    """A spinner on standard error for what takes longer than ``after_s``; none where that is no terminal."""
+    """A spinner on standard error for steps longer than ``after_s``; none if that is no terminal."""
     console = messages()
     if not console.is_terminal:
         yield
@@ -76,12 +76,12 @@ def patience(words: str, after_s: float = 1.0) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        timer.join()  # so that it does not start what has been stopped
+        timer.join()  # so that it does not start the status after its stop
         status.stop()
 
 
 def show_verbs(context: typer.Context) -> None:
-    """A group that was called without a verb shows which it has."""
+    """Show the help of a group that was called without a verb."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -99,7 +99,7 @@ def full_screen(draw: Callable[[int, int], RenderableType], every_s: float = 1.0
     """Show ``draw(width, height)`` every ``every_s`` seconds, until q or Ctrl-C."""
     console = output()
     try:
-        first = draw(*console.size)  # what is wrong from the start is told on the ordinary screen
+        first = draw(*console.size)  # errors of the first draw are printed on the ordinary screen
         with (
             _keys() as pressed,
             Live(first, console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
@@ -113,7 +113,7 @@ def full_screen(draw: Callable[[int, int], RenderableType], every_s: float = 1.0
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """``pressed(seconds)`` waits for a key, and is "?" when none came."""
+    """``pressed(seconds)`` waits for a key, and is "?" without one."""
     if not sys.stdin.isatty():
         yield _no_keys
         return
@@ -123,7 +123,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
     def pressed(seconds: float) -> str:
         if not select.select([keyboard], [], [], seconds)[0]:
             return "?"
-        return os.read(keyboard, 1).decode("ascii", "replace") or "q"  # nothing: the terminal has gone
+        return os.read(keyboard, 1).decode("ascii", "replace") or "q"  # nothing: the terminal was closed
 
     try:
         tty.setcbreak(keyboard)

@@ -1,4 +1,4 @@
-"""How things read on a terminal and in a pipe: times, places, tables; and text that others wrote, made harmless.
+"""Formats for terminals and pipes: times, placements, tables; and the escaping of untrusted text.
 
 >>> age(200), duration(200), duration(7200), ranges([0, 1, 2, 5])
 ('3m', '3m20s', '2h', '0-2,5')
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hived.server.kubernetes.schema import GroupPod, PodPlace
     from hived.server.schema import Job, TaskPlace
 
-#: control characters, those that turn the direction of text around, line separators, halves of pairs
+#: control characters, bidirectional controls, line separators, surrogates
 _HARMFUL = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _ANY_HARMFUL = re.compile(f"[{_HARMFUL}]")
 _HARMFUL_IN_LINES = re.compile(r"(?![\n\t])" + f"[{_HARMFUL}]")
@@ -38,7 +38,7 @@ _DURATION = re.compile("".join(f"(?:({_NUMBER.pattern}){unit})?" for unit in _UN
 
 
 class Form(StrEnum):
-    """What a verb prints."""
+    """The output format of a verb."""
 
     TABLE = "table"  #: for people
     JSON = "json"  #: for programs: the engine's answer
@@ -49,7 +49,7 @@ class Form(StrEnum):
 
 
 def clean(text: str) -> str:
-    """One line in which whatever could move the cursor or turn text around is written out, ``\\x1b``."""
+    """One line in which control characters and bidirectional controls are escaped, ``\\x1b``."""
     return _ANY_HARMFUL.sub(_written_out, text)
 
 
@@ -59,7 +59,7 @@ def clean_lines(text: str) -> str:
 
 
 def is_text(given: str) -> bool:
-    """Whether what came from the system, an argument or a path, was UTF-8: bytes that are not become surrogates."""
+    """Whether an argument or path from the system was UTF-8: Python turns other bytes into surrogates."""
     return not any("\ud800" <= sign <= "\udfff" for sign in given)
 
 
@@ -75,14 +75,14 @@ def json_text(value: object, indent: int | None = 2) -> str:
 
 
 def escaped(text: str) -> str:
-    """Lines of JSON or YAML in which whatever is harmful, all of it inside quotes, is ``\\u202e``."""
+    """Lines of JSON or YAML with harmful characters, all of them inside quotes, escaped as ``\\u202e``."""
     return _HARMFUL_IN_LINES.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def print_answer(value: object, form: Form, *, one_of_many: bool = False) -> None:
-    """For programs, on standard output, at once. One of many: a line of JSON, or a document of YAML."""
+    """Print and flush ``value`` for programs. ``one_of_many``: as a line of JSON, or a document of YAML."""
     if form is Form.YAML:
-        from .yaml_form import yaml_text  # not before somebody asks: it takes a while
+        from .yaml_form import yaml_text  # a slow import, only where it is used
 
         text = ("---\n" if one_of_many else "") + yaml_text(value)
     else:
@@ -95,7 +95,7 @@ def print_answer(value: object, form: Form, *, one_of_many: bool = False) -> Non
 
 
 def age(seconds: float) -> str:
-    """How long ago, in one unit: ``3m``."""
+    """An age in one unit: ``3m``."""
     whole = max(0, int(seconds))
     for unit, size in _UNITS.items():
         if whole >= size:
@@ -104,7 +104,7 @@ def age(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long, in two units at most and no blanks: ``3m20s``, ``2h``, ``1d4h``."""
+    """A duration in two units at most, without blanks: ``3m20s``, ``2h``, ``1d4h``."""
     return words.duration(int(seconds)).replace(" ", "")
 
 
@@ -122,7 +122,7 @@ def read_duration(text: str) -> float:
 
 
 def clock(at: float, now: float | None = None) -> str:
-    """A time in the reader's zone: without the date when it is today's."""
+    """A time in the reader's zone, without today's date."""
     moment, today = _local(at), _local(time.time() if now is None else now)
     if moment is None or today is None:
         return "?"
@@ -132,7 +132,7 @@ def clock(at: float, now: float | None = None) -> str:
 
 
 def timestamp(at: float) -> str:
-    """A time in the reader's zone, whole: ``2026-11-21T15:04:05+01:00``."""
+    """A full time in the reader's zone: ``2026-11-21T15:04:05+01:00``."""
     moment = _local(at)
     return "?" if moment is None else moment.isoformat(timespec="seconds")
 
@@ -196,14 +196,14 @@ def priority(value: int) -> str:
 
 
 def runtime(job: Job, now: float) -> str:
-    """Of the latest attempt; ``-`` when there was none."""
+    """The runtime of the latest attempt; ``-`` without one."""
     if job.started_at is None or job.state in WAITING:
         return "-"
     return duration((now if job.ended_at is None else job.ended_at) - job.started_at)
 
 
 def exit_code(job: Job) -> int:
-    """Of an ended job, as the command line hands it on."""
+    """The exit code of the command line for an ended job."""
     if job.state == "succeeded":
         return 0
     if job.exit_code:
@@ -212,7 +212,7 @@ def exit_code(job: Job) -> int:
 
 
 def status_text(job: Job) -> str:
-    """Where a job runs, or why it waits: a sentence."""
+    """A job's placement, or the reason of its waiting, as a sentence."""
     name, reason = clean(job.name), "" if job.reason == job.state else clean(job.reason)
     place = clean(where_in_words(job.placement))
     match job.state:
@@ -235,9 +235,9 @@ def status_text(job: Job) -> str:
 
 
 def columns(names: str, *, right: str = "", cut: str = "") -> tuple[Column, ...]:
-    """Columns by their names, with blanks in between; which of them stand to the right, and which may be cut.
+    """Columns by their names, separated by blanks; ``right``: right-aligned ones, ``cut``: ones that may be cut.
 
-    One that may be cut gives way on a narrow terminal: rich narrows those that may wrap, and these texts do not.
+    A column that may be cut shrinks on a narrow terminal: rich narrows columns that may wrap, and these texts do not.
     """
     return tuple(
         Column(
@@ -251,8 +251,8 @@ def columns(names: str, *, right: str = "", cut: str = "") -> tuple[Column, ...]
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
-    """On a terminal with colours and as wide as it is; in a pipe plain, whole, and aligned."""
-    from .console import output  # which needs the text above
+    """Print rows: on a terminal in colours and fitted to its width; in a pipe plain, uncut, and aligned."""
+    from .console import output  # which imports the text functions above
 
     console = output()
     if console.is_terminal:
@@ -270,8 +270,8 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]])
 
 
 def rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """The same as something that can stand in a larger picture. Text with a colour is harmless already."""
-    shown = (column.copy() for column in columns)  # a column keeps the cells of its table
+    """The same as a part of a larger layout. Coloured text is escaped already."""
+    shown = (column.copy() for column in columns)  # a column object keeps the cells of its table
     table = Table(*shown, box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for row in rows:
         cells = (

@@ -1,4 +1,4 @@
-"""``hived ps``, ``explain``, ``cancel``, ``wait`` and ``logs``: jobs, at a glance or one by one, and their output."""
+"""``hived ps``, ``explain``, ``cancel``, ``wait`` and ``logs``: jobs in lists or one by one, and their output."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from .options import (
 
 _PAGE = 100
 _QUICKEST_S, _SLOWEST_S = 0.05, 1.0
-_OUT_OF_TIME = 124  #: as timeout(1) has it
+_OUT_OF_TIME = 124  #: as in timeout(1)
 JOB_COLUMNS = columns("ID NAME VC GPUS PRIO STATE AGE RUN WHERE/WHY", right="ID GPUS PRIO AGE RUN", cut="WHERE/WHY")
 
 
@@ -118,7 +118,7 @@ def _states(asked: list[str], every: bool, folder: Path | None) -> tuple[str, ..
 
 
 def _listed(there: Engine, states: tuple[str, ...], vc: str | None, number: int) -> Jobs:
-    """At most ``number`` jobs (0: all), in the order in which they are shown: those with GPUs are cut off last."""
+    """At most ``number`` jobs (0: all), in the order of the table: jobs with GPUs are cut off last."""
     jobs: list[Job] = []
     total = 0
     for kind in (_HOLDING, WAITING, ENDED):
@@ -130,12 +130,12 @@ def _listed(there: Engine, states: tuple[str, ...], vc: str | None, number: int)
 
 
 def _pages(there: Engine, states: tuple[str, ...], vc: str | None, most: float) -> tuple[list[Job], int]:
-    """The latest jobs in these states, page by page, at most ``most``; and how many there are in all."""
+    """The latest jobs in these states, page by page, at most ``most``; and their total number."""
     jobs: list[Job] = []
     total, before = 0, None
     while True:
         limit = int(min(_PAGE, most - len(jobs)))
-        page = there.understood(Jobs, there.get("/v1/jobs", state=states, vc=vc, limit=max(1, limit), before=before))
+        page = there.parsed(Jobs, there.get("/v1/jobs", state=states, vc=vc, limit=max(1, limit), before=before))
         total = total or page.total
         jobs += page.jobs[:limit]
         if len(page.jobs) < limit or len(jobs) >= most:
@@ -144,7 +144,7 @@ def _pages(there: Engine, states: tuple[str, ...], vc: str | None, most: float) 
 
 
 def job_rows(jobs: list[Job]) -> list[tuple[str | Text, ...]]:
-    """What :data:`JOB_COLUMNS` say of jobs."""
+    """The rows of jobs for :data:`JOB_COLUMNS`."""
     now = time.time()
     return [
         (
@@ -191,15 +191,15 @@ def explain(ask: Asking, job: JobOrGroupArgument) -> None:
       hived explain team-a/worker-0 --engine http://127.0.0.1:9096
     """
     with ask.connect() as there:
-        told: Explanation | GroupExplanation
+        explanation: Explanation | GroupExplanation
         if there.kind == "kubernetes":
             answer = there.get(group_path("explain", job))
-            told = there.understood(GroupExplanation, answer)
+            explanation = there.parsed(GroupExplanation, answer)
         else:
             answer = there.get(job_path(job, "/explain"))
-            told = there.understood(Explanation, answer)
+            explanation = there.parsed(Explanation, answer)
     if not ask.printed(answer):
-        typer.echo(clean_lines(told.text.rstrip("\n")))
+        typer.echo(clean_lines(explanation.text.rstrip("\n")))
 
 
 @asks_engine
@@ -225,7 +225,7 @@ def cancel(ask: Asking, jobs: JobsArgument) -> None:
                 failed = failed or error
                 continue
             if not ask.printed(answer, one_of_many=True):
-                job = there.understood(Job, answer)
+                job = there.parsed(Job, answer)
                 words = "is cancelled" if job.state == "cancelled" else "is being stopped"
                 typer.echo(f"{clean(job.name)} {words}")
     if failed is not None:
@@ -249,8 +249,8 @@ def wait(
     until = None if timeout is None else time.monotonic() + timeout
     retry = Retrying()
     with ask.connect({"kubernetes": "kubectl wait"}) as there:
-        open_jobs = {ref: there.understood(Job, there.get(job_path(ref))) for ref in jobs}
-        ids = {ref: str(job.id) for ref, job in open_jobs.items()}  # a name could mean a later job in a while
+        open_jobs = {ref: there.parsed(Job, there.get(job_path(ref))) for ref in jobs}
+        ids = {ref: str(job.id) for ref, job in open_jobs.items()}  # a name may come to mean a later job
         ended: dict[str, Job] = {}
         pause = _QUICKEST_S
         while True:
@@ -267,15 +267,15 @@ def wait(
             time.sleep(pause if until is None else max(0.0, min(pause, until - time.monotonic())))
             pause = min(1.5 * pause, _SLOWEST_S)
             for ref in list(open_jobs):
-                open_jobs[ref] = there.understood(Job, retry(partial(there.get, job_path(ids[ref]))))
+                open_jobs[ref] = there.parsed(Job, retry(partial(there.get, job_path(ids[ref]))))
     raise typer.Exit(next((code for ref in jobs if (code := exit_code(ended[ref]))), 0))
 
 
-_PAGE_BYTES = 1_048_576  #: the most that the engine gives at once: what a page costs hardly depends on its length
-#: the commands that may reach a terminal: colours, and clearing a line
+_PAGE_BYTES = 1_048_576  #: the engine's maximum: the cost of a page hardly depends on its length
+#: the escape sequences that may reach a terminal: colours, and clearing a line
 _PRINTABLE = re.compile(r"\x1b\[[0-9;:]*m|\x1b\[[0-2]?K")
 _CUT_OFF = re.compile(r"\x1b(\[[0-9;:?]*)?\Z")
-#: every command to it, and every control character but line ends, tabs, carriage returns and backspaces
+#: all escape sequences, and all control characters but line ends, tabs, carriage returns and backspaces
 _CLEARED = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
     r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
@@ -307,7 +307,7 @@ def logs(
       hived logs --attempt 1 12 > first.log
     """
     with ask.connect({"kubernetes": "kubectl logs POD"}) as there:
-        one = there.understood(Job, there.get(job_path(job)))
+        one = there.parsed(Job, there.get(job_path(job)))
         out = Output(ask)
         if rank >= one.tasks:
             raise NotFoundError(f"--rank {rank}: {one.name} has {one.tasks} task(s), ranks 0 to {one.tasks - 1}")
@@ -326,7 +326,7 @@ def logs(
 
 
 def _explain_silence(job: Job) -> None:
-    """Say why there is no output; of a job that never will have any, as an error."""
+    """Print why there is no output; for a job that never will have any, raise the reason as an error."""
     name = clean(job.name)
     if job.state in ENDED and (job.attempt == 0 or job.exit_code == NOT_STARTED):
         raise NotFoundError(f"no output, since it was never started: {status_text(job).removesuffix('.')}")
@@ -337,16 +337,16 @@ def _explain_silence(job: Job) -> None:
 
 
 class Output:
-    """Where output of jobs goes: as it is into a pipe; to a terminal without what could command it, colours aside."""
+    """The sink of jobs' output: verbatim into a pipe; to a terminal without control sequences except colours."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
         self._terminal = sys.stdout.isatty()
         self._rest = ""
-        self.empty = True  #: whether there was none
+        self.empty = True  #: whether there was no output
 
     def page(self, page: LogPage) -> None:
-        """One stretch more."""
+        """Write the next page."""
         self.empty = self.empty and not page.text
         if self._ask.printed(page.model_dump(), one_of_many=True):
             return
@@ -361,17 +361,17 @@ class Output:
 
 
 def harmless(text: str) -> str:
-    """Text without what commands a terminal, colours and the signs that progress bars use aside."""
+    """Text without control sequences, except colours and the characters that progress bars use."""
     return _CLEARED.sub(lambda match: match.group() if _PRINTABLE.fullmatch(match.group()) else "", text)
 
 
 def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out: Output) -> int:
-    """The last ``lines`` lines; how far it came, in bytes."""
+    """Print the last ``lines`` lines; the end offset, in bytes."""
     back = _PAGE_BYTES
     while True:
         pages = list(_log_pages(there, job, rank, attempt, -back))
         text = "".join(page.text for page in pages)
-        if not pages or pages[0].offset == 0 or len(text.splitlines()) > lines:  # the first may lack its beginning
+        if not pages or pages[0].offset == 0 or len(text.splitlines()) > lines:  # the first line may be truncated
             break
         back *= 4
     kept = "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
@@ -382,11 +382,11 @@ def show_tail(there: Engine, job: Job, rank: int, attempt: int, lines: int, out:
 
 
 def _log_pages(there: Engine, job: Job, rank: int, attempt: int, offset: int) -> Iterator[LogPage]:
-    """Output from ``offset`` on (below 0: from the end), until there is no more."""
+    """The output from ``offset`` (below 0: from the end) to its present end."""
     path = job_path(str(job.id), "/log")
     while True:
         answer = there.get(path, rank=rank, attempt=attempt, offset=offset, limit=_PAGE_BYTES)
-        page = there.understood(LogPage, answer)
+        page = there.parsed(LogPage, answer)
         if page.next <= page.offset:
             return
         yield page
@@ -404,18 +404,18 @@ def follow_job(
     say: Callable[[str], None] = note,
     said: str = "",
 ) -> Job:
-    """Print what ``job`` prints until it has ended, or only ``attempt``; the job as it is then.
+    """Print the output of ``job`` until it has ended, or only that of ``attempt``; the job at that time.
 
-    ``say`` tells what happens to it meanwhile; ``said``: the reason for its waiting that has been told.
+    ``say`` reports its changes meanwhile; ``said``: the last reported reason of its waiting.
     """
     retry, path = Retrying(), job_path(str(job.id))
 
-    def looks() -> Iterator[Job]:
-        """The job, again and again; why it waits is said meanwhile."""
+    def polled() -> Iterator[Job]:
+        """The job, polled with growing pauses; changed reasons of its waiting are reported."""
         nonlocal said
         pause = _QUICKEST_S
         while True:
-            now = there.understood(Job, retry(partial(there.get, path)))
+            now = there.parsed(Job, retry(partial(there.get, path)))
             yield now
             if now.reason and now.reason != said and now.state in WAITING:
                 said = now.reason
@@ -425,7 +425,7 @@ def follow_job(
 
     first = number = attempt or max(job.attempt, 1)
     while True:
-        now = next(now for now in looks() if now.attempt >= number or now.state in ENDED)
+        now = next(now for now in polled() if now.attempt >= number or now.state in ENDED)
         if now.attempt < number:
             return now
         if number > first:
@@ -434,7 +434,7 @@ def follow_job(
         if attempt is not None:
             return now
         # it has ended, is back in the queue, or has been started again
-        now = next(now for now in looks() if now.attempt > number or now.state in (*ENDED, *WAITING))
+        now = next(now for now in polled() if now.attempt > number or now.state in (*ENDED, *WAITING))
         if now.state in ENDED and now.attempt == number:
             return now
         if now.attempt == number:
@@ -444,14 +444,14 @@ def follow_job(
 
 
 def _stream(there: Engine, job: Job, rank: int, attempt: int, offset: int, out: Output, retry: Retrying) -> None:
-    """All output of one task of one attempt, until it has ended."""
+    """Print the output of one task of one attempt until the task has ended."""
     path = job_path(str(job.id), "/log/stream")
     pages = retry.stream(lambda: there.stream(path, rank=rank, attempt=attempt, offset=offset))
     for name, value in pages:
         if name == "end":
             return
         if name == "log":
-            page = there.understood(LogPage, value)
+            page = there.parsed(LogPage, value)
             if page.text:
                 out.page(page)
             offset = page.next

@@ -25,7 +25,7 @@ _STYLES = {"placed": "green", "reserved": "cyan", "waiting": "yellow", "preempte
 _GROUP_COLUMNS = columns("GPUS PODS PRIO STATE AGE WHERE/WHY", right="GPUS PODS PRIO AGE", cut="WHERE/WHY")
 _VC_COLUMNS = columns("VC RESERVED USED BORROWED WAITING", right="RESERVED USED BORROWED WAITING")
 _PAGE = 1_000
-_MOST = 100  #: groups of each list that the engine tells of a virtual cluster
+_MOST = 100  #: maximum of groups in each of the engine's lists of a virtual cluster
 
 vc_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Virtual clusters (tenants) on Kubernetes.")
 
@@ -43,10 +43,10 @@ def status(ask: Asking) -> None:
     """
     with ask.scheduler("hived top") as there:
         answer = there.get("/v1/status")
-        told = there.understood(Status, answer)
+        found = there.parsed(Status, answer)
     if not ask.printed(answer):
-        _print_status(told, there.address)
-    if not told.ready:
+        _print_status(found, there.address)
+    if not found.ready:
         raise typer.Exit(UnavailableError.exit_code)
 
 
@@ -84,9 +84,9 @@ def show_vc(
     """
     with ask.scheduler("hived top") as there:
         answer = there.get(group_path("vcs", name))
-        told = there.understood(VcDetail, answer)
+        found = there.parsed(VcDetail, answer)
     if not ask.printed(answer):
-        _print_vc(told)
+        _print_vc(found)
 
 
 @asks_scheduler
@@ -125,7 +125,7 @@ def _listed(there: Engine, vc: str | None, state: str | None, number: int) -> Gr
     while True:
         limit = min(_PAGE, number - len(found)) if number else _PAGE
         answer = there.get("/v1/groups", vc=vc, state=state, limit=limit, offset=len(found))
-        page = there.understood(Groups, answer)
+        page = there.parsed(Groups, answer)
         found += page.groups
         if len(page.groups) < limit or len(found) == number:
             return Groups(groups=found, total=max(page.total, len(found)))
@@ -135,14 +135,14 @@ def _listed(there: Engine, vc: str | None, state: str | None, number: int) -> Gr
 
 
 def _vc_rows(vcs: Iterable[VcSummary]) -> Iterator[tuple[str | Text, ...]]:
-    """What :data:`_VC_COLUMNS` say of virtual clusters."""
+    """The rows of virtual clusters for :data:`_VC_COLUMNS`."""
     for vc in vcs:
         waiting = Text(f"{vc.waiting:,}", "yellow" if vc.waiting else "")
         yield vc.name, f"{vc.reserved:,}", f"{vc.used:,}", f"{vc.borrowed:,}", waiting
 
 
 def _group_rows(groups: Iterable[GroupInfo], *, vc: bool = True) -> Iterator[tuple[str | Text, ...]]:
-    """Groups, one a line: the name, the VC too unless all are of one, and what :data:`_GROUP_COLUMNS` say."""
+    """The rows of groups: the name, the VC unless all groups are of one, and :data:`_GROUP_COLUMNS`."""
     now = time.time()
     for group in groups:
         yield (
@@ -160,14 +160,14 @@ def _group_rows(groups: Iterable[GroupInfo], *, vc: bool = True) -> Iterator[tup
 def _where_or_why(group: GroupInfo) -> str:
     place = where(pod for pod in group.pods if pod.node)
     if group.kind == "opportunistic" and group.priority >= 0:
-        place += " (GPUs that others leave idle)"  # it was preempted lazily, or its turn is yet to come
+        place += " (GPUs that others leave idle)"  # it was preempted lazily, or waits for its turn
     if group.state == "placed" and place:
         return place
     return " ".join(filter(None, (place, "; ".join(group.why)))) or "-"
 
 
 def _print_facts(facts: Sequence[tuple[str, str | Text]]) -> None:
-    """A name and what there is to say of it, a line each; on a terminal long ones go on below themselves."""
+    """Print names with their values, a line each; on a terminal long values wrap below themselves."""
     console = output()
     if console.is_terminal:
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -181,27 +181,27 @@ def _print_facts(facts: Sequence[tuple[str, str | Text]]) -> None:
 
 
 def _styled(text: str, style: str) -> Text:
-    """Somebody else's words, harmless."""
+    """Untrusted text, escaped."""
     return Text(clean(text), style)
 
 
 # -- one virtual cluster ----------------------------------------------------------------------------------------------
 
 
-def _print_vc(told: VcDetail) -> None:
-    summary = told.summary
+def _print_vc(vc: VcDetail) -> None:
+    summary = vc.summary
     used = f"{summary.used:,} of {counted(summary.reserved, 'reserved GPU')}, {summary.borrowed:,} borrowed"
     facts: list[tuple[str, str | Text]] = [("VC", Text(clean(summary.name), "bold")), ("in use", used)]
-    facts += [("cells" if n == 0 else "", _cells(cells)) for n, cells in enumerate(told.cells)]
-    facts += [("doomed" if n == 0 else "", _styled(words, "red")) for n, words in enumerate(told.doomed)]
+    facts += [("cells" if n == 0 else "", _cells(cells)) for n, cells in enumerate(vc.cells)]
+    facts += [("doomed" if n == 0 else "", _styled(words, "red")) for n, words in enumerate(vc.doomed)]
     _print_facts(facts)
-    for head, groups in (("RUNNING", told.running), ("WAITING", told.waiting)):
+    for head, groups in (("RUNNING", vc.running), ("WAITING", vc.waiting)):
         if groups:
             typer.echo()
             print_table(columns(head) + _GROUP_COLUMNS, _group_rows(groups, vc=False))
         if len(groups) == _MOST:
             note(f"the first {_MOST}; all of them: hived groups --vc {clean(summary.name)} -n 0")
-    if not told.running and not told.waiting:
+    if not vc.running and not vc.waiting:
         note("no groups")
 
 
@@ -213,39 +213,39 @@ def _cells(cells: Reserved) -> str:
 # -- the status -------------------------------------------------------------------------------------------------------
 
 
-def _print_status(told: Status, address: str) -> None:
+def _print_status(status: Status, address: str) -> None:
     facts: list[tuple[str, str | Text]] = [
-        ("engine", _engine(told, address)),
-        ("spec", f"{clean(told.spec.source)}, loaded {age(time.time() - told.spec.loaded_at)} ago"),
+        ("engine", _engine(status, address)),
+        ("spec", f"{clean(status.spec.source)}, loaded {age(time.time() - status.spec.loaded_at)} ago"),
     ]
-    if told.spec.problem:
-        facts.append(("", _styled(f"a later one was refused: {told.spec.problem}", "red")))
-    facts.append(("nodes", _nodes(told.nodes)))
-    facts += [("", _styled(line, "yellow")) for line in told.nodes.why]
-    facts.append(("GPUs", _gpus(told)))
-    facts += [("", _styled(line, "yellow")) for line in told.foreign_pods]
-    groups = ", ".join(f"{number:,} {clean(state)}" for state, number in told.groups.items() if number)
-    facts += [("groups", groups or "none"), ("safety", _safety(told.safety_margin))]
-    reserved = sum(vc.reserved for vc in told.vcs)
-    if told.ready and reserved:
-        facts.append(("now", _now(reserved, told.unavailable, told.doomed)))
+    if status.spec.problem:
+        facts.append(("", _styled(f"a later one was refused: {status.spec.problem}", "red")))
+    facts.append(("nodes", _nodes(status.nodes)))
+    facts += [("", _styled(line, "yellow")) for line in status.nodes.why]
+    facts.append(("GPUs", _gpus(status)))
+    facts += [("", _styled(line, "yellow")) for line in status.foreign_pods]
+    groups = ", ".join(f"{number:,} {clean(state)}" for state, number in status.groups.items() if number)
+    facts += [("groups", groups or "none"), ("safety", _safety(status.safety_margin))]
+    reserved = sum(vc.reserved for vc in status.vcs)
+    if status.ready and reserved:
+        facts.append(("now", _now(reserved, status.unavailable, status.doomed)))
     _print_facts(facts)
-    if told.vcs:
+    if status.vcs:
         typer.echo()
-        print_table(_VC_COLUMNS, _vc_rows(told.vcs))
+        print_table(_VC_COLUMNS, _vc_rows(status.vcs))
 
 
-def _engine(told: Status, address: str) -> Text:
-    if told.leader:
-        role = f"decides as {clean(told.identity)}" if told.holder else "decides"
+def _engine(status: Status, address: str) -> Text:
+    if status.leader:
+        role = f"decides as {clean(status.identity)}" if status.holder else "decides"
     else:
-        role = "stands by; " + (f"{clean(told.holder)} decides" if told.holder else "nobody decides")
-    ready = ("ready", "green") if told.ready else ("not ready", "bold red")
-    up = age(time.time() - told.started_at)
+        role = "stands by; " + (f"{clean(status.holder)} decides" if status.holder else "nobody decides")
+    ready = ("ready", "green") if status.ready else ("not ready", "bold red")
+    up = age(time.time() - status.started_at)
     return Text.assemble(
         ready,
         f", {role}",
-        (f"; hived {clean(told.version)} on {clean(address)}, up {up}", "dim"),
+        (f"; hived {clean(status.version)} on {clean(address)}, up {up}", "dim"),
     )
 
 
@@ -258,20 +258,20 @@ def _nodes(nodes: NodeCounts) -> Text:
     return line
 
 
-def _gpus(told: Status) -> Text:
-    idle = max(0, told.gpus - told.guaranteed - told.opportunistic - told.reserved - told.foreign - told.bad)
-    line = Text(f"{told.gpus:,}: {told.guaranteed:,} guaranteed, {told.opportunistic:,} opportunistic")
-    if told.reserved:
-        line.append(f", {told.reserved:,} kept for a group")
-    if told.foreign:
-        line.append(", ").append(f"{told.foreign:,} of pods that HiveD did not place", "yellow")
-    if told.bad:
-        line.append(", ").append(f"{told.bad:,} bad", "yellow")
+def _gpus(info: Status) -> Text:
+    idle = max(0, info.gpus - info.guaranteed - info.opportunistic - info.reserved - info.foreign - info.bad)
+    line = Text(f"{info.gpus:,}: {info.guaranteed:,} guaranteed, {info.opportunistic:,} opportunistic")
+    if info.reserved:
+        line.append(f", {info.reserved:,} kept for a group")
+    if info.foreign:
+        line.append(", ").append(f"{info.foreign:,} of pods that HiveD did not place", "yellow")
+    if info.bad:
+        line.append(", ").append(f"{info.bad:,} bad", "yellow")
     return line.append(f", {idle:,} idle")
 
 
 def _safety(margin: int | None) -> str:
-    """What the spec promises, whatever is bad."""
+    """The guarantee of the spec, independent of bad hardware."""
     if margin is None:
         return "nothing is reserved"
     if margin < 0:
@@ -281,7 +281,7 @@ def _safety(margin: int | None) -> str:
 
 
 def _now(reserved: int, unavailable: int, doomed: int) -> str | Text:
-    """What of it can be had, with the hardware as it is."""
+    """The available part of the reservations, with the present hardware."""
     if not unavailable:
         return f"all {reserved:,} reserved GPUs can be had"
     left = reserved - unavailable

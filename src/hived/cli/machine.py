@@ -1,4 +1,4 @@
-"""``hived events`` and ``drain``: what happens in an engine, and keeping new jobs off its devices or nodes."""
+"""``hived events`` and ``drain``: the events of an engine, and keeping new jobs off its devices or nodes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def events(
                 raise InputError("--export is of all that happened until now; leave --follow and --job away")
             _export(there, export, force)
             return
-        ref = None if job is None else str(there.understood(Job, there.get(job_path(job))).id)
+        ref = None if job is None else str(there.parsed(Job, there.get(job_path(job))).id)
         first = _latest(there, ref, number)
         if not follow and ask.printed(first.model_dump()):
             return
@@ -76,7 +76,7 @@ def _latest(there: Engine, ref: str | None, number: int) -> Events:
         return Events(events=[], last=answer.last)
     if number <= _PAGE:
         return answer
-    # more than a page: go through the numbers, which have no gaps, from far enough back; of one job, from the first
+    # more than a page: read from an earlier number, since numbers have no gaps; for one job, from the first event
     kept: list[JobEvent] = []
     after = 0 if ref is not None else max(0, answer.last - number)
     while after < answer.last:
@@ -89,7 +89,7 @@ def _latest(there: Engine, ref: str | None, number: int) -> Events:
 
 
 def _events(there: Engine, ref: str | None, after: int, limit: int) -> Events:
-    return there.understood(Events, there.get("/v1/events", after=after, limit=limit, job=ref))
+    return there.parsed(Events, there.get("/v1/events", after=after, limit=limit, job=ref))
 
 
 def _show(ask: Asking, event: JobEvent) -> None:
@@ -107,15 +107,15 @@ def _show(ask: Asking, event: JobEvent) -> None:
 
 
 def _follow(ask: Asking, there: Engine, ref: str | None, after: int) -> None:
-    news = Retrying().stream(lambda: there.stream("/v1/events/stream", after=after, job=ref))
-    for name, value in news:
-        if name == "event" and (told := there.understood(JobEvent, value)).seq > after:
-            _show(ask, told)
-            after = told.seq
+    stream = Retrying().stream(lambda: there.stream("/v1/events/stream", after=after, job=ref))
+    for name, value in stream:
+        if name == "event" and (event := there.parsed(JobEvent, value)).seq > after:
+            _show(ask, event)
+            after = event.seq
 
 
 def _export(there: Engine, file: Path, force: bool) -> None:
-    """All lines, or none: a file that is there is whole."""
+    """Write all lines, or no file: an existing file is complete."""
     if str(file) == "-":
         sys.stdout.flush()
         for bits in there.raw("/v1/decisions"):
@@ -180,10 +180,10 @@ def drain(
         if there.kind == "kubernetes":
             _refuse_parts_of_nodes(there, node, device, now)
             answer = there.post("/v1/drain", {"node": node, "undo": undo})
-            told = there.understood(Drained, answer)
+            drained = there.parsed(Drained, answer)
             if not ask.printed(answer):
-                what = f"{clean(told.node)} ({counted(told.gpus, 'GPU')})"
-                typer.echo(_sentence(what, "pod", not told.drained, "group", told.groups))
+                what = f"{clean(drained.node)} ({counted(drained.gpus, 'GPU')})"
+                typer.echo(_sentence(what, "pod", not drained.drained, "group", drained.groups))
         else:
             answer = there.post("/v1/drain", {"node": node, "device": device, "undo": undo, "now": now})
             devices = there.each(Device, answer)
@@ -194,7 +194,7 @@ def drain(
 
 
 def _refuse_parts_of_nodes(there: Engine, node: str | None, device: int | None, now: bool) -> None:
-    """On Kubernetes a node is cordoned, and nothing else."""
+    """On Kubernetes only whole nodes can be drained, by a cordon."""
     if node is None:
         raise there.wrong("there say which node: hived drain NODE")
     if device is not None:
@@ -207,7 +207,7 @@ def _refuse_parts_of_nodes(there: Engine, node: str | None, device: int | None, 
 
 
 def _sentence(what: str, kept: str, undone: bool, word: str, names: list[str]) -> str:
-    """What was drained of new ones of this kind, and who is still there: this many of such a word, the first named."""
+    """The result of a drain: ``what``, drained of new ``kept``, and the remaining ``names``, each a ``word``."""
     if undone:
         return f"{what}: {kept}s may come again"
     shown = ", ".join(map(clean, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
@@ -216,7 +216,7 @@ def _sentence(what: str, kept: str, undone: bool, word: str, names: list[str]) -
 
 
 def _rows(devices: list[Device]) -> Iterator[tuple[str | Text, ...]]:
-    """Devices of a node that are in one state, with one job, in one row."""
+    """A row for the devices of a node with the same state and job."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for one in devices:
         groups.setdefault((one.node, _state(one), "-" if one.job is None else str(one.job)), []).append(one.device)

@@ -1,6 +1,6 @@
-"""Options that verbs share: where the engine is, which job, how many GPUs, what to print; and what the shell completes.
+"""Shared options of the verbs: the engine's address, the job, the number of GPUs, the format; and shell completion.
 
-What is completed comes from the engine: jobs, virtual clusters, nodes. No engine, no completion, no word.
+Completions come from the engine: jobs, virtual clusters, nodes. Without an engine there are none, and no error.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .formats import ACTIVE, ENDED, Form, print_answer, read_duration
 
 _PATIENCE_S = 1.0
 _MOST = "100"
-_ON_KUBERNETES = ("groups", "show")  #: verbs with a virtual cluster to be completed
+_ON_KUBERNETES = ("groups", "show")  #: verbs that complete a virtual cluster
 
 
 def _completes(
     ask: Callable[[Engine, typer.Context, str], Iterator[tuple[str, str]]],
 ) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
-    """What the shell may be offered: of the names that ``ask`` finds, each with a word on it, those that begin so."""
+    """A completion function: the names that ``ask`` finds, with descriptions, that begin with the incomplete word."""
 
     def complete(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []
         given = context.params
-        # verbs that only Kubernetes has look for its engine where it is by default
+        # verbs of Kubernetes alone connect to its engine's default address
         default = SCHEDULER_URL if context.info_name in _ON_KUBERNETES else None
         with (
             contextlib.suppress(HivedError, OSError, LookupError, TypeError, AttributeError),
@@ -54,7 +54,7 @@ def _completes(
 
 @_completes
 def complete_job(engine: Engine, context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
-    """Names of jobs that have not ended; where the first letters are digits, their ids. On Kubernetes: of groups."""
+    """Names of jobs that have not ended, or their ids after a first digit. On Kubernetes: names of groups."""
     if engine.kind == "kubernetes":
         for group in engine.get("/v1/groups", limit=_MOST)["groups"]:
             yield group["name"], f"{group['state']}, {group['vc']}"
@@ -91,14 +91,14 @@ def seconds(text: str) -> float:
 
 
 def state_option(what: str, states: Sequence[str], *names: str, show_default: str) -> Any:
-    """An option that takes one of ``states``; its verb says what else is none."""
+    """An option that takes one of ``states``; its verb refuses other values."""
     help_ = f"{what}: {', '.join(states)}."
     return typer.Option(
         *names, "-s", metavar="STATE", help=help_, show_default=show_default, autocompletion=lambda: list(states)
     )
 
 
-#: a duration, in seconds once it is read
+#: a duration, parsed to seconds
 duration_option = functools.partial(typer.Option, metavar="DURATION", parser=seconds)
 vc_option = functools.partial(typer.Option, "--vc", metavar="VC", autocompletion=complete_vc)
 _job = functools.partial(typer.Argument, autocompletion=complete_job)
@@ -135,8 +135,8 @@ OpportunisticOption = Annotated[
 ]
 
 
-def wish(vc: str, gpus: int, nodes: int, priority: int, opportunistic: bool) -> dict[str, object]:
-    """The part of a submission that says which GPUs."""
+def resources(vc: str, gpus: int, nodes: int, priority: int, opportunistic: bool) -> dict[str, object]:
+    """The resources of a submission."""
     if opportunistic and priority:
         raise InputError("--opportunistic and --priority: an opportunistic job has no priority; give one of them")
     return {"vc": vc, "gpus": gpus, "tasks": nodes, "priority": -1 if opportunistic else priority}
@@ -150,7 +150,7 @@ _STATE = Annotated[
     _option(
         "--state",
         metavar="DIR",
-        readable=False,  # who is let in to the socket need not be able to list the folder
+        readable=False,  # a user with access to the socket need not be able to list the folder
         help="The engine's folder; or set HIVED_STATE. Its socket is the engine's address.",
         show_default="~/.local/state/hived",
     ),
@@ -170,7 +170,7 @@ _TOKEN = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What was given for the options that all verbs for an engine have."""
+    """The values of the options that all verbs for an engine share."""
 
     form: Form
     engine: str | None
@@ -182,19 +182,19 @@ class Asking:
         return connect(self.engine, self.state, self.token_file, instead=instead)
 
     def scheduler(self, on_one_machine: str) -> AbstractContextManager[Engine]:
-        """The engine on Kubernetes; that of one machine is refused, and ``on_one_machine`` named as the verb for it."""
+        """The engine on Kubernetes; an engine of one machine is refused, with ``on_one_machine`` as the verb to use."""
         instead: Mapping[EngineKind, str] = {"local": on_one_machine}
         return connect(self.engine, None, self.token_file, default=SCHEDULER_URL, instead=instead, start=_REACH)
 
     def printed(self, answer: object, *, one_of_many: bool = False) -> bool:
-        """Print an answer for programs, if that is asked for; whether it was."""
+        """Print an answer for programs, if that format is selected; whether it is."""
         if self.form is not Form.TABLE:
             print_answer(answer, self.form, one_of_many=one_of_many)
         return self.form is not Form.TABLE
 
 
 def asks_engine(verb: Callable[..., None]) -> Callable[..., None]:
-    """``verb``, which takes an :class:`Asking` first, as a command that has the options for it after its own."""
+    """The command of ``verb``, whose first parameter is an :class:`Asking`, with its options after the verb's."""
     return _with_options(verb, engine=_ENGINE, state=_STATE, token_file=_TOKEN)
 
 

@@ -1,4 +1,4 @@
-"""``hived plan``: what would become of a job without submitting it, or of manifests, read as ``kubectl`` does."""
+"""``hived plan``: the prediction for a job without submitting it, or for manifests, read as ``kubectl`` does."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .options import (
     OpportunisticOption,
     PriorityOption,
     asks_engine,
+    resources,
     vc_option,
-    wish,
 )
 
 _CODES = {"now": 0, "waits": 2, "never": 3}
-_MOST = 1_000  #: objects that are planned at once
+_MOST = 1_000  #: maximum of objects in one plan
 
 
 @asks_engine
@@ -76,18 +76,18 @@ def plan(
             if there.kind == "kubernetes":
                 raise there.wrong("there give manifests: hived plan -f job.yaml")
             what = counted(gpus, "GPU") if nodes == 1 else f"{nodes:,} tasks of {counted(gpus, 'GPU')}"
-            code = _plan_job(ask, there, vc, what, wish(vc, gpus, nodes, priority, opportunistic))
+            code = _plan_job(ask, there, vc, what, resources(vc, gpus, nodes, priority, opportunistic))
     raise typer.Exit(code)
 
 
 def _plan_job(ask: Asking, there: Engine, vc: str, what: str, wanted: dict[str, object]) -> int:
     answer = there.post("/v1/plan", wanted | {"command": ["true"]})
-    told = there.understood(Plan, answer)
+    planned = there.parsed(Plan, answer)
     if not ask.printed(answer):
-        typer.echo(f"{what} of {clean(vc)}: {_outcome(told.outcome, told.victims, told.placement)}")
-        if told.text:
-            typer.echo(clean_lines(told.text.rstrip("\n")))
-    return _CODES[told.outcome]
+        typer.echo(f"{what} of {clean(vc)}: {_outcome(planned.outcome, planned.victims, planned.placement)}")
+        if planned.text:
+            typer.echo(clean_lines(planned.text.rstrip("\n")))
+    return _CODES[planned.outcome]
 
 
 def _plan_manifests(ask: Asking, there: Engine, manifests: Sequence[Manifest], namespace: str) -> int:
@@ -102,21 +102,21 @@ def _plan_manifests(ask: Asking, there: Engine, manifests: Sequence[Manifest], n
         answer = there.post("/v1/plan", {"objects": [one.value for one in manifests], "namespace": namespace})
     except RequestError as error:
         raise _placed(error, manifests) from None
-    told = there.understood(PlanAnswer, answer)
+    planned = there.parsed(PlanAnswer, answer)
     if not ask.printed(answer):
-        for group in told.groups:
+        for group in planned.groups:
             _print(group)
-        if not told.groups:
+        if not planned.groups:
             note("nothing here is for HiveD: no pod names a virtual cluster")
-    return max((_CODES[group.outcome] for group in told.groups), default=0)
+    return max((_CODES[group.outcome] for group in planned.groups), default=0)
 
 
 def _print(group: PlannedGroup) -> None:
-    who = f"{clean(group.group)} ({counted(group.gpus, 'GPU')} of {clean(group.vc)})"
-    typer.echo(f"{who}: {_outcome(group.outcome, group.victims, group.placement)}")
+    name = f"{clean(group.group)} ({counted(group.gpus, 'GPU')} of {clean(group.vc)})"
+    typer.echo(f"{name}: {_outcome(group.outcome, group.victims, group.placement)}")
     lines = clean_lines(group.text).splitlines()
     if lines and lines[0].endswith(":"):
-        del lines[0]  # what this head says has been said
+        del lines[0]  # this heading repeats the line above
     for line in lines:
         typer.echo(f"  {line}")
 
@@ -130,7 +130,7 @@ def _outcome(outcome: str, victims: Sequence[str], placement: Sequence[Place]) -
 
 
 def _placed(error: RequestError, manifests: Sequence[Manifest]) -> InputError:
-    """The same error, with the file and line of the object that it is about."""
+    """The same error, with the file and line of its object."""
     field, _, number = error.field.partition(".")
     if field != "objects" or not number.isdecimal() or int(number) >= len(manifests):
         return error
@@ -138,7 +138,7 @@ def _placed(error: RequestError, manifests: Sequence[Manifest]) -> InputError:
 
 
 class Manifest(NamedTuple):
-    """An object, and where it is written."""
+    """An object, and its file and line."""
 
     where: Location
     value: dict[str, object]
@@ -147,7 +147,7 @@ class Manifest(NamedTuple):
 def read_manifests(files: Iterable[str]) -> list[Manifest]:
     """The objects in these files; ``-`` is standard input.
 
-    Raises :class:`~hived.errors.InputError` for what cannot be read or is none, with file and line. O(length).
+    Raises :class:`~hived.errors.InputError` for unreadable files and non-manifests, with file and line. O(length).
     """
     found: list[Manifest] = []
     for file in files:
@@ -173,7 +173,7 @@ def _text(file: str) -> tuple[str, str]:
 
 
 def _objects(document: Document) -> Iterator[Manifest]:
-    """The object that a document is, or those in its list."""
+    """The object of a document, or those in its list."""
     data = document.data
     items = data.get("items") if isinstance(data, dict) and str(data.get("kind", "")).endswith("List") else None
     if isinstance(items, list):

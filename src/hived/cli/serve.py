@@ -23,7 +23,7 @@ from .addresses import address, text_of
 serve_app = typer.Typer(
     no_args_is_help=True, callback=lambda: None, help="Decide for a cluster that something else runs."
 )
-#: what a plain install lacks
+#: packages that a plain install lacks
 _EXTRA = ("kubernetes_asyncio", "aiohttp", "prometheus_client")
 _spec = partial(typer.Option, rich_help_panel="The spec")
 _listener = partial(typer.Option, rich_help_panel="The listener")
@@ -32,7 +32,7 @@ _wait = partial(typer.Option, metavar="SECONDS", min=0.0, max=3600.0)
 
 
 class LogFormat(StrEnum):
-    """How the log is written."""
+    """The format of the log."""
 
     TEXT = "text"
     JSON = "json"
@@ -114,7 +114,7 @@ def kubernetes(
         from hived.engines.kubernetes.engine import Engine
         from hived.engines.kubernetes.logs import set_up_logs
 
-        from .serving import Serving  # what it needs comes with the extra, and takes a while to load
+        from .serving import Serving  # its imports come with the extra, and are slow
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise

@@ -29,7 +29,7 @@ _log = logging.getLogger("hived.kubernetes")
 
 @dataclass(frozen=True)
 class Serving:
-    """From the start of the service to its end."""
+    """A run of the service."""
 
     spec: Path | None
     config_map: tuple[str, str] | None
@@ -39,26 +39,26 @@ class Serving:
     hosts: list[str]
     token: str | None
     tls: ssl.SSLContext | None
-    engine: Callable[..., Engine]  #: with what it is told by options alone
+    engine: Callable[..., Engine]  #: with the settings of options alone
     identity: str
 
     async def run(self, lease: tuple[str, str] | None, needs_certificate: bool) -> None:
-        """Return when told to stop. Raises what it cannot go on with."""
-        loop, told = asyncio.get_running_loop(), exit_signal(terminated=0, hung_up=0)
+        """Serve until a signal stops it. Raises fatal errors."""
+        loop, stopped = asyncio.get_running_loop(), exit_signal(terminated=0, hung_up=0)
         counts = Counts()
 
         def failed(verb: str, resource: str, code: int) -> None:
             counts.api_errors[verb, resource, code] += 1
 
         connecting = loop.create_task(connect(self.kubeconfig, self.context, failed))
-        if not await _before(told, connecting):
+        if not await _before(stopped, connecting):
             return
         engine = self._engine(await connecting, counts, lease)
         server = Server()
         sampling: asyncio.Task[None] | None = None
         try:
             starting = loop.create_task(engine.start())
-            if not await _before(told, starting):
+            if not await _before(stopped, starting):
                 _log.info("stopping, before it has started")
                 return
             await starting
@@ -71,14 +71,14 @@ class Serving:
             await server.start(app, listen=self.listen, tls=self.tls)
             sampling = loop.create_task(source.sample())
             self._greet(server.address)
-            await until(told, engine.failed, [sampling])
+            await until(stopped, engine.failed, [sampling])
             if engine.failed.done():
                 raise engine.failed.result()
             _log.info("stopping")
         finally:
             if sampling is not None:
                 sampling.cancel()
-            # questions that are being answered are answered, and then nobody decides here any more
+            # finish open requests, then end the engine
             await server.stop()
             await engine.stop()
 
@@ -106,9 +106,9 @@ class Serving:
             _log.info("it is plain HTTP: give --tls-cert and --tls-key where the network is not to be trusted")
 
 
-async def _before(told: asyncio.Future[int], work: asyncio.Task[Any]) -> bool:
-    """Wait for ``work``; whether it is done before somebody has told us to end. If not, it is cancelled."""
-    await asyncio.wait({told, work}, return_when=asyncio.FIRST_COMPLETED)
+async def _before(stopped: asyncio.Future[int], work: asyncio.Task[Any]) -> bool:
+    """Wait for ``work``; whether it is done before ``stopped``. If not, it is cancelled."""
+    await asyncio.wait({stopped, work}, return_when=asyncio.FIRST_COMPLETED)
     if not work.done():
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)

@@ -89,8 +89,8 @@ def simulate(
 
     Example: hived simulate --spec spec.yaml --trace philly.csv.gz --clock-compression 1.5 --out results/
     """
-    # Without a trace: the paper's Table 1 on the 279 nodes of its cluster. With Philly's durations that asks for half
-    # as many GPUs again as there are, so queues grow: the load stands in every title.
+    # Without a trace: the paper's Table 1 on the 279 nodes of its cluster. With Philly's durations it needs one and
+    # a half times as many GPUs, so queues grow: every title has the load.
     errors = messages()
     check_output(out, overwrite)
     if not no_figures:
@@ -215,7 +215,7 @@ def _tenant_table(runs: list[RunReport]) -> Table:
 
 
 def _cluster_table(runs: list[RunReport], nodes: int) -> Table:
-    several = nodes > 1  # of one, a share of the nodes is all or nothing
+    several = nodes > 1  # with one node, a share of the nodes is 0 or 1
     of_nodes = ("fragmented nodes", "partly used") if several else ()
     headings = ("utilization", "opportunistic", *of_nodes, "preemptions", "GPUs preempted", "unfinished jobs")
     table = numbers("scheme", headings)

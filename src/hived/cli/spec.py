@@ -62,7 +62,7 @@ def _print(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[Sho
     for heading in ("reserved", "pinned", "free", "by splitting", "to spare"):
         table.add_column(heading, justify="right")
     for row in rows:
-        obtainable = max(0, row.obtainable)  # a shortage above is shown where it is, not at every level below
+        obtainable = max(0, row.obtainable)  # a shortage of a level is shown there, not at every level below
         spare = row.free + obtainable - (row.reserved - row.allocated)
         margin = f"[red]{spare}[/red]" if spare < 0 else str(spare)
         numbers = (row.reserved, row.allocated, row.free, obtainable)
@@ -204,7 +204,7 @@ def from_quotas(
     typer.echo(f"{output}: {nodes} nodes of {gpus_per_node} GPUs", err=True)
 
 
-#: how the line begins with which an engine opens its core
+#: the beginning of the first line of an engine's log
 _OPENS = '{"is":"Opened",'
 
 
@@ -239,7 +239,7 @@ def replay(
         for _, start in groupby(numbered(), start_of):
             try:
                 carry_out(start, Cluster)
-            except ReplayError as error:  # its numbers count from the start
+            except ReplayError as error:  # its line numbers count from the start of the engine
                 raise InputError(f"{log}:{line}: not the same: {error.what}\n  {error}") from None
             status.update(f"replaying: {counted(line, 'line')}")
     if not line:

@@ -1,4 +1,4 @@
-"""``hived submit``: a command, with the submitter's folder and environment, to GPUs of a virtual cluster."""
+"""``hived submit``: run a command, in the submitter's folder and environment, on GPUs of a virtual cluster."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from .options import (
     PriorityOption,
     asks_engine,
     duration_option,
+    resources,
     vc_option,
-    wish,
 )
 
-#: what hived sets for each task; the submitter's own would mislead it
+#: set by hived for each task; the submitter's values would mislead it
 _OURS = frozenset(
     {
         "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE",
         "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     }
 )  # fmt: skip
-_SHELLS_OWN = frozenset({"_", "SHLVL", "OLDPWD", "PWD"})  #: true of the shell, not of the job
+_SHELLS_OWN = frozenset({"_", "SHLVL", "OLDPWD", "PWD"})  #: about the shell, not about the job
 _LEAST = ("PATH", "HOME", "LANG")
-_LONGEST_VALUE = 131_071  #: bytes that the system takes for one variable
-_A_MOMENT_S = 2.0  #: in which a job that can run does
+_LONGEST_VALUE = 131_071  #: bytes, the system's limit for one variable
+_A_MOMENT_S = 2.0  #: within which a job that fits has started
 
 
 @asks_engine
@@ -100,7 +100,7 @@ def submit(
       hived submit --vc vision --time-limit 2h -f -- nvidia-smi
       id=$(hived submit -q --vc vision -- python train.py)
     """
-    submission = wish(vc, gpus, nodes, priority, opportunistic) | {
+    submission = resources(vc, gpus, nodes, priority, opportunistic) | {
         "command": command,
         "cwd": _folder(cwd),
         "retries": retries,
@@ -116,10 +116,10 @@ def submit(
         if there.local and not os.path.isdir(str(submission["cwd"])):  # noqa: PTH112  # false where it cannot be looked at
             raise InputError(f"--cwd {submission['cwd']}: no folder of that name; it is where the job would run")
         submission["environment"] = _environment(os.environ, env or [], no_env, str(submission["cwd"]))
-        # what was not asked for is not said: an engine of before the option would not know it
+        # options not given are left out: an older engine would not know them
         said = {what: value for what, value in submission.items() if value is not None and value is not False}
         answer = there.post("/v1/jobs", said)
-        job = there.understood(Job, answer)
+        job = there.parsed(Job, answer)
         if follow:
             raise typer.Exit(_follow(ask, there, job, answer, quiet))
         if ask.printed(answer):
@@ -144,7 +144,7 @@ def _folder(given: Path | None) -> str:
 
 
 def _environment(ours: Mapping[str, str], more: Iterable[str], least: bool, cwd: str) -> dict[str, str]:
-    """The variables that go along."""
+    """The environment of the job."""
     if least:
         sent = {name: ours[name] for name in _LEAST if name in ours}
     else:
@@ -152,7 +152,7 @@ def _environment(ours: Mapping[str, str], more: Iterable[str], least: bool, cwd:
         sent["PWD"] = cwd
     left_out = [name for name, value in sent.items() if not _can_be_sent(name, value)]
     sent = {name: value for name, value in sent.items() if name not in left_out}
-    left_out = [name for name in left_out if not name.startswith("BASH_FUNC_")]  # functions: nobody misses them
+    left_out = [name for name in left_out if not name.startswith("BASH_FUNC_")]  # shell functions, left out silently
     if left_out:
         note(f"left out of the environment, not text or too long: {', '.join(map(clean, map(ascii, left_out)))}")
     for given in more:
@@ -182,16 +182,16 @@ def _can_be_sent(name: str, value: str) -> bool:
 
 
 def _settled(there: Engine, job: Job) -> Job:
-    """The job once it is known where it runs or why it waits; most often at once."""
+    """The job once its placement or reason of waiting is known; most often at once."""
     until = time.monotonic() + _A_MOMENT_S
     while job.state == "queued" and not job.reason and time.monotonic() < until:
         time.sleep(0.05)
-        job = there.understood(Job, there.get(job_path(str(job.id))))
+        job = there.parsed(Job, there.get(job_path(str(job.id))))
     return job
 
 
 def _stdin_has_a_source() -> bool:
-    """Whether somebody may have meant something by our standard input: it is a pipe or a file."""
+    """Whether our standard input is a pipe or a file, so that the user may expect it to be read."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:  # closed
@@ -200,7 +200,7 @@ def _stdin_has_a_source() -> bool:
 
 
 def _follow(ask: Asking, there: Engine, job: Job, answer: object, quiet: bool) -> int:
-    """Print its output until it has ended; its exit code."""
+    """Print the job's output until it has ended; its exit code."""
 
     def say(text: str) -> None:
         if not quiet:

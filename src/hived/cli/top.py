@@ -12,12 +12,12 @@ from rich.text import Text
 from hived.server.pictures import Chain, Holder, Layout, Picture, Stretch, Update, Waiting, named, updated
 from hived.words import counted
 
-from .client import Engine, EngineGoneError
+from .client import Engine, NoAnswerError
 from .console import full_screen, has_screen, output
 from .formats import Form, age, clean, clock, columns, duration, priority, rich_table
 from .options import Asking, asks_engine
 
-#: told apart by the colour-blind too (Okabe and Ito)
+#: distinguishable for the colour-blind too (Okabe and Ito)
 _COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#0072b2", "#999999")
 _USED, _BORROWED, _KEPT, _IDLE, _BAD, _DRAINED = "█", "▒", "░", "·", "×", "-"
 _BAR, _NARROW, _NARROW_BAR = 24, 90, 10
@@ -51,26 +51,26 @@ def top(ask: Asking) -> None:
 
 
 def _layout(there: Engine) -> Layout:
-    return there.understood(Layout, there.get("/v1/dashboard/layout"))
+    return there.parsed(Layout, there.get("/v1/dashboard/layout"))
 
 
 def _picture(there: Engine) -> Picture:
-    return there.understood(Picture, there.get("/v1/dashboard/picture"))
+    return there.parsed(Picture, there.get("/v1/dashboard/picture"))
 
 
 class _Live:
-    """The latest picture, and the last that was known while no engine answers.
+    """The latest picture, kept while no engine answers.
 
-    A thread follows the engine's stream: a picture costs the engine what the cluster is large, an update what changed.
+    A thread follows the engine's stream: a picture costs O(cluster), an update O(changes).
     """
 
     def __init__(self, there: Engine) -> None:
         self._there = there
         self._layout = _layout(there)
         self._picture: Picture | None = None
-        self._heard = 0.0  #: when the picture came
+        self._received = 0.0  #: arrival of the picture
         self._trouble = ""
-        self._failure: Exception | None = None  #: what it cannot go on with
+        self._failure: Exception | None = None  #: the fatal error of the thread
         self._begun = threading.Event()
         self._left = False
 
@@ -88,7 +88,7 @@ class _Live:
         assert self._picture is not None
         now = self._picture
         if not self._trouble and self._layout.end is None:  # time goes on while nothing changes
-            now = now.model_copy(update={"at": now.at + time.monotonic() - self._heard})
+            now = now.model_copy(update={"at": now.at + time.monotonic() - self._received})
         return _drawn(self._layout, now, width, height, self._trouble)
 
     def _follow(self) -> None:
@@ -99,32 +99,32 @@ class _Live:
                 try:
                     for name, value in self._there.stream("/v1/dashboard/stream"):
                         self._take(name, value)
-                except EngineGoneError as error:
+                except NoAnswerError as error:
                     if self._picture is None:
                         raise
                     self._trouble = str(error)
                 time.sleep(_AGAIN_S)
-        except Exception as error:  # raised where it is seen: by who draws
+        except Exception as error:  # raised again by draw()
             self._failure = error
         finally:
             self._begun.set()
 
     def _take(self, name: str, value: object) -> None:
         if name == "open":
-            self._layout = _layout(self._there)  # another engine may answer than before
+            self._layout = _layout(self._there)  # a different engine may answer now
         elif name == "layout":
-            self._layout = self._there.understood(Layout, value)
+            self._layout = self._there.parsed(Layout, value)
         elif name in ("picture", "update"):
             if name == "picture":
-                self._picture = self._there.understood(Picture, value)
+                self._picture = self._there.parsed(Picture, value)
             elif self._picture is not None:
-                self._picture = updated(self._picture, self._there.understood(Update, value))
-            self._heard, self._trouble = time.monotonic(), ""
+                self._picture = updated(self._picture, self._there.parsed(Update, value))
+            self._received, self._trouble = time.monotonic(), ""
             self._begun.set()
 
 
 def _drawn(layout: Layout, picture: Picture, width: int, height: int | None, trouble: str = "") -> RenderableType:
-    """The whole picture; ``height`` None: however long it gets."""
+    """The whole picture; ``height`` None: uncut."""
     colours = {vc.name: _COLOURS[n % len(_COLOURS)] for n, vc in enumerate(layout.vcs)}
     head = [_title(layout, picture, trouble), _totals(layout, picture), Text()]
     vcs = list(_vc_lines(picture, colours, _BAR if width >= _NARROW else _NARROW_BAR))
@@ -144,7 +144,7 @@ def _drawn(layout: Layout, picture: Picture, width: int, height: int | None, tro
 
 
 def _shares(left: int | None, running: int, waiting: int) -> tuple[int, int]:
-    """How many lines each of the two lists of jobs gets."""
+    """The numbers of lines for the two lists of jobs."""
     if left is None:
         return running, waiting
     first = min(running, max(left - waiting, left // 2))
@@ -180,13 +180,13 @@ def _totals(layout: Layout, picture: Picture) -> Text:
     ):
         if number or words in ("guaranteed", "idle"):
             line.append(f"{sign} ", style).append(f"{number:,} {words}   ")
-    if all(sum(len(chain.nodes) for chain in view.chains) > 1 for view in layout.views):  # of one it is all or nothing
+    if all(sum(len(chain.nodes) for chain in view.chains) > 1 for view in layout.views):  # of one node it is 0 or 1
         line.append(f"{100 * totals.fragmentation:.0f}% of nodes in guaranteed use", "dim")
     return line
 
 
 def _vc_lines(picture: Picture, colours: dict[str, str], bar: int) -> Iterator[Text]:
-    """A bar per virtual cluster: what it uses of its cells, what of them is lent, what is idle."""
+    """A bar per virtual cluster: its cells in use, lent and idle."""
     rows = [usage for usage in picture.usage if usage.reserved or usage.used or usage.borrowed or usage.waiting]
     if not rows:
         return
@@ -213,7 +213,7 @@ def _vc_lines(picture: Picture, colours: dict[str, str], bar: int) -> Iterator[T
 
 
 def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width: int) -> Iterator[Text]:
-    """Nodes side by side, a sign per device."""
+    """Nodes side by side, a character per device."""
     if not layout.views:
         return
     signs = _signs(picture, colours)
@@ -234,7 +234,7 @@ def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width
                 for leaf in range(per_node):
                     sign, style = signs.get((number, node, leaf), (_IDLE, "dim"))
                     line.append(sign, style)
-                    if wide > 1:  # room to say that a device in use takes no more jobs
+                    if wide > 1:  # room to show that a device in use takes no more jobs
                         line.append(*marks.get((number, node, leaf), (sign, style)))
                     if wide > 1 and leaf + 1 < per_node:
                         line.append(" ")
@@ -245,7 +245,7 @@ def _node_lines(layout: Layout, picture: Picture, colours: dict[str, str], width
 def _signs(picture: Picture, colours: dict[str, str]) -> dict[tuple[int, int, int], tuple[str, str]]:
     kinds = {"guaranteed": _USED, "opportunistic": _BORROWED, "reserved": _KEPT}
     signs: dict[tuple[int, int, int], tuple[str, str]] = {}
-    # who is there covers who comes
+    # a running job covers a reservation
     for holder in sorted(picture.holders, key=lambda holder: holder.kind != "reserved"):
         sign = (kinds[holder.kind], colours.get(holder.vc, "white"))
         signs.update((place, sign) for stretch in holder.parts for place in _places(stretch))

@@ -40,16 +40,16 @@ from .addresses import ANY, address, exit_signal, link, state_folder, until
 from .console import messages, output
 from .formats import clean
 
-#: addresses that only this machine reaches
+#: loopback addresses
 _HERE = ("127.0.0.1", "::1", "localhost")
 _ON_THE_NETWORK = "anybody on the network can read the token as it passes: it is plain HTTP; an SSH tunnel is safer"
-#: open files that the engine may have, where the system allows that many
+#: the engine's limit of open files, where the system allows it
 _MOST_FILES = 65_536
-#: where the demo's dashboard is, if that port is free
+#: address of the demo's dashboard, if that port is free
 _DEMO_PORT = 8765
-#: running jobs that are named before they lose their cells
+#: maximum of running jobs named before they lose their cells
 _NAMED = 10
-#: how long the demo's jobs have to end with it, in seconds
+#: time for the demo's jobs to end with it, in seconds
 _DEMO_END_S = 6.0
 
 
@@ -130,7 +130,7 @@ def up(
 
 
 def _allow_many_files() -> None:
-    """Every task that runs takes an open file; the usual limit is for programs that use select(), which we do not."""
+    """Raise the limit of open files: each running task takes one. The usual limit suits select(), which is not used."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft < wanted:
@@ -139,7 +139,7 @@ def _allow_many_files() -> None:
 
 @contextlib.contextmanager
 def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
-    """The state folder; the demo's is thrown away, unless one is given."""
+    """The state folder; the demo's is temporary, unless one is given."""
     if state is not None or not is_demo:
         yield state_folder(state)
     else:
@@ -148,16 +148,16 @@ def _folder(state: Path | None, is_demo: bool) -> Iterator[Path]:
 
 
 class _Chosen(NamedTuple):
-    """What a start is under."""
+    """The configuration of a start."""
 
     spec: ClusterSpec
     devices: Devices
-    shares: Shares | None = None  #: that the spec was made of
-    as_before: bool = False  #: whether nothing was asked for, so that it is as at the last start
+    shares: Shares | None = None  #: from which the spec was made
+    as_before: bool = False  #: whether the start has no options and repeats the last one
 
 
 def _chosen(spec: Path | None, devices: int | None, vcs: list[str], simulated: bool, store: Store) -> _Chosen:
-    """By the options, and by the last start where they say nothing."""
+    """The configuration by the options, or else by the last start."""
     last = last_start(store)
     again = last if spec is None and devices is None and not vcs else None
     shares = _shares(vcs) if vcs or last is None else last.shares or ()
@@ -170,7 +170,7 @@ def _chosen(spec: Path | None, devices: int | None, vcs: list[str], simulated: b
     if spec is not None and simulated:
         loaded = load_spec(spec)
         return _Chosen(loaded, Simulated(f"simulated devices of {spec}"))
-    wanted = load_spec(spec) if spec is not None else None  # what is wrong with it is said on any machine
+    wanted = load_spec(spec) if spec is not None else None  # its errors are reported on any machine
     is_last = again is not None and again.simulated is False
     if again is not None and is_last and again.shares is None:
         wanted = again.spec
@@ -199,28 +199,28 @@ def _shared_out(devices: int, gpu: str, shares: Shares, as_before: bool) -> Clus
 
 
 def scattered(spec: ClusterSpec) -> list[str]:
-    """Of a machine that is shared out by numbers: whose GPUs are not one cell, what that means, and the way out."""
+    """Warnings for a machine shared by numbers: VCs whose GPUs are not one cell, the effect, and the way out."""
     (chain,) = spec.chains
     sizes = [level.gpus for level in chain.levels]
     numbers = ", ".join(map(str, sizes[:-1])) + (" or " if sizes[1:] else "") + f"{sizes[-1]} GPUs"
     if sizes[-1] & (sizes[-1] - 1):
         numbers += f", as {sizes[-1]} is no power of two"
-    told = []
+    warnings = []
     for vc in spec.virtual_clusters:
         cells = [(cell.number, sizes[cell.level - 1]) for cell in vc.cells]
         most = max(size for _, size in cells)
         if most < sum(number * size for number, size in cells):
             has = " and ".join(f"{counted(number, 'cell')} of {counted(size, 'GPU')}" for number, size in cells)
-            told.append(
+            warnings.append(
                 f"{vc.name} has {has}, so no guaranteed task of it can have more than {counted(most, 'GPU')}: cells "
                 f"here have {numbers}; give it one of those numbers, or give cells of your own in a spec: "
                 "hived up spec.yaml"
             )
-    return told
+    return warnings
 
 
 def _may_displace(spec: ClusterSpec, store: Store, yes: bool) -> None:
-    """Ask before running jobs lose the cells of their VC. Raises :class:`InputError` for a no, or nobody to ask."""
+    """Ask before running jobs lose the cells of their VC. Raises :class:`InputError` for a no or without a terminal."""
     taken = [] if yes else displaced_by(spec, store)
     if not taken:
         return
@@ -253,7 +253,7 @@ def _gpu_type(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Up:
-    """From the start of the engine to its end."""
+    """A run of the engine."""
 
     chosen: _Chosen
     store: Store
@@ -264,14 +264,14 @@ class _Up:
     console: Console = field(default_factory=output)
 
     async def run(self) -> int:
-        """The exit code."""
-        loop, told = asyncio.get_running_loop(), exit_signal()
+        """Run until a signal or a fatal error; the exit code."""
+        loop, stopped = asyncio.get_running_loop(), exit_signal()
         engine = Engine(self.chosen.spec, self.store, self.chosen.devices, shares=self.chosen.shares)
         server = Server()
         helpers: list[asyncio.Task[None]] = []
         try:
             await engine.start()
-            # what is here now is here for long: looking through it for garbage would hold up everybody now and then
+            # present objects are long-lived: scanning them for garbage would delay requests
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
@@ -281,24 +281,24 @@ class _Up:
             helpers.append(loop.create_task(source.sample()))
             self._greet(engine, server, token)
             if not self.quiet:
-                helpers.append(loop.create_task(self._tell(engine)))
+                helpers.append(loop.create_task(self._print_events(engine)))
             if self.is_demo:
                 active = engine.job_scheduler.jobs.__len__
                 helpers.append(loop.create_task(demo.play(engine.submit, active, str(self.store.folder))))
-            await until(told, engine.failed, helpers)
+            await until(stopped, engine.failed, helpers)
             if engine.failed.done():
                 raise _fatal(engine.failed.result(), engine)
             if self.is_demo:
                 helpers.pop().cancel()
                 await self._end_jobs(engine)
         finally:
-            engine.let_go()  # first of all: in a shutdown of the machine, tasks are ended too, and have not failed
+            engine.let_go()  # first: tasks ended by a shutdown of the machine have not failed
             for helper in helpers:
                 helper.cancel()
             await server.stop()
             await engine.stop()
         self._goodbye(engine)
-        return told.result()
+        return stopped.result()
 
     async def _serve(self, engine: Engine, source: Source, server: Server) -> str:
         service = LocalService(engine)
@@ -311,7 +311,7 @@ class _Up:
         local = make_app(service, source, token=None, hosts=(), local=True)
         socket = self.store.folder / "hived.sock"
         if self.group is not None:
-            # they may go through the folder, to the socket; what else is there has a mode of its own
+            # members may traverse the folder, to the socket; the other files have modes of their own
             let_in(self.store.folder, self.group, 0o710)
         try:
             await server.start(app, listen=listen, socket_app=local, socket=socket, group=self.group)
@@ -332,7 +332,7 @@ class _Up:
         as_before = " [dim](as at the last start)[/dim]" if self.chosen.as_before else ""
         say(f"[bold]hived is up[/bold]: {escape(engine.devices.what)}; {_shares_text(self.chosen.spec)}{as_before}")
         if server.address is not None:
-            # who reads a journal could do anything with the token, as the engine's user
+            # a reader of the journal could use the token with the rights of the engine's user
             shown = self.is_demo or sys.stdout.isatty()
             say(f"dashboard  [bold]{link(*server.address, token if shown else '')}[/bold]", soft_wrap=True)
             if not shown:
@@ -352,29 +352,27 @@ class _Up:
         hint(f"           {end}\n")
         sys.stdout.flush()
 
-    async def _tell(self, engine: Engine) -> None:
-        """What happens, line by line, as it happens."""
+    async def _print_events(self, engine: Engine) -> None:
+        """Print events as they happen, a line each."""
         service = LocalService(engine)
         last = engine.recent[0].seq - 1 if engine.recent else 0
         while True:
             await engine.changed(last)
-            await asyncio.sleep(0.02)  # who was submitted has an answer by then
+            await asyncio.sleep(0.02)  # a submission is answered by then
             for event in list(engine.recent):
                 if event.seq > last:
                     last = event.seq
-                    self._tell_one(event, service)
+                    self._print_event(event, service)
             sys.stdout.flush()
 
-    def _tell_one(self, event: Event, service: LocalService) -> None:
+    def _print_event(self, event: Event, service: LocalService) -> None:
         if event.kind in ("task_ended", "recovered"):
             return
         text = clean(service.shown_event(event).text)
         colour = {"preempted": "yellow", "stopping": "yellow", "failed": "red", "retrying": "red", "device_bad": "red"}
         at = time.strftime("%H:%M:%S", time.localtime(event.at))
         self.console.print(f"[dim]{at}[/dim]  {escape(text)}", style=colour.get(event.kind, ""), soft_wrap=True)
-        if (
-            event.kind == "submitted"
-        ):  # one that does not start at once has a reason, which is told without being asked for
+        if event.kind == "submitted":  # print the reason of a job that does not start at once
             with contextlib.suppress(HivedError):
                 shown = service.job(str(event.job))
                 if shown.state == "queued" and shown.reason:
@@ -425,7 +423,7 @@ def _shares_text(spec: ClusterSpec) -> str:
 
 
 def _token(folder: Path) -> str:
-    """Who has it may do everything over TCP. Kept, so that links work after a restart."""
+    """The token, which grants everything over TCP. Kept, so that links work after a restart."""
     path = folder / "token"
     try:
         kept = path.read_text(encoding="ascii").strip()
@@ -435,7 +433,7 @@ def _token(folder: Path) -> str:
         pass
     token = secrets.token_urlsafe(32)
     try:
-        path.touch(mode=0o600)  # never open to others
+        path.touch(mode=0o600)  # never readable by others
         path.write_text(token, encoding="ascii")
     except OSError as error:
         raise StorageError(

@@ -40,7 +40,7 @@ def view(
     with messages().status("reading results") as status:
         source = ResultsSource(results, lambda name: status.update(f"reading {name}"))
     gc.collect()
-    gc.freeze()  # millions of objects that stay: the collector would halt a picture to look through them
+    gc.freeze()  # millions of long-lived objects: a collection would delay a picture
     has_display = sys.platform in ("darwin", "win32") or any(os.environ.get(n) for n in ("DISPLAY", "WAYLAND_DISPLAY"))
     code = asyncio.run(_serve(source, where, not no_browser and has_display))
     if code:
@@ -48,19 +48,19 @@ def view(
 
 
 async def _serve(source: ResultsSource, where: tuple[str, int], browse: bool) -> int:
-    """Serve until told to stop; the exit code: 0 after Ctrl-C, 143 when terminated."""
-    told = exit_signal()
+    """Serve until a signal stops it; the exit code: 0 after Ctrl-C, 143 when terminated."""
+    stopped = exit_signal()
     server = Server()
     host = where[0]
     await server.start(make_app(None, source, token=None, hosts=() if host in ANY else (host,)), listen=where)
     try:
         page = link(host, server.port or 0)
         output().print(page, markup=False)
-        sys.stdout.flush()  # whoever reads us through a pipe waits for it
+        sys.stdout.flush()  # a reader of our pipe waits for the line
         messages().print("Ctrl-C ends this", style="dim")
         if browse:
             with suppress(webbrowser.Error):
                 await asyncio.to_thread(webbrowser.open, page)
-        return await told
+        return await stopped
     finally:
         await server.stop()

@@ -10,7 +10,7 @@ from .formats import escaped
 
 
 def yaml_text(value: object) -> str:
-    """JSON's values as YAML that is harmless on a terminal too. Lines stay lines, where that can be. O(length)."""
+    """JSON's values as YAML that is safe on a terminal. Lines stay lines where possible. O(length)."""
     text: str = yaml.dump(
         value, Dumper=_Dumper, allow_unicode=True, default_flow_style=False, sort_keys=False, width=math.inf
     )
@@ -18,10 +18,10 @@ def yaml_text(value: object) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text with anything harmful in it is quoted, since only there it can be escaped; nothing refers to anything."""
+    """Quotes text with harmful characters, since only quoted text can be escaped; writes no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """All of it: a list that is said twice is written twice."""
+        """True: a list that occurs twice is written twice."""
         del data
         return True
 

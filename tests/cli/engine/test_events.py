@@ -53,8 +53,8 @@ def test_json_is_the_engines_answer_and_one_object_a_line_when_followed(
     hived: Hived, running: Running, begin: Begin
 ) -> None:
     running.engine.tell("one")
-    told = json.loads(hived("events", "-o", "json").out)
-    assert told == {"events": [running.engine.happened[0].model_dump()], "last": 1}
+    found = json.loads(hived("events", "-o", "json").out)
+    assert found == {"events": [running.engine.happened[0].model_dump()], "last": 1}
     process = begin("events", "-f", "-o", "json")
     assert json.loads(process.out.readline())["text"] == "one"
     running.engine.tell("two")

@@ -237,7 +237,7 @@ def test_an_event_that_is_none_is_told_and_not_tried_again(hived: Hived, nobody:
         events = there.stream("/v1/events/stream")
         assert next(events) == ("open", None)
         with pytest.raises(UnavailableError, match="no engine of this version"):
-            there.understood(JobEvent, next(events)[1])
+            there.parsed(JobEvent, next(events)[1])
         events.close()
 
 

@@ -75,9 +75,9 @@ def test_ps_shows_the_latest_and_says_how_many_more_there_are(hived: Hived, engi
 
 def test_ps_json_is_what_the_engine_says(hived: Hived, engine: Engine) -> None:
     fill(engine)
-    told = json.loads(hived("ps", "-o", "json").out)
-    assert told["total"] == 3
-    assert {job["name"]: job for job in told["jobs"]}["train-2"] == engine.all[1].model_dump()
+    found = json.loads(hived("ps", "-o", "json").out)
+    assert found["total"] == 3
+    assert {job["name"]: job for job in found["jobs"]}["train-2"] == engine.all[1].model_dump()
 
 
 def test_ps_without_jobs_says_so_beside_the_output(hived: Hived, engine: Engine) -> None:
@@ -163,8 +163,8 @@ def test_wait_is_over_at_once_for_ended_jobs(hived: Hived, engine: Engine) -> No
     engine.end(engine.add(name="killed"), 137)
     assert hived("wait", "1").code == 0
     assert hived("wait", "1", "killed").code == 137
-    told = [json.loads(line) for line in hived("wait", "1", "2", "-o", "json").out.splitlines()]
-    assert [job["id"] for job in told] == [1, 2]
+    found = [json.loads(line) for line in hived("wait", "1", "2", "-o", "json").out.splitlines()]
+    assert [job["id"] for job in found] == [1, 2]
 
 
 def test_a_cancelled_job_has_not_succeeded(hived: Hived, engine: Engine) -> None:

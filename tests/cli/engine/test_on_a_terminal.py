@@ -66,8 +66,8 @@ def test_top_in_a_pipe_is_printed_once(hived: Hived, engine: Engine) -> None:
         "node-0:0-3", "sweep-2", "late-3", WAITING, "simulated devices",
     ):  # fmt: skip
         assert words in answer.out
-    told = json.loads(hived("top", "-o", "json").out)
-    assert told["totals"]["guaranteed"] == 4
+    found = json.loads(hived("top", "-o", "json").out)
+    assert found["totals"]["guaranteed"] == 4
 
 
 def test_top_says_no_share_of_the_nodes_where_there_is_one(
@@ -95,11 +95,11 @@ def test_a_drained_device_in_use_has_its_job_in_the_picture_and_all_devices_add_
 def test_ps_and_top_say_alike_what_runs_as_opportunistic_and_why(hived: Hived, engine: Engine) -> None:
     job = engine.add(gpus=2)
     engine.change(job, kind="opportunistic", reason="virtual cluster vision is no more")
-    told, (shown,) = hived("ps").out.splitlines()[1], [
+    found, (shown,) = hived("ps").out.splitlines()[1], [
         line for line in hived("top").out.splitlines() if line.split()[:2] == ["1", "train-1"]
     ]  # fmt: skip
-    assert told.split()[4] == shown.split()[4] == "opp"
-    assert told.endswith("node-0:0-1 as opportunistic: virtual cluster vision is no more")
+    assert found.split()[4] == shown.split()[4] == "opp"
+    assert found.endswith("node-0:0-1 as opportunistic: virtual cluster vision is no more")
 
 
 @pytest.mark.parametrize("key", ["q", "\x03"])

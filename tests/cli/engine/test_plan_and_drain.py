@@ -58,8 +58,8 @@ def test_a_drain_is_undone(hived: Hived, engine: Engine) -> None:
 
 
 def test_draining_is_told_to_programs(hived: Hived, engine: Engine) -> None:
-    told = json.loads(hived("drain", "node-1", "--device", 0, "-o", "json").out)
-    assert [(one["node"], one["device"], one["drained"]) for one in told] == [("node-1", 0, True)]
+    found = json.loads(hived("drain", "node-1", "--device", 0, "-o", "json").out)
+    assert [(one["node"], one["device"], one["drained"]) for one in found] == [("node-1", 0, True)]
 
 
 def test_an_unknown_node_is_named(hived: Hived, engine: Engine) -> None:

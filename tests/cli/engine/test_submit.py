@@ -39,10 +39,10 @@ def test_every_option_arrives(hived: Hived, engine: Engine) -> None:
     options: list[object] = ["--vc", "speech", "--gpus", 2, "--nodes", 2, "--priority", 10, "--name", "bert"]
     options += ["--retries", 3, "--time-limit", "1h30m", "--grace", "5s", "--lazy"]
     assert hived("submit", *options, "--", "sh", "-c", "echo $X", "--lr", "-3").code == 0
-    told = engine.submissions[1]
-    assert (told.vc, told.gpus, told.tasks, told.priority, told.name) == ("speech", 2, 2, 10, "bert")
-    assert (told.retries, told.time_limit_s, told.grace_s, told.lazy_preemption) == (3, 5400, 5, True)
-    assert told.command == ["sh", "-c", "echo $X", "--lr", "-3"]
+    sent = engine.submissions[1]
+    assert (sent.vc, sent.gpus, sent.tasks, sent.priority, sent.name) == ("speech", 2, 2, 10, "bert")
+    assert (sent.retries, sent.time_limit_s, sent.grace_s, sent.lazy_preemption) == (3, 5400, 5, True)
+    assert sent.command == ["sh", "-c", "echo $X", "--lr", "-3"]
 
 
 def test_what_follows_the_program_is_its_own_without_dashes_too(hived: Hived, engine: Engine) -> None:
@@ -69,13 +69,13 @@ def test_the_folder_and_the_environment_go_along(
         monkeypatch.setenv(name, "wrong")
     answer = hived("submit", "--vc", "vision", "--", "x")
     assert answer.err == ""
-    told = engine.submissions[1]
-    assert told.cwd == str(tmp_path)
-    assert told.environment["LEARNING_RATE"] == "0.1 or so\n"
-    assert told.environment["PATH"] == os.environ["PATH"]
-    assert told.environment["PWD"] == str(tmp_path)
-    assert "wrong" not in told.environment.values()
-    assert "HIVED_STATE" not in told.environment
+    sent = engine.submissions[1]
+    assert sent.cwd == str(tmp_path)
+    assert sent.environment["LEARNING_RATE"] == "0.1 or so\n"
+    assert sent.environment["PATH"] == os.environ["PATH"]
+    assert sent.environment["PWD"] == str(tmp_path)
+    assert "wrong" not in sent.environment.values()
+    assert "HIVED_STATE" not in sent.environment
 
 
 def test_no_env_sends_the_least_and_what_is_named(
@@ -85,8 +85,8 @@ def test_no_env_sends_the_least_and_what_is_named(
     monkeypatch.setenv("SECRET", "s")
     monkeypatch.setenv("LANG", "C.UTF-8")
     assert hived("submit", "--vc", "vision", "--no-env", "--env", "A=1=2", "-e", "LEARNING_RATE", "--", "x").code == 0
-    told = engine.submissions[1].environment
-    assert told == {
+    sent = engine.submissions[1].environment
+    assert sent == {
         "PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "LANG": "C.UTF-8", "A": "1=2", "LEARNING_RATE": "0.1",
     }  # fmt: skip
 
