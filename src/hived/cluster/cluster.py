@@ -9,7 +9,7 @@ refused. All other methods report events: groups end, nodes turn bad, the spec c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from hived.cells import LevelSafety, Rank, assert_safe
@@ -27,7 +27,7 @@ from .explain import queries
 from .groups import Group
 from .names import Names, leaf_state, set_health
 from .parts import Part
-from .placing import admitted, moved, replanned
+from .placing import admitted, make_room, moved, replanned
 from .pool import packed
 from .reasons import Misconfigured, NeverFits, Reason, Suspended
 from .recovery import Reconfiguration
@@ -235,6 +235,32 @@ class Cluster:
         if stays:
             self._keep(again)
         return stays
+
+    def make_room(
+        self,
+        request: Request,
+        running: Sequence[str],
+        excluded_nodes: Collection[str] = (),
+        demand: Demand | None = None,
+    ) -> tuple[str, ...] | None:
+        """Which of the groups ``running`` have to end so that a guaranteed request can start in its VC.
+
+        A question: nothing changes. ``running``: guaranteed groups of the VC, in the order in which a policy ends them.
+        As few of the first ones as suffice are named, without those whose leaf cells are not needed then. (): the
+        request can start already. None: all of them would not suffice. A loan that runs under the request's name is
+        promoted (:meth:`promote`). ``excluded_nodes``, ``demand``: as :meth:`place`. It costs O(log groups + groups
+        that end) times what placing the request costs.
+        """
+        state, demand = self._settled(), self._demand(request, demand)
+        known = state.groups.get(request.group)
+        if request.opportunistic or (known is not None and (known.guaranteed or not known.running)):
+            raise RequestError("group", f"{request.group!r} does not wait for leaf cells of its VC")
+        groups = [self._holding(name, "nothing to end") for name in running]
+        for group in groups:
+            if group.tenant != demand.tenant or not (group.guaranteed and group.running):
+                raise RequestError("running", f"{group.name!r} is no guaranteed group of {request.vc!r} that runs")
+        ended = make_room(state, request, demand, self._suggested(None, excluded_nodes), groups)
+        return None if ended is None else tuple([group.name for group in ended])
 
     def can_lend(self, request: Request, demand: Demand | None = None) -> bool:
         """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods).

@@ -5,6 +5,9 @@ A preempting group with slow victims is placed again, so that it can start on GP
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+
 from hived.cluster.explain.diagnose import reasons
 from hived.errors import RequestError
 
@@ -120,6 +123,35 @@ def moved(
     else:
         state.replace(group, again)
     return again
+
+
+def make_room(
+    state: State, request: Request, demand: Demand, suggested: Suggested | None, running: Sequence[Group]
+) -> list[Group] | None:
+    """The groups of a VC to end so that a guaranteed request can start; None: all of ``running`` do not suffice.
+
+    As few of the first ones as suffice; of these, the later ones are spared first where their leaf cells are not
+    needed. Each try is carried out and rolled back. O((log groups + groups ended) * (groups ended + placing it)).
+    """
+    state.see_bad()
+    loan = state.groups.get(request.group)
+
+    def suffices(ended: Sequence[Group]) -> bool:
+        for group in ended if loan is None else (loan, *ended):
+            state.vacate(group)
+        found = guaranteed.on_free(state, Group(request, demand.tenant, 0.0), demand, suggested)
+        state.undo.rollback()
+        return found
+
+    if not suffices(running):
+        return None
+    number = bisect_left(range(len(running)), True, key=lambda number: suffices(running[:number]))
+    ended = list(running[:number])
+    for group in ended[-2::-1]:  # without the last one, the others do not suffice
+        others = [other for other in ended if other is not group]
+        if suffices(others):
+            ended = others
+    return ended
 
 
 def _may_start(state: State, group: Group, demand: Demand, own_vc: bool) -> bool:
