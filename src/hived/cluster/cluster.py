@@ -156,14 +156,16 @@ class Cluster:
         idle: bool = False,
         excluded_nodes: Collection[str] = (),
         keep: bool = False,
+        over: Sequence[str] = (),
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         """Decide a request as :meth:`schedule` does, for a new group; None, and nothing queued, where it has to wait.
 
         For a scheduler with queues of its own, which needs no reasons. ``near``: the last placement of the group, which
         it prefers; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as in
-        :meth:`schedule`; ``keep``: commit the answer at once; ``demand``: the answer of :meth:`demand` for this
-        request, or for one that differs by name alone. It is not checked against the request, and decides the leaf
+        :meth:`schedule`; ``keep``: commit the answer at once; ``over``: running groups of its VC of the same priority
+        or a lower one that it preempts, as :meth:`make_room` names them; ``demand``: the answer of :meth:`demand` for
+        this request, or for one that differs by name alone. It is not checked against the request, and decides the leaf
         cells.
         """
         _check_seconds(now)
@@ -173,14 +175,15 @@ class Cluster:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         at = () if near is None else self._parts(near)
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
-        group = admitted(state, request, demand, suggested, now, at, idle)
+        others = self._preemptible(request, demand, over) if over else ()
+        group = admitted(state, request, demand, suggested, now, at, idle, others)
         if group is None:
             return None
         if keep:
             self._keep(group)
             return group.answer(KEPT)
         excluded = () if suggested is None else suggested.given[1]
-        decision = group.answer(Asked("place", (request, now, near, idle, excluded), state.version))
+        decision = group.answer(Asked("place", (request, now, near, idle, excluded, False, over), state.version))
         self._open = decision, group
         return decision
 
@@ -248,19 +251,26 @@ class Cluster:
         A question: nothing changes. ``running``: guaranteed groups of the VC, in the order in which a policy ends them.
         As few of the first ones as suffice are named, without those whose leaf cells are not needed then. (): the
         request can start already. None: all of them would not suffice. A loan that runs under the request's name is
-        promoted (:meth:`promote`). ``excluded_nodes``, ``demand``: as :meth:`place`. It costs O(log groups + groups
-        that end) times what placing the request costs.
+        promoted (:meth:`promote`); groups that are being preempted do not count. ``excluded_nodes``, ``demand``: as
+        :meth:`place`. It costs O(log groups + groups that end) times what placing the request costs.
         """
         state, demand = self._settled(), self._demand(request, demand)
         known = state.groups.get(request.group)
-        if request.opportunistic or (known is not None and (known.guaranteed or not known.running)):
+        if known is not None and (known.guaranteed or not known.running):
             raise RequestError("group", f"{request.group!r} does not wait for leaf cells of its VC")
-        groups = [self._holding(name, "nothing to end") for name in running]
+        groups = self._preemptible(request, demand, running)
+        ended = make_room(state, request, demand, self._suggested(None, excluded_nodes), groups)
+        return None if ended is None else tuple([group.name for group in ended])
+
+    def _preemptible(self, request: Request, demand: Demand, names: Sequence[str]) -> list[Group]:
+        """Groups of the VC that may end for a guaranteed request: those that nobody preempts already."""
+        if request.opportunistic:
+            raise RequestError("priority", f"{request.group!r} is opportunistic: no group of its VC ends for it")
+        groups = [self._holding(name, "nothing to end") for name in names]
         for group in groups:
             if group.tenant != demand.tenant or not (group.guaranteed and group.running):
                 raise RequestError("running", f"{group.name!r} is no guaranteed group of {request.vc!r} that runs")
-        ended = make_room(state, request, demand, self._suggested(None, excluded_nodes), groups)
-        return None if ended is None else tuple([group.name for group in ended])
+        return [group for group in groups if group.state is GroupState.ALLOCATED]
 
     def can_lend(self, request: Request, demand: Demand | None = None) -> bool:
         """Whether an opportunistic request would start on idle leaf cells now. O(classes of nodes + pods).

@@ -12,6 +12,7 @@ the refused hosts are excluded, and the first step runs again.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from hived.cells import Space
 
@@ -44,6 +45,19 @@ def place(state: State, group: Group, demand: Demand, suggested: Suggested | Non
 def on_free(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
     """Bind free leaves of its VC for a group; ``False`` where other groups of the VC would have to be preempted."""
     return _place_up_to(state, group, demand, -1, suggested)
+
+
+def over(state: State, group: Group, demand: Demand, suggested: Suggested | None, running: Sequence[Group]) -> bool:
+    """Bind the leaves that a group would get without the groups ``running`` of its VC, which become its victims.
+
+    Those whose leaves it does not need stay. ``False``: there are no such leaves. O(their leaves + placing it).
+    """
+    mark = state.undo.mark()
+    for other in running:
+        state.vacate(other)
+    found = on_free(state, group, demand, suggested)
+    state.undo.rollback(mark)
+    return found and group.pool is not None and _bind_over_others(state, group, group.pool, suggested)
 
 
 def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Suggested | None) -> bool:

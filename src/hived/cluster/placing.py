@@ -29,10 +29,12 @@ def admitted(
     now: float,
     near: tuple[Part, ...] = (),
     idle: bool = False,
+    over: Sequence[Group] = (),
 ) -> Group | None:
     """Place and admit a new group; None, and no transaction open, where it has to wait.
 
-    ``near``: the leaves where it ran, which it prefers; ``idle``: an opportunistic group takes idle leaves only.
+    ``near``: the leaves where it ran, which it prefers; ``idle``: an opportunistic group takes idle leaves only;
+    ``over``: running groups of its VC that it preempts.
     """
     if state.joined and request.group in state.joined:
         on = state.joined[request.group]
@@ -42,7 +44,9 @@ def admitted(
     group = Group(request, demand.tenant, now)
     if near:
         group.near = near
-    if request.priority >= 0:
+    if over:
+        found = guaranteed.over(state, group, demand, suggested, over)
+    elif request.priority >= 0:
         found = guaranteed.place(state, group, demand, suggested)
     else:
         found = (opportunistic.on_idle if idle else opportunistic.place)(state, group, demand, suggested)

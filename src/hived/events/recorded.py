@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hived.cells import Rank
@@ -60,9 +60,10 @@ class RecordedCluster(Cluster):
         idle: bool = False,
         excluded_nodes: Collection[str] = (),
         keep: bool = False,
+        over: Sequence[str] = (),
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
-        call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or (), keep)
+        call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or (), keep, tuple(over))
         decision: Bind | Preempt | None = self._recorded(call)
         return decision
 

@@ -1,8 +1,10 @@
-"""The interface of a scheduling policy: three functions, the same under every sharing scheme, simulated and live.
+"""The interface of a scheduling policy: a few functions, the same under every sharing scheme, simulated and live.
 
-order   which of a tenant's jobs is next
-rank    which host a job is placed on
-react   what a displaced job keeps
+order          which of a tenant's jobs is next
+preempts       whether the next job takes GPUs from running jobs of its VC that are behind it in the order
+review_after   when the order of a running job changes
+rank           which host a job is placed on
+react          what a displaced job keeps
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ class JobView(NamedTuple):
     gpus: int
     submitted: int  #: time of submission, in the caller's unit
     sequence: int  #: number of the submission; breaks ties of ``submitted``
+    attained: float = 0  #: GPUs times the time for which it had them (attained service); 0 unless the policy preempts
 
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """An opportunistic job loses its GPUs: a guaranteed job needs them, or its own turn has come elsewhere."""
+    """A job loses its GPUs: a guaranteed job needs them, or its own turn has come elsewhere."""
 
     victim: JobView
     by: JobView  #: the guaranteed job; the victim itself if its turn has come on other GPUs
@@ -49,11 +52,25 @@ class Order(Protocol):
 
 
 class Policy(Order, Protocol):
-    """A scheduling policy: the order of the queue, the choice of a host, what a displaced job keeps."""
+    """A scheduling policy: the order of the queue, preemption in a VC, the choice of a host, what a victim keeps."""
 
     @property
     def name(self) -> str:
         """Its name on the command line and in results."""
+
+    @property
+    def preempts(self) -> bool:
+        """Whether the head of a VC's line takes GPUs from running jobs of the VC that are behind it in the order.
+
+        As few of the last ones as suffice are suspended or restarted (:meth:`react`), and requeued.
+        """
+
+    def review_after(self, job: JobView) -> float | None:
+        """How long a job has to run until its sort key changes, in the engine's unit of time; None: it does not.
+
+        Its place in the order is computed anew then, and wherever it matters who is behind. Unused unless the policy
+        preempts.
+        """
 
     def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
         """Score of a host for ``gpus`` GPUs of a guaranteed job: smaller is better, None if it has too few.

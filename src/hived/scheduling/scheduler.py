@@ -3,11 +3,13 @@
 The simulator and both engines drive it. An engine reports events (:meth:`Scheduler.wait`, :meth:`~Scheduler.free`,
 ...), then calls :meth:`~Scheduler.dispatch`; the engine carries out each instruction before the next is decided. An
 evicted job holds its GPUs until the engine calls :meth:`~Scheduler.free`: a simulator does so within the instruction,
-an engine once the processes have ended. There is no clock; time only orders submissions. A dispatch has three steps:
+an engine once the processes have ended. There is no clock: the engine dispatches when :attr:`~Scheduler.next_review`
+has come. A dispatch has three steps:
 
 1. *Reservations.* Each preemptor that waits for victims is scheduled again: it may now fit, there or elsewhere.
 2. *Turns.* The head of each VC's line leaves it while the VC has cells for it. A job that already runs on a loan is
-   promoted in place if the cluster can bind its GPUs to the VC's cells, and moves otherwise.
+   promoted in place if the cluster can bind its GPUs to the VC's cells, and moves otherwise. Where the VC has none, and
+   the policy preempts, the head reserves those of running jobs behind it in the order, which are requeued.
 3. *Loans.* The head of a VC's backlog starts opportunistically while idle GPUs fit it. The VC with the smallest share
    goes first (GPUs on loan over GPUs reserved: weighted max-min fairness).
 
@@ -50,6 +52,7 @@ from .queue import (
     Queue,
     VcQueues,
 )
+from .running import RunningJobs
 
 _GUARANTEED, _OPPORTUNISTIC = Kind
 #: reasons to wait that do not block the jobs behind: the wait may never end
@@ -90,6 +93,8 @@ class Scheduler:
         self.reserved: dict[int, Entry] = {}
         self._weights = _weights(cluster.spec)
         self._now = 0.0
+        # who runs, where the policy preempts
+        self._running = RunningJobs(policy, self._key) if policy.preempts else None
         # changed since the last dispatch: jobs that joined a queue; VCs marked dirty; whether GPUs may have become idle
         self._new: dict[int, Entry] = {}
         self._dirty: dict[str, None] = {}
@@ -111,7 +116,7 @@ class Scheduler:
         """Queue a job that was submitted or requeued. A requeued job keeps its place in the order."""
         if self.jobs.get(entry.number, entry) is not entry or entry.status is not NOWHERE:
             raise InvariantError(f"job number {entry.number} is used twice")
-        if not entry.key:
+        if not entry.key or self._running is not None:
             entry.key = self._key(entry)
         entry.status = WAITING
         self.jobs[entry.number] = self._by_name[entry.name] = entry
@@ -134,8 +139,11 @@ class Scheduler:
                 return  # it never reached the core
             self.cluster.cancel(entry.name)
 
-    def free(self, entry: Entry, waits: bool = False) -> None:
-        """Release the GPUs of a job that has ended or was stopped. ``waits``: it is requeued at its old place."""
+    def free(self, entry: Entry, waits: bool = False, now: float = 0.0) -> None:
+        """Release the GPUs of a job that has ended or was stopped, at ``now``.
+
+        ``waits``: it is requeued, at its old place unless the policy orders by what it has attained.
+        """
         was = entry.status
         if not entry.holds:
             raise InvariantError(f"job {entry.number} ends, and does not run")
@@ -151,12 +159,16 @@ class Scheduler:
             entry.status = NOWHERE
             entry.demand = entry.loan_demand = None  # a demand refers to the whole cluster state
             del self.jobs[entry.number], self._by_name[entry.name]
-        elif entry.early and entry.line is not None and was in (LENT, MOVING):
+            if self._running is not None:
+                self._running.follow(entry, now)
+        elif entry.early and entry.line is not None and was in (LENT, MOVING) and self._running is None:
             entry.status = WAITING  # it keeps its place in line
             self._enqueue(entry)
         else:
             self._leave(entry)
             entry.status = NOWHERE
+            if self._running is not None:
+                self._running.follow(entry, now)
             self.wait(entry)
 
     def leaving(self, entry: Entry) -> None:
@@ -166,8 +178,9 @@ class Scheduler:
             entry.status, entry.near = LEAVING, None
             self._dirty[entry.vc] = None
 
-    def runs(self, entry: Entry, guaranteed: bool) -> None:
-        """Adopt a job that already runs and that the core has recovered."""
+    def runs(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
+        """Adopt at ``now`` a job that already runs and that the core has recovered."""
+        self._now = max(self._now, now)
         entry.key = entry.key or self._key(entry)
         self.jobs[entry.number] = self._by_name[entry.name] = entry
         self.became(entry, guaranteed)
@@ -187,6 +200,7 @@ class Scheduler:
         if entry.status in (LENT, MOVING) and entry.early and entry.line is not None:
             entry.line.add(entry)
             self._new[entry.number] = entry
+        self._follow(entry)
 
     def exclude(self, entry: Entry, nodes: frozenset[str]) -> None:
         """Exclude nodes for a job."""
@@ -201,12 +215,11 @@ class Scheduler:
 
     def rekey(self, entry: Entry) -> None:
         """Update the place of a waiting or running job after the policy has changed its sort key."""
-        in_line = entry.line is not None and entry in entry.line
         self._leave(entry)
         entry.key = self._key(entry)
         if entry.status is WAITING:
             self._join(entry)
-        elif in_line and entry.line is not None:
+        elif entry.status in (LENT, MOVING) and entry.early and entry.line is not None:
             entry.line.add(entry)
         self.mark_dirty(entry.vc)
 
@@ -247,6 +260,8 @@ class Scheduler:
     def dispatch(self, now: float = 0.0) -> None:
         """Start every job that can start. ``now``: seconds by the engine's clock, as the core records them."""
         self._now = now
+        for entry in () if self._running is None else self._running.due(now):
+            self.rekey(entry)
         while True:
             version = -1  # of the cluster, while there are reservations
             if self.reserved:
@@ -264,6 +279,11 @@ class Scheduler:
                 continue
             if not self.reserved or version == self.cluster.version:
                 return
+
+    @property
+    def next_review(self) -> float:
+        """When the order of a running job changes, and the engine has to dispatch; infinity for never."""
+        return inf if self._running is None else self._running.next_review
 
     def _reservation_changed(self, entry: Entry) -> bool:
         """Whether the placement of a preemptor can start now, has moved, or is no longer possible."""
@@ -326,7 +346,19 @@ class Scheduler:
         if started is None:
             line.pass_by()
             return True
-        return started
+        return started or (self._running is not None and self._preempt_behind(self._running, entry))
+
+    def _preempt_behind(self, running: RunningJobs, entry: Entry) -> bool:
+        """Reserve what running jobs behind the head of a line have; whether the head has left its place."""
+        behind = running.behind(entry, self._now) if entry.may_preempt and entry.status in (WAITING, LENT) else ()
+        victims = self.cluster.make_room(entry.request, behind, entry.excluded, entry.demand) if behind else ()
+        if not victims:
+            return False
+        if entry.status is LENT:  # it gives its loan up, and then takes its turn as any job that waits
+            return self._move(entry)
+        request, excluded = entry.request, entry.excluded
+        placed = self.cluster.place(request, self._now, entry.near, False, excluded, True, victims, entry.demand)
+        return placed is not None and self._apply(entry, placed, True)
 
     def _take_turn(self, entry: Entry) -> bool | None:
         """Try to give a job its turn: whether it left its line; None if it waits without blocking others."""
@@ -335,18 +367,27 @@ class Scheduler:
             if promoted:
                 self._leave(entry)
                 entry.status = GUARANTEED
+                self._follow(entry)
                 self._carry_out(Promote(entry.number))
                 return True
             if promoted is None:
                 return self._blocked_on_loan(entry)
-            if self._explains and self.cluster.group(entry.name).preempted_by:
-                return False  # it is being evicted already, and is scheduled again once it has ended
-            entry.near = entry.placement
-            entry.status = MOVING
-            self._carry_out(Move(entry.number, self._keeps_work(entry, entry)))
+            if not self._move(entry):
+                return False
+            if self._running is not None:
+                return True  # what it has attained may have cost it its place
         if entry.status is MOVING:  # its processes have not ended yet
             return False
         return self._schedule(entry)
+
+    def _move(self, entry: Entry) -> bool:
+        """Have a job give its loan up, since its turn has come on other GPUs; whether it has ended there already."""
+        if self._explains and self.cluster.group(entry.name).preempted_by:
+            return False  # it is being evicted already, and is scheduled again once it has ended
+        entry.near = entry.placement
+        entry.status = MOVING
+        self._carry_out(Move(entry.number, self._keeps_work(entry, entry)))
+        return entry.status is not MOVING
 
     def _blocked_on_loan(self, entry: Entry) -> bool | None:
         """The VC has no room for a job that runs on a loan. Returns as :meth:`_take_turn`."""
@@ -380,7 +421,7 @@ class Scheduler:
         request, excluded = entry.request, entry.excluded
         if entry.status is not RESERVED and (not self._explains or entry.near is not None):
             keep = entry.may_preempt
-            placed = self.cluster.place(request, self._now, entry.near, False, excluded, keep, entry.demand)
+            placed = self.cluster.place(request, self._now, entry.near, False, excluded, keep, (), entry.demand)
             if placed is not None:
                 return self._apply(entry, placed, keep)
             if not self._explains:
@@ -433,6 +474,7 @@ class Scheduler:
         entry.status, kind = LENT, _OPPORTUNISTIC
         if entry.request.priority >= 0:
             entry.status, kind = GUARANTEED, _GUARANTEED
+        self._follow(entry)
         self._carry_out(Start(entry.number, kind, decision.placement))
         return True
 
@@ -453,6 +495,11 @@ class Scheduler:
         entry.status, entry.placement = NOWHERE, None
         entry.demand = entry.loan_demand = None  # the spec may have changed when it waits again
         self.mark_dirty(entry.vc)
+
+    def _follow(self, entry: Entry) -> None:
+        """A job has GPUs, or has them otherwise than before."""
+        if self._running is not None:
+            self._running.follow(entry, self._now)
 
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:
         return self.policy.react(Displaced(victim.view, by.view)) is Reaction.SUSPEND
@@ -510,10 +557,11 @@ class Scheduler:
         decision = None
         if reasons is None:
             loan, excluded = entry.loan, entry.excluded
-            decision = self.cluster.place(loan, self._now, None, True, excluded, True, entry.loan_demand)
+            decision = self.cluster.place(loan, self._now, None, True, excluded, True, (), entry.loan_demand)
         if decision is not None:
             self._dequeue(entry)
             entry.status, entry.placement = LENT, decision.placement
+            self._follow(entry)
             self._carry_out(Start(entry.number, _OPPORTUNISTIC, decision.placement))
             return True
         if not self._explains:
@@ -641,6 +689,8 @@ class Scheduler:
         """Check the queues against the jobs' statuses, and the cluster itself. O(jobs + cluster)."""
         self.cluster.validate()
         groups = set(self.cluster.groups())
+        if self._running is not None:
+            self._running.validate({entry for entry in self.jobs.values() if entry.holds})
         lines: dict[str, list[Entry]] = {vc: [] for vc in self.queues}
         backlogs: dict[Queue, list[Entry]] = {q: [] for qs in self.queues.values() for q in (qs.backlog, qs.outsized)}
         for number, entry in self.jobs.items():

@@ -21,10 +21,15 @@ class YarnCS:
 
     displaced: Reaction = Reaction.SUSPEND
     name: str = "yarn-cs"
+    preempts: bool = False
 
     def order(self, job: JobView) -> tuple[int, ...]:
         """Order of submission."""
         return job.submitted, job.sequence
+
+    def review_after(self, job: JobView) -> float | None:
+        """The order of submission does not change."""
+        return None
 
     def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
         """Fewest opportunistic GPUs to preempt, then closest together, then tightest fit."""

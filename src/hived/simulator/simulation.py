@@ -1,7 +1,7 @@
 """The event loop: an engine whose victims end at once, and whose clock is a heap.
 
-Events are ordered by ``(time, finishes before submissions, job number)``: all jobs that finish at one instant release
-their GPUs before any job is placed. An instant has no length, so only the state of a job before and after it counts:
+Events are ordered by ``(time, finishes before submissions before reviews, job number)``: all jobs that finish at one
+instant release their GPUs before any job is placed. An instant has no length, so only the state of a job before and after it counts:
 intervals of length 0 are not recorded, and a job that loses its GPUs and gets the same ones back is not preempted.
 
 The work of a job is its duration; the work left is kept when it stops, so that rates other than 1 would change only
@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
+from math import ceil
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
@@ -25,6 +26,8 @@ from .record import Record, Run, gpus_of
 from .traces import TraceJob
 
 _NEVER = 1 << 62
+#: in place of a number of stops: the next event is a review of the order (a submission: -1)
+_REVIEW = -2
 #: an interval in which a job holds GPUs: start, kind, placement
 _Interval = tuple[int, Kind, Placement]
 
@@ -73,16 +76,21 @@ class Simulation:
         number, total = 0, len(jobs)
         next_submit = jobs[0].submit_ms if jobs else _NEVER
         finish, entries = self._record.finish, scheduler.jobs
+        reviews = scheduler.policy.preempts
         while True:
             time, stopped = next_submit, -1
             if finishes and finishes[0][0] <= time:
                 time, job, stopped = finishes[0]
+            if reviews and (review := ceil(min(scheduler.next_review, _NEVER))) < time:
+                time, stopped = review, _REVIEW
             if time > now and self._preempted:
                 self._end_instant(now)
                 continue  # it may have restored a finish
             if time == _NEVER or time > until:
                 break
-            if stopped < 0:
+            if stopped == _REVIEW:
+                now = self._now = time
+            elif stopped < 0:
                 now = self._now = time
                 scheduler.wait(self._entry(number))
                 number += 1
@@ -97,11 +105,11 @@ class Simulation:
                         ended, now = True, time
                         self._close(job, now)
                         finish[job] = now
-                        scheduler.free(entries[job])
+                        scheduler.free(entries[job], False, now)
                 if not ended:
                     continue
                 self._now = now
-            scheduler.dispatch()
+            scheduler.dispatch(now)
             if after_event is not None:
                 after_event(scheduler)
         self._end_instant(now)
@@ -137,7 +145,7 @@ class Simulation:
                 self._stop(job, now, instruction.keeps_work)
             else:
                 self._preempt(job, now, instruction.keeps_work)
-            self._scheduler.free(self._scheduler.jobs[job], waits=True)
+            self._scheduler.free(self._scheduler.jobs[job], True, now)
 
     def _preempt(self, job: int, now: int, keeps_work: bool) -> None:
         """Take the GPUs of a job; it counts as preempted only if it has not got them back at the end of the instant."""
