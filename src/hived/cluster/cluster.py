@@ -254,7 +254,7 @@ class Cluster:
         promoted (:meth:`promote`); groups that are being preempted do not count. ``excluded_nodes``, ``demand``: as
         :meth:`place`. It costs O(log groups + groups that end) times what placing the request costs.
         """
-        state, demand = self._settled(), self._demand(request, demand)
+        state, demand = self._committed(), self._demand(request, demand)
         known = state.groups.get(request.group)
         if known is not None and (known.guaranteed or not known.running):
             raise RequestError("group", f"{request.group!r} does not wait for leaf cells of its VC")
@@ -268,8 +268,10 @@ class Cluster:
             raise RequestError("priority", f"{request.group!r} is opportunistic: no group of its VC ends for it")
         groups = [self._holding(name, "nothing to end") for name in names]
         for group in groups:
-            if group.tenant != demand.tenant or not (group.guaranteed and group.running):
-                raise RequestError("running", f"{group.name!r} is no guaranteed group of {request.vc!r} that runs")
+            mine = group.tenant == demand.tenant and group.guaranteed and group.running
+            if not mine or group.priority > request.priority:
+                what = f"no guaranteed group of {request.vc!r} that runs, at a priority of at most {request.priority}"
+                raise RequestError("running", f"{group.name!r} is {what}")
         return [group for group in groups if group.state is GroupState.ALLOCATED]
 
     def can_lend(self, request: Request, demand: Demand | None = None) -> bool:

@@ -57,7 +57,7 @@ def over(state: State, group: Group, demand: Demand, suggested: Suggested | None
         state.vacate(other)
     found = on_free(state, group, demand, suggested)
     state.undo.rollback(mark)
-    return found and group.pool is not None and _bind_over_others(state, group, group.pool, suggested)
+    return found and group.pool is not None and _bind_with_victims(state, group, group.pool, suggested, running)
 
 
 def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Suggested | None) -> bool:
@@ -156,9 +156,11 @@ def _refused(pool: Pool, pods: Spots, suggested: Suggested | None) -> int:
     return unbound[-1] if unbound else pods[-1][0]
 
 
-def _bind_with_victims(state: State, group: Group, pool: Pool, suggested: Suggested | None) -> bool:
+def _bind_with_victims(
+    state: State, group: Group, pool: Pool, suggested: Suggested | None, over: Sequence[Group] = ()
+) -> bool:
     """Bind virtual leaves of other groups of the VC, and set victims; ``False`` without healthy, suggested nodes."""
-    in_vc = pool.conflicting(group)
+    in_vc = pool.conflicting(group, over)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
     lazy.sort(key=lambda other: other.sequence)
     mark = state.undo.mark()

@@ -301,7 +301,7 @@ class Pool:
                     found[group] = None
         return found
 
-    def conflicting(self, group: Group) -> dict[Group, None]:
+    def conflicting(self, group: Group, over: Iterable[Group] = ()) -> dict[Group, None]:
         """The groups of the VC that have to yield to ``group``, whose leaves were chosen."""
         return self.on(group.spots)
 
@@ -436,6 +436,8 @@ class Pool:
                 for other, others in held[host].items():
                     if one is not other and mask & others:
                         ensure(one.running != other.running, f"{one} and {other}: one runs, one has reserved")
+                        runs, reserves = (one, other) if one.running else (other, one)
+                        ensure(runs.priority <= reserves.priority, f"{one} and {other}: no lower one reserves")
         self._validate_spaces()
         self.binding.validate()
 

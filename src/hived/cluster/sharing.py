@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import chain as chained
 
 from hived.cells import BuddyAllocator, Found, Hierarchy, Need, Rank, Space
 from hived.errors import InfeasibleError, ensure
@@ -256,15 +257,15 @@ class QuotaPool(Pool):
                 return Found(tuple(hosts), 0)
         return None
 
-    def conflicting(self, group: Group) -> dict[Group, None]:
+    def conflicting(self, group: Group, over: Iterable[Group] = ()) -> dict[Group, None]:
         """Also the groups whose part of the quota it needs, on any node: the lowest first, among equals the latest."""
         found = self.on(group.spots)
         short = sum(mask.bit_count() for _, mask in group.spots) - self.quota.left - sum(g.gpus for g in found)
-        for precedence in self.below(group.priority):
-            for other in reversed(self.at[precedence]):
-                if short > 0 and other not in found:
-                    found[other] = None
-                    short -= other.gpus
+        lower = (other for at in self.below(group.priority) for other in reversed(self.at[at]))
+        for other in chained(over, lower):
+            if short > 0 and other not in found:
+                found[other] = None
+                short -= other.gpus
         return found
 
     def _taken(self, spots: Spots) -> None:

@@ -86,8 +86,8 @@ def _check_groups(state: State, groups: Iterable[Group]) -> None:
         downgraded = group.priority != group.request.priority
         ensure((group in state.downgraded) == downgraded, f"{group} is displaced or not")
         for victim in group.victims:
-            same_vc = victim.tenant == group.tenant and victim.guaranteed and victim.priority < group.priority
+            same_vc = victim.tenant == group.tenant and victim.guaranteed and victim.priority <= group.priority
             ensure(
                 same_vc or not victim.guaranteed,
-                f"{group} preempts its own VC's lower groups, or opportunistic ones",
+                f"{group} preempts opportunistic groups, or of its own VC none that is higher",
             )

@@ -1,7 +1,8 @@
 """The event loop: an engine whose victims end at once, and whose clock is a heap.
 
 Events are ordered by ``(time, finishes before submissions before reviews, job number)``: all jobs that finish at one
-instant release their GPUs before any job is placed. An instant has no length, so only the state of a job before and after it counts:
+instant release their GPUs before any job is placed. An instant has no length, so only the state of a job before and
+after it counts:
 intervals of length 0 are not recorded, and a job that loses its GPUs and gets the same ones back is not preempted.
 
 The work of a job is its duration; the work left is kept when it stops, so that rates other than 1 would change only

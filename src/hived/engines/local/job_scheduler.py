@@ -239,7 +239,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
             if job.state is JobState.RESERVED:
                 self.becomes(job, JobEvent.UNRESERVED, None, at, {"why": "the engine was started again"})
             if job.state.holds:
-                self.scheduler.runs(job.entry, self.cluster.group(job.name).guaranteed)
+                self.scheduler.runs(job.entry, self.cluster.group(job.name).guaranteed, at)
             if job.state is JobState.QUEUED:
                 self.line_up(job)
             elif job.state is JobState.BACKOFF and job.retry_at is not None:
@@ -300,7 +300,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def _attempt_ended(self, job: Job, at: float) -> None:
         """Free the GPUs of a job after the last task of its attempt has ended."""
         event, data = outcome(job, at)
-        self.scheduler.free(job.entry, waits=event is JobEvent.PREEMPTED)
+        self.scheduler.free(job.entry, event is JobEvent.PREEMPTED, at)
         if self.beyond.pop(job.id, None) is not None:
             self._claim(at)
         self.becomes(job, event, None, at, data)

@@ -289,7 +289,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
 
     def unplace(self, gang: Gang, at: float, why: str) -> None:
         """Release the GPUs of a gang without bound pods, and queue it again."""
-        self.scheduler.free(gang.entry)
+        self.scheduler.free(gang.entry, now=at)
         self.becomes(gang, GangEvent.RELEASED, None, at, {"why": why})
         for entry in gang.pods.values():
             entry.needs_wake = True  # kube-scheduler may have got a node that is not the pod's any more
@@ -305,7 +305,7 @@ class GangTable(Dispatcher[Gang, Instruction]):
     def end(self, gang: Gang, at: float) -> None:
         """End a gang whose last pod is removed, and free its GPUs."""
         if gang.holds:
-            self.scheduler.free(gang.entry)
+            self.scheduler.free(gang.entry, now=at)
         else:
             self.withdraw(gang, at)
         self.usage.remove(gang)
