@@ -9,6 +9,15 @@ from hived.cluster.pool import packed
 from hived.scheduling import Displaced, JobView, Reaction
 
 
+class NeverPreempts:
+    """What a policy says that leaves running jobs of a VC alone."""
+
+    preempts = False
+
+    def review_after(self, job: JobView) -> float | None:
+        return None
+
+
 @dataclass(frozen=True)
 class LeastAttained:
     """Queues by attained service; first come, first served in each (discretised LAS; Tiresias, NSDI'19)."""

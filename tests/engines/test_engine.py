@@ -28,6 +28,7 @@ from hived.engines.local.tasks import Liveness, Task
 from hived.errors import NeverFitsError, NotFoundError, StorageError
 from hived.spec.compiled import ClusterSpec
 
+from ..policies import LeastAttained
 from .driver import SHARES
 from .living import Lives, ended, other_spec, printed, shell, state, variables
 
@@ -309,6 +310,24 @@ def test_drained_devices_stay_so(lives: Lives) -> None:
     drained, job = lives.live(second)
     assert drained == [("node", device) for device in (0, 1, 2, 4, 5, 6, 7)]
     assert job.state is JobState.SUCCEEDED
+
+
+def test_a_policy_that_preempts_is_heard_when_the_order_of_a_running_job_changes(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else happens at that moment: the engine has to wake by itself."""
+    monkeypatch.setattr(engine_module, "YarnCS", lambda: LeastAttained((4 * 0.5,)))
+
+    async def story(engine: Engine) -> tuple[Job, Job]:
+        long, short = engine.submit(shell("vision", STAYS, 4)), engine.submit(shell("vision", "true", 4))
+        assert (engine.find(str(long.id)).state.holds, engine.find(str(short.id)).state) == (True, JobState.QUEUED)
+        (later,) = await ended(engine, short)
+        await printed(engine, long, "here")
+        return engine.find(str(long.id)), later
+
+    long, short = lives.live(story)
+    assert short.state is JobState.SUCCEEDED
+    assert (long.state.holds, long.resumes) == (True, 1)
 
 
 def test_a_new_spec_comes_under_running_jobs(lives: Lives) -> None:

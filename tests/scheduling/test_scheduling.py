@@ -13,6 +13,7 @@ from hived.errors import InvariantError
 from hived.scheduling import Displaced, JobView, Reaction, YarnCS
 from hived.spec.compiled import ClusterSpec
 
+from ..policies import NeverPreempts
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
 from .helpers import Harness
 
@@ -274,7 +275,7 @@ def test_gpus_left_over_by_a_preemption_are_lent_again_at_once() -> None:
     assert sim.kinds(wide, waits, taker) == ".OG", "b needs one of the two nodes; the other is idle now"
 
 
-class Watching:
+class Watching(NeverPreempts):
     """YARN-CS that records the displaced jobs."""
 
     name = "watching"
@@ -314,7 +315,7 @@ def test_the_policy_decides_whether_a_displaced_job_keeps_its_work(reaction: Rea
 # Policies of one's own
 
 
-class SmallestFirst:
+class SmallestFirst(NeverPreempts):
     """Serves the smallest job first."""
 
     name = "smallest-first"

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from msgspec.structs import asdict
@@ -105,6 +106,7 @@ class Engine:
         self._values: dict[str, str] = {}
         self._watching = Watching(self._ended, self._task_mark)
         self._timers: set[asyncio.TimerHandle] = set()
+        self._review: asyncio.TimerHandle | None = None
         self._health: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: the error for which the engine cannot go on, once there is one
@@ -146,8 +148,9 @@ class Engine:
             self._health.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._health
-        for timer in self._timers:
-            timer.cancel()
+        for timer in (*self._timers, self._review):
+            if timer is not None:
+                timer.cancel()
         self.let_go()
         self.devices.close()
         with contextlib.suppress(StorageError):
@@ -301,6 +304,16 @@ class Engine:
             # if this fails, memory is ahead of the disk: any further action would have no record
             for instruction in self._keep():
                 self._carry_out(instruction)
+            self._await_review()
+
+    def _await_review(self) -> None:
+        """Advance again when the order of a running job changes."""
+        if self._review is not None:
+            self._review.cancel()
+            self._review = None
+        at = self.job_scheduler.scheduler.next_review
+        if at < inf and self._loop is not None:
+            self._review = self._loop.call_later(max(0.0, at - self.clock()), self._soon)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
