@@ -27,7 +27,7 @@ from .explain import queries
 from .groups import Group
 from .names import Names, leaf_state, set_health
 from .parts import Part
-from .placing import admitted, make_room, moved, replanned
+from .placing import admitted, moved, replanned, select_victims
 from .pool import packed
 from .reasons import Misconfigured, NeverFits, Reason, Suspended
 from .recovery import Reconfiguration
@@ -156,15 +156,15 @@ class Cluster:
         idle: bool = False,
         excluded_nodes: Collection[str] = (),
         keep: bool = False,
-        over: Sequence[str] = (),
+        victims: Sequence[str] = (),
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         """Decide a request as :meth:`schedule` does, for a new group; None, and nothing queued, where it has to wait.
 
         For a scheduler with queues of its own, which needs no reasons. ``near``: the last placement of the group, which
         it prefers; ``idle``: an opportunistic group starts on idle leaf cells or not at all; ``excluded_nodes``: as in
-        :meth:`schedule`; ``keep``: commit the answer at once; ``over``: running groups of its VC of the same priority
-        or a lower one that it preempts, as :meth:`make_room` names them; ``demand``: the answer of :meth:`demand` for
+        :meth:`schedule`; ``keep``: commit the answer at once; ``victims``: running groups of its VC that it
+        preempts, as :meth:`select_victims` names them; ``demand``: the answer of :meth:`demand` for
         this request, or for one that differs by name alone. It is not checked against the request, and decides the leaf
         cells.
         """
@@ -175,15 +175,15 @@ class Cluster:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
         at = () if near is None else self._parts(near)
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
-        others = self._preemptible(request, demand, over) if over else ()
-        group = admitted(state, request, demand, suggested, now, at, idle, others)
+        groups = self._candidates(request, demand, victims) if victims else ()
+        group = admitted(state, request, demand, suggested, now, at, idle, groups)
         if group is None:
             return None
         if keep:
             self._keep(group)
             return group.answer(KEPT)
         excluded = () if suggested is None else suggested.given[1]
-        decision = group.answer(Asked("place", (request, now, near, idle, excluded, False, over), state.version))
+        decision = group.answer(Asked("place", (request, now, near, idle, excluded, False, victims), state.version))
         self._open = decision, group
         return decision
 
@@ -239,39 +239,40 @@ class Cluster:
             self._keep(again)
         return stays
 
-    def make_room(
+    def select_victims(
         self,
         request: Request,
-        running: Sequence[str],
+        candidates: Sequence[str],
         excluded_nodes: Collection[str] = (),
         demand: Demand | None = None,
     ) -> tuple[str, ...] | None:
-        """Which of the groups ``running`` have to end so that a guaranteed request can start in its VC.
+        """The victims, among running groups of its VC, that a guaranteed request needs to start. Nothing changes.
 
-        A question: nothing changes. ``running``: guaranteed groups of the VC, in the order in which a policy ends them.
-        As few of the first ones as suffice are named, without those whose leaf cells are not needed then. (): the
-        request can start already. None: all of them would not suffice. A loan that runs under the request's name is
-        promoted (:meth:`promote`); groups that are being preempted do not count. ``excluded_nodes``, ``demand``: as
-        :meth:`place`. It costs O(log groups + groups that end) times what placing the request costs.
+        ``candidates``: guaranteed groups of the VC, of the priority of the request or a lower one, in the order in
+        which a policy preempts them. The shortest prefix that suffices is taken, and every group is then spared whose
+        leaf cells are not needed. (): the request can start without victims. None: all candidates do not suffice. A
+        group that is being preempted already is no candidate. The group of the request has no leaf cells, or runs on a
+        loan, which counts as given up. ``excluded_nodes``, ``demand``: as in :meth:`place`.
+        O((log candidates + victims) * what placing the request costs).
         """
         state, demand = self._committed(), self._demand(request, demand)
         known = state.groups.get(request.group)
         if known is not None and (known.guaranteed or not known.running):
             raise RequestError("group", f"{request.group!r} does not wait for leaf cells of its VC")
-        groups = self._preemptible(request, demand, running)
-        ended = make_room(state, request, demand, self._suggested(None, excluded_nodes), groups)
-        return None if ended is None else tuple([group.name for group in ended])
+        groups = self._candidates(request, demand, candidates)
+        victims = select_victims(state, request, demand, self._suggested(None, excluded_nodes), groups)
+        return None if victims is None else tuple([group.name for group in victims])
 
-    def _preemptible(self, request: Request, demand: Demand, names: Sequence[str]) -> list[Group]:
-        """Groups of the VC that may end for a guaranteed request: those that nobody preempts already."""
+    def _candidates(self, request: Request, demand: Demand, names: Sequence[str]) -> list[Group]:
+        """The running groups of its VC that a guaranteed request may preempt, but for those being preempted already."""
         if request.opportunistic:
-            raise RequestError("priority", f"{request.group!r} is opportunistic: no group of its VC ends for it")
-        groups = [self._holding(name, "nothing to end") for name in names]
+            raise RequestError("priority", f"{request.group!r} is opportunistic: it preempts no group of its VC")
+        groups = [self._holding(name, "nothing to preempt") for name in names]
         for group in groups:
-            mine = group.tenant == demand.tenant and group.guaranteed and group.running
-            if not mine or group.priority > request.priority:
-                what = f"no guaranteed group of {request.vc!r} that runs, at a priority of at most {request.priority}"
-                raise RequestError("running", f"{group.name!r} is {what}")
+            of_vc = group.tenant == demand.tenant and group.guaranteed and group.running
+            if not of_vc or group.priority > request.priority:
+                what = f"no running guaranteed group of {request.vc!r} with a priority of at most {request.priority}"
+                raise RequestError("victims", f"{group.name!r} is {what}")
         return [group for group in groups if group.state is GroupState.ALLOCATED]
 
     def can_lend(self, request: Request, demand: Demand | None = None) -> bool:

@@ -47,17 +47,19 @@ def on_free(state: State, group: Group, demand: Demand, suggested: Suggested | N
     return _place_up_to(state, group, demand, -1, suggested)
 
 
-def over(state: State, group: Group, demand: Demand, suggested: Suggested | None, running: Sequence[Group]) -> bool:
-    """Bind the leaves that a group would get without the groups ``running`` of its VC, which become its victims.
+def preempting(
+    state: State, group: Group, demand: Demand, suggested: Suggested | None, victims: Sequence[Group]
+) -> bool:
+    """Choose the leaves that would be free without ``victims``, and bind them; ``False`` where there are none.
 
-    Those whose leaves it does not need stay. ``False``: there are no such leaves. O(their leaves + placing it).
+    A victim whose leaves are not needed is spared. O(leaves of the victims + what placing the group costs).
     """
     mark = state.undo.mark()
-    for other in running:
-        state.vacate(other)
+    for victim in victims:
+        state.vacate(victim)
     found = on_free(state, group, demand, suggested)
     state.undo.rollback(mark)
-    return found and group.pool is not None and _bind_with_victims(state, group, group.pool, suggested, running)
+    return found and group.pool is not None and _bind_with_victims(state, group, group.pool, suggested, victims)
 
 
 def bound_to_idle(state: State, group: Group, reserved: Group, suggested: Suggested | None) -> bool:
@@ -157,10 +159,10 @@ def _refused(pool: Pool, pods: Spots, suggested: Suggested | None) -> int:
 
 
 def _bind_with_victims(
-    state: State, group: Group, pool: Pool, suggested: Suggested | None, over: Sequence[Group] = ()
+    state: State, group: Group, pool: Pool, suggested: Suggested | None, victims: Sequence[Group] = ()
 ) -> bool:
     """Bind virtual leaves of other groups of the VC, and set victims; ``False`` without healthy, suggested nodes."""
-    in_vc = pool.conflicting(group, over)
+    in_vc = pool.conflicting(group, victims)
     lazy = [g for g in in_vc if g.request.lazy_preemption and g.state is GroupState.ALLOCATED]
     lazy.sort(key=lambda other: other.sequence)
     mark = state.undo.mark()

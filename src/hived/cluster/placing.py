@@ -29,12 +29,12 @@ def admitted(
     now: float,
     near: tuple[Part, ...] = (),
     idle: bool = False,
-    over: Sequence[Group] = (),
+    victims: Sequence[Group] = (),
 ) -> Group | None:
     """Place and admit a new group; None, and no transaction open, where it has to wait.
 
     ``near``: the leaves where it ran, which it prefers; ``idle``: an opportunistic group takes idle leaves only;
-    ``over``: running groups of its VC that it preempts.
+    ``victims``: running groups of its VC that it preempts.
     """
     if state.joined and request.group in state.joined:
         on = state.joined[request.group]
@@ -44,8 +44,8 @@ def admitted(
     group = Group(request, demand.tenant, now)
     if near:
         group.near = near
-    if over:
-        found = guaranteed.over(state, group, demand, suggested, over)
+    if victims:
+        found = guaranteed.preempting(state, group, demand, suggested, victims)
     elif request.priority >= 0:
         found = guaranteed.place(state, group, demand, suggested)
     else:
@@ -129,33 +129,34 @@ def moved(
     return again
 
 
-def make_room(
-    state: State, request: Request, demand: Demand, suggested: Suggested | None, running: Sequence[Group]
+def select_victims(
+    state: State, request: Request, demand: Demand, suggested: Suggested | None, candidates: Sequence[Group]
 ) -> list[Group] | None:
-    """The groups of a VC to end so that a guaranteed request can start; None: all of ``running`` do not suffice.
+    """The groups of its VC that a guaranteed request preempts to start; None: all candidates do not suffice.
 
-    As few of the first ones as suffice; of these, the later ones are spared first where their leaf cells are not
-    needed. Each try is carried out and rolled back. O((log groups + groups ended) * (groups ended + placing it)).
+    The shortest prefix of ``candidates`` that suffices, without groups whose leaf cells are not needed; among these the
+    last is spared first. Every trial is a transaction that is rolled back.
+    O((log candidates + victims) * (victims + what placing the request costs)).
     """
-    state.see_bad()
+    state.refresh_doomed()
     loan = state.groups.get(request.group)
 
-    def suffices(ended: Sequence[Group]) -> bool:
-        for group in ended if loan is None else (loan, *ended):
+    def suffices(victims: Sequence[Group]) -> bool:
+        for group in victims if loan is None else (loan, *victims):
             state.vacate(group)
         found = guaranteed.on_free(state, Group(request, demand.tenant, 0.0), demand, suggested)
         state.undo.rollback()
         return found
 
-    if not suffices(running):
+    if not suffices(candidates):
         return None
-    number = bisect_left(range(len(running)), True, key=lambda number: suffices(running[:number]))
-    ended = list(running[:number])
-    for group in ended[-2::-1]:  # without the last one, the others do not suffice
-        others = [other for other in ended if other is not group]
+    number = bisect_left(range(len(candidates)), True, key=lambda number: suffices(candidates[:number]))
+    victims = list(candidates[:number])
+    for group in victims[-2::-1]:  # the last one is needed, since the prefix without it does not suffice
+        others = [other for other in victims if other is not group]
         if suffices(others):
-            ended = others
-    return ended
+            victims = others
+    return victims
 
 
 def _may_start(state: State, group: Group, demand: Demand, own_vc: bool) -> bool:

@@ -301,7 +301,7 @@ class Pool:
                     found[group] = None
         return found
 
-    def conflicting(self, group: Group, over: Iterable[Group] = ()) -> dict[Group, None]:
+    def conflicting(self, group: Group, victims: Iterable[Group] = ()) -> dict[Group, None]:
         """The groups of the VC that have to yield to ``group``, whose leaves were chosen."""
         return self.on(group.spots)
 

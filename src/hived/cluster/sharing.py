@@ -257,12 +257,12 @@ class QuotaPool(Pool):
                 return Found(tuple(hosts), 0)
         return None
 
-    def conflicting(self, group: Group, over: Iterable[Group] = ()) -> dict[Group, None]:
+    def conflicting(self, group: Group, victims: Iterable[Group] = ()) -> dict[Group, None]:
         """Also the groups whose part of the quota it needs, on any node: the lowest first, among equals the latest."""
         found = self.on(group.spots)
         short = sum(mask.bit_count() for _, mask in group.spots) - self.quota.left - sum(g.gpus for g in found)
         lower = (other for at in self.below(group.priority) for other in reversed(self.at[at]))
-        for other in chained(over, lower):
+        for other in chained(victims, lower):
             if short > 0 and other not in found:
                 found[other] = None
                 short -= other.gpus

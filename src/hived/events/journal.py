@@ -87,7 +87,7 @@ class Placed(Call):
     idle: bool = False
     excluded_nodes: tuple[str, ...] = ()
     keep: bool = False
-    over: tuple[str, ...] = ()
+    victims: tuple[str, ...] = ()
     answer: Bind | Preempt | None = None  #: None: it waits
 
     def answered(self, answer: Bind | Preempt | None) -> Placed:

@@ -60,10 +60,10 @@ class RecordedCluster(Cluster):
         idle: bool = False,
         excluded_nodes: Collection[str] = (),
         keep: bool = False,
-        over: Sequence[str] = (),
+        victims: Sequence[str] = (),
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
-        call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or (), keep, tuple(over))
+        call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or (), keep, tuple(victims))
         decision: Bind | Preempt | None = self._recorded(call)
         return decision
 

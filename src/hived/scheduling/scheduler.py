@@ -351,7 +351,7 @@ class Scheduler:
     def _preempt_behind(self, running: RunningJobs, entry: Entry) -> bool:
         """Reserve what running jobs behind the head of a line have; whether the head has left its place."""
         behind = running.behind(entry, self._now) if entry.may_preempt and entry.status in (WAITING, LENT) else ()
-        victims = self.cluster.make_room(entry.request, behind, entry.excluded, entry.demand) if behind else ()
+        victims = self.cluster.select_victims(entry.request, behind, entry.excluded, entry.demand) if behind else ()
         if not victims:
             return False
         if entry.status is LENT:  # it gives its loan up, and then takes its turn as any job that waits
