@@ -1,0 +1,119 @@
+"""Victims of the same priority, which a policy names and the core selects among."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import event, given, settings
+
+from hived import Bind, Cluster, Preempt, RecordedCluster, RequestError, Wait, replay
+from hived.cluster.states import GroupState
+from hived.spec import ClusterSpec
+
+from .specs import flat, lent, wants
+from .test_any_events import SEEDS, SPECS, Walk
+
+
+def filled() -> Cluster:
+    """A VC of two nodes of 4 GPUs: jobs of 1, 1 and 2 GPUs on one, of 4 on the other."""
+    cluster = Cluster.from_spec(flat({"a": 2, "b": 1}))
+    for name, gpus in (("one", 1), ("other", 1), ("two", 2), ("four", 4)):
+        cluster.commit(cluster.schedule(wants(name, "a", gpus)))
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("gpus", "candidates", "victims"),
+    [
+        ((1,), ["four", "two", "other", "one"], ("four",)),
+        ((1,), ["one", "four"], ("one",)),
+        ((4,), ["two", "other", "one", "four"], ("two", "other", "one")),
+        ((4,), ["two", "four", "other", "one"], ("four",)),
+        ((4,), ["two", "one"], None),
+        ((4, 4), ["two", "four", "other", "one"], ("two", "four", "other", "one")),
+        ((1,), [], None),
+    ],
+)
+def test_the_shortest_prefix_is_taken_and_groups_that_are_not_needed_are_spared(
+    gpus: tuple[int, ...], candidates: list[str], victims: tuple[str, ...] | None
+) -> None:
+    cluster = filled()
+    before = cluster.snapshot()
+    assert cluster.select_victims(wants("next", "a", *gpus), candidates) == victims
+    assert cluster.snapshot() == before
+
+
+def test_the_victims_are_preempted_as_any_and_the_group_starts_once_they_have_ended() -> None:
+    cluster = filled()
+    request = wants("next", "a", 4)
+    decision = cluster.place(request, victims=("four",))
+    assert isinstance(decision, Preempt)
+    assert decision.victims == ("four",)
+    cluster.commit(decision)
+    cluster.validate()
+    assert cluster.group("four").state is GroupState.BEING_PREEMPTED
+    assert cluster.select_victims(wants("third", "a", 4), ["four"]) is None, "it is a victim already"
+    cluster.release("four")
+    start = cluster.schedule(request)
+    assert isinstance(start, Bind)
+    cluster.commit(start)
+    cluster.validate()
+
+
+def test_a_loan_under_the_name_counts_as_given_up() -> None:
+    cluster = filled()
+    cluster.commit(cluster.schedule(lent("next", "a", 4)))
+    assert cluster.select_victims(wants("next", "a", 4), ["two", "four"]) == ("four",)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("higher", "priority of at most 0"), ("foreign", "no running guaranteed group"), ("none", "no such group")],
+)
+def test_a_candidate_is_a_running_group_of_the_vc_and_none_that_is_higher(name: str, message: str) -> None:
+    cluster = Cluster.from_spec(flat({"a": 1, "b": 1}))
+    cluster.commit(cluster.schedule(wants("higher", "a", 4, priority=1)))
+    cluster.commit(cluster.schedule(wants("foreign", "b", 4)))
+    with pytest.raises(RequestError, match=message):
+        cluster.select_victims(wants("next", "a", 4), [name])
+    with pytest.raises(RequestError, match=message):
+        cluster.place(wants("next", "a", 4), victims=[name])
+    with pytest.raises(RequestError, match="opportunistic"):
+        cluster.select_victims(lent("next", "a", 4), ["higher"])
+
+
+@settings(max_examples=60)
+@given(SPECS, SEEDS)
+def test_selected_victims_suffice_and_all_are_needed_on_any_cluster(spec: ClusterSpec, seed: int) -> None:
+    """Each decision is carried out, and the log of all of it replays."""
+    random, lines = Random(seed), list[str]()
+    cluster = RecordedCluster(spec, lines.append)
+    walk = Walk(spec, seed)
+    for number in range(40):
+        request = walk.new_request()
+        running = [r for r in cluster.records() if r.placement.guaranteed and r.request.vc == request.vc]
+        candidates = [r.group for r in running if r.request.priority <= request.priority]
+        random.shuffle(candidates)
+        decision = cluster.schedule(request, now=float(number))
+        if isinstance(decision, Wait) and request.priority >= 0 and candidates:
+            victims = cluster.select_victims(request, candidates)
+            event(f"victims: {victims and len(victims)}")
+            if victims:
+                for victim in victims:
+                    rest = [name for name in victims if name != victim]
+                    assert cluster.select_victims(request, rest) is None, f"{victim} is not needed"
+                placed = cluster.place(request, float(number), victims=victims)
+                assert placed is not None
+                ended = placed.victims if isinstance(placed, Preempt) else ()
+                assert {*ended, *placed.downgraded} >= set(victims), "lazy ones run on"
+                cluster.commit(placed)
+                cluster.validate()
+                for victim in ended:
+                    cluster.release(victim)
+                decision = cluster.schedule(request, now=float(number))
+                assert isinstance(decision, Bind)
+        if isinstance(decision, Bind):
+            cluster.commit(decision)
+        cluster.validate()
+    assert replay(lines, Cluster).snapshot() == cluster.snapshot()
