@@ -67,6 +67,27 @@ def test_a_loan_under_the_name_counts_as_given_up() -> None:
     assert cluster.select_victims(wants("next", "a", 4), ["two", "four"]) == ("four",)
 
 
+@pytest.mark.parametrize("bad", [True, False], ids=["bad", "excluded"])
+def test_a_victim_whose_node_is_not_usable_is_passed_over_for_the_next(bad: bool) -> None:
+    """Its cell stays bound while it runs: a trial that bound it to the idle node found what no preemption can have."""
+    cluster = Cluster.from_spec(flat({"a": 2}, spare=1))
+    for name in ("last", "next-to-last"):
+        cluster.commit(cluster.schedule(wants(name, "a", 4)))
+    placement = cluster.group("last").placement
+    assert placement is not None
+    node = placement.pods[0].node
+    if bad:
+        cluster.set_node_health(node, False)
+    excluded = () if bad else (node,)
+    request = wants("head", "a", 4)
+    victims = cluster.select_victims(request, ["last", "next-to-last"], excluded)
+    assert victims == ("next-to-last",)
+    decision = cluster.place(request, excluded_nodes=excluded, victims=victims)
+    assert isinstance(decision, Preempt)
+    assert decision.victims == victims
+    assert decision.placement.pods[0].node != node
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("higher", "priority of at most 0"), ("foreign", "no running guaranteed group"), ("none", "no such group")],

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hived.cells import HostClass
 from hived.cluster import Cluster, Sharing
 from hived.cluster.pool import packed
-from hived.scheduling import Displaced, JobView, Reaction, Scheduler
+from hived.scheduling import Displaced, JobView, Kind, Reaction, Scheduler
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
 
 from ..policies import LeastAttained
-from ..strategies import cluster_of, nodes_of_8, vc
+from ..strategies import NODE, cluster_of, nodes_of_8, vc
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,16 @@ class ShortestRemaining:
 
     def react(self, event: Displaced) -> Reaction:
         return Reaction.SUSPEND
+
+
+class SecondLosesItsPlace(LeastAttained):
+    """First come, first served, but the second job is last once it has run; the order is never reviewed."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def order(self, job: JobView) -> tuple[int, ...]:
+        return int(job.sequence == 1 and job.attained > 0), job.sequence
 
 
 def by_hand(jobs: Sequence[TraceJob], gpus: int, order: Callable[[int, int], tuple[int, ...]]) -> list[int]:
@@ -140,3 +150,16 @@ def test_the_last_jobs_in_the_order_are_suspended_and_no_more_than_suffice(shari
     assert record.first_start == [0, 1, 10]
     assert record.finish == [100, 106, 15]
     assert record.preemptions == [0, 1, 0]
+
+
+def test_a_job_that_loses_its_place_in_line_with_its_loan_leaves_its_turn_to_the_next_one() -> None:
+    """The head of the line runs on a loan and wants more than its VC has free; the next one would fit there."""
+    chain = nodes_of_8(5)
+    spec = cluster_of(chain, vc("v", (chain, NODE, 2)), vc("w", (chain, NODE, 3)))
+    rows = [(0, 500, 8, "v"), (1, 400, 16, "v"), (2, 400, 8, "v"), (50, 100, 16, "w")]
+    jobs = [TraceJob(f"job-{n}", tenant, at, ms, gpus, "pass") for n, (at, ms, gpus, tenant) in enumerate(rows)]
+    record = simulate(Cluster(spec), SecondLosesItsPlace(), jobs, True, after_event=checked)
+    kinds = {(run.job, run.kind) for run in record.runs}
+    assert (1, Kind.OPPORTUNISTIC) in kinds, "it has lost a loan"
+    assert all(run.start == 50 for run in record.runs if (run.job, run.kind) == (2, Kind.GUARANTEED))
+    assert (2, Kind.GUARANTEED) in kinds

@@ -4,7 +4,7 @@ The first step reads nothing but the VC's own groups and bad hardware, so tenant
 The second cannot fail (theorem 1), except that bad hardware or a list of suggested nodes can refuse a choice; then
 the refused hosts are excluded, and the first step runs again.
 
-    for each lower precedence in use, from none upward:     free leaves first, then the lowest victims
+    first without victims, then for each precedence in use below that of the request, ascending:
         for each cap, from the one asked for upward:        (soft affinity)
             for each pool of the VC, in the order of the spec
 """
@@ -56,7 +56,7 @@ def preempting(
     """
     mark = state.undo.mark()
     for victim in victims:
-        state.vacate(victim)
+        state.set_aside(victim)
     found = on_free(state, group, demand, suggested)
     state.undo.rollback(mark)
     return found and group.pool is not None and _bind_with_victims(state, group, group.pool, suggested, victims)

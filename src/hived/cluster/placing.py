@@ -135,15 +135,17 @@ def select_victims(
     """The groups of its VC that a guaranteed request preempts to start; None: all candidates do not suffice.
 
     The shortest prefix of ``candidates`` that suffices, without groups whose leaf cells are not needed; among these the
-    last is spared first. Every trial is a transaction that is rolled back.
+    last is spared first. Every trial is a transaction that is rolled back, and binds as the preemption itself will.
     O((log candidates + victims) * (victims + what placing the request costs)).
     """
     state.refresh_doomed()
     loan = state.groups.get(request.group)
 
     def suffices(victims: Sequence[Group]) -> bool:
-        for group in victims if loan is None else (loan, *victims):
-            state.vacate(group)
+        if loan is not None:
+            state.vacate(loan)
+        for victim in victims:
+            state.set_aside(victim)
         found = guaranteed.on_free(state, Group(request, demand.tenant, 0.0), demand, suggested)
         state.undo.rollback()
         return found

@@ -215,6 +215,12 @@ class State:
         if preempting:
             self._restore_after(group)
 
+    def set_aside(self, group: Group) -> None:
+        """Free the leaves of a running guaranteed group for a trial that is rolled back; its cells stay bound."""
+        assert group.pool is not None
+        self.chains[group.chain].unclaim(RELEASE, group)
+        group.pool.give(group)
+
     def vacate(self, group: Group) -> None:
         """Release the leaves of a running group. It keeps its place in the list of groups."""
         if group.guest:

@@ -23,15 +23,17 @@ class JobView(NamedTuple):
     gpus: int
     submitted: int  #: time of submission, in the caller's unit
     sequence: int  #: number of the submission; breaks ties of ``submitted``
-    attained: float = 0  #: GPUs times the time for which it had them (attained service); 0 unless the policy preempts
+    #: attained service: GPUs times the time for which it had them, in GPU-milliseconds in the simulator and in
+    #: GPU-seconds in an engine; 0 unless the policy preempts
+    attained: float = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Displaced:
-    """A job loses its GPUs: a guaranteed job needs them, or its own turn has come elsewhere."""
+    """A job loses its GPUs: another job needs them, or its own turn has come elsewhere."""
 
     victim: JobView
-    by: JobView  #: the guaranteed job; the victim itself if its turn has come on other GPUs
+    by: JobView  #: the preemptor; the victim itself if its turn has come on other GPUs
 
 
 class Reaction(Enum):
@@ -68,8 +70,8 @@ class Policy(Order, Protocol):
     def review_after(self, job: JobView) -> float | None:
         """How long a job has to run until its sort key changes, in the engine's unit of time; None: it does not.
 
-        Its place in the order is computed anew then, and wherever it matters who is behind. Unused unless the policy
-        preempts.
+        Its place in the order is computed anew then, and that of a guaranteed job also whenever a head of line looks
+        for victims. Unused unless the policy preempts.
         """
 
     def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:

@@ -42,7 +42,7 @@ class RunningJobs:
             self._review_at.pop(entry, None)
         elif entry not in self._counted:
             self._counted[entry] = now
-            self._expect_review(entry, now)
+            self._schedule_review(entry, now)
 
     def behind(self, entry: Entry, now: float) -> list[str]:
         """Names of the guaranteed running jobs of the VC that are behind a job in the order, the last one first.
@@ -66,14 +66,14 @@ class RunningJobs:
         return reviews[0][0] if reviews else inf
 
     def due(self, now: float) -> list[Entry]:
-        """The jobs whose order has changed by ``now``, with what they attained; the next review of each is expected."""
+        """The jobs whose order has changed by ``now``, with what they attained. Their next reviews are scheduled."""
         found = []
         while self.next_review <= now:
             entry = heappop(self._reviews)[2]
             self._count(entry, now)
             found.append(entry)
         for entry in found:
-            self._expect_review(entry, now)
+            self._schedule_review(entry, now)
         return found
 
     def _count(self, entry: Entry, now: float) -> None:
@@ -83,11 +83,11 @@ class RunningJobs:
             entry.view = view._replace(attained=view.attained + (now - counted) * view.gpus)
             self._counted[entry] = now
 
-    def _expect_review(self, entry: Entry, now: float) -> None:
+    def _schedule_review(self, entry: Entry, now: float) -> None:
         self._review_at.pop(entry, None)
         after = self._policy.review_after(entry.view)
         if after is not None:
-            ensure(after > 0, f"the order of {entry} changes later, and not after {after} (policy {self._policy.name})")
+            ensure(after > 0, f"policy {self._policy.name}: review_after is above 0, and not {after} for {entry}")
             at = self._review_at[entry] = max(now + after, nextafter(now, inf))
             heappush(self._reviews, (at, entry.number, entry))
 

@@ -9,7 +9,7 @@ has come. A dispatch has three steps:
 1. *Reservations.* Each preemptor that waits for victims is scheduled again: it may now fit, there or elsewhere.
 2. *Turns.* The head of each VC's line leaves it while the VC has cells for it. A job that already runs on a loan is
    promoted in place if the cluster can bind its GPUs to the VC's cells, and moves otherwise. Where the VC has none, and
-   the policy preempts, the head reserves those of running jobs behind it in the order, which are requeued.
+   the policy preempts, the head reserves cells of running jobs behind it in the order; these are stopped and requeued.
 3. *Loans.* The head of a VC's backlog starts opportunistically while idle GPUs fit it. The VC with the smallest share
    goes first (GPUs on loan over GPUs reserved: weighted max-min fairness).
 
@@ -93,7 +93,7 @@ class Scheduler:
         self.reserved: dict[int, Entry] = {}
         self._weights = _weights(cluster.spec)
         self._now = 0.0
-        # who runs, where the policy preempts
+        # None: the policy does not preempt
         self._running = RunningJobs(policy, self._key) if policy.preempts else None
         # changed since the last dispatch: jobs that joined a queue; VCs marked dirty; whether GPUs may have become idle
         self._new: dict[int, Entry] = {}
@@ -142,7 +142,7 @@ class Scheduler:
     def free(self, entry: Entry, waits: bool = False, now: float = 0.0) -> None:
         """Release the GPUs of a job that has ended or was stopped, at ``now``.
 
-        ``waits``: it is requeued, at its old place unless the policy orders by what it has attained.
+        ``waits``: it is requeued, at its old place; where the policy preempts, at the place that it has by now.
         """
         was = entry.status
         if not entry.holds:
@@ -150,7 +150,8 @@ class Scheduler:
         self.cluster.release(entry.name)
         self._idle = True
         first = None if entry.line is None else entry.line.first
-        if self._explains or (first is not None and (was is GUARANTEED or (first is entry and not waits))):
+        requeued = waits and self._running is None  # at its old place
+        if self._explains or (first is not None and (was is GUARANTEED or (first is entry and not requeued))):
             self._dirty[entry.vc] = None
         if self._within_quota and was is GUARANTEED:
             self._dirty.update(dict.fromkeys(self._within_quota))
@@ -349,7 +350,10 @@ class Scheduler:
         return started or (self._running is not None and self._preempt_behind(self._running, entry))
 
     def _preempt_behind(self, running: RunningJobs, entry: Entry) -> bool:
-        """Reserve what running jobs behind the head of a line have; whether the head has left its place."""
+        """Preempt running jobs behind the head of a line; whether to look at the line again.
+
+        That is so where the head has a reservation or runs, and where it has given up its loan.
+        """
         behind = running.behind(entry, self._now) if entry.may_preempt and entry.status in (WAITING, LENT) else ()
         victims = self.cluster.select_victims(entry.request, behind, entry.excluded, entry.demand) if behind else ()
         if not victims:
@@ -361,7 +365,7 @@ class Scheduler:
         return placed is not None and self._apply(entry, placed, True)
 
     def _take_turn(self, entry: Entry) -> bool | None:
-        """Try to give a job its turn: whether it left its line; None if it waits without blocking others."""
+        """Try to give a job its turn: whether to look at its line again; None if it waits without blocking others."""
         if entry.status is LENT:
             promoted = self.cluster.promote(entry.request, entry.demand)
             if promoted:

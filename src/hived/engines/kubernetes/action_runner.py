@@ -34,6 +34,7 @@ _MOST_UNSENT = 1_000  #: unsent warnings that are kept
 _LONGEST = 1024  #: characters of an Event's message
 #: a Binding that the API server has not answered can still take effect for so long
 _LATE_S = 65.0
+_RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  #: pauses before a warning is sent again while there is no answer
 _RECALL_S = 5.0  #: to list existing Events
 #: reasons of Events about lasting conditions: recorded once while the condition lasts, even across restarts
 _LASTING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
@@ -246,12 +247,19 @@ class ActionRunner:
             "lastTimestamp": now,
             "count": 1,
         }
-        async with self._gate:
-            try:
-                await self.api.post(api_path("events", pod["namespace"]), body)
-            except ApiError as error:
-                self._keep_unsent(event)
-                _log.debug("no Event for pod %s: %s", event.key, error)
+        # a warning is repeated: its pod may be evicted by the time at which this attempt fails
+        for pause in (*_RETRY_S, 0.0) if event.warning else (0.0,):
+            async with self._gate:
+                try:
+                    await self.api.post(api_path("events", pod["namespace"]), body)
+                except ApiError as error:
+                    _log.debug("no Event for pod %s: %s", event.key, error)
+                    if 400 <= error.status < 500:
+                        break
+                else:
+                    return
+            await asyncio.sleep(pause)
+        self._keep_unsent(event)
 
     def _keep_unsent(self, event: RecordEvent) -> None:
         self.counts.events_dropped += 1
