@@ -30,7 +30,6 @@ from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import pod_request
 from hived.engines.kubernetes.pods.objects import Object, Owner, Pod
 from hived.engines.kubernetes.pods.owners import is_gang, members_of
-from hived.engines.kubernetes.pods.pod_request import PodRequest, gang_owner
 from hived.errors import ForbiddenError, InputError, NotFoundError, RequestError
 from hived.server.mapping import kept_idle, safety_margin, virtual_clusters
 
@@ -305,7 +304,7 @@ _WITH_TEMPLATE = ("Job", "Deployment", "StatefulSet", "ReplicaSet")
 
 def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: str) -> list[PlannedGroup]:
     """Plan each group alone. Raises :class:`RequestError` for invalid objects. Costs one plan of the core per group."""
-    asks: dict[str, PodRequest] = {}
+    asks: dict[str, pod_request.PodRequest] = {}
     lists = [
         thing["items"] for thing in objects if thing.get("kind") == "List" and isinstance(thing.get("items"), list)
     ]
@@ -316,7 +315,8 @@ def plan(gang_scheduler: GangScheduler, objects: Sequence[Object], namespace: st
             try:
                 if not pod_request.concerns(pod):
                     continue
-                members = members_of(thing, kind) if gang_owner(pod) is not None and is_gang(thing) else None
+                owned = pod_request.gang_owner(pod) is not None
+                members = members_of(thing, kind) if owned and is_gang(thing) else None
                 ask = gang_scheduler.valid_request(pod, members)
             except InputError as error:
                 raise RequestError(field, f"{kind} {pod.metadata.name}: {error}") from None
@@ -365,7 +365,7 @@ def _templated(template: Object, namespace: str, name: str, owners: Sequence[Own
     return msgspec.convert({"metadata": metadata, "spec": template.get("spec") or {}}, Pod)
 
 
-def _planned(gang_scheduler: GangScheduler, ask: PodRequest) -> PlannedGroup:
+def _planned(gang_scheduler: GangScheduler, ask: pod_request.PodRequest) -> PlannedGroup:
     """Plan one group: by the code that will decide, with the groups queued before it."""
     request = ask.request()
     if ask.group in gang_scheduler.gangs:  # the name is taken: plan another group like it

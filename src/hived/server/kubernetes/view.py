@@ -87,14 +87,12 @@ class _Running:
         gang = None if gang_scheduler is None else gang_scheduler.gangs.get(ref) or gang_scheduler.ended.get(ref)
         if gang_scheduler is None or gang is None:
             raise NotFoundError(f"no group {ref!r} waits or runs, nor is one remembered that has ended")
-        ended = gang_scheduler.gangs.get(ref) is not gang
+        ended, now = gang_scheduler.gangs.get(ref) is not gang, self.clock()
         return pictures.Story(
             **of(gang),
             state="ended" if ended else gang.state.value,
             command="",
-            explanation=event_text(gang.history[-1])
-            if ended
-            else in_lines(explain(gang_scheduler, gang, self.clock())),
+            explanation=event_text(gang.history[-1]) if ended else in_lines(explain(gang_scheduler, gang, now)),
             stays=stays(gang.history, AFTER),
             moments=[pictures.Moment(at=event.at, text=event_text(event)) for event in gang.history],
         )
