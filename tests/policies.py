@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from hived.cells import HostClass
 from hived.cluster.pool import packed
@@ -33,7 +34,7 @@ class LeastAttained:
 
     def review_after(self, job: JobView) -> float | None:
         ahead = [limit for limit in self.limits if not _reached(job, limit)]
-        return (ahead[0] - job.attained) / job.gpus if ahead else None
+        return (ahead[0] - job.attained) / job.gpus if ahead else inf
 
     def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
         return packed(host, gpus)

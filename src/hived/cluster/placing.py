@@ -150,9 +150,13 @@ def select_victims(
         state.undo.rollback()
         return found
 
-    if not suffices(candidates):
-        return None
-    number = bisect_left(range(len(candidates)), True, key=lambda number: suffices(candidates[:number]))
+    most = 1  # doubled until it suffices: the cost is that of the victims, not of all candidates
+    while not suffices(candidates[:most]):
+        if most >= len(candidates):
+            return None
+        most *= 2
+    numbers = range(most // 2 + 1 if most > 1 else 0, min(most, len(candidates)))
+    number = numbers.start + bisect_left(numbers, True, key=lambda number: suffices(candidates[:number]))
     victims = list(candidates[:number])
     for group in victims[-2::-1]:  # the last one is needed, since the prefix without it does not suffice
         others = [other for other in victims if other is not group]

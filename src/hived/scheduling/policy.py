@@ -68,9 +68,9 @@ class Policy(Order, Protocol):
         """
 
     def review_after(self, job: JobView) -> float | None:
-        """How long a job has to run until its sort key changes, in the engine's unit of time; None: it does not.
+        """How long a job has to run until its sort key changes, in the engine's unit of time; infinity: it does not.
 
-        Its place in the order is computed anew then, and that of a guaranteed job also whenever a head of line looks
+        The key is computed anew then. None: it changes all the time, and is computed anew whenever a head of line looks
         for victims. Unused unless the policy preempts.
         """
 

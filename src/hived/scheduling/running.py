@@ -51,8 +51,9 @@ class RunningJobs:
         """
         found: list[tuple[Key, str]] = []
         for other in self._guaranteed.get(entry.vc, ()):
-            self._count(other, now)
-            other.key = self._key_of(other)
+            if other not in self._review_at:  # its key changes all the time
+                self._count(other, now)
+                other.key = self._key_of(other)
             if other.key > entry.key:
                 found.append((other.key, other.name))
         return [name for _, name in sorted(found, reverse=True)]
@@ -89,7 +90,8 @@ class RunningJobs:
         if after is not None:
             ensure(after > 0, f"policy {self._policy.name}: review_after is above 0, and not {after} for {entry}")
             at = self._review_at[entry] = max(now + after, nextafter(now, inf))
-            heappush(self._reviews, (at, entry.number, entry))
+            if at < inf:
+                heappush(self._reviews, (at, entry.number, entry))
 
     def validate(self, holding: set[Entry]) -> None:
         """The jobs that are followed are those that hold GPUs, by VC those that run guaranteed. O(jobs)."""

@@ -506,6 +506,7 @@ class Scheduler:
             self._running.follow(entry, self._now)
 
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:
+        self._follow(victim)  # the policy sees what it has attained
         return self.policy.react(Displaced(victim.view, by.view)) is Reaction.SUSPEND
 
     # -- loans --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ job that started last.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from hived.cells import HostClass
 from hived.cluster.pool import packed
@@ -29,7 +30,7 @@ class YarnCS:
 
     def review_after(self, job: JobView) -> float | None:
         """The order of submission does not change."""
-        return None
+        return inf
 
     def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
         """Fewest opportunistic GPUs to preempt, then closest together, then tightest fit."""
