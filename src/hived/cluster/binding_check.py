@@ -25,17 +25,19 @@ def check_bindings(binding: Binding) -> None:
             )
         if physical < 0:
             continue
-        ensure((level, physical) not in taken, f"physical cell {physical} of level {level} stands under one cell")
+        ensure((level, physical) not in taken, f"physical cell {physical} of level {level} is bound to one cell")
         taken.add((level, physical))
         if parent >= 0:
             live[parent] += number not in binding.anchored
             above = physical // hierarchy.fanout[level + 1]
-            ensure(binding.bound[parent] == above, f"virtual cell {number} stands inside its parent's cell")
+            ensure(binding.bound[parent] == above, f"virtual cell {number} is bound inside its parent's cell")
             ensure(not allocator.is_open(level, physical), f"cell {physical} was taken")
         else:
-            ensure(binding.owners.get((level, physical)) == (binding, number), f"cell {number} is known to stand there")
+            ensure(
+                binding.owners.get((level, physical)) == (binding, number), f"cell {number} is known to be bound there"
+            )
         if number in binding.anchored:
-            ensure(allocator.is_bad(level, physical), f"anchored cell {number} stands on bad hardware")
+            ensure(allocator.is_bad(level, physical), f"anchored cell {number} is bound to bad hardware")
         if number >= virtual.hosts and allocator.bad_leaves:
             for child in allocator.bad_children(level - 1, physical):
                 ensure(not allocator.is_open(level - 1, child), f"bad child {child} is anchored")
@@ -55,7 +57,7 @@ def _check_inside(binding: Binding, host: int, inner: Inner) -> None:
     virtual, shape = binding.virtual, binding.virtual.shapes[host]
     for cell, children in enumerate(shape.children):
         bound_to = [inner[c] for c in children if inner[c] >= 0]
-        ensure(len(set(bound_to)) == len(bound_to), f"host {host}: inner cells stand apart")
+        ensure(len(set(bound_to)) == len(bound_to), f"host {host}: inner cells are bound to different ones")
         at = inner[cell]
         ensure(all(at >= 0 and c in shape.children[at] for c in bound_to), f"host {host}: inner cells nest")
     for cell, leaves in enumerate(shape.masks):
@@ -69,4 +71,4 @@ def _check_inside(binding: Binding, host: int, inner: Inner) -> None:
         if not shape.children[cell] and leaves & binding.bad[host]:
             ensure(inner[cell] >= 0, f"host {host}: bad leaf {cell} is bound")
             bound_to_bad |= shape.masks[inner[cell]]
-    ensure(bound_to_bad == bad, f"host {host}: its bad leaves stand on the bad ones")
+    ensure(bound_to_bad == bad, f"host {host}: its bad leaves are bound to the bad ones")

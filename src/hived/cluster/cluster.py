@@ -253,7 +253,7 @@ class Cluster:
         leaf cells are not needed. (): the request can start without victims. None: all candidates do not suffice. A
         group that is being preempted already is no candidate. The group of the request has no leaf cells, or runs on a
         loan, which counts as given up. ``excluded_nodes``, ``demand``: as in :meth:`place`.
-        O((log candidates + victims) * what placing the request costs).
+        O(candidates + (log victims + victims) * (victims + what placing the request costs)).
         """
         state, demand = self._committed(), self._demand(request, demand)
         known = state.groups.get(request.group)

@@ -136,7 +136,7 @@ def select_victims(
 
     The shortest prefix of ``candidates`` that suffices, without groups whose leaf cells are not needed; among these the
     last is spared first. Every trial is a transaction that is rolled back, and binds as the preemption itself will.
-    O((log candidates + victims) * (victims + what placing the request costs)).
+    O((log victims + victims) * (victims + what placing the request costs)); O(candidates) where all do not suffice.
     """
     state.refresh_doomed()
     loan = state.groups.get(request.group)

@@ -24,7 +24,10 @@ def check_state(state: State) -> None:
     ensure(list(state.groups) == [group.name for group in groups], "groups by name")
     ensure(not state.groups.keys() & state.waiting.keys(), "a group waits or holds, not both")
     line = [waiting.sequence for waiting in state.waiting.values()]
-    ensure(line == sorted(set(line)) and max(line, default=0) <= state.sequence, "who waits stands in line")
+    ensure(
+        line == sorted(set(line)) and max(line, default=0) <= state.sequence,
+        "waiting groups are in the order of arrival",
+    )
     joined = {job: name for name, jobs in state.jobs.items() for job in jobs if job != name}
     ensure(joined == state.joined and not any(len(set(jobs)) < len(jobs) for jobs in state.jobs.values()), "jobs")
     ensure(state.jobs.keys() <= state.groups.keys() | state.waiting.keys(), "jobs are on allocations")

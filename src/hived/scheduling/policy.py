@@ -1,7 +1,7 @@
 """The interface of a scheduling policy: a few functions, the same under every sharing scheme, simulated and live.
 
 order          which of a tenant's jobs is next
-preempts       whether the next job takes GPUs from running jobs of its VC that are behind it in the order
+preempts       whether the head of line takes GPUs from running jobs of its VC that are behind it in the order
 review_after   when the order of a running job changes
 rank           which host a job is placed on
 react          what a displaced job keeps

@@ -259,7 +259,7 @@ class Scheduler:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float = 0.0) -> None:
-        """Start every job that can start. ``now``: seconds by the engine's clock, as the core records them."""
+        """Start every job that can start. ``now``: by the engine's clock, in its unit of time; the core records it."""
         self._now = now
         for entry in () if self._running is None else self._running.due(now):
             self.rekey(entry)

@@ -29,7 +29,7 @@ class GroupStatus:
     since: float  #: time of the request (while it waits) or of its placement, in seconds of the caller's clock
     jobs: tuple[str, ...]  #: on its allocation, in the order in which they came; the first is called like the group
     reasons: tuple[Reason, ...]  #: while it waits: why
-    guaranteed: bool = False  #: whether it stands in cells of its VC; ``False`` for one that was downgraded
+    guaranteed: bool = False  #: whether it is bound to cells of its VC; ``False`` for one that was downgraded
     placement: Placement | None = None  #: None while it waits
     victims: tuple[str, ...] = ()  #: while preempting: who still has to go
     preempted_by: tuple[str, ...] = ()  #: while being preempted: for whom
