@@ -119,7 +119,7 @@ def test_jobs_that_run_and_that_have_ended_are_listed_too(show: Show) -> None:
     assert shown.text("#lists").split() == ["Waiting", "3", "Running", "3", "Ended"]
     shown.page.click("#list-running")
     shown.until("document.querySelectorAll('.waiting').length === 3")
-    assert shown.page.locator(".waiting .name").all_inner_texts() == ["asr-4", "finetune-bert-5", "resnet-1"]
+    assert shown.page.locator(".waiting .name").all_text_contents() == ["asr-4", "finetune-bert-5", "resnet-1"]
     assert "speech · 1 GPU" in shown.text(".waiting")
     source.change(gone=["4"])
     shown.until("document.querySelectorAll('.waiting').length === 2")
