@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from hived.scheduling import Kind
+from hived.simulator import Options, run_experiment
+from hived.simulator.traces import Trace, TraceJob
+from hived.spec import parse_spec
+
 from .helpers import Experiment, Row, nodes_of_8, simulated, trace_text
 
 TWO_NODES = nodes_of_8(2, {"a": 1, "b": 1})
@@ -69,6 +74,18 @@ def test_what_runs_at_the_end_of_the_simulation_is_cut_there(tmp_path: Path) -> 
 def test_a_job_of_no_work_ends_as_it_starts_and_holds_nothing(tmp_path: Path) -> None:
     found = play(tmp_path, ("long", "a", 0, 10, 8), ("nothing", "a", 1, 0, 8))
     assert [found[s].jobs["nothing"].finish for s in ("private", "quota", "hived")] == [10_000, 1000, 1000]
+
+
+def test_a_job_of_a_higher_priority_preempts_inside_its_virtual_cluster_alone() -> None:
+    jobs = (
+        TraceJob("low", "a", 0, 20, 8, "pass", priority=1),
+        TraceJob("other", "b", 0, 20, 8, "pass"),
+        TraceJob("high", "a", 5, 10, 8, "pass", priority=2),
+    )
+    for record in run_experiment(parse_spec(TWO_NODES, "two nodes"), Trace("t", jobs), Options()).records:
+        runs = [(run.job, run.start, run.end, run.kind.value) for run in record.runs if run.kind is Kind.GUARANTEED]
+        assert sorted(runs) == [(0, 0, 5, "guaranteed"), (0, 15, 30, "guaranteed"), (1, 0, 20, "guaranteed"),
+                                (2, 5, 15, "guaranteed")]  # fmt: skip
 
 
 # What was once wrong.

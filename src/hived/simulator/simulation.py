@@ -121,11 +121,11 @@ class Simulation:
             progress(number)
 
     def _entry(self, number: int) -> Entry:
-        name, tenant, submitted, _, gpus, _ = self._jobs[number]
+        name, tenant, submitted, _, gpus, _, _, _, priority = self._jobs[number]
         members = self._members.get(gpus)
         if members is None:
             members = self._members[gpus] = (Member(1, gpus),)
-        request = Request(name, tenant, 0, members, whole_nodes=True)
+        request = Request(name, tenant, priority, members, whole_nodes=True)
         return Entry(number, request, JobView(name, gpus, submitted, number), self._early, gpus)
 
     def _carry_out(self, instruction: Instruction) -> None:

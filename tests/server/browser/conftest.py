@@ -75,7 +75,7 @@ class Shown:
         self.until(f"document.querySelector({json.dumps(selector)})?.textContent.includes({json.dumps(text)})")
 
     def text(self, selector: str) -> str:
-        """Of the first such element, as people see it: after a frame, for a row of a list has no text before it is painted."""
+        """Of the first such element, as people see it: after a frame, since a row has no text before it is painted."""
         self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return self.page.locator(selector).first.inner_text()
 

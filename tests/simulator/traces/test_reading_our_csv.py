@@ -140,7 +140,8 @@ def test_a_long_number_is_cut_in_the_message_and_never_parsed_as_an_integer(tmp_
         ("job_id,tenant,submit_s,duration_s,gpus", "column 'status' is missing: the header must hold job_id,tenant"),
         ("a,team,0,10,1,pass", "column 'job_id' is missing: the header must hold job_id,tenant,submit_s"),
         (HEADER + ",gpus", "column 'gpus' is there twice: remove one"),
-        (HEADER + ",user", "unknown column 'user': the columns are job_id,tenant,submit_s,duration_s,gpus,status"),
+        (HEADER + ",queue", "unknown column 'queue': the columns are job_id,tenant,submit_s,duration_s,gpus,status"),
+        (HEADER + ",user,user", "column 'user' is there twice: remove one"),
     ],
 )
 def test_a_wrong_header_is_refused_with_the_column_and_the_likely_meant_word(
@@ -196,3 +197,38 @@ def test_a_file_that_is_not_utf8_is_refused_with_the_line(tmp_path: Path) -> Non
     data = table(GOOD).encode() + b"b,caf\xe9,0,1,1,pass\n"
     byte = data.index(b"\xe9")
     assert refusal(file_of(tmp_path, data)) == f"t.csv:3: byte {byte} (0xe9) is not UTF-8: save the file as UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("header", "fields", "read"),
+    [
+        ("user,model,priority", "ann,ResNet-50,7", ("ann", "ResNet-50", 7)),
+        ("priority", "1000", ("", "", 1000)),
+        ("model,user", "BERT,", ("", "BERT", 0)),
+        ("user,priority", "ann, ", ("ann", "", 0)),
+        ("priority", "1e1", ("", "", 10)),
+        ("priority", "3.0", ("", "", 3)),
+    ],
+)
+def test_user_model_and_priority_are_read_where_a_file_has_them(
+    tmp_path: Path, header: str, fields: str, read: tuple[str, str, int]
+) -> None:
+    found = read_trace(file_of(tmp_path, table(f"{GOOD},{fields}", header=f"{HEADER},{header}"))).jobs[0]
+    assert (found.user, found.model, found.priority) == read
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("ann,x,-1", "priority is '-1': give a whole number, 0 to 1000; the higher preempt the lower"),
+        ("ann,x,1001", "priority is '1001': give a whole number, 0 to 1000"),
+        ("ann,x,0.5", "priority is '0.5': give a whole number, 0 to 1000"),
+        ("ann,x,1e999", "priority is '1e999': give a whole number, 0 to 1000"),
+        ("ann,x,high", "priority is 'high', not a number: give a whole number, 0 to 1000"),
+        ("a\x07,x,1", "user is 'a\\x07', with the control character U+0007: take it out"),
+        ("ann,x\u2028,1", "model is 'x\\u2028', with the control character U+2028: take it out"),
+    ],
+)
+def test_a_wrong_user_model_or_priority_is_refused_with_its_line(tmp_path: Path, fields: str, message: str) -> None:
+    text = table(f"{GOOD},,,", f"b,team,0,10,1,pass,{fields}", header=f"{HEADER},user,model,priority")
+    assert refusal(file_of(tmp_path, text)).startswith(f"t.csv:3: {message}")

@@ -45,7 +45,7 @@ def test_a_philly_job_runs_for_the_sum_of_its_attempts_on_its_largest_attempts_g
         attempt("2017-10-09 00:00:00", None, TWO),
     ]
     trace = read_trace(log(tmp_path, entry(attempts=attempts)))
-    assert trace.jobs == (TraceJob("app_1", "ee9e8c", 0, (60 + 86_405) * 1000, 16, "pass"),)
+    assert trace.jobs == (TraceJob("app_1", "ee9e8c", 0, (60 + 86_405) * 1000, 16, "pass", "ce2f4c"),)
     assert trace.name == "cluster_job_log"
 
 
@@ -83,6 +83,10 @@ def test_philly_jobs_that_cannot_be_simulated_are_left_out_and_counted(tmp_path:
     )
 
 
+def test_a_philly_job_without_a_user_is_read(tmp_path: Path) -> None:
+    assert [job.user for job in read_trace(log(tmp_path, entry("a", user=None), entry("b"))).jobs] == ["", "ce2f4c"]
+
+
 def test_a_packed_philly_log_is_read_too(tmp_path: Path) -> None:
     path = file_of(tmp_path, gzip.compress(b"\xef\xbb\xbf\n " + json.dumps([entry()]).encode()))
     assert len(read_trace(path).jobs) == 1
@@ -98,6 +102,8 @@ def test_a_packed_philly_log_is_read_too(tmp_path: Path) -> None:
         (entry("b", vc=None), "vc is 'None', not text: every job needs one"),
         (entry("b", submitted_time="soon"), "submitted_time is 'soon', not a time: give YYYY-MM-DD HH:MM:SS"),
         (entry("b", submitted_time=17), "submitted_time is '17', not a time: give YYYY-MM-DD HH:MM:SS or null"),
+        (entry("b", user=7), "user is '7', not text"),
+        (entry("b", user="a\n"), "user is 'a\\n', with the control character U+000A: take it out"),
         (entry("b", attempts=3), "attempts is '3', not a list"),
         (entry("b", attempts=[3]), "attempts holds '3', not an object"),
         ({"jobid": "b"}, "vc is missing: a job has jobid, vc, status, submitted_time, attempts"),
@@ -135,8 +141,8 @@ def test_helios_jobs_are_read_and_cpu_only_ones_counted(tmp_path: Path) -> None:
     )
     trace = read_trace(file_of(tmp_path, text, "cluster_log.csv"))
     assert trace.jobs == (
-        TraceJob("10", "vcB", 0, 0, 1, "killed_or_failed"),
-        TraceJob("11", "vcB", 1000, 36_848_000, 8, "pass"),
+        TraceJob("10", "vcB", 0, 0, 1, "killed_or_failed", "uA"),
+        TraceJob("11", "vcB", 1000, 36_848_000, 8, "pass", "uA"),
     )
     assert trace.dropped == (("no GPUs (CPU-only)", 1), ("no run time", 1))
 

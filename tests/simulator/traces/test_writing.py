@@ -18,9 +18,22 @@ from .helpers import HEADER, file_of, job
 
 words = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20)
 names = words.filter(lambda text: not text.isspace())
+texts = words | st.just("")
 times = st.integers(0, 10**15)
+priorities = st.integers(0, 1000)
 traces = st.lists(
-    st.builds(TraceJob, names, names, times, times, st.integers(1, 10**6), words | st.just("")),
+    st.builds(
+        TraceJob,
+        names,
+        names,
+        times,
+        times,
+        st.integers(1, 10**6),
+        words | st.just(""),
+        words | st.just(""),
+        words | st.just(""),
+        st.integers(0, 1000),
+    ),
     min_size=1,
     max_size=20,
     unique_by=lambda job: job.job_id,
@@ -40,6 +53,11 @@ def test_what_is_written_is_read_back(trace: Trace, ending: str) -> None:
 def test_a_plain_file_holds_the_contracts_columns(tmp_path: Path) -> None:
     write_trace(Trace("t", (job("a", 0, 1500, 8), job("b", 2000, 0))), tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_bytes() == f"{HEADER}\na,t,0,1.5,8,pass\nb,t,2,0,1,pass\n".encode()
+
+
+def test_user_model_and_priority_are_written_where_any_job_has_one(tmp_path: Path) -> None:
+    write_trace(Trace("t", (job("a"), job("b")._replace(user="ann", priority=7))), tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == f"{HEADER},user,priority\na,t,0,1,1,pass,,0\nb,t,0,1,1,pass,ann,7\n"
 
 
 def test_a_packed_file_holds_neither_time_nor_name_so_its_bytes_repeat(tmp_path: Path) -> None:
@@ -102,6 +120,8 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         ((job(submit_ms=-1),), "submit_ms is -1: it must lie between 0 and"),
         ((job(duration_ms=10**15 + 1),), "duration_ms is 1000000000000001: it must lie between 0 and"),
         ((job(gpus=0),), "gpus is 0: it must lie between 1 and 1000000"),
+        ((job()._replace(user="a\nb"),), "user is 'a\\\\nb', with the control character U\\+000A"),
+        ((job()._replace(priority=1001),), "priority is 1001: it must lie between 0 and 1000"),
     ],
 )
 def test_a_trace_no_reader_would_take_back_is_not_written(

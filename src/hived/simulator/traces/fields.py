@@ -10,6 +10,8 @@ import re
 import unicodedata
 from decimal import ROUND_HALF_UP, Decimal
 
+from hived.cluster.requests import HIGHEST
+
 from .model import MS, TraceJob
 
 MAX_SECONDS = 10**12  #: about 31,700 years: a larger number is in a wrong unit
@@ -63,6 +65,17 @@ def gpu_count(text: str) -> int:
     return int(value)
 
 
+def priority_of(text: str) -> int:
+    """A whole number, 0 to 1000; empty: 0. Raises :class:`FieldError` for any other text."""
+    text = text.strip(" \t")
+    if not text:
+        return 0
+    value = _number(text, f"give a whole number, 0 to {HIGHEST}")
+    if value != value.to_integral_value() or not 0 <= value <= HIGHEST:
+        raise FieldError(f"is {shown(text)}: give a whole number, 0 to {HIGHEST}; the higher preempt the lower")
+    return int(value)
+
+
 def identifier(text: str) -> str:
     """The name of a job or tenant: ``text`` itself, if it is not blank and fits on one line.
 
@@ -90,15 +103,18 @@ def check_job(job: TraceJob) -> None:
             identifier(text)
         except FieldError as error:
             raise FieldError(f"{name} {error}") from None
-    try:
-        one_line(job.status)
-    except FieldError as error:
-        raise FieldError(f"status {error}") from None
+    for name, text in (("status", job.status), ("user", job.user), ("model", job.model)):
+        try:
+            one_line(text)
+        except FieldError as error:
+            raise FieldError(f"{name} {error}") from None
     for name, ms in (("submit_ms", job.submit_ms), ("duration_ms", job.duration_ms)):
         if not 0 <= ms <= MAX_SECONDS * MS:
             raise FieldError(f"{name} is {ms}: it must lie between 0 and {MAX_SECONDS * MS}")
     if not 1 <= job.gpus <= MAX_GPUS:
         raise FieldError(f"gpus is {job.gpus}: it must lie between 1 and {MAX_GPUS}")
+    if not 0 <= job.priority <= HIGHEST:
+        raise FieldError(f"priority is {job.priority}: it must lie between 0 and {HIGHEST}")
 
 
 def _number(text: str, way_out: str) -> Decimal:

@@ -3,7 +3,7 @@
 Format: https://github.com/S-Lab-System-Group/HeliosData (CC-BY-4.0); "Characterization and Prediction of
 Deep Learning Workloads in Large-Scale GPU Datacenters", SC'21. Its columns are ``job_id, user, vc, gpu_num,
 cpu_num, node_num, state, submit_time, start_time, end_time, duration, queue``; those in :data:`COLUMNS` are
-read. ``duration`` is in seconds.
+read, and ``user`` where it is there. ``duration`` is in seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import Location, TraceError
-from .fields import FieldError, gpu_count, identifier, milliseconds, shown
+from .fields import FieldError, gpu_count, identifier, milliseconds, one_line, shown
 from .formats import KILLED_OR_FAILED, PASS, Parsed, clock_ms, from_first
 from .model import TraceJob
 from .tables import Row, columns
@@ -29,8 +29,8 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
     A job with an empty ``duration`` never ran; a job of 0 seconds did. Raises
     :class:`~hived.errors.TraceError`, with file and line, for the first row that is wrong. O(rows).
     """
-    at_id, at_vc, at_gpus, at_state, at_submit, at_duration = columns(
-        header[1], COLUMNS, Location(file, header[0]), others=True
+    at_id, at_vc, at_gpus, at_state, at_submit, at_duration, at_user = columns(
+        header[1], COLUMNS, Location(file, header[0]), optional=("user",), others=True
     )
     seen: dict[str, int] = {}
     parsed = Parsed()
@@ -57,8 +57,10 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
             duration_ms = milliseconds(row[at_duration])
             column = "submit_time"
             submit_ms = clock_ms(row[at_submit])
+            column = "user"
+            user = one_line(row[at_user]) if at_user >= 0 else ""
         except FieldError as error:
             raise TraceError(f"{column} {error}", Location(file, line)) from None
         status = PASS if row[at_state].strip().upper() == "COMPLETED" else KILLED_OR_FAILED
-        parsed.jobs.append(TraceJob(job_id, tenant, submit_ms, duration_ms, gpus, status))
+        parsed.jobs.append(TraceJob(job_id, tenant, submit_ms, duration_ms, gpus, status, user))
     return from_first(parsed)

@@ -1,7 +1,8 @@
 """Reading our own format: CSV with the columns ``job_id,tenant,submit_s,duration_s,gpus,status``.
 
 Times are seconds since the start of the trace and stay as they are; ``duration_s`` is the time the job
-holds its GPUs.
+holds its GPUs. The columns ``user,model,priority`` are optional, and so is every value in them: a job without a
+priority has 0.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import Location, TraceError
-from .fields import FieldError, gpu_count, identifier, milliseconds, one_line, shown
+from .fields import FieldError, gpu_count, identifier, milliseconds, one_line, priority_of, shown
 from .formats import Parsed
 from .model import TraceJob
 from .tables import Row, columns
 
 COLUMNS = ("job_id", "tenant", "submit_s", "duration_s", "gpus", "status")
+OPTIONAL = ("user", "model", "priority")
 
 
 def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
@@ -22,11 +24,15 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
 
     Raises :class:`~hived.errors.TraceError`, with file and line, for the first row that is wrong.
     """
-    places = columns(header[1], COLUMNS, Location(file, header[0]), others=False)
-    at_id, at_tenant, at_submit, at_duration, at_gpus, at_status = places
+    places = columns(header[1], COLUMNS, Location(file, header[0]), optional=OPTIONAL, others=False)
+    at_id, at_tenant, at_submit, at_duration, at_gpus, at_status, at_user, at_model, at_priority = places
+    more = max(at_user, at_model, at_priority) >= 0
+    user = model = ""
+    priority = 0
     seen: dict[str, int] = {}
     tenants: set[str] = set()  # few and repeated: each is checked once
-    statuses: set[str] = set()
+    words: set[str] = {""}  # statuses, users and models
+    priorities: dict[str, int] = {}
     jobs: list[TraceJob] = []
     for line, row in rows:
         column = "job_id"
@@ -46,8 +52,22 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
                 raise FieldError("is 0: a job holds at least 1 GPU; leave CPU-only jobs out")  # noqa: TRY301 - caught below, where the place in the file is added
             column = "status"
             status = row[at_status]
-            if status not in statuses:
-                statuses.add(one_line(status))
+            if status not in words:
+                words.add(one_line(status))
+            if more:
+                column = "user"
+                user = row[at_user] if at_user >= 0 else ""
+                if user not in words:
+                    words.add(one_line(user))
+                column = "model"
+                model = row[at_model] if at_model >= 0 else ""
+                if model not in words:
+                    words.add(one_line(model))
+                column = "priority"
+                text = row[at_priority] if at_priority >= 0 else ""
+                if text not in priorities:
+                    priorities[text] = priority_of(text)
+                priority = priorities[text]
         except FieldError as error:
             raise TraceError(f"{column} {error}", Location(file, line)) from None
         first = seen.setdefault(job_id, line)
@@ -56,5 +76,5 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
                 f"job_id {shown(job_id)} is already in row {first}: give every job its own",
                 Location(file, line),
             )
-        jobs.append(TraceJob(job_id, tenant, submit_ms, duration_ms, gpus, status))
+        jobs.append(TraceJob(job_id, tenant, submit_ms, duration_ms, gpus, status, user, model, priority))
     return Parsed(jobs)

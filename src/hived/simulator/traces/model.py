@@ -25,6 +25,9 @@ class TraceJob(NamedTuple):
     duration_ms: int  #: total time it needs to hold its GPUs; never negative, and a job of 0 ends when it starts
     gpus: int  #: at least 1
     status: str  #: "pass" or "killed_or_failed"; any other value of a file is kept as it is
+    user: str = ""  #: of the tenant; empty: unknown
+    model: str = ""  #: what the job trains; empty: unknown
+    priority: int = 0  #: inside its tenant's virtual cluster, 0 to 1000: the higher preempt the lower
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from ...errors import Location, TraceError
-from .fields import MAX_GPUS, FieldError, identifier, shown
+from .fields import MAX_GPUS, FieldError, identifier, one_line, shown
 from .formats import KILLED_OR_FAILED, PASS, Parsed, clock_ms, from_first
 from .model import TraceJob
 
@@ -89,7 +89,20 @@ def _job(job_id: str, entry: dict[str, Any]) -> TraceJob | str:
     if submit is None:
         return NO_SUBMISSION
     status = PASS if entry["status"] == "Pass" else KILLED_OR_FAILED
-    return TraceJob(job_id, tenant, submit, run_ms, gpus, status)
+    return TraceJob(job_id, tenant, submit, run_ms, gpus, status, _user(entry))
+
+
+def _user(entry: dict[str, Any]) -> str:
+    """The user, where the log has one."""
+    value = entry.get("user")
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise FieldError(f"user is {shown(str(value))}, not text")
+    try:
+        return one_line(value)
+    except FieldError as error:
+        raise FieldError(f"user {error}") from None
 
 
 def _text(entry: object, name: str) -> str:

@@ -48,22 +48,25 @@ def rows_of(text: str, file: str) -> Iterator[Row]:
         ) from None
 
 
-def columns(header: Sequence[str], wanted: Sequence[str], where: Location, *, others: bool) -> list[int]:
-    """The index of each of the ``wanted`` columns in ``header``, which may be in any order.
+def columns(
+    header: Sequence[str], wanted: Sequence[str], where: Location, *, optional: Sequence[str] = (), others: bool
+) -> list[int]:
+    """The index of each of the ``wanted`` and ``optional`` columns in ``header``, which may be in any order.
 
-    ``others``: whether further columns are allowed. Raises :class:`~hived.errors.TraceError` for a column
-    that is missing, unknown or there twice, with the likely meant word.
+    An optional column that is not there has the index -1. ``others``: whether further columns are allowed. Raises
+    :class:`~hived.errors.TraceError` for a column that is missing, unknown or there twice, with the likely meant word.
     """
     names = [name.strip() for name in header]
     for name in names:
         if names.count(name) > 1:
             raise TraceError(f"column {shown(name)} is there twice: remove one", where)
-    unknown = [name for name in names if name not in wanted]
+    unknown = [name for name in names if name not in wanted and name not in optional]
     for name in wanted:
         if name not in names:
             meant = difflib.get_close_matches(name, unknown, n=1, cutoff=0.6)
             hint = f"did you mean it by {shown(meant[0])}?" if meant else f"the header must hold {','.join(wanted)}"
             raise TraceError(f"column {shown(name)} is missing: {hint}", where)
     if unknown and not others:
-        raise TraceError(f"unknown column {shown(unknown[0])}: the columns are {','.join(wanted)}", where)
-    return [names.index(name) for name in wanted]
+        more = f" and, optional, {','.join(optional)}" if optional else ""
+        raise TraceError(f"unknown column {shown(unknown[0])}: the columns are {','.join(wanted)}{more}", where)
+    return [names.index(name) if name in names else -1 for name in (*wanted, *optional)]

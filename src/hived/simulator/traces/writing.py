@@ -12,12 +12,14 @@ from pathlib import Path
 
 from ...errors import InputError, Location, TraceError
 from .fields import FieldError, check_job, shown
-from .hived_csv import COLUMNS
+from .hived_csv import COLUMNS, OPTIONAL
 from .model import Trace, seconds
 
 
 def write_trace(trace: Trace, path: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Write ``trace`` to ``path`` as CSV, gzipped if the name ends with ``.gz``. O(jobs).
+
+    Users, models and priorities have a column each if any job has one.
 
     Reading the file gives the same jobs, times exact to the millisecond. (The trace's name becomes the
     file's, ``dropped`` is not kept, and ``synthetic`` is kept by the ids' prefix.) The gzip header has neither
@@ -57,7 +59,8 @@ def _csv(trace: Trace, where: Location) -> str:
     seen: dict[str, int] = {}
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    more = [name for name in OPTIONAL if any(getattr(job, name) for job in trace.jobs)]
+    writer.writerow((*COLUMNS, *more))
     for number, job in enumerate(trace.jobs, start=1):
         first = seen.setdefault(job.job_id, number)
         try:
@@ -66,9 +69,8 @@ def _csv(trace: Trace, where: Location) -> str:
             check_job(job)
         except FieldError as error:
             raise TraceError(f"job {number} of the trace cannot be written: {error}", where) from None
-        writer.writerow(
-            (job.job_id, job.tenant, seconds(job.submit_ms), seconds(job.duration_ms), job.gpus, job.status)
-        )
+        fields = (job.job_id, job.tenant, seconds(job.submit_ms), seconds(job.duration_ms), job.gpus, job.status)
+        writer.writerow((*fields, *(getattr(job, name) for name in more)))
     return text.getvalue()
 
 
