@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .errors import ConflictError, HivedError, InfeasibleError, InputError, InvariantError, RequestError, SpecError
     from .events.recorded import RecordedCluster
     from .events.replay import ReplayError, replay
+    from .simulator.study import simulate
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,7 @@ _MODULES = {
     "Wait": "cluster.decisions",
     "reasons": "cluster",
     "replay": "events.replay",
+    "simulate": "simulator.study",
 }
 
 __all__ = [
@@ -89,6 +91,7 @@ __all__ = [
     "__version__",
     "reasons",
     "replay",
+    "simulate",
 ]
 
 

@@ -32,6 +32,8 @@ _LOOK = {
     Sharing.HIVED.value: ("#0072B2", (0, ()), "HiveD"),
 }
 _DAY_MS = 24 * HOUR_MS
+#: the figures by name, and the names of their files, which the policy's follows
+STEMS = {"delay": "queueing-delay-over-time", "normalised": "delay-normalised-to-private"}
 
 
 def need_matplotlib() -> None:
@@ -41,7 +43,8 @@ def need_matplotlib() -> None:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def styled() -> Iterator[None]:
+    """The style of all figures, while they are drawn and saved."""
     import matplotlib as mpl
 
     with mpl.rc_context(
@@ -67,15 +70,23 @@ def write_figures(report: Report, folder: Path, tenants: Sequence[str] = ()) -> 
     """Write every figure for which the report has the runs; returns the files. ``tenants``: those to show over time."""
     need_matplotlib()
     written = []
-    with _style():
-        for policy in report.results.options.policies:
-            shown = list(tenants) or pick_tenants(report, policy)
-            suffix = f"-{policy.value}"
-            if shown:
-                written += _save(_delay_over_time(report, policy, shown), folder / f"queueing-delay-over-time{suffix}")
-            if report.run(Sharing.PRIVATE, policy) is not None and len(report.results.options.schemes) > 1:
-                written += _save(_normalised(report, policy), folder / f"delay-normalised-to-private{suffix}")
+    with styled():
+        for name, policy, figure in draw(report, tenants):
+            written += _save(figure, folder / f"{STEMS[name]}-{policy}")
     return written
+
+
+def draw(
+    report: Report, tenants: Sequence[str] = (), names: Sequence[str] = tuple(STEMS)
+) -> Iterator[tuple[str, str, Figure]]:
+    """Every figure of ``names`` for which the report has the runs: name, policy, figure. Call it :func:`styled`."""
+    for policy in report.results.options.policies:
+        shown = list(tenants) or pick_tenants(report, policy)
+        if "delay" in names and shown:
+            yield "delay", policy.value, _delay_over_time(report, policy, shown)
+        private = report.run(Sharing.PRIVATE, policy)
+        if "normalised" in names and private is not None and len(report.results.options.schemes) > 1:
+            yield "normalised", policy.value, _normalised(report, policy)
 
 
 def _save(figure: Figure, stem: Path) -> list[Path]:

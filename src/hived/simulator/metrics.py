@@ -6,6 +6,7 @@ Times are in milliseconds until they are reported.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from hived.scheduling import Kind
 
 from .experiment import NodeSizes, Results
 from .record import Record
+from .traces import TraceJob
 
 HOUR_MS = 3_600_000
 Ints = NDArray[np.int64]
@@ -165,11 +167,15 @@ def submission_window(results: Results) -> int:
     The time of the last submission, or the mean duration if that is longer (a load needs a time to be spread over), but
     at most ``--until``.
     """
-    jobs = results.trace.jobs
     until = results.options.until_ms
-    mean = sum(job.duration_ms for job in jobs) // max(1, len(jobs))
-    window = max(jobs[-1].submit_ms if jobs else 0, mean, 1000)
+    window = arrival_window(results.trace.jobs)
     return window if until is None else max(1, min(window, until))
+
+
+def arrival_window(jobs: Sequence[TraceJob]) -> int:
+    """The submission window of ``jobs``, in order of submission, where no time ends it."""
+    mean = sum(job.duration_ms for job in jobs) // max(1, len(jobs))
+    return max(jobs[-1].submit_ms if jobs else 0, mean, 1000)
 
 
 def step(window: int) -> int:

@@ -33,12 +33,15 @@ JOB_COLUMNS = (
 )  # fmt: skip
 #: files of every folder of results
 FILES = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
+#: tables written on request, as the CSV files of their names
+PARQUET = ("jobs.parquet", "runs.parquet")
 #: in the format of ``sha256sum --check``
 CHECKSUMS = "SHA256SUMS"
 #: patterns of all output files, figures included
 _OUTPUTS = (
     *FILES,
     CHECKSUMS,
+    *PARQUET,
     *(f"*-{policy.value}.{end}" for policy in PolicyName for end in ("png", "svg")),
 )
 RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement")

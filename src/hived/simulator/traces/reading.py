@@ -1,4 +1,4 @@
-"""Reading a trace of any supported format, which is detected by the content of the file, not its name."""
+"""Reading a trace of any supported format, from a file or a frame; the content tells the format, not the name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ...errors import Location, TraceError
 from ...words import path_text
 from . import helios_csv, hived_csv, philly_json
 from .formats import Parsed
+from .frames import text_of
 from .model import SYNTHETIC_PREFIX, Trace
 from .opening import read_text
 from .tables import rows_of
@@ -29,13 +30,25 @@ def read_trace(path: str | PathLike[str]) -> Trace:
     for a file without any job. O(n) for a sorted file, O(n log n) else; about a quarter of a second for 90,000 rows.
     """
     path = Path(path)
-    parsed = _parse(read_text(path), str(path))
+    return _trace(read_text(path), str(path), _name(path))
+
+
+def trace_of(frame: object, name: str = "frame") -> Trace:
+    """The trace in a Polars or pandas ``frame``, whose columns are those of a file; ``status`` may be missing.
+
+    Names, numbers and errors are as in the frame written as CSV, the header being line 1. Raises as :func:`read_trace`.
+    """
+    return _trace(text_of(frame), name, name)
+
+
+def _trace(text: str, file: str, name: str) -> Trace:
+    parsed = _parse(text, file)
     if not parsed.jobs:
         left_out = ", ".join(f"{count} left out: {reason}" for reason, count in sorted(parsed.dropped.items()))
-        raise TraceError(f"no jobs ({left_out or 'only a header'}): a trace needs at least one", Location(str(path)))
+        raise TraceError(f"no jobs ({left_out or 'only a header'}): a trace needs at least one", Location(file))
     parsed.jobs.sort(key=lambda job: job.submit_ms)
     return Trace(
-        name=_name(path),
+        name=name,
         jobs=tuple(parsed.jobs),
         synthetic=any(job.job_id.startswith(SYNTHETIC_PREFIX) for job in parsed.jobs),
         dropped=tuple(sorted(parsed.dropped.items())),

@@ -1,0 +1,366 @@
+"""A study: a trace under the sharing schemes, as ``hived simulate`` and, in a notebook, ``hived.simulate`` run it."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from hived.cluster import check_feasible
+from hived.cluster.sharing import Sharing
+from hived.errors import InputError
+from hived.spec import load_spec, parse_spec, spec_from_dict
+from hived.spec.compiled import ClusterSpec
+from hived.words import counted
+
+from .experiment import Options, PolicyName, Preempted, Results, check_tenants, run_experiment, some
+from .figures import STEMS, draw, need_matplotlib, styled, write_figures
+from .metrics import Anomalies
+from .output import (
+    CHECKSUMS,
+    PARQUET,
+    check_output,
+    checksums,
+    whole_folder,
+    write_cluster,
+    write_jobs,
+    write_runs,
+    write_series,
+    write_summary,
+)
+from .report import Report, make_report
+from .sizing import Quotas, cluster_for
+from .traces import (
+    Trace,
+    compress_clock,
+    cut_window,
+    filter_jobs,
+    generate_table1,
+    is_frame,
+    read_trace,
+    read_window,
+    sample_jobs,
+    trace_of,
+)
+from .traces.frames import need_polars
+
+if TYPE_CHECKING:
+    import polars
+    from matplotlib.figure import Figure
+
+#: a path, YAML text, plain data of its form, or a compiled spec
+SpecInput: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | ClusterSpec"
+#: a path, a frame of Polars or pandas, or a trace
+TraceInput: TypeAlias = "str | os.PathLike[str] | Trace | Any"
+#: a context in which a run reports its label and the number of jobs submitted so far
+Progress: TypeAlias = "Callable[[Options, int], AbstractContextManager[Callable[[str, int], None]]]"
+Frames = Literal["polars", "pandas"]
+
+#: of the synthetic trace; with the cluster sized for it the first look takes a few seconds, and shows sharing anomalies
+JOBS, DAYS = 20_000, 30
+
+_DAY_MS = 86_400_000
+_MOST_DAYS = 10**9
+_Named = TypeVar("_Named", Sharing, Preempted, Quotas, PolicyName)
+
+
+def simulate(
+    spec: SpecInput | None = None,
+    trace: TraceInput | None = None,
+    *,
+    schemes: str | Iterable[str] = tuple(Sharing),
+    policy: str | Iterable[str] = PolicyName.YARN_CS,
+    opportunistic: bool = True,
+    preempted: str = Preempted.RESUME,
+    until: float | None = None,
+    filter: str | None = None,  # noqa: A002 - the name of the option
+    window: str | tuple[float, float] | None = None,
+    sample: float | None = None,
+    clock_compression: float = 1.0,
+    seed: int = 1,
+    jobs: int = JOBS,
+    days: int = DAYS,
+    nodes: int | None = None,
+    quotas: str = Quotas.DEMAND,
+    tenants: Sequence[str] = (),
+    frames: Frames = "polars",
+    progress: Progress | None = None,
+) -> Study:
+    """Simulate ``trace`` on the cluster of ``spec`` under every scheme and policy; as ``hived simulate``, whose options
+    ``hived simulate --help`` describes.
+
+    ``spec`` is a path, YAML text, plain data or a :class:`~hived.spec.ClusterSpec`; without one, a cluster is sized for
+    the trace (:func:`~.sizing.cluster_for`). ``trace`` is a path, a frame of Polars or pandas with the columns of a
+    file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. The trace is filtered, cut to the
+    window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in days, ``tenants`` are
+    those of the figures over time. Deterministic. Raises :class:`~hived.errors.InputError`, in one line, for anything
+    that is wrong.
+    """
+    named = tuple(dict.fromkeys(_named(Sharing, scheme, "scheme") for scheme in _several(schemes)))
+    policies = tuple(dict.fromkeys(_named(PolicyName, name, "policy") for name in _several(policy)))
+    if not named or not policies:
+        raise InputError("nothing to simulate: give at least one scheme and one policy")
+    if until is not None and not 0 < until <= _MOST_DAYS:
+        raise InputError(f"until {until:g} (--until): must be a number of days above 0, at most {_MOST_DAYS:,}")
+    options = Options(
+        named,
+        policies,
+        opportunistic,
+        _named(Preempted, preempted, "preempted"),
+        None if until is None else round(until * _DAY_MS),
+        clock_compression,
+    )
+    cluster = None if spec is None else _spec(spec)
+    if cluster is not None:
+        check_feasible(cluster)
+    loaded = generate_table1(jobs, days, seed) if trace is None else _trace(trace)
+    if filter is not None:
+        loaded = filter_jobs(loaded, filter)
+    if window is not None:
+        loaded = cut_window(loaded, *(read_window(window) if isinstance(window, str) else window))
+    if sample is not None:
+        loaded = sample_jobs(loaded, sample, seed)
+    loaded = compress_clock(loaded, clock_compression)
+    if cluster is None:
+        cluster = cluster_for(loaded, nodes, _named(Quotas, quotas, "quotas"))
+    check_tenants(cluster, loaded)
+    known = [vc.name for vc in cluster.virtual_clusters]
+    for name in tenants:
+        if name not in known:
+            raise InputError(f"tenant {name}: no such tenant in {cluster.source}, which has {some(known)}")
+    with nullcontext() if progress is None else progress(options, len(loaded.jobs)) as report:
+        results = run_experiment(cluster, loaded, options, report)
+    return Study(results, tuple(tenants), frames)
+
+
+def _several(names: str | Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _named(kind: type[_Named], name: str, what: str) -> _Named:
+    try:
+        return kind(name)
+    except ValueError:
+        raise InputError(f"{what} {name!r}: no such {what}; there is {some([each.value for each in kind])}") from None
+
+
+def _spec(given: SpecInput) -> ClusterSpec:
+    if isinstance(given, ClusterSpec):
+        return given
+    if isinstance(given, Mapping):
+        return spec_from_dict(given)
+    if isinstance(given, str) and ("\n" in given or given.lstrip().startswith("{")):
+        return parse_spec(given, "spec")
+    return load_spec(Path(given))
+
+
+def _trace(given: TraceInput) -> Trace:
+    if isinstance(given, Trace):
+        if not given.jobs:
+            raise InputError(f"{given.name}: no jobs: a trace needs at least one")
+        return given
+    if is_frame(given):
+        return trace_of(given)
+    if isinstance(given, str | os.PathLike):
+        return read_trace(given)
+    raise InputError(f"a trace is a path, a frame or a Trace, not {type(given).__name__}")
+
+
+@dataclass(frozen=True)
+class Study:
+    """The results of :func:`simulate`: frames, figures, files.
+
+    Every frame is the table of the same name that :meth:`save` writes.
+    """
+
+    results: Results
+    tenants: tuple[str, ...] = ()  #: of the figures over time; none: those that sharing changes most
+    kind: Frames = "polars"  #: of frames
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("polars", "pandas"):
+            raise InputError(f"frames {self.kind!r}: give polars or pandas")
+
+    @cached_property
+    def report(self) -> Report:
+        """All numbers, as objects."""
+        return make_report(self.results)
+
+    @cached_property
+    def jobs(self) -> Any:
+        """A row per scheme, policy and job: start, finish, queueing delay (seconds; null if it never ended)."""
+        return self._frame(_table(lambda path: write_jobs(self.results, path)))
+
+    @cached_property
+    def runs(self) -> Any:
+        """A row per interval in which a job held GPUs."""
+        return self._frame(_table(lambda path: write_runs(self.results, path)))
+
+    @cached_property
+    def series(self) -> Any:
+        """A row per scheme, policy and hour: utilization, fragmentation, and each tenant's delay."""
+        return self._frame(_table(lambda path: write_series(self.report, path)))
+
+    @cached_property
+    def summary(self) -> Any:
+        """A row per scheme, policy and tenant over the jobs compared; ``queue_to_private`` is the mean delay over that
+        in the private cluster, ``anomalies_jobs`` the jobs that wait longer than there."""
+        return self._frame(_rows(self.report, "tenants"))
+
+    @cached_property
+    def schemes(self) -> Any:
+        """A row per scheme and policy: the whole cluster, and all tenants together."""
+        return self._frame(_rows(self.report, "overall"))
+
+    def to_pandas(self) -> Study:
+        """The same results with frames of pandas."""
+        return replace(self, kind="pandas")
+
+    def figure(self, name: str, policy: str | None = None) -> Figure:
+        """A figure by name, ``delay`` (over time) or ``normalised`` (to the private cluster); of the first policy."""
+        need_matplotlib()
+        if name not in STEMS:
+            raise InputError(f"figure {name!r}: no such figure; there is {some(list(STEMS))}")
+        chosen = self.report.runs[0].policy if policy is None else policy
+        with styled():
+            for _, of, figure in draw(self.report, self.tenants, [name]):
+                if of == chosen:
+                    return figure
+        raise InputError(f"figure {name}, policy {chosen}: no such run, or it lacks what the figure compares")
+
+    def figures(self) -> dict[str, Figure]:
+        """All figures by name, with the policy after a dash where there are several."""
+        need_matplotlib()
+        with styled():
+            drawn = list(draw(self.report, self.tenants))
+        several = len(self.results.options.policies) > 1
+        return {f"{name}-{policy}" if several else name: figure for name, policy, figure in drawn}
+
+    def save(
+        self, folder: str | os.PathLike[str], *, overwrite: bool = False, figures: bool = True, parquet: bool = False
+    ) -> Path:
+        """Write the files of ``hived simulate`` to ``folder``, all or none; returns it.
+
+        ``overwrite`` replaces earlier results; ``parquet`` adds ``jobs.parquet`` and ``runs.parquet``.
+        """
+        folder = Path(folder)
+        check_output(folder, overwrite)
+        if figures:
+            need_matplotlib()
+        if parquet:
+            need_polars("Parquet")
+        with whole_folder(folder) as draft:
+            write_jobs(self.results, draft / "jobs.csv")
+            write_runs(self.results, draft / "runs.csv")
+            write_cluster(self.results, draft / "cluster.json")
+            write_series(self.report, draft / "series.csv")
+            if parquet:
+                for name in PARQUET:
+                    _read((draft / name).with_suffix(".csv")).write_parquet(draft / name)
+            if figures:
+                write_figures(self.report, draft, self.tenants)
+            write_summary(self.report, draft / "summary.json")
+            (draft / CHECKSUMS).write_text(checksums(draft), encoding="utf-8")
+        return folder
+
+    def __repr__(self) -> str:
+        """The cluster, the load, and each scheme's mean delay."""
+        lines = [
+            f"{run.scheme} {run.policy}: mean queueing delay {run.overall.delay.mean_s / 60:,.1f} min, "
+            f"{_anomalies(run.overall.anomalies)}"
+            for run in self.report.runs
+        ]
+        return "\n".join([self._title(), *lines])
+
+    def _repr_html_(self) -> str:
+        """The same as a table."""
+        head = "".join(f"<th>{word}</th>" for word in ("scheme", "policy", "mean delay (min)", "worse than private"))
+        rows = "".join(
+            f"<tr><td>{escape(run.scheme)}</td><td>{escape(run.policy)}</td>"
+            f"<td>{run.overall.delay.mean_s / 60:,.1f}</td><td>{_anomalies(run.overall.anomalies)}</td></tr>"
+            for run in self.report.runs
+        )
+        return f"<p>{escape(self._title())}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+    def _title(self) -> str:
+        report, trace = self.report, self.results.trace
+        return (
+            f"{trace.name}: {counted(len(trace.jobs), 'job')} over {report.window_s / 86400:.1f} days, asking for "
+            f"{100 * report.load:.0f}% of {report.gpus:,} GPUs on {counted(report.nodes, 'node')}"
+        )
+
+    def _frame(self, frame: polars.DataFrame) -> Any:
+        if self.kind == "polars":
+            return frame
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise InputError("frames of pandas need pandas: pip install pandas; or take those of Polars") from None
+        return pandas.DataFrame(frame.to_dict(as_series=False))
+
+
+def _anomalies(found: Anomalies | None) -> str:
+    if found is None:
+        return "not compared with private"
+    return f"{counted(found.jobs, 'job')} worse by {found.minutes:,.0f} min" if found.jobs else "no job worse"
+
+
+#: the columns of the tables that are text, whatever their values look like
+_TEXT = ("scheme", "policy", "job_id", "tenant", "kind", "placement")
+
+
+def _table(write: Callable[[Path], None]) -> polars.DataFrame:
+    """The table that ``write`` writes to a file."""
+    need_polars("a frame")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        write(path)
+        return _read(path)
+
+
+def _read(path: Path) -> polars.DataFrame:
+    """One of our CSV files, with the types that its columns have whatever the values."""
+    import polars as pl
+
+    with path.open(encoding="utf-8") as file:
+        names = next(csv.reader(file))
+    types = dict.fromkeys(_TEXT, pl.String) | {name: pl.Float64 for name in names if name.endswith("_s")}
+    known = {name: kind for name, kind in types.items() if name in names}
+    return pl.read_csv(path, schema_overrides=known, infer_schema_length=None)
+
+
+def _rows(report: Report, part: Literal["tenants", "overall"]) -> polars.DataFrame:
+    """The numbers of ``summary.json``: a row per run, or per run and tenant."""
+    need_polars("a frame")
+    import polars as pl
+
+    plain: Any = report.to_json()["runs"]
+    rows = []
+    for run in plain:
+        tenants, overall = run.pop("tenants"), run.pop("overall")
+        if part == "overall":
+            rows.append(_flat({**run, **overall}))
+        else:
+            names = {"scheme": run["scheme"], "policy": run["policy"]}
+            rows += [names | {"tenant": tenant} | _flat(numbers) for tenant, numbers in tenants.items()]
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _flat(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers with those of a mapping beside them, ``anomalies_jobs``; an undefined one is null."""
+    flat: dict[str, Any] = {}
+    for name, value in numbers.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}_{inner}": each for inner, each in _flat(value).items()}
+        else:
+            flat[name] = None if isinstance(value, float) and math.isnan(value) else value
+    return flat
