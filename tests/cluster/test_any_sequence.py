@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hived import Bind, Preempt
-from hived.cluster import Cluster, Decision, Member, Placement, Request, Sharing, Wait
+from hived.cluster import BindingKind, Cluster, Decision, Member, Placement, Request, Sharing, Wait
 from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.states import GroupState
 from hived.spec.compiled import ClusterSpec
@@ -33,6 +33,7 @@ class SharingMachine(RuleBasedStateMachine):
     """Groups come and go in any order."""
 
     sharing: ClassVar[Sharing]
+    binding: ClassVar[BindingKind] = BindingKind.DYNAMIC
     #: whether hardware turns bad and good
     breaks: ClassVar[bool] = True
     #: whether victims may run on for a while, as opportunistic or until they are ended
@@ -42,7 +43,7 @@ class SharingMachine(RuleBasedStateMachine):
     def build(self, spec: ClusterSpec, guests: int) -> None:
         vcs = tuple(replace(vc, guests=guests) for vc in spec.virtual_clusters)
         self.spec = spec = replace(spec, virtual_clusters=vcs)
-        self.cluster = Cluster(spec, self.sharing)
+        self.cluster = Cluster(spec, self.sharing, binding=self.binding)
         self.fresh = self.cluster.snapshot()
         self.chains = {chain.name: chain for chain in spec.chains}
         #: per chain and node: its GPUs
@@ -381,7 +382,7 @@ class SharingMachine(RuleBasedStateMachine):
         if respecified:
             report = self.cluster.reconfigure(self.spec)
         else:
-            self.cluster = Cluster(self.spec, self.sharing)
+            self.cluster = Cluster(self.spec, self.sharing, binding=self.binding)
             for node, device in sorted(self.bad):
                 self.cluster.set_device_health(node, device, healthy=False)
             report = self.cluster.recover(reversed(records))
@@ -480,6 +481,59 @@ class SafetyMachine(HivedMachine):
             self.private.release(name)
 
 
+class StaticMachine(HivedMachine):
+    """Cells that are bound for good: every one at all times, where it was at first."""
+
+    binding = BindingKind.STATIC
+
+    def begin(self) -> None:
+        self.bound = self.bindings()
+        mine = {vc.name: [c for c in self.bound if c[0] == vc.name] for vc in self.spec.virtual_clusters}
+        for vc in self.spec.virtual_clusters:
+            reserved = Counter({(c.chain, c.level): 0 for c in vc.cells})
+            for chain, level, number in vc.reserved():
+                reserved[chain, level] += number
+            assert Counter((chain, level) for _, chain, level, _ in mine[vc.name]) == +reserved, "all of them"
+
+    def bindings(self) -> list[tuple[str, str, int, int]]:
+        """VC, chain, level and number of the physical cell of every preassigned cell."""
+        state = self.cluster.state_now()
+        return [
+            (vc.name, pool.nodes.hierarchy.spec.name, cell.level, pool.binding.bound[number])
+            for vc, pools in zip(self.spec.virtual_clusters, state.pools, strict=False)
+            for pool in pools
+            for number, cell in enumerate(pool.virtual.cells)
+            if cell.parent < 0
+        ]
+
+    @invariant()
+    def every_cell_is_bound_where_it_was(self) -> None:
+        if hasattr(self, "bound"):
+            assert self.bindings() == self.bound
+            assert all(at >= 0 for *_, at in self.bound)
+
+    @invariant()
+    def a_group_runs_where_its_virtual_leaves_are(self) -> None:
+        """The numbers of its leaves in the VC alone say which physical ones it has."""
+        if not hasattr(self, "bound"):
+            return
+        for group in self.cluster.state_now().groups.values():
+            if group.pool is not None:
+                shapes, bound = group.pool.virtual.shapes, group.pool.binding.bound
+                size = group.pool.nodes.hierarchy.node_size
+                want = []
+                for host, mask in group.spots:
+                    node, first = divmod(bound[host] * shapes[host].leaves, size)
+                    want.append((group.chain, node, mask << first))
+                assert sorted(want) == sorted(tuple(part) for part in group.parts)
+
+
+class StaticSafetyMachine(SafetyMachine):
+    """The same safety with cells that are bound for good."""
+
+    binding = BindingKind.STATIC
+
+
 class QuotaMachine(SharingMachine):
     """A number of GPUs per tenant and device type."""
 
@@ -560,9 +614,11 @@ class PrivateMachine(SharingMachine):
                     assert owners.setdefault(node, group.vc) == group.vc
 
 
-for machine in (HivedMachine, SafetyMachine, QuotaMachine, PrivateMachine):
+for machine in (HivedMachine, SafetyMachine, StaticMachine, StaticSafetyMachine, QuotaMachine, PrivateMachine):
     machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestHived = HivedMachine.TestCase
 TestSharingSafety = SafetyMachine.TestCase
+TestStatic = StaticMachine.TestCase
+TestStaticSafety = StaticSafetyMachine.TestCase
 TestQuota = QuotaMachine.TestCase
 TestPrivate = PrivateMachine.TestCase

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hived.cluster import Sharing
+from hived.cluster import BindingKind, Sharing
 from hived.simulator.experiment import Options, PolicyName, Preempted, Results
 from hived.simulator.figures import need_matplotlib
 from hived.simulator.output import check_output
@@ -69,7 +69,13 @@ def simulate(
         float, typer.Option(help="Divide submission times by this; durations stay. Raises the load.")
     ] = 1.0,
     until: Annotated[float | None, typer.Option(help="Stop at this day of the simulation.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the synthetic trace and of --sample.", min=0)] = 1,
+    binding: Annotated[
+        BindingKind, typer.Option(help="When hived binds the cells of a tenant: in use, or from the start for good.")
+    ] = BindingKind.DYNAMIC,
+    soft: Annotated[
+        float, typer.Option(help="Share of the multi-GPU jobs that accept any GPUs of their tenant.", min=0, max=1)
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic trace, of --sample and of --soft.", min=0)] = 1,
     jobs: Annotated[int, typer.Option(help="Jobs of the synthetic trace; the paper has 141950.", min=1)] = JOBS,
     days: Annotated[int, typer.Option(help="Days of the synthetic trace; the paper has 60.", min=1)] = DAYS,
     nodes: Annotated[
@@ -129,6 +135,8 @@ def simulate(
             window=window,
             sample=sample,
             clock_compression=clock_compression,
+            binding=binding,
+            soft=soft,
             seed=seed,
             jobs=jobs,
             days=days,

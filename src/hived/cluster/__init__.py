@@ -4,11 +4,12 @@ from .cluster import Cluster
 from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Wait
 from .feasibility import Shortage, check_feasible, initial_safety, shortages
 from .requests import OPPORTUNISTIC, Member, Request
-from .sharing import Sharing
+from .sharing import BindingKind, Sharing
 
 __all__ = [
     "OPPORTUNISTIC",
     "Bind",
+    "BindingKind",
     "Cluster",
     "Decision",
     "Member",

@@ -32,7 +32,7 @@ from .pool import packed
 from .reasons import Misconfigured, NeverFits, Reason, Suspended
 from .recovery import Reconfiguration
 from .requests import EVERY_NODE, KEPT, Asked, Request
-from .sharing import Sharing
+from .sharing import BindingKind, Sharing
 from .state import State
 from .states import GroupEvent, GroupState, LeafState
 from .suggested import Suggested
@@ -53,12 +53,19 @@ class Cluster:
     names the wrong field, and has changed nothing then.
     """
 
-    def __init__(self, spec: ClusterSpec, sharing: Sharing = Sharing.HIVED, rank: Rank = packed) -> None:
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        sharing: Sharing = Sharing.HIVED,
+        rank: Rank = packed,
+        binding: BindingKind = BindingKind.DYNAMIC,
+    ) -> None:
         """``sharing``: the sharing scheme; ``rank``: the order in which guaranteed groups prefer hosts. O(cells).
 
+        ``binding``: when virtual cells are bound; only ``Sharing.HIVED`` binds any, so the others ignore it.
         Raises :class:`~hived.errors.InfeasibleError` when the VCs' cells are to be bound, and do not fit.
         """
-        self._state = State(spec, sharing, rank)
+        self._state = State(spec, Sharing(sharing), rank, BindingKind(binding))
         self._names: Names | None = None
         self._preempted: dict[str, tuple[Reason, ...]] = {}
         # the answer of the open transaction, and the group that the transaction has admitted
@@ -78,6 +85,11 @@ class Cluster:
     def sharing(self) -> Sharing:
         """The sharing scheme of its tenants."""
         return self._state.sharing
+
+    @property
+    def binding(self) -> BindingKind:
+        """When its virtual cells are bound."""
+        return self._state.binding
 
     @property
     def spec(self) -> ClusterSpec:

@@ -22,6 +22,7 @@ from .groups import Group
 from .nodes import Nodes
 from .parts import Part
 from .pool import Pool, Spots, VirtualCells
+from .static_binding import StaticBinding
 from .undo import Undo
 
 
@@ -33,7 +34,16 @@ class Sharing(StrEnum):
     HIVED = "hived"
 
 
-def lay_out(spec: ClusterSpec, sharing: Sharing, undo: Undo) -> tuple[list[Nodes], list[list[Pool]]]:
+class BindingKind(StrEnum):
+    """When the cells of a VC are bound to physical ones, where they are bound at all: under ``hived``."""
+
+    DYNAMIC = "dynamic"  #: while they are in use, to the cells with the fewest opportunistic leaves
+    STATIC = "static"  #: from the start, for good: the baseline of HiveD, OSDI'20, section 5.3
+
+
+def lay_out(
+    spec: ClusterSpec, sharing: Sharing, binding: BindingKind, undo: Undo
+) -> tuple[list[Nodes], list[list[Pool]]]:
     """Create the chains, and per tenant its pools: one per chain in the order of the spec, then one per pinned cell.
 
     Raises :class:`~hived.errors.InfeasibleError` when cells are to be bound and do not fit. O(cells).
@@ -51,11 +61,22 @@ def lay_out(spec: ClusterSpec, sharing: Sharing, undo: Undo) -> tuple[list[Nodes
         return chains, _quotas(spec, by_name, undo)
     hierarchies = {name: nodes.hierarchy for name, nodes in by_name.items()}
     pools: list[list[Pool]] = [[] for _ in spec.virtual_clusters]
+    make = StaticPool if binding is BindingKind.STATIC else Pool
     for tenant, vc in enumerate(spec.virtual_clusters):
         for virtual, pin in _reserved(vc, hierarchies):
             nodes = by_name[virtual.hierarchy.spec.name]
-            pools[tenant].append(Pool(tenant, len(pools[tenant]), virtual, nodes, undo, pin))
+            pools[tenant].append(make(tenant, len(pools[tenant]), virtual, nodes, undo, pin))
+    for pool in chained(*pools):
+        if isinstance(pool.binding, StaticBinding):  # the pinned cells have been taken by now
+            pool.binding.bind_all()
     return chains, pools
+
+
+class StaticPool(Pool):
+    """Cells that are bound for good."""
+
+    def bindings(self) -> Binding:
+        return StaticBinding(self.virtual, self.free, self.nodes, self.undo, self.pinned_to)
 
 
 def _reserved(

@@ -25,7 +25,7 @@ from .parts import Part
 from .pool import Pool, Spots, packed
 from .reasons import LostReservation, NeverFits, Reason, Suspended
 from .requests import OPPORTUNISTIC, Request
-from .sharing import Sharing, lay_out
+from .sharing import BindingKind, Sharing, lay_out
 from .state_check import check_state
 from .states import ALLOCATE, BIND, CANCEL, RELEASE, RESERVE, GroupEvent, GroupState, next_group_state
 from .undo import Undo
@@ -37,16 +37,24 @@ _RESERVED = next_group_state(GroupState.PENDING, GroupEvent.PREEMPT)
 class State:
     """The groups of a cluster, and every index over them. :meth:`validate` re-derives all of it."""
 
-    def __init__(self, spec: ClusterSpec, sharing: Sharing = Sharing.HIVED, rank: Rank = packed) -> None:
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        sharing: Sharing = Sharing.HIVED,
+        rank: Rank = packed,
+        binding: BindingKind = BindingKind.DYNAMIC,
+    ) -> None:
         self.spec = spec
         self.undo = Undo()
         self.sharing = sharing
+        #: when cells are bound
+        self.binding = binding
         #: the order in which a guaranteed group prefers hosts
         self.rank = rank
         #: the nodes of each chain (in private clusters: of each pool), and per tenant its pools, unpinned ones first
-        self.chains, self.pools = lay_out(spec, sharing, self.undo)
+        self.chains, self.pools = lay_out(spec, sharing, binding, self.undo)
         #: the chains in which cells are bound late, and so can be doomed
-        self.bound = self.chains if sharing is Sharing.HIVED else []
+        self.bound = self.chains if sharing is Sharing.HIVED and binding is BindingKind.DYNAMIC else []
         self.demands = Demands(spec, [] if sharing is Sharing.PRIVATE else self.chains, self.pools)
         #: names of the tenants; tenants with running groups whose VC was removed come last
         self.tenants = [vc.name for vc in spec.virtual_clusters]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from random import Random
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.requests import Member, Request
-from hived.cluster.sharing import Sharing
+from hived.cluster.requests import Request
+from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
 from hived.scheduling import Policy, Reaction, Scheduler, YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from .record import Record
-from .simulation import simulate
+from .simulation import members_of, simulate
 from .traces import Trace, TraceJob
 
 
@@ -45,6 +46,9 @@ class Options:
     preempted: Preempted = Preempted.RESUME
     until_ms: int | None = None
     clock_compression: float = 1.0
+    binding: BindingKind = BindingKind.DYNAMIC  #: when VCs are bound, under ``hived``
+    soft: float = 0.0  #: the share of the multi-GPU jobs that accept any GPUs, 0 to 1; they lose no speed
+    seed: int = 1  #: decides which jobs these are
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,30 +109,51 @@ def run_experiment(
     ``progress`` is called with ``"scheme policy"`` and the number of jobs submitted so far. Deterministic.
     """
     check_tenants(spec, trace)
+    soft = soft_jobs(trace.jobs, options.soft, options.seed)
     records, sizes = [], []
     for policy in options.policies:
         for scheme in options.schemes:
             made = make_policy(policy, options.preempted)
-            cluster = Cluster(spec, sharing=scheme, rank=made.rank)
+            cluster = Cluster(spec, sharing=scheme, rank=made.rank, binding=options.binding)
             label = f"{scheme.value} {policy.value}"
             report = None if progress is None else _labelled(progress, label)
-            record = simulate(cluster, made, trace.jobs, options.opportunistic, options.until_ms, report, after_event)
+            record = simulate(
+                cluster, made, trace.jobs, options.opportunistic, options.until_ms, report, after_event, soft
+            )
             records.append(record)
             sizes.append(node_sizes(cluster))
-    return Results(spec, trace, options, tuple(records), tuple(sizes), never_fit(spec, trace.jobs))
+    return Results(spec, trace, options, tuple(records), tuple(sizes), never_fit(spec, trace.jobs, soft))
 
 
 def _labelled(progress: Callable[[str, int], None], label: str) -> Callable[[int], None]:
     return lambda done: progress(label, done)
 
 
-def never_fit(spec: ClusterSpec, jobs: Sequence[TraceJob]) -> tuple[int, ...]:
-    """Jobs that would not fit their tenant's private cluster if it were empty."""
+def soft_jobs(jobs: Sequence[TraceJob], share: float, seed: int) -> frozenset[int]:
+    """The numbers of the jobs with soft affinity: this share of those with several GPUs, drawn uniformly.
+
+    They depend on the trace, the share and the seed alone, so every scheme and policy gets the same ones; with one
+    seed, those of a larger share include those of a smaller one. Raises :class:`~hived.errors.InputError`.
+    """
+    if not 0 <= share <= 1:
+        raise InputError(f"a share of {share:g} of the jobs with soft affinity: it must be from 0 to 1")
+    several = [number for number, job in enumerate(jobs) if job.gpus > 1]
+    if not share:
+        return frozenset()
+    Random(seed).shuffle(several)
+    return frozenset(several[: round(share * len(several))])
+
+
+def never_fit(spec: ClusterSpec, jobs: Sequence[TraceJob], soft: Collection[int] = ()) -> tuple[int, ...]:
+    """Jobs that would not fit their tenant's private cluster if it were empty; ``soft``: those of soft affinity."""
     private = Cluster(spec, sharing=Sharing.PRIVATE)
-    known: dict[tuple[str, int], bool] = {}
-    for job in jobs:
-        key = job.tenant, job.gpus
+    known: dict[tuple[str, int, bool], bool] = {}
+    found = []
+    for number, job in enumerate(jobs):
+        key = job.tenant, job.gpus, number in soft
         if key not in known:
-            request = Request(job.job_id, job.tenant, 0, (Member(1, job.gpus),), whole_nodes=True)
+            request = Request(job.job_id, job.tenant, 0, members_of(job.gpus, key[2]), whole_nodes=True)
             known[key] = private.never_fits(request)
-    return tuple([number for number, job in enumerate(jobs) if known[job.tenant, job.gpus]])
+        if known[key]:
+            found.append(number)
+    return tuple(found)

@@ -139,19 +139,30 @@ def write_runs(results: Results, path: Path) -> None:
 
 
 class _Placements:
-    """Placements as text: ``node:0,1,2,3;node2:0,1``. The texts of pods are cached, since they recur."""
+    """Placements as text, each node once: ``node:0,1,2,3;node2:0,1``. The texts of pods are cached."""
 
     def __init__(self) -> None:
         self._known: dict[PodPlacement, str] = {}
 
     def text(self, placement: Placement) -> str:
         words = []
-        for pod in placement.pods:
+        for pod in _by_node(placement.pods):
             word = self._known.get(pod)
             if word is None:
                 word = self._known[pod] = f"{_encoded(pod.node)}:{','.join(map(str, pod.leaf_cells))}"
             words.append(word)
         return ";".join(words)
+
+
+def _by_node(pods: Sequence[PodPlacement]) -> Sequence[PodPlacement]:
+    """The pods, with those of one node joined, as a job of soft affinity has them. O(pods + GPUs)."""
+    nodes = dict.fromkeys([pod.node for pod in pods])
+    if len(nodes) == len(pods):
+        return pods
+    leaves: dict[str, list[int]] = {node: [] for node in nodes}
+    for pod in pods:
+        leaves[pod.node] += pod.leaf_cells
+    return [PodPlacement(node, tuple(sorted(of_node))) for node, of_node in leaves.items()]
 
 
 def _encoded(name: str) -> str:

@@ -12,7 +12,7 @@ this file.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from math import ceil
@@ -36,15 +36,18 @@ _Interval = tuple[int, Kind, Placement]
 class Simulation:
     """One scheduler on one trace. O(log jobs) per event plus the scheduler's own cost."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, record: Record, opportunistic: bool) -> None:
-        """``opportunistic``: whether jobs may start on idle GPUs before their turn."""
+    def __init__(
+        self, cluster: Cluster, policy: Policy, record: Record, opportunistic: bool, soft: Collection[int] = ()
+    ) -> None:
+        """``opportunistic``: whether jobs may start on idle GPUs before their turn; ``soft``: jobs of soft affinity."""
         self._scheduler = Scheduler(cluster, policy, self._carry_out, explains=False)
         self._early = opportunistic
+        self._soft = soft
         self._record = record
         self._jobs = record.jobs
         self._now = 0
         n = len(record.jobs)
-        # the members of a request, by its number of GPUs
+        # the members of a request, by its number of GPUs, negated under soft affinity
         self._members: dict[int, tuple[Member, ...]] = {}
         self._left = [job.duration_ms for job in record.jobs]
         # open intervals by job: the jobs that hold GPUs
@@ -122,11 +125,12 @@ class Simulation:
 
     def _entry(self, number: int) -> Entry:
         name, tenant, submitted, _, gpus, _, _, _, priority = self._jobs[number]
-        members = self._members.get(gpus)
+        shape = -gpus if number in self._soft else gpus
+        members = self._members.get(shape)
         if members is None:
-            members = self._members[gpus] = (Member(1, gpus),)
+            members = self._members[shape] = members_of(gpus, soft=shape < 0)
         request = Request(name, tenant, priority, members, whole_nodes=True)
-        return Entry(number, request, JobView(name, gpus, submitted, number), self._early, gpus)
+        return Entry(number, request, JobView(name, gpus, submitted, number), self._early, shape)
 
     def _carry_out(self, instruction: Instruction) -> None:
         """Carry out an instruction; a stopped job ends at once."""
@@ -193,6 +197,15 @@ class Simulation:
         return placement
 
 
+def members_of(gpus: int, soft: bool) -> tuple[Member, ...]:
+    """The pods of a job: one, of which whole nodes are made where it is larger; or one per GPU under soft affinity.
+
+    The pods of a gang are placed as near to each other as possible, in the first place on one node, so a soft job is
+    spread only as far as the free GPUs are.
+    """
+    return (Member(gpus, 1) if soft else Member(1, gpus),)
+
+
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Disable garbage collection: the loop makes no cycles, and the collector would traverse every job repeatedly."""
@@ -213,7 +226,11 @@ def simulate(
     until: int | None = None,
     progress: Callable[[int], None] | None = None,
     after_event: Callable[[Scheduler], None] | None = None,
+    soft: Collection[int] = (),
 ) -> Record:
-    """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``cluster``."""
+    """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``cluster``.
+
+    ``soft``: the numbers of the jobs that accept any GPUs.
+    """
     record = Record(cluster.sharing.value, policy.name, jobs)
-    return Simulation(cluster, policy, record, opportunistic).run(until, progress, after_event)
+    return Simulation(cluster, policy, record, opportunistic, soft).run(until, progress, after_event)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from hived.cluster import check_feasible
-from hived.cluster.sharing import Sharing
+from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
 from hived.spec import load_spec, parse_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
@@ -70,7 +70,7 @@ JOBS, DAYS = 20_000, 30
 
 _DAY_MS = 86_400_000
 _MOST_DAYS = 10**9
-_Named = TypeVar("_Named", Sharing, Preempted, Quotas, PolicyName)
+_Named = TypeVar("_Named", Sharing, Preempted, Quotas, PolicyName, BindingKind)
 
 
 def simulate(
@@ -86,6 +86,8 @@ def simulate(
     window: str | tuple[float, float] | None = None,
     sample: float | None = None,
     clock_compression: float = 1.0,
+    binding: str = BindingKind.DYNAMIC,
+    soft: float = 0.0,
     seed: int = 1,
     jobs: int = JOBS,
     days: int = DAYS,
@@ -118,6 +120,9 @@ def simulate(
         _named(Preempted, preempted, "preempted"),
         None if until is None else round(until * _DAY_MS),
         clock_compression,
+        _named(BindingKind, binding, "binding"),
+        soft,
+        seed,
     )
     cluster = None if spec is None else _spec(spec)
     if cluster is not None:
