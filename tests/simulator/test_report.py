@@ -15,7 +15,7 @@ from hived.simulator import make_report
 from hived.simulator.output import write_summary
 
 from .helpers import Experiment, nodes_of_8, simulated, trace_text
-from .reader import JobRow
+from .reader import JobRow, Outcome
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,22 @@ def delays(jobs: list[JobRow]) -> list[float]:
     return [(job.queue or 0) / 1000 for job in jobs]
 
 
+def percentile(values: list[float], percent: int) -> float:
+    """Linear between the two values around the place."""
+    place = (len(values) - 1) * percent / 100
+    low, high = sorted(values)[int(place)], sorted(values)[math.ceil(place)]
+    return low + (high - low) * (place - int(place))
+
+
+def lost(outcome: Outcome, jobs: set[str] | None = None) -> float:
+    """GPU-seconds that finished jobs held beyond their work."""
+    return sum(
+        job.gpus * (sum(run.end - run.start for run in outcome.runs[name]) - job.duration) / 1000
+        for name, job in outcome.jobs.items()
+        if job.finished and (jobs is None or name in jobs)
+    )
+
+
 def test_the_runs_are_those_that_were_asked_for(summary: Any) -> None:
     assert [(run["scheme"], run["policy"]) for run in summary["runs"]] == [
         (scheme, "yarn-cs") for scheme in ("private", "quota", "hived")
@@ -71,7 +87,12 @@ def test_delays_are_those_of_the_jobs(experiment: Experiment, summary: Any, numb
     assert told["median_s"] == pytest.approx(median(own), abs=1e-6)
     assert told["p95_s"] == pytest.approx(float(np.percentile(own, 95)), abs=1e-6)
     assert told["completion_mean_s"] == pytest.approx(fmean(j.duration / 1000 + (j.queue or 0) / 1000 for j in jobs))
+    completion = [(job.finish or 0) / 1000 - job.submit / 1000 for job in jobs]
+    for prefix, times in (("", own), ("completion_", completion)):
+        for name, percent in (("median", 50), ("p90", 90), ("p95", 95), ("p99", 99)):
+            assert told[f"{prefix}{name}_s"] == pytest.approx(percentile(times, percent), abs=2e-6)
     assert told["preemptions"] == sum(job.preemptions for job in jobs)
+    assert told["lost_gpu_s"] == lost(experiment[run["scheme"]], {job.job_id for job in jobs})
     if sum(private):
         assert told["queue_to_private"] == pytest.approx(sum(own) / sum(private), abs=1e-6)
     else:
@@ -96,6 +117,38 @@ def test_totals_are_those_of_the_files(experiment: Experiment, summary: Any, num
         held[interval.kind] += len(interval.held) * (min(interval.end, window) - min(interval.start, window))
     assert run["utilization"] == pytest.approx(sum(held.values()) / window / 40, abs=1e-6)
     assert run["opportunistic"] == pytest.approx(held["opportunistic"] / window / 40, abs=1e-6)
+    assert run["guaranteed"] == pytest.approx(held["guaranteed"] / window / 40, abs=1e-6)
+    assert run["lost_gpu_s"] == lost(outcome) == 0, "a job that resumes loses nothing"
+
+
+def test_work_that_restarted_jobs_do_again_is_lost(tmp_path: Path) -> None:
+    """A loan of 3 GPUs is given back after 5 of 10 s, and starts from nothing; another one is not done at the end."""
+    rows = [("own", "a", 0, 20, 8), ("lent", "a", 0, 10, 3), ("owner", "b", 5, 20, 8), ("again", "a", 15, 100, 4)]
+    spec = nodes_of_8(2, {"a": 1, "b": 1})
+    found = simulated(tmp_path, spec, trace_text(rows), schemes=["hived"], preempted="restart", until_s=40)
+    assert [interval[:3] for interval in found["hived"].kinds("lent")] == [
+        (0.0, 5.0, "opportunistic"),
+        (20.0, 30.0, "guaranteed"),
+    ]
+    assert not found["hived"].jobs["again"].finished
+    (run,) = make_report(found.results).runs
+    assert run.lost_gpu_s == lost(found["hived"]) == 15
+    assert (run.preemptions, run.preempted_gpus) == (1, 3)
+    assert [tenant.delay.lost_gpu_s for tenant in run.tenants] == [15, 0]
+
+
+def test_the_parts_of_a_reservation_add_up(experiment: Experiment, summary: Any) -> None:
+    parts = ("used", "free", "internal", "external")
+    for run in summary["runs"]:
+        of = {name: tenant["whole_nodes"] for name, tenant in run["tenants"].items()}
+        assert {name: whole["gpus"] for name, whole in of.items()} == {"a": 8, "b": 8, "c": 16, "idle": 8}
+        for whole in of.values():
+            assert sum(whole[part] for part in parts) == pytest.approx(1, abs=3e-6)
+        for part in ("internal", "external"):
+            assert run[part] == pytest.approx(sum(w[part] * w["gpus"] for w in of.values()) / 40, abs=2e-6)
+        assert "whole_nodes" not in run["overall"]
+    private, quota, hived = summary["runs"]
+    assert private["external"] == hived["external"] == 0 < quota["external"]
 
 
 def test_the_head_describes_the_simulation(experiment: Experiment, summary: Any) -> None:

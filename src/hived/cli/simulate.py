@@ -185,8 +185,12 @@ def _print(report: Report, results: Results, out: Path) -> None:
         runs = [run for run in report.runs if run.policy == policy.value]
         console.print(f"\nmean queueing delay in minutes ({policy.value})", style="italic")
         console.print(_tenant_table(runs))
-        console.print("\ncluster, while jobs arrive", style="italic")
+        console.print(f"\nminutes of all {counted(report.compared, 'compared job')}", style="italic")
+        console.print(_time_table(runs))
+        console.print("\ncluster, while jobs arrive: shares of its GPUs, and of its nodes", style="italic")
         console.print(_cluster_table(runs, report.nodes))
+        console.print("\nthe whole run", style="italic")
+        console.print(_course_table(runs))
     never = report.never_fit()
     if never:
         shown = ", ".join(f"{job['job_id']} ({job['tenant']}, {job['gpus']} GPUs)" for job in never[:5])
@@ -228,17 +232,44 @@ def _tenant_table(runs: list[RunReport]) -> Table:
     return table
 
 
+def _time_table(runs: list[RunReport]) -> Table:
+    """Queueing delay and completion time of all jobs: mean and percentiles."""
+    table = numbers("", ("scheme", "mean", "50%", "90%", "95%", "99%"))
+    for run in runs:
+        of = run.overall.delay
+        times = (of.mean_s, of.median_s, of.p90_s, of.p95_s, of.p99_s)
+        table.add_row("queueing delay" if run is runs[0] else "", run.scheme, *map(_minutes, times))
+    for run in runs:
+        of = run.overall.delay
+        times = (
+            of.completion_mean_s, of.completion_median_s, of.completion_p90_s, of.completion_p95_s, of.completion_p99_s,
+        )  # fmt: skip
+        table.add_row("completion time" if run is runs[0] else "", run.scheme, *map(_minutes, times))
+    return table
+
+
 def _cluster_table(runs: list[RunReport], nodes: int) -> Table:
     several = nodes > 1  # with one node, a share of the nodes is 0 or 1
-    of_nodes = ("fragmented nodes", "partly used") if several else ()
-    headings = ("utilization", "opportunistic", *of_nodes, "preemptions", "GPUs preempted", "unfinished jobs")
+    of_nodes = ("internal frag.", "external frag.", "fragmented nodes", "partly used") if several else ()
+    table = numbers("scheme", ("utilization", "guaranteed", "opportunistic", *of_nodes))
+    for run in runs:
+        shares = [run.utilization, run.guaranteed, run.opportunistic]
+        if several:
+            shares += [run.internal, run.external, run.fragmentation, run.partly_used]
+        table.add_row(run.scheme, *(f"{100 * share:.1f}%" for share in shares))
+    return table
+
+
+def _course_table(runs: list[RunReport]) -> Table:
+    headings = ("makespan days", "preemptions", "GPUs preempted", "GPU hours lost", "unfinished jobs")
     table = numbers("scheme", headings)
     for run in runs:
-        shares = (run.utilization, run.opportunistic, *((run.fragmentation, run.partly_used) if several else ()))
         table.add_row(
             run.scheme,
-            *(f"{100 * share:.1f}%" for share in shares),
-            *(f"{n:,}" for n in (run.preemptions, run.preempted_gpus, run.unfinished)),
+            f"{run.makespan_s / 86400:,.1f}",
+            *(f"{n:,}" for n in (run.preemptions, run.preempted_gpus)),
+            f"{run.lost_gpu_s / 3600:,.1f}",
+            f"{run.unfinished:,}",
         )
     return table
 

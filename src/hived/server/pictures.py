@@ -251,10 +251,20 @@ class Story(Job):
 
 
 class TenantOutcome(Model):
+    """Queueing delays and completion times; None: not known, or of no jobs."""
+
     tenant: str
     jobs: int
     mean_delay_s: float | None
+    median_delay_s: float | None = None
+    p90_delay_s: float | None = None
     p95_delay_s: float | None
+    p99_delay_s: float | None = None
+    mean_completion_s: float | None = None
+    median_completion_s: float | None = None
+    p90_completion_s: float | None = None
+    p95_completion_s: float | None = None
+    p99_completion_s: float | None = None
     to_private: float | None  #: mean over that in the private cluster
     worse_jobs: int | None  #: that wait longer than in their private cluster
 
@@ -267,7 +277,13 @@ class Outcome(Model):
     utilization: float | None  #: share of all GPUs in use, by whomever
     opportunistic: float | None  #: of which by opportunistic jobs
     fragmentation: float | None
+    #: share of all GPUs that tenants cannot have as whole nodes because of their own guaranteed jobs, and of others'
+    internal: float | None = None
+    external: float | None = None
     preemptions: int
+    preempted_gpus: int | None = None
+    lost_gpu_s: float | None = None  #: GPU time of finished jobs that was not work, such as work done again
+    makespan_s: float | None = None
     finished: int
     unfinished: int
     overall: TenantOutcome

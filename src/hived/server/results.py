@@ -15,7 +15,10 @@ from .results_files import ClusterFile, Placements, read_runs
 from .results_view import RunView
 
 #: of a run, in the comparison as it is in its file
-_SHOWN = {"utilization", "opportunistic", "fragmentation", "preemptions", "finished", "unfinished"}
+_SHOWN = {
+    "utilization", "opportunistic", "fragmentation", "internal", "external", "preemptions", "preempted_gpus",
+    "lost_gpu_s", "makespan_s", "finished", "unfinished",
+}  # fmt: skip
 
 
 class ResultsSource:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from hived.errors import InputError
-from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, RUN_COLUMNS, checksums
+from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, RUN_COLUMNS, SERIES_SHARES, checksums
 
 from .pictures import Chain, Places, Stretch
 
@@ -30,6 +30,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 NEVER = np.iinfo(np.int64).max  #: the end of a job or run that does not end
 _LONGEST_FIELD = 2**31 - 1  #: the largest limit that the csv module takes
+_SHARES_BEFORE = SERIES_SHARES[:4]  #: all that an older version wrote
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -93,6 +94,15 @@ class Delays(_Plain):
     p95_delay_s: Annotated[Number | None, Field(alias="p95_s")]
     to_private: Annotated[Number | None, Field(alias="queue_to_private")]
     anomalies: Worse | None
+    # None, here and below: not defined, or an older version wrote the file
+    median_delay_s: Annotated[Number | None, Field(alias="median_s")] = None
+    p90_delay_s: Annotated[Number | None, Field(alias="p90_s")] = None
+    p99_delay_s: Annotated[Number | None, Field(alias="p99_s")] = None
+    mean_completion_s: Annotated[Number | None, Field(alias="completion_mean_s")] = None
+    median_completion_s: Annotated[Number | None, Field(alias="completion_median_s")] = None
+    p90_completion_s: Annotated[Number | None, Field(alias="completion_p90_s")] = None
+    p95_completion_s: Annotated[Number | None, Field(alias="completion_p95_s")] = None
+    p99_completion_s: Annotated[Number | None, Field(alias="completion_p99_s")] = None
 
 
 class RunSummary(_Plain):
@@ -103,7 +113,11 @@ class RunSummary(_Plain):
     utilization: Number | None
     opportunistic: Number | None
     fragmentation: Number | None
+    internal: Number | None = None
+    external: Number | None = None
     preemptions: int
+    preempted_gpus: int | None = None
+    lost_gpu_s: Number | None = None
     makespan_s: Number
     overall: Delays
     tenants: dict[str, Delays]
@@ -163,8 +177,8 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def reading(path: Path, columns: Sequence[str]) -> Iterator[Iterator[list[str]]]:
-    """The rows of a CSV after its header, which is ``columns``; what goes wrong meanwhile refuses the file.
+def reading(path: Path, *forms: Sequence[str]) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
+    """The header of a CSV, one of ``forms``, and its other rows; what goes wrong meanwhile refuses the file.
 
     A placement on many nodes is longer than the csv module takes, and its limit is global: it is lifted meanwhile.
     """
@@ -173,9 +187,9 @@ def reading(path: Path, columns: Sequence[str]) -> Iterator[Iterator[list[str]]]
         with refusing(path), path.open(newline="", encoding="utf-8") as file:
             rows = csv.reader(file, strict=True)
             header = next(rows, [])
-            if header != list(columns):
+            if header not in map(list, forms):
                 raise ValueError(f"its columns are {','.join(header)[:200]!r}")
-            yield rows
+            yield header, rows
     finally:
         csv.field_size_limit(before)
 
@@ -214,7 +228,7 @@ def read_jobs(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> tuple[
     vcs = {name: number for number, name in enumerate(tenants)}
     asked: dict[str, tuple[int, int, int, int]] = {}
     fates: dict[Key, list[tuple[int, int]]] = {key: [] for key in keys}
-    with reading(path, JOB_COLUMNS) as rows:
+    with reading(path, JOB_COLUMNS) as (_, rows):
         for scheme, policy, job, tenant, gpus, submit, duration, _, finish, _, preemptions, _ in rows:
             if job not in asked:
                 asked[job] = vcs[tenant], int(gpus), milliseconds(submit), milliseconds(duration)
@@ -231,13 +245,13 @@ def _columns(rows: Sequence[tuple[int, ...]], number: int) -> Ints:
 
 def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict[Key, dict[str, Floats]]:
     """``series.csv``: of every run its columns by name (points,), in order of time. NaN: nothing to say."""
-    shares = ("utilization", "opportunistic", "fragmentation", "partly_used")
-    columns = ("time_s", *shares, *(f"delay_s {tenant}" for tenant in tenants))
+    delays = [f"delay_s {tenant}" for tenant in tenants]
+    forms = [("scheme", "policy", "time_s", *shares, *delays) for shares in (SERIES_SHARES, _SHARES_BEFORE)]
     found: dict[Key, list[list[float]]] = {key: [] for key in keys}
-    with reading(path, ("scheme", "policy", *columns)) as rows:
+    with reading(path, *forms) as (header, rows):
         for scheme, policy, *values in rows:
             found[scheme, policy].append([float(value) for value in values])
-        return {key: dict(zip(columns, np.asarray(points).T, strict=True)) for key, points in found.items()}
+        return {key: dict(zip(header[2:], np.asarray(points).T, strict=True)) for key, points in found.items()}
 
 
 Placed = tuple[str, tuple[Stretch, ...]]  #: a placement as in the file, and as stretches of leaves
@@ -279,7 +293,7 @@ def read_runs(path: Path, jobs: Jobs, places: dict[Key, Placements]) -> dict[Key
     plain: dict[Key, list[tuple[int, int, int, int]]] = {key: [] for key in places}
     placed: dict[Key, list[Placed]] = {key: [] for key in places}
     lent = {"guaranteed": 0, "opportunistic": 1}
-    with reading(path, RUN_COLUMNS) as rows:
+    with reading(path, RUN_COLUMNS) as (_, rows):
         for scheme, policy, job, start, end, kind, placement in rows:
             key = scheme, policy
             plain[key].append((jobs.number[job], milliseconds(start), milliseconds(end), lent[kind]))

@@ -1,4 +1,4 @@
-"""Metrics of records: delays, anomalies, utilization and fragmentation.
+"""Metrics of records: delays, completion times, anomalies, lost work, utilization and fragmentation.
 
 All are derived after the simulation from the intervals in ``runs.csv``, so that a reader of that file can check them.
 Times are in milliseconds until they are reported.
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hived.scheduling import Kind
-
-from .experiment import NodeSizes, Results
+from .experiment import Results
+from .fragmentation import Pods, Reservations, Spans, node_use, pods_of, reservations
 from .record import Record
 from .traces import TraceJob
 
@@ -25,14 +24,25 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Queueing delay and completion time of a group of finished jobs, in seconds. NaN for no jobs."""
+    """Queueing delay and completion time of a group of finished jobs, in seconds. NaN for no jobs.
+
+    The delay is what is left of the completion time (submission to end) without the duration, so it has the time of
+    lost work in it. Percentiles are interpolated linearly between the two nearest values.
+    """
 
     jobs: int
     mean_s: float
     median_s: float
     p95_s: float
-    completion_mean_s: float  #: mean job completion time, from submission to end
+    completion_mean_s: float
     preemptions: int
+    p90_s: float
+    p99_s: float
+    completion_median_s: float
+    completion_p90_s: float
+    completion_p95_s: float
+    completion_p99_s: float
+    lost_gpu_s: float  #: see :func:`lost_work`; 0 for no jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +73,48 @@ def queues(record: Record) -> Ints:
     return record.waits
 
 
-def delay(record: Record, chosen: NDArray[np.bool_]) -> Delay:
-    """Delays of the chosen jobs."""
+def lost_work(record: Record, pods: Pods) -> Ints:
+    """GPU time of every job that came to nothing, in GPU-milliseconds; 0 for unfinished jobs. (jobs,)
+
+    For a job that finished: its GPUs (the ``gpus`` of ``jobs.csv``) times the difference of the time in which it held
+    GPUs (the sum of ``end_s - start_s`` of its rows in ``runs.csv``) and the work it had to do (``duration_s``). That
+    is work done again after a restart, and time paid to suspend and resume. What an unfinished job will have to do
+    again is not known.
+    """
+    work = np.asarray([job.duration_ms for job in record.jobs], dtype=np.int64)
+    gpus = np.asarray([job.gpus for job in record.jobs], dtype=np.int64)
+    held = np.zeros(len(record.jobs), dtype=np.int64)
+    np.add.at(held, *pods.runs())
+    return np.where(np.asarray(record.finish, dtype=np.int64) >= 0, gpus * (held - work), 0)
+
+
+_PERCENTILES = (50, 90, 95, 99)
+
+
+def delay(record: Record, chosen: NDArray[np.bool_], lost: Ints) -> Delay:
+    """Delays of the chosen jobs. ``lost``: GPU-milliseconds of each job (jobs,)."""
     numbers = np.flatnonzero(chosen)
+    nan = float("nan")
     if not len(numbers):
-        return Delay(0, float("nan"), float("nan"), float("nan"), float("nan"), 0)
+        return Delay(0, nan, nan, nan, nan, 0, nan, nan, nan, nan, nan, nan, 0.0)
     queue = queues(record)[numbers] / 1000
-    duration = np.asarray([record.jobs[int(n)].duration_ms for n in numbers]) / 1000
+    completion = queue + np.asarray([record.jobs[n].duration_ms for n in numbers.tolist()]) / 1000
+    median, p90, p95, p99 = np.percentile(queue, _PERCENTILES).tolist()
+    completion_median, completion_p90, completion_p95, completion_p99 = np.percentile(completion, _PERCENTILES).tolist()
     return Delay(
         len(numbers),
         float(queue.mean()),
-        float(np.median(queue)),
-        float(np.percentile(queue, 95)),
-        float((queue + duration).mean()),
-        sum(record.preemptions[n] for n in numbers),
+        median,
+        p95,
+        float(completion.mean()),
+        sum([record.preemptions[n] for n in numbers.tolist()]),
+        p90,
+        p99,
+        completion_median,
+        completion_p90,
+        completion_p95,
+        completion_p99,
+        float(lost[numbers].sum()) / 1000,
     )
 
 
@@ -155,10 +193,15 @@ class Series:
 
     edges: Ints
     utilization: Floats  #: GPUs held, as a share of the shared cluster
-    opportunistic: Floats  #: GPUs held opportunistically, as a share of the same
+    guaranteed: Floats  #: of which by guaranteed jobs
+    opportunistic: Floats  #: and by opportunistic ones
     #: share of nodes that cannot give all their GPUs to one guaranteed job, since some are in guaranteed use
     fragmentation: Floats
     partly_used: Floats  #: share of nodes with some but not all GPUs in guaranteed use: what packing could avoid
+    #: GPUs that tenants cannot have as whole nodes because of their own jobs, and because of others', as shares of the
+    #: shared cluster: see :mod:`~.fragmentation`
+    internal: Floats
+    external: Floats
 
 
 def submission_window(results: Results) -> int:
@@ -188,59 +231,35 @@ def step(window: int) -> int:
     return width
 
 
-def series(results: Results, record: Record, bin_ms: int | None = None) -> Series:
-    """Utilization and fragmentation over the submission window. O(runs log runs)."""
-    window = submission_window(results)
+class Usage:
+    """Who held what in one record, for the metrics that need it. O(pods log pods + tenants * pods)."""
+
+    def __init__(self, results: Results, record: Record) -> None:
+        sizes = results.node_sizes[results.records.index(record)]
+        self.window = submission_window(results)
+        self.pods: Pods = pods_of(record, sizes)
+        self.reservations: Reservations = reservations(results.spec, record, sizes, self.pods, self.window)
+
+
+def series(results: Results, record: Record, bin_ms: int | None = None, usage: Usage | None = None) -> Series:
+    """Utilization and fragmentation over the submission window. O(pods log pods)."""
+    usage = usage or Usage(results, record)
+    pods, window = usage.pods, usage.window
     edges = np.append(np.arange(0, window, bin_ms or step(window), dtype=np.int64), window)
-    sizes = results.node_sizes[results.records.index(record)]
-    gpus = results.spec.gpus  # nodes that no VC reserved count in every scheme
-    held = _columns(record, None)
-    lent = _columns(record, Kind.OPPORTUNISTIC)
-    unable, partly = _node_use(record, sizes)
-    nodes = max(1, len(sizes))
+    gpus = max(1, results.spec.gpus)  # nodes that no VC reserved count in every scheme
+    nodes = max(1, len(pods.sizes))
+    unable, partly = node_use(pods)
+
+    def mean(spans: Spans, of: int) -> Floats:
+        return interval_means(*spans, edges) / of
+
     return Series(
         edges,
-        interval_means(*held, edges) / max(1, gpus),
-        interval_means(*lent, edges) / max(1, gpus),
-        interval_means(*unable, edges) / nodes,
-        interval_means(*partly, edges) / nodes,
+        mean(pods.held, gpus),
+        mean(pods.held.of(pods.guaranteed), gpus),
+        mean(pods.held.of(~pods.guaranteed), gpus),
+        mean(unable, nodes),
+        mean(partly, nodes),
+        mean(usage.reservations.internal.spans, gpus),
+        mean(usage.reservations.external.spans, gpus),
     )
-
-
-def _columns(record: Record, kind: Kind | None) -> tuple[Ints, Ints, Ints]:
-    runs = [run for run in record.runs if kind is None or run.kind is kind]
-    held = [run.gpus for run in runs]
-    return (
-        np.asarray([run.start for run in runs], dtype=np.int64),
-        np.asarray([run.end for run in runs], dtype=np.int64),
-        np.asarray(held, dtype=np.int64),
-    )
-
-
-def _node_use(record: Record, sizes: NodeSizes) -> tuple[tuple[Ints, Ints, Ints], tuple[Ints, Ints, Ints]]:
-    """Intervals in which a node has GPUs in guaranteed use, and those in which some but not all are."""
-    numbers = {node: number for number, node in enumerate(sizes)}
-    flat = list(sizes.values())
-    rows = [
-        (numbers[run.placement.chain, pod.node], run.start, run.end, len(pod.leaf_cells))
-        for run in record.runs
-        if run.kind is Kind.GUARANTEED
-        for pod in run.placement.pods
-    ]
-    if not rows:
-        empty = np.zeros(0, dtype=np.int64)
-        return (empty, empty, empty), (empty, empty, empty)
-    table = np.asarray(rows, dtype=np.int64)
-    node = np.concatenate((table[:, 0], table[:, 0]))
-    time = np.concatenate((table[:, 1], table[:, 2]))
-    change = np.concatenate((table[:, 3], -table[:, 3]))
-    order = np.lexsort((time, node))
-    node, time, change = node[order], time[order], change[order]
-    used = np.cumsum(change)  # every node starts and ends at 0, so one running sum serves all nodes
-    until = np.append(time[1:], 0)
-    same = np.append(node[1:] == node[:-1], False) & (until > time)
-    size = np.asarray(flat, dtype=np.int64)[node]
-    unable = same & (used > 0)
-    partly = same & (used > 0) & (used < size)
-    ones = np.ones(len(time), dtype=np.int64)
-    return (time[unable], until[unable], ones[unable]), (time[partly], until[partly], ones[partly])

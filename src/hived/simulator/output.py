@@ -45,6 +45,10 @@ _OUTPUTS = (
     *(f"*-{policy.value}.{end}" for policy in PolicyName for end in ("png", "svg")),
 )
 RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement")
+#: columns of ``series.csv``, as in :class:`~.metrics.Series`, before those of the delays
+SERIES_SHARES = (
+    "utilization", "opportunistic", "fragmentation", "partly_used", "guaranteed", "internal", "external",
+)  # fmt: skip
 
 
 def check_output(folder: Path, overwrite: bool) -> None:
@@ -244,7 +248,7 @@ def write_series(report: Report, path: Path) -> None:
     are means of the jobs submitted within 6 hours of it, NaN if there are none.
     """
     tenants = [vc.name for vc in report.results.spec.virtual_clusters]
-    shares = ("utilization", "opportunistic", "fragmentation", "partly_used")
+    shares = SERIES_SHARES
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("scheme", "policy", "time_s", *shares, *(f"delay_s {tenant}" for tenant in tenants)))

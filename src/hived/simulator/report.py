@@ -14,16 +14,34 @@ from .metrics import (
     Anomalies,
     Delay,
     DelayOverTime,
+    Floats,
+    Ints,
     Series,
+    Usage,
     anomalies,
     comparable_jobs,
     delay,
     delay_over_time,
+    lost_work,
     queues,
     series,
     submission_window,
 )
 from .record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNodes:
+    """A tenant's GPUs reserved in whole nodes, and their mean shares over the submission window, which add up to 1.
+
+    NaN where it reserved none. See :mod:`~.fragmentation`.
+    """
+
+    gpus: int
+    used: float
+    free: float
+    internal: float
+    external: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,7 @@ class TenantReport:
     to_private: float
     #: against the private cluster; None if that was not simulated
     anomalies: Anomalies | None
+    whole_nodes: WholeNodes | None  #: None: all tenants together
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +67,17 @@ class RunReport:
     unfinished: int
     tenants: tuple[TenantReport, ...]
     overall: TenantReport
-    utilization: float  #: mean over the submission window
-    opportunistic: float  #: of which opportunistic
+    utilization: float  #: means over the submission window, as in :class:`~.metrics.Series`
+    guaranteed: float
+    opportunistic: float
     fragmentation: float
     partly_used: float
+    internal: float
+    external: float
     preemptions: int
     preempted_gpus: int
-    makespan_s: float
+    lost_gpu_s: float  #: of all jobs that finished: see :func:`~.metrics.lost_work`
+    makespan_s: float  #: from the start of the trace to the last event, or to ``--until``
     series: Series
     delay_over_time: DelayOverTime
 
@@ -121,7 +144,8 @@ def _run_json(run: RunReport) -> dict[str, object]:
         name: getattr(run, name)
         for name in (
             "scheme", "policy", "finished", "unfinished", "utilization", "opportunistic", "fragmentation",
-            "partly_used", "preemptions", "preempted_gpus", "makespan_s",
+            "partly_used", "preemptions", "preempted_gpus", "makespan_s", "guaranteed", "internal", "external",
+            "lost_gpu_s",
         )
     }  # fmt: skip
     plain["overall"] = _tenant_json(run.overall)
@@ -130,15 +154,16 @@ def _run_json(run: RunReport) -> dict[str, object]:
 
 
 def _tenant_json(tenant: TenantReport) -> dict[str, object]:
-    return {
+    plain = {
         **asdict(tenant.delay),
         "queue_to_private": tenant.to_private,
         "anomalies": None if tenant.anomalies is None else asdict(tenant.anomalies),
     }
+    return plain if tenant.whole_nodes is None else plain | {"whole_nodes": asdict(tenant.whole_nodes)}
 
 
 def make_report(results: Results) -> Report:
-    """Derive every number. O(runs log runs)."""
+    """Derive every number. O(pods log pods + tenants * pods)."""
     trace = results.trace
     chosen = comparable_jobs(results)
     tenant_of = np.asarray([job.tenant for job in trace.jobs], dtype=object)
@@ -147,40 +172,51 @@ def make_report(results: Results) -> Report:
     asked = sum(job.gpus * job.duration_ms for job in trace.jobs if job.submit_ms <= window)
     privates = {record.policy: record for record in results.records if record.scheme == Sharing.PRIVATE.value}
 
-    def tenant_report(name: str | None, record: Record) -> TenantReport:
+    def tenant_report(name: str | None, record: Record, lost: Ints, whole: WholeNodes | None = None) -> TenantReport:
         mine = chosen if name is None else chosen & (tenant_of == name)
-        own = delay(record, mine)
+        own = delay(record, mine, lost)
         private = privates.get(record.policy)
         if private is None:
-            return TenantReport(name, own, float("nan"), None)
+            return TenantReport(name, own, float("nan"), None, whole)
         base, waited = float(queues(private)[mine].sum()), float(queues(record)[mine].sum())
         ratio = waited / base if base else (float("inf") if waited else float("nan"))
-        return TenantReport(name, own, ratio, anomalies(record, private, mine))
+        return TenantReport(name, own, ratio, anomalies(record, private, mine), whole)
 
-    runs = []
-    for record in results.records:
-        over_time = series(results, record)
+    def run_report(record: Record) -> RunReport:
+        usage = Usage(results, record)
+        lost = lost_work(record, usage.pods)
+        over_time = series(results, record, usage=usage)
         widths = np.diff(over_time.edges)
         finished = sum(f >= 0 for f in record.finish)
-        runs.append(
-            RunReport(
-                record.scheme,
-                record.policy,
-                finished,
-                len(trace.jobs) - finished,
-                tuple(tenant_report(vc.name, record) for vc in results.spec.virtual_clusters),
-                tenant_report(None, record),
-                float(np.average(over_time.utilization, weights=widths)),
-                float(np.average(over_time.opportunistic, weights=widths)),
-                float(np.average(over_time.fragmentation, weights=widths)),
-                float(np.average(over_time.partly_used, weights=widths)),
-                sum(record.preemptions),
-                record.preempted_gpus,
-                record.end / 1000,
-                over_time,
-                delay_over_time(results, record, chosen),
-            )
+        reserved, shares = usage.reservations.gpus.tolist(), usage.reservations.shares(window).tolist()
+        whole = [WholeNodes(gpus, *of) for gpus, of in zip(reserved, shares, strict=True)]
+        names = [vc.name for vc in results.spec.virtual_clusters]
+
+        def mean(values: Floats) -> float:
+            return float(np.average(values, weights=widths))
+
+        return RunReport(
+            record.scheme,
+            record.policy,
+            finished,
+            len(trace.jobs) - finished,
+            tuple(tenant_report(name, record, lost, of) for name, of in zip(names, whole, strict=True)),
+            tenant_report(None, record, lost),
+            mean(over_time.utilization),
+            mean(over_time.guaranteed),
+            mean(over_time.opportunistic),
+            mean(over_time.fragmentation),
+            mean(over_time.partly_used),
+            mean(over_time.internal),
+            mean(over_time.external),
+            sum(record.preemptions),
+            record.preempted_gpus,
+            float(lost.sum()) / 1000,
+            record.end / 1000,
+            over_time,
+            delay_over_time(results, record, chosen),
         )
+
     return Report(
         results,
         gpus,
@@ -188,5 +224,5 @@ def make_report(results: Results) -> Report:
         asked / window / gpus,
         int(chosen.sum()),
         window / 1000,
-        tuple(runs),
+        tuple(run_report(record) for record in results.records),
     )

@@ -224,7 +224,10 @@ def test_the_comparison_is_the_summary(folder: Path) -> None:
     assert comparison is not None
     for outcome, run in zip(comparison.outcomes, told["runs"], strict=True):
         assert outcome.view == f"{run['scheme']} {run['policy']}"
-        for name in ("utilization", "opportunistic", "fragmentation", "preemptions", "finished", "unfinished"):
+        for name in (
+            "utilization", "opportunistic", "fragmentation", "preemptions", "finished", "unfinished",
+            "internal", "external", "preempted_gpus", "lost_gpu_s", "makespan_s",
+        ):  # fmt: skip
             assert getattr(outcome, name) == run[name]
         assert [tenant.tenant for tenant in outcome.tenants] == ["a", "b", "c", "idle"]
         for tenant in (*outcome.tenants, outcome.overall):
@@ -232,6 +235,36 @@ def test_the_comparison_is_the_summary(folder: Path) -> None:
             assert (tenant.jobs, tenant.mean_delay_s, tenant.p95_delay_s, tenant.to_private, tenant.worse_jobs) == (
                 row["jobs"], row["mean_s"], row["p95_s"], row["queue_to_private"], row["anomalies"]["jobs"],
             )  # fmt: skip
+            for name in ("median", "p90", "p95", "p99"):
+                assert getattr(tenant, f"{name}_delay_s") == row[f"{name}_s"]
+                assert getattr(tenant, f"{name}_completion_s") == row[f"completion_{name}_s"]
+            assert tenant.mean_completion_s == row["completion_mean_s"]
+
+
+def test_results_of_an_older_version_are_compared_by_what_they_have(folder: Path) -> None:
+    told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    for run in told["runs"]:
+        for name in ("guaranteed", "internal", "external", "preempted_gpus", "lost_gpu_s"):
+            del run[name]
+        for tenant in (run["overall"], *run["tenants"].values()):
+            for name in [key for key in tenant if key.startswith(("completion", "median", "p90", "p99"))]:
+                del tenant[name]
+    (folder / "summary.json").write_text(json.dumps(told), encoding="utf-8")
+    before = ResultsSource(folder).curves(HIVED)
+    with (folder / "series.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    columns = [column for column in rows[0] if column not in ("guaranteed", "internal", "external")]
+    with (folder / "series.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    source = ResultsSource(folder)
+    assert source.curves(HIVED) == before
+    comparison = source.comparison()
+    assert comparison is not None
+    outcome = comparison.outcomes[2]
+    assert (outcome.external, outcome.lost_gpu_s, outcome.overall.p99_completion_s) == (None, None, None)
+    assert outcome.overall.mean_delay_s == told["runs"][2]["overall"]["mean_s"]
 
 
 def test_one_scheme_alone_is_compared_with_nothing(tmp_path: Path) -> None:

@@ -91,24 +91,35 @@ export class ComparePage {
   #outcomes() {
     const { outcomes } = this.comparison;
     // name, value in words, value to compare by, which way is better; what looks the same is as good
+    const time = (name, of, part) => [name, (one) => duration(of(one)), of, -1, part];
+    const share = (name, of, better, ...rest) => [name, (one) => percent(of(one)), better ? of : null, better, ...rest];
+    const percentiles = (kind, words) => [["median", "50%"], ["p90", "90%"], ["p95", "95%"], ["p99", "99%"]]
+      .map(([key, text]) => time(`${text} ${words}`, ({ overall }) => overall[`${key}_${kind}_s`], true));
     const rows = [
-      ["Mean queueing delay", ({ overall }) => duration(overall.mean_delay_s), ({ overall }) => overall.mean_delay_s, -1],
-      ["95% wait at most", ({ overall }) => duration(overall.p95_delay_s), ({ overall }) => overall.p95_delay_s, -1],
+      time("Mean queueing delay", ({ overall }) => overall.mean_delay_s),
+      ...percentiles("delay", "wait at most"),
       ["Mean over private", ({ overall }) => times(overall.to_private), ({ overall }) => overall.to_private, -1],
       ["Jobs that wait longer than in private", ({ overall }) => numberOr(overall.worse_jobs), ({ overall }) => overall.worse_jobs, -1],
-      ["Utilization", (one) => percent(one.utilization), (one) => one.utilization, 1],
-      ["of which guaranteed", (one) => percent(one.utilization === null ? null : one.utilization - (one.opportunistic ?? 0)), null, 0],
-      ["of which opportunistic", (one) => percent(one.opportunistic), null, 0],
-      ["Fragmentation (nodes in guaranteed use)", (one) => percent(one.fragmentation), (one) => one.fragmentation, -1],
+      time("Mean completion time", ({ overall }) => overall.mean_completion_s),
+      ...percentiles("completion", "are done within"),
+      share("Utilization", (one) => one.utilization, 1),
+      share("of which guaranteed", (one) => (one.utilization === null ? null : one.utilization - (one.opportunistic ?? 0)), 0, true),
+      share("of which opportunistic", (one) => one.opportunistic, 0, true),
+      share("Fragmentation (nodes in guaranteed use)", (one) => one.fragmentation, -1, false, "s-fragmentation"),
+      share("External fragmentation (GPUs)", (one) => one.external, -1, false, "s-fragmentation", "GPUs that tenants reserved, and cannot have as whole nodes because of the guaranteed jobs of others, as a share of all GPUs"),
+      share("Internal fragmentation (GPUs)", (one) => one.internal, -1, false, "s-fragmentation", "Idle GPUs that tenants reserved, and cannot have as whole nodes because of their own guaranteed jobs, as a share of all GPUs"),
       ["Preemptions", (one) => count(one.preemptions), null, 0],
+      ["GPUs preempted", (one) => numberOr(one.preempted_gpus), null, 0],
+      ["Work lost", (one) => gpuTime(one.lost_gpu_s), (one) => one.lost_gpu_s, -1, false, "", "GPU time of finished jobs that was not their work: done again after a restart, or paid to suspend and resume"],
+      time("Makespan", (one) => one.makespan_s),
       ["Jobs finished", (one) => count(one.finished), null, 0],
       ["Jobs unfinished", (one) => count(one.unfinished), (one) => one.unfinished, -1],
     ];
     return el("div.wide", {}, el("table.figures", {},
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span.unseen", {}, "What")), outcomes.map(({ label }) => el("th", { scope: "col" }, label)))),
-      el("tbody", {}, rows.map(([name, text, value, better]) => {
+      el("tbody", {}, rows.map(([name, text, value, better, part, kind, title]) => {
         const best = better ? bestOf(outcomes.map(value), outcomes.map(text), better) : null;
-        return el(name.startsWith("Fragmentation") ? "tr.s-fragmentation" : "tr", {}, el(name.startsWith("of which") ? "th.part" : "th", { scope: "row" }, name), outcomes.map((one, at) => el(best?.has(at) ? "td.best" : "td", {}, text(one))));
+        return el(kind ? `tr.${kind}` : "tr", title ? { title } : {}, el(part ? "th.part" : "th", { scope: "row" }, name), outcomes.map((one, at) => el(best?.has(at) ? "td.best" : "td", {}, text(one))));
       }))));
   }
 
@@ -139,6 +150,7 @@ export class ComparePage {
 }
 
 const numberOr = (value) => (value === null || value === undefined ? "–" : count(value));
+const gpuTime = (seconds) => (seconds === null || seconds === undefined ? "–" : `${decimal(seconds / 3600)} GPU h`);
 const times = (ratio) => (ratio === null ? "–" : ratio > 0 && ratio < 0.005 ? "<0.01 ×" : `${ratio < 10 ? ratio.toFixed(2) : decimal(ratio)} ×`);
 
 /** Which are best, or look as the best does, unless all are. */
