@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -24,7 +25,6 @@ from hived.words import counted
 
 from .experiment import Options, PolicyName, Preempted, Results, check_tenants, run_experiment, some
 from .figures import STEMS, draw, need_matplotlib, styled, write_figures
-from .metrics import Anomalies
 from .output import (
     CHECKSUMS,
     PARQUET,
@@ -37,7 +37,7 @@ from .output import (
     write_series,
     write_summary,
 )
-from .report import Report, make_report
+from .report import Report, RunReport, make_report
 from .sizing import Quotas, cluster_for
 from .traces import (
     Trace,
@@ -51,6 +51,7 @@ from .traces import (
     sample_jobs,
     trace_of,
 )
+from .traces.fields import FieldError, check_jobs
 from .traces.frames import need_polars
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def simulate(
     if filter is not None:
         loaded = filter_jobs(loaded, filter)
     if window is not None:
-        loaded = cut_window(loaded, *(read_window(window) if isinstance(window, str) else window))
+        first, last = read_window(window) if isinstance(window, str) else window
+        loaded = cut_window(loaded, first, last)
     if sample is not None:
         loaded = sample_jobs(loaded, sample, seed)
     loaded = compress_clock(loaded, clock_compression)
@@ -165,19 +167,33 @@ def _spec(given: SpecInput) -> ClusterSpec:
         return spec_from_dict(given)
     if isinstance(given, str) and ("\n" in given or given.lstrip().startswith("{")):
         return parse_spec(given, "spec")
-    return load_spec(Path(given))
+    if isinstance(given, str | os.PathLike):
+        return load_spec(Path(given))
+    raise InputError(f"a spec is a path, YAML text, a mapping or a ClusterSpec, not {type(given).__name__}")
 
 
 def _trace(given: TraceInput) -> Trace:
     if isinstance(given, Trace):
-        if not given.jobs:
-            raise InputError(f"{given.name}: no jobs: a trace needs at least one")
+        _check(given)
         return given
     if is_frame(given):
         return trace_of(given)
     if isinstance(given, str | os.PathLike):
         return read_trace(given)
     raise InputError(f"a trace is a path, a frame or a Trace, not {type(given).__name__}")
+
+
+def _check(trace: Trace) -> None:
+    """Raise unless a trace made in memory is one that a file could have."""
+    if not trace.jobs:
+        raise InputError(f"{trace.name}: no jobs: a trace needs at least one")
+    try:
+        check_jobs(trace.jobs, "be simulated")
+    except FieldError as error:
+        raise InputError(f"{trace.name}: {error}") from None
+    for number, (job, after) in enumerate(pairwise(trace.jobs), start=2):
+        if after.submit_ms < job.submit_ms:
+            raise InputError(f"{trace.name}: job {number} comes before job {number - 1}; sort jobs by submit_ms")
 
 
 @dataclass(frozen=True)
@@ -228,7 +244,9 @@ class Study:
 
     def to_pandas(self) -> Study:
         """The same results with frames of pandas."""
-        return replace(self, kind="pandas")
+        other = replace(self, kind="pandas")
+        other.__dict__["report"] = self.report
+        return other
 
     def figure(self, name: str, policy: str | None = None) -> Figure:
         """A figure by name, ``delay`` (over time) or ``normalised`` (to the private cluster); of the first policy."""
@@ -280,8 +298,7 @@ class Study:
     def __repr__(self) -> str:
         """The cluster, the load, and each scheme's mean delay."""
         lines = [
-            f"{run.scheme} {run.policy}: mean queueing delay {run.overall.delay.mean_s / 60:,.1f} min, "
-            f"{_anomalies(run.overall.anomalies)}"
+            f"{run.scheme} {run.policy}: mean queueing delay {_minutes(run)} min, {_anomalies(run)}"
             for run in self.report.runs
         ]
         return "\n".join([self._title(), *lines])
@@ -291,7 +308,7 @@ class Study:
         head = "".join(f"<th>{word}</th>" for word in ("scheme", "policy", "mean delay (min)", "worse than private"))
         rows = "".join(
             f"<tr><td>{escape(run.scheme)}</td><td>{escape(run.policy)}</td>"
-            f"<td>{run.overall.delay.mean_s / 60:,.1f}</td><td>{_anomalies(run.overall.anomalies)}</td></tr>"
+            f"<td>{_minutes(run)}</td><td>{_anomalies(run)}</td></tr>"
             for run in self.report.runs
         )
         return f"<p>{escape(self._title())}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
@@ -313,7 +330,12 @@ class Study:
         return pandas.DataFrame(frame.to_dict(as_series=False))
 
 
-def _anomalies(found: Anomalies | None) -> str:
+def _minutes(run: RunReport) -> str:
+    return f"{run.overall.delay.mean_s / 60:,.1f}" if run.overall.delay.jobs else "-"
+
+
+def _anomalies(run: RunReport) -> str:
+    found = run.overall.anomalies
     if found is None:
         return "not compared with private"
     return f"{counted(found.jobs, 'job')} worse by {found.minutes:,.0f} min" if found.jobs else "no job worse"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Decimal
 
 from hived.cluster.requests import HIGHEST
@@ -94,6 +95,19 @@ def one_line(text: str) -> str:
                 name = f"U+{ord(character):04X}"
                 raise FieldError(f"is {shown(text)}, with the control character {name}: take it out")
     return text
+
+
+def check_jobs(jobs: Iterable[TraceJob], use: str) -> None:
+    """Raise :class:`FieldError` for the first job that cannot ``use`` (``be written``): wrong, or of another's name."""
+    seen: dict[str, int] = {}
+    for number, job in enumerate(jobs, start=1):
+        first = seen.setdefault(job.job_id, number)
+        try:
+            if first != number:
+                raise FieldError(f"job_id {shown(job.job_id)} is already job {first}")  # noqa: TRY301 - caught below, where the job's number is added
+            check_job(job)
+        except FieldError as error:
+            raise FieldError(f"job {number} of the trace cannot {use}: {error}") from None
 
 
 def check_job(job: TraceJob) -> None:

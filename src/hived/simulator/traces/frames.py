@@ -51,6 +51,7 @@ def text_of(frame: Any) -> str:
         return into.getvalue()
     import polars as pl
 
+    frame = frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))
     try:
         return str((frame.with_columns(status=pl.lit(PASS)) if add_status else frame).write_csv())
     except pl.exceptions.PolarsError as error:

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 
 from ...errors import InputError, Location, TraceError
-from .fields import FieldError, check_job, shown
+from .fields import FieldError, check_jobs
 from .hived_csv import COLUMNS, OPTIONAL
 from .model import Trace, seconds
 
@@ -56,19 +56,15 @@ def write_trace(trace: Trace, path: str | PathLike[str], *, overwrite: bool = Fa
 def _csv(trace: Trace, where: Location) -> str:
     if not trace.jobs:
         raise TraceError("the trace has no jobs: nothing to write", where)
-    seen: dict[str, int] = {}
+    try:
+        check_jobs(trace.jobs, "be written")
+    except FieldError as error:
+        raise TraceError(str(error), where) from None
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     more = [name for name in OPTIONAL if any(getattr(job, name) for job in trace.jobs)]
     writer.writerow((*COLUMNS, *more))
-    for number, job in enumerate(trace.jobs, start=1):
-        first = seen.setdefault(job.job_id, number)
-        try:
-            if first != number:
-                raise FieldError(f"job_id {shown(job.job_id)} is already job {first}")  # noqa: TRY301 - caught below, where the place in the file is added
-            check_job(job)
-        except FieldError as error:
-            raise TraceError(f"job {number} of the trace cannot be written: {error}", where) from None
+    for job in trace.jobs:
         fields = (job.job_id, job.tenant, seconds(job.submit_ms), seconds(job.duration_ms), job.gpus, job.status)
         writer.writerow((*fields, *(getattr(job, name) for name in more)))
     return text.getvalue()
