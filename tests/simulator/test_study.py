@@ -1,0 +1,237 @@
+"""``hived.simulate``: the command line's results as frames, figures and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import hived
+from hived.cli import main
+from hived.errors import HivedError
+from hived.simulator import Options, make_report
+from hived.simulator.study import Study, simulate
+from hived.simulator.traces import Trace, TraceJob, read_trace
+from hived.spec import load_spec, parse_spec
+
+from .helpers import nodes_of_8, trace_text
+
+SPEC = nodes_of_8(2, {"a": 1, "b": 1})
+ROWS = [(f"{n:03}", "ab"[n % 2], n * 600, n * 997 % 4001, [1, 8, 4, 2][n % 4]) for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a spec and a trace."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "spec.yaml").write_text(SPEC, encoding="utf-8")
+    (folder / "trace.csv").write_text(trace_text(ROWS), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(files: Path) -> Study:
+    return simulate(files / "spec.yaml", files / "trace.csv")
+
+
+def test_the_package_has_it() -> None:
+    assert hived.simulate is simulate
+
+
+def test_it_writes_byte_for_byte_what_the_command_writes(
+    study: Study, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--spec", files / "spec.yaml", "--trace", files / "trace.csv", "--out", tmp_path / "command"]
+    monkeypatch.setattr("sys.argv", ["hived", "simulate", "--parquet", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert not stopped.value.code
+    assert study.save(tmp_path / "study", parquet=True) == tmp_path / "study"
+    names = sorted(path.name for path in (tmp_path / "command").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "study").iterdir())
+    assert {"jobs.csv", "jobs.parquet", "runs.parquet", "delay-normalised-to-private-yarn-cs.svg"} <= set(names)
+    for name in names:
+        assert (tmp_path / "command" / name).read_bytes() == (tmp_path / "study" / name).read_bytes(), name
+
+
+def test_frames_are_the_tables_of_the_files(study: Study, tmp_path: Path) -> None:
+    study.save(tmp_path / "out", figures=False, parquet=True)
+    text = {"job_id": pl.String}  # as 007 is no number
+    for name in ("jobs", "runs", "series"):
+        overrides = text if name != "series" else {}
+        assert getattr(study, name).equals(pl.read_csv(tmp_path / "out" / f"{name}.csv", schema_overrides=overrides))
+    for name in ("jobs", "runs"):
+        assert pl.read_parquet(tmp_path / "out" / f"{name}.parquet").equals(getattr(study, name))
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    for run in summary["runs"]:
+        (row,) = study.schemes.filter(scheme=run["scheme"]).to_dicts()
+        assert row["utilization"] == pytest.approx(run["utilization"], abs=1e-6)
+        for tenant, numbers in run["tenants"].items():
+            (row,) = study.summary.filter(scheme=run["scheme"], tenant=tenant).to_dicts()
+            assert row["mean_s"] == pytest.approx(numbers["mean_s"], abs=1e-6)
+            assert row["anomalies_jobs"] == numbers["anomalies"]["jobs"]
+
+
+def test_times_of_jobs_that_never_ended_are_null_and_numbers_all_the_same() -> None:
+    huge = trace_text((f"j{n}", "a", n, 5, 64) for n in range(150))
+    jobs = simulate(SPEC, pl.read_csv(huge.encode()), schemes="private").jobs
+    assert jobs.schema["start_s"] == jobs.schema["queue_s"] == pl.Float64
+    assert jobs["finish_s"].null_count() == 150
+    assert not jobs["finished"].any()
+
+
+def test_frames_of_pandas(study: Study) -> None:
+    pandas = pytest.importorskip("pandas")
+    other = study.to_pandas()
+    for name in ("jobs", "runs", "series", "summary", "schemes"):
+        frame = getattr(other, name)
+        assert isinstance(frame, pandas.DataFrame)
+        assert list(frame.columns) == getattr(study, name).columns
+    assert other.jobs["queue_s"].dtype == "float64"
+    assert other.jobs["job_id"].iloc[7] == "007"
+
+
+def test_pandas_reads_every_file_with_its_defaults(study: Study, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    study.save(tmp_path / "out", figures=False)
+    jobs = pandas.read_csv(tmp_path / "out" / "jobs.csv")
+    assert [str(jobs[name].dtype) for name in ("gpus", "queue_s", "finished")] == ["int64", "float64", "bool"]
+    assert jobs["queue_s"].tolist() == study.jobs["queue_s"].to_list()
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "data", "compiled", "in one line"])
+def test_a_spec_may_be_given_in_any_form(study: Study, files: Path, kind: str) -> None:
+    given: dict[str, Any] = {
+        "path": str(files / "spec.yaml"),
+        "text": (files / "spec.yaml").read_text(encoding="utf-8") + "\n",
+        "data": json.loads(SPEC),
+        "compiled": parse_spec(SPEC, "mine"),
+        "in one line": SPEC,
+    }
+    assert simulate(given[kind], files / "trace.csv", schemes=["hived"]).runs.equals(study.runs.filter(scheme="hived"))
+
+
+@pytest.mark.parametrize("kind", ["text", "frame", "trace"])
+def test_a_trace_may_be_given_in_any_form(study: Study, files: Path, kind: str) -> None:
+    given: dict[str, Any] = {
+        "text": str(files / "trace.csv"),
+        "frame": pl.read_csv(files / "trace.csv", schema_overrides={"job_id": pl.String}),
+        "trace": read_trace(files / "trace.csv"),
+    }
+    assert simulate(load_spec(files / "spec.yaml"), given[kind]).jobs.equals(study.jobs)
+
+
+def test_a_trace_is_filtered_cut_sampled_and_its_clock_compressed_in_this_order(files: Path) -> None:
+    part = simulate(
+        SPEC, files / "trace.csv", filter="gpus < 8", window=(0.1, 0.25), sample=0.9, seed=3, clock_compression=2
+    )
+    trace = part.results.trace
+    assert trace.name == "trace, gpus < 8, days 0.1:0.25, sample 0.9 seed 3, clock x2"
+    assert 0 < len(trace.jobs) < 20
+    assert trace.jobs[-1].submit_ms < 0.15 * 86_400_000 / 2
+
+
+def test_figures_are_drawn_by_name(study: Study) -> None:
+    assert list(study.figures()) == ["delay", "normalised"]
+    assert len(study.figure("delay").axes) == 3
+    one = simulate(SPEC, study.results.trace, schemes="hived", tenants=["b"])
+    assert list(one.figures()) == ["delay"]
+    assert [axis.get_ylabel() for axis in one.figure("delay").axes] == ["b\ndelay (min)", "fragmented\nnodes (%)"]
+
+
+def test_it_is_worth_seeing_in_a_notebook(study: Study) -> None:
+    assert repr(study).splitlines()[0].startswith("trace: 40 jobs over 0.3 days, asking for ")
+    assert [line.split(":")[0] for line in repr(study).splitlines()[1:]] == [
+        "private yarn-cs",
+        "quota yarn-cs",
+        "hived yarn-cs",
+    ]
+    named = simulate(SPEC, Trace("<b>", study.results.trace.jobs))
+    assert "&lt;b&gt;: 40 jobs" in named._repr_html_()
+    assert named._repr_html_().count("<tr>") == 4
+
+
+def test_the_default_shows_what_sharing_by_number_costs_and_cells_do_not() -> None:
+    first = simulate()
+    assert 0.75 < first.report.load < 0.9
+    worse = {run.scheme: run.overall.anomalies for run in first.report.runs}
+    assert worse["quota"] is not None
+    assert worse["quota"].jobs > 100
+    assert worse["hived"] is not None
+    assert worse["hived"].jobs == 0
+    assert any(tenant.to_private > 1 for tenant in first.report.runs[1].tenants)
+
+
+def test_progress_is_reported_in_a_context_of_the_callers(files: Path) -> None:
+    said: list[object] = []
+
+    @contextmanager
+    def progress(options: Options, jobs: int) -> Iterator[Any]:
+        said.append((options.schemes, jobs))
+        yield lambda label, done: said.append((label, done))
+        said.append("ended")
+
+    simulate(SPEC, files / "trace.csv", schemes="hived", progress=progress)
+    assert said == [(("hived",), 40), ("hived yarn-cs", 40), "ended"]
+
+
+GOOD = TraceJob("j", "a", 5, 5, 1, "pass")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schemes": "hive"}, "scheme 'hive': no such scheme; there is private, quota, hived"),
+        ({"schemes": []}, "nothing to simulate: give at least one scheme and one policy"),
+        ({"preempted": "die"}, "preempted 'die': no such preempted; there is resume, restart"),
+        ({"until": 0}, "until 0 (--until): must be a number of days above 0"),
+        ({"tenants": ["c"]}, "tenant c: no such tenant in spec, which has a, b"),
+        ({"frames": "numpy"}, "frames 'numpy': give polars or pandas"),
+        ({"window": "3:4"}, "trace: no job is submitted on days 3:4: the trace has 40 jobs, submitted on days 0.00"),
+        ({"sample": 1e-9}, "trace: a sample of 1e-09 with seed 1 has no job: the trace has 40 jobs"),
+        ({"filter": "gpus > 8"}, "trace: no job meets the filter 'gpus > 8': the trace has 40 jobs"),
+        ({"trace": 7}, "a trace is a path, a frame or a Trace, not int"),
+        ({"spec": 7}, "a spec is a path, YAML text, a mapping or a ClusterSpec, not int"),
+        ({"trace": Trace("t", ())}, "t: no jobs: a trace needs at least one"),
+        ({"trace": Trace("t", (GOOD, GOOD))}, "t: job 2 of the trace cannot be simulated: job_id 'j' is already job 1"),
+        (
+            {"trace": Trace("t", (GOOD._replace(priority=1001),))},
+            "t: job 1 of the trace cannot be simulated: priority is 1001: it must lie between 0 and 1000",
+        ),
+        (
+            {"trace": Trace("t", (GOOD, GOOD._replace(job_id="k", submit_ms=4)))},
+            "t: job 2 comes before job 1; sort jobs by submit_ms",
+        ),
+        ({"trace": "nothing.csv"}, "nothing.csv: "),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(files: Path, options: dict[str, Any], message: str) -> None:
+    given = {"spec": SPEC + "\n", "trace": files / "trace.csv"} | options
+    with pytest.raises(HivedError) as caught:
+        simulate(**given)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_figure_that_is_not_there_is_refused(study: Study) -> None:
+    with pytest.raises(HivedError, match="figure 'delays': no such figure; there is delay, normalised"):
+        study.figure("delays")
+    with pytest.raises(HivedError, match="figure delay, policy fifo: no such run"):
+        study.figure("delay", policy="fifo")
+
+
+def test_results_are_never_mixed(study: Study, tmp_path: Path) -> None:
+    study.save(tmp_path / "out", figures=False, parquet=True)
+    with pytest.raises(HivedError, match="is not empty, and results are never mixed"):
+        study.save(tmp_path / "out")
+    study.save(tmp_path / "out", overwrite=True, figures=False)
+    assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_the_report_is_that_of_the_results(study: Study) -> None:
+    assert study.report.to_json() == make_report(study.results).to_json()
