@@ -50,6 +50,8 @@ def test_the_readmes_first_command_installs_all_that_the_readme_shows() -> None:
     ("extra", "lacks", "arguments"),
     [
         ("figures", "matplotlib", ["simulate", "--jobs", "5"]),
+        ("research", "polars", ["simulate", "--jobs", "5", "--no-figures", "--filter", "gpus > 1"]),
+        ("research", "polars", ["simulate", "--jobs", "5", "--no-figures", "--parquet"]),
         ("kubernetes", "kubernetes_asyncio", ["serve", "kubernetes", "--spec", "spec.yaml"]),
     ],
 )

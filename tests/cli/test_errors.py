@@ -131,6 +131,12 @@ def test_a_place_that_cannot_hold_results_is_refused_before_the_work(hived: Hive
         ("--clock-compression", "inf", "compress"),
         ("--clock-compression", "1e-300", "compress"),
         ("--tenant", "nobody", "nobody"),
+        ("--window", "70:80", "no job is submitted on days 70:80: the trace has 40 jobs, submitted on days 0.00 to"),
+        ("--window", "3", "DAY:DAY"),
+        ("--sample", "0.000001", "a sample of 1e-06 with seed 1 has no job: the trace has 40 jobs"),
+        ("--sample", "4", "sample 4: give the share"),
+        ("--filter", "gpus > 8", "no job meets the filter 'gpus > 8': the trace has 40 jobs"),
+        ("--filter", "gpu > 8", "unable to find column"),
     ],
 )
 def test_an_option_with_a_wrong_value_is_refused(

@@ -14,7 +14,7 @@ import pytest
 import hived
 from hived.cli import main
 from hived.errors import HivedError
-from hived.simulator import Options, make_report
+from hived.simulator import Options
 from hived.simulator.study import Study, simulate
 from hived.simulator.traces import Trace, TraceJob, read_trace
 from hived.spec import load_spec, parse_spec
@@ -211,7 +211,7 @@ GOOD = TraceJob("j", "a", 5, 5, 1, "pass")
     ],
 )
 def test_what_is_wrong_is_one_clear_line(files: Path, options: dict[str, Any], message: str) -> None:
-    given = {"spec": SPEC + "\n", "trace": files / "trace.csv"} | options
+    given: dict[str, Any] = {"spec": SPEC + "\n", "trace": files / "trace.csv"} | options
     with pytest.raises(HivedError) as caught:
         simulate(**given)
     assert str(caught.value).startswith(message)
@@ -231,7 +231,3 @@ def test_results_are_never_mixed(study: Study, tmp_path: Path) -> None:
         study.save(tmp_path / "out")
     study.save(tmp_path / "out", overwrite=True, figures=False)
     assert not list((tmp_path / "out").glob("*.parquet"))
-
-
-def test_the_report_is_that_of_the_results(study: Study) -> None:
-    assert study.report.to_json() == make_report(study.results).to_json()
