@@ -101,10 +101,13 @@ def simulate(
 ) -> None:
     """Simulate a multi-tenant GPU cluster under the sharing schemes and compare what tenants get.
 
-    Writes jobs.csv, runs.csv, series.csv, summary.json and figures to --out, and prints a table per tenant. Without
-    spec and trace: 20,000 jobs, of the tenants and sizes of the HiveD paper's Table 1 with the durations and arrivals
-    of Philly's statistics, over 30 days on a cluster sized for a load of 80%. Some seconds; quota makes jobs wait
-    longer than in a private cluster, HiveD does not. In Python: hived.simulate, docs/research.md.
+    Writes jobs.csv, runs.csv, series.csv, summary.json and figures to --out, and prints a table per tenant.
+
+    Without spec and trace: 20,000 jobs over 30 days, on a cluster sized for a load of 80%; a first look of seconds.
+
+    They are of the tenants and sizes of the HiveD paper's Table 1, with durations and arrivals as in Philly's trace.
+
+    In Python: hived.simulate (docs/research.md).
 
     Example: hived simulate --spec spec.yaml --trace philly.csv.gz --clock-compression 1.5 --out results/
     """

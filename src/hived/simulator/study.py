@@ -98,8 +98,9 @@ def simulate(
     frames: Frames = "polars",
     progress: Progress | None = None,
 ) -> Study:
-    """Simulate ``trace`` on the cluster of ``spec`` under every scheme and policy; as ``hived simulate``, whose options
-    ``hived simulate --help`` describes.
+    """Simulate ``trace`` on the cluster of ``spec`` under every scheme and policy.
+
+    As ``hived simulate``, which calls it and whose options ``hived simulate --help`` describes.
 
     ``spec`` is a path, YAML text, plain data or a :class:`~hived.spec.ClusterSpec`; without one, a cluster is sized for
     the trace (:func:`~.sizing.cluster_for`). ``trace`` is a path, a frame of Polars or pandas with the columns of a
@@ -114,6 +115,8 @@ def simulate(
         raise InputError("nothing to simulate: give at least one scheme and one policy")
     if until is not None and not 0 < until <= _MOST_DAYS:
         raise InputError(f"until {until:g} (--until): must be a number of days above 0, at most {_MOST_DAYS:,}")
+    if frames not in ("polars", "pandas"):
+        raise InputError(f"frames {frames!r}: give polars or pandas")
     options = Options(
         named,
         policies,
@@ -206,10 +209,6 @@ class Study:
     results: Results
     tenants: tuple[str, ...] = ()  #: of the figures over time; none: those that sharing changes most
     kind: Frames = "polars"  #: of frames
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("polars", "pandas"):
-            raise InputError(f"frames {self.kind!r}: give polars or pandas")
 
     @cached_property
     def report(self) -> Report:
