@@ -40,7 +40,7 @@ def test_a_plain_install_needs_no_extra() -> None:
     code = (
         "import sys, hived.cli.app; "
         "extras = {'matplotlib', 'hypothesis', 'pytest', 'torch', 'kubernetes_asyncio', 'aiohttp', "
-        "'prometheus_client'} & set(sys.modules); "
+        "'prometheus_client', 'polars'} & set(sys.modules); "
         "sys.exit(', '.join(extras) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from .helpers import HEADER, NODES, Hived, tree
 
 README = Path(__file__).parents[2] / "README.md"
 VERBS = [
-    ("check",), ("simulate",), ("spec", "from-quotas"), ("trace", "generate"), ("trace", "describe"),
+    ("check",), ("simulate",), ("sweep",), ("spec", "from-quotas"), ("trace", "generate"), ("trace", "describe"),
 ]  # fmt: skip
 
 
