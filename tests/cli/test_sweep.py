@@ -38,6 +38,14 @@ def test_a_row_for_every_run_scheme_and_tenant_and_one_for_all(hived: Hived, fol
     found = table(folder / "out")
     assert found.shape[0] == 2 * 3 * 3 * 12
     assert found.columns[: len(OPTIONS) + 2] == [*OPTIONS, "scheme", "tenant"]
+    assert [found.schema[name] for name in ("spec", "until", "nodes", "soft", "opportunistic", "tenant")] == [
+        polars.String,
+        polars.Float64,
+        polars.Int64,
+        polars.Float64,
+        polars.Boolean,
+        polars.String,
+    ]  # whether a value is given or not
     keys = found.select("nodes", "seed", "scheme", "tenant")
     assert keys.n_unique() == len(keys)
     assert found.filter(polars.col("tenant").is_null())["run_finished"].null_count() == 0

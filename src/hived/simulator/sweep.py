@@ -51,11 +51,12 @@ _SHOWN = ("tenants", "frames", "progress")
 #: names of options whose parameter has the name of a metric
 _PARAMETERS = {"trace_jobs": "jobs", "trace_days": "days"}
 _RENAMED = {parameter: name for name, parameter in _PARAMETERS.items()}
-_DEFAULTS: dict[str, Any] = {
-    _RENAMED.get(name, name): parameter.default
+_OPTIONS = {
+    _RENAMED.get(name, name): parameter
     for name, parameter in signature(simulate).parameters.items()
     if name not in _SHOWN
 }
+_DEFAULTS: dict[str, Any] = {name: parameter.default for name, parameter in _OPTIONS.items()}
 #: columns that are options; ``scheme`` and ``tenant`` come after them, then metrics
 OPTIONS = tuple(name for name in _DEFAULTS if name != "schemes")
 #: options that a spec or a trace leaves without effect: null
@@ -255,26 +256,28 @@ def _shown(identity: Mapping[str, Any], name: str) -> str:
 
 
 def frame(table: Sequence[Row]) -> polars.DataFrame:
-    """The rows as a frame. A metric that no row has is no column; an option that none has is one of floats."""
+    """The rows as a frame. A metric that no row has is no column."""
     import polars
 
     named = (*OPTIONS, "scheme", "tenant")
     columns = dict.fromkeys([*named, *(name for row in table for name, value in row.items() if value is not None)])
     data: dict[str, list[Value]] = {name: [row.get(name) for row in table] for name in columns}
     return polars.DataFrame(
-        [polars.Series(name, values, dtype=_kind(values), strict=False) for name, values in data.items()]
+        [polars.Series(name, values, dtype=_kind(name, values), strict=False) for name, values in data.items()]
     )
 
 
-def _kind(values: Sequence[Value]) -> type[polars.DataType]:
+def _kind(name: str, values: Sequence[Value]) -> type[polars.DataType]:
+    """The type of a column: as the option is declared, or of all values of a metric."""
     import polars
 
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {bool}:
-        return polars.Boolean
-    if kinds == {int}:
-        return polars.Int64
-    return polars.String if str in kinds else polars.Float64
+    if name in _OPTIONS:
+        kinds = [kind for kind in ("bool", "int", "float") if str(_OPTIONS[name].annotation).startswith(kind)]
+    else:
+        kinds = list({type(value).__name__ for value in values if value is not None})
+    if len(kinds) == 1:
+        return {"bool": polars.Boolean, "int": polars.Int64, "float": polars.Float64}.get(kinds[0], polars.String)
+    return polars.Float64 if set(kinds) == {"int", "float"} else polars.String
 
 
 def write_table(table: Sequence[Row], path: Path) -> None:
