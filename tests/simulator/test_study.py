@@ -16,7 +16,7 @@ from hived.cli import main
 from hived.errors import HivedError
 from hived.simulator import Options
 from hived.simulator.study import Study, simulate
-from hived.simulator.traces import Trace, TraceJob, read_trace
+from hived.simulator.traces import Trace, TraceJob, read_trace, trace_of
 from hived.spec import load_spec, parse_spec
 
 from .helpers import nodes_of_8, trace_text
@@ -83,6 +83,13 @@ def test_times_of_jobs_that_never_ended_are_null_and_numbers_all_the_same() -> N
     assert jobs.schema["start_s"] == jobs.schema["queue_s"] == pl.Float64
     assert jobs["finish_s"].null_count() == 150
     assert not jobs["finished"].any()
+
+
+def test_the_trace_as_simulated_is_a_frame_that_is_a_trace(study: Study) -> None:
+    named = simulate(SPEC, Trace("t", (GOOD._replace(user="007", priority=3), GOOD._replace(job_id="k"))))
+    assert trace_of(named.trace).jobs == named.results.trace.jobs
+    assert named.trace["user"].to_list() == ["007", None]
+    assert "priority" not in study.trace.columns
 
 
 def test_frames_of_pandas(study: Study) -> None:

@@ -50,6 +50,7 @@ from .traces import (
     read_window,
     sample_jobs,
     trace_of,
+    write_trace,
 )
 from .traces.fields import FieldError, check_jobs
 from .traces.frames import need_polars
@@ -203,7 +204,7 @@ def _check(trace: Trace) -> None:
 class Study:
     """The results of :func:`simulate`: frames, figures, files.
 
-    Every frame is the table of the same name that :meth:`save` writes.
+    A frame is the table of the same name that :meth:`save` writes, or the numbers of ``summary.json``.
     """
 
     results: Results
@@ -214,6 +215,11 @@ class Study:
     def report(self) -> Report:
         """All numbers, as objects."""
         return make_report(self.results)
+
+    @cached_property
+    def trace(self) -> Any:
+        """A row per job of the trace as simulated, with its users, models and priorities if it has any."""
+        return self._frame(_table(lambda path: write_trace(self.results.trace, path)))
 
     @cached_property
     def jobs(self) -> Any:
@@ -341,7 +347,7 @@ def _anomalies(run: RunReport) -> str:
 
 
 #: the columns of the tables that are text, whatever their values look like
-_TEXT = ("scheme", "policy", "job_id", "tenant", "kind", "placement")
+_TEXT = ("scheme", "policy", "job_id", "tenant", "kind", "placement", "status", "user", "model")
 
 
 def _table(write: Callable[[Path], None]) -> polars.DataFrame:

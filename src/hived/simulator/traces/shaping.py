@@ -109,13 +109,14 @@ def filter_jobs(trace: Trace, expression: str) -> Trace:
     # in SQL, user is a function unless it is in quotation marks
     words = re.sub(r"""'[^']*'|"[^"]*"|\buser\b""", lambda word: '"user"' if word[0] == "user" else word[0], expression)
     try:
-        kept = job_frame(trace.jobs).select(pl.sql_expr(words)).to_series()
-    except pl.exceptions.PolarsError as error:
+        found = job_frame(trace.jobs).select(pl.sql_expr(words))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = str(error).partition("\n")[0].partition("; valid columns")[0]
         columns = ", ".join(FILTER_COLUMNS)
         raise InputError(f"{where}: {reason}; columns are {columns}; text is in single quotes") from None
-    if kept.dtype != pl.Boolean:
+    if found.dtypes != [pl.Boolean] or len(found) not in (1, len(trace.jobs)):
         raise InputError(f"{where}: is not true or false of a job; compare something, for example gpus >= 8")
+    kept = found.to_series()
     if len(kept) == 1:  # without a column, or of all jobs together
         kept = kept.new_from_index(0, len(trace.jobs))
     jobs = tuple(job for job, keep in zip(trace.jobs, kept, strict=True) if keep)
