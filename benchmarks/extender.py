@@ -19,7 +19,7 @@ from hived import Cluster
 from hived.engines.kubernetes.engine import Engine
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods.objects import Condition, Metadata, Node, NodeStatus
-from hived.scheduling import YarnCS
+from hived.policies import YarnCS
 from hived.server.kubernetes.app import make_kubernetes_app
 from hived.server.kubernetes.metrics import Metrics
 from hived.server.kubernetes.view import kubernetes_view

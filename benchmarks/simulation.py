@@ -14,8 +14,9 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from hived.cluster import Cluster
-from hived.simulator import PolicyName, Preempted, Sharing, simulate
-from hived.simulator.experiment import make_policy
+from hived.policies import YarnCS
+from hived.scheduling import Policies
+from hived.simulator import Sharing, simulate
 from hived.simulator.traces import TABLE1, Trace, compress_clock, generate_table1, read_trace
 from hived.spec import ClusterSpec, parse_spec, spec_from_quotas
 
@@ -81,9 +82,9 @@ def measure() -> list[Figure]:
 
 
 def _simulate(spec: ClusterSpec, trace: Trace, scheme: Sharing, lending: bool) -> None:
-    policy = make_policy(PolicyName.YARN_CS, Preempted.RESUME)
-    cluster = Cluster(spec, sharing=scheme, rank=policy.rank)
-    simulate(cluster, policy, trace.jobs, lending)
+    policies = Policies(YarnCS())
+    cluster = Cluster(spec, sharing=scheme, rank=policies.rank)
+    simulate(cluster, policies, trace.jobs, lending)
 
 
 def _rate(name: str, what: str, trace: Trace, took: float, aim: str = "") -> Figure:

@@ -31,7 +31,6 @@ PLAIN = {
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",
-    "scheduling/yarn_cs.py",
     # for people, and for tests: nothing would be gained
     "cluster/binding_check.py",
     "cluster/explain/sentences.py",

@@ -1,7 +1,7 @@
 """The kinds of failure, and the exit code each one gives the command line.
 
 1. The input is wrong (:class:`InputError` and its subclasses): a spec, a trace, an option. Exit 2;
-   :class:`NotFoundError` 4.
+   :class:`NotFoundError` 4, :class:`PolicyError` 5.
 2. The input is right but does not fit: :class:`InfeasibleError` (exit 2), :class:`NeverFitsError` (3), with numbers.
 3. The environment fails: :class:`UnavailableError` (69), :class:`StorageError` (73), :class:`ForbiddenError` (77).
 4. An invariant is broken: :class:`InvariantError`. Always a bug; exit 70.
@@ -46,6 +46,24 @@ class ConflictError(InputError):
     """The operation is not possible in the present state."""
 
     code = "conflict"
+
+
+class PolicyError(InputError):
+    """A scheduling policy raises, or answers what is not allowed: its name, the job, the time, and the way out."""
+
+    exit_code = 5
+    code = "policy"
+
+    def __init__(self, policy: str, what: str, job: str = "", at: float | None = None) -> None:
+        of = f", job {job}" if job else ""
+        when = "" if at is None else f", at {at:,.3f} s"
+        super().__init__(f"policy {policy}{of}{when}: {what}")
+        self.policy = policy
+        #: what it does wrong, and the way out
+        self.what = what
+        #: the name of the job, "" where it is not known here
+        self.job = job
+        self.at = at  #: seconds, in the engine's time
 
 
 class UnavailableError(HivedError):

@@ -16,7 +16,8 @@ from hived.engines.job import Event
 from hived.engines.local.devices import spec_for
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks, StopTasks, WakeAt
 from hived.engines.local.model import Job, JobSpec, JobState
-from hived.scheduling import Status, YarnCS
+from hived.policies import YarnCS
+from hived.scheduling import Status
 from hived.spec.compiled import ClusterSpec
 
 #: vision has a socket of 4, speech and research a pair each, of 8 devices

@@ -22,7 +22,8 @@ from hived import Cluster
 from hived.cluster import Placement
 from hived.engines.local.job_scheduler import JobScheduler, StartTasks
 from hived.engines.local.model import Job
-from hived.scheduling import Instruction, Kind, Move, Policy, Promote, Reserve, Stop, YarnCS
+from hived.policies import YarnCS
+from hived.scheduling import Instruction, Kind, Move, Policy, Promote, Reserve, Stop
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob, generate_table1
 from hived.spec.compiled import ClusterSpec
@@ -191,5 +192,5 @@ def test_they_agree_on_a_policy_that_preempts_in_a_vc(seed: int, early: bool) ->
     """The engine counts in seconds, the simulator in milliseconds."""
     spec, jobs = jobs_of(seed)
     live, decided = live_stays(spec, jobs, early, LeastAttained((60, 600)))
-    assert told(live) == told(simulated_stays(spec, jobs, early, LeastAttained((60_000, 600_000))))
+    assert told(live) == told(simulated_stays(spec, jobs, early, LeastAttained((60, 600))))
     assert decided[Reserve]

@@ -37,7 +37,7 @@ from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Condition, Node, Pod, PodSpec, PodStatus
 from hived.errors import ConflictError, NotFoundError
-from hived.scheduling import YarnCS
+from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from .checking import validate

@@ -15,7 +15,7 @@ from hived.engines.kubernetes.gangs.gang import Gang
 from hived.engines.kubernetes.gangs.gang_scheduler import GangScheduler
 from hived.engines.kubernetes.pods import keys
 from hived.engines.kubernetes.pods.objects import Pod
-from hived.scheduling import YarnCS
+from hived.policies import YarnCS
 from hived.spec import spec_from_dict
 from hived.spec.compiled import ClusterSpec
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
+from hived.policies import YarnCS
 from hived.scheduling import (
     Entry,
     Instruction,
@@ -18,7 +19,6 @@ from hived.scheduling import (
     Scheduler,
     Start,
     Stop,
-    YarnCS,
 )
 from hived.spec.compiled import ClusterSpec
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hived.cluster import Cluster, Sharing
-from hived.scheduling import Instruction, JobView, Kind, Start, YarnCS
+from hived.policies import YarnCS
+from hived.scheduling import Instruction, JobView, Kind, Start
 from hived.spec.compiled import ClusterSpec
 
 from ..strategies import feasible_specs

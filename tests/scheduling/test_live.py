@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
 from hived.cluster.reasons import NeverFits
+from hived.policies import YarnCS
 from hived.scheduling import (
     Downgrade,
     Entry,
@@ -12,6 +13,7 @@ from hived.scheduling import (
     JobView,
     Kind,
     Move,
+    Policies,
     Promote,
     Reaction,
     Reserve,
@@ -20,7 +22,6 @@ from hived.scheduling import (
     Status,
     Stop,
     Unreserve,
-    YarnCS,
 )
 
 from .test_scheduling import Watching, nodes
@@ -215,13 +216,14 @@ class Turns(Watching):
         super().__init__(Reaction.SUSPEND)
         self.changed: dict[str, int] = {}
 
-    def order(self, job: JobView) -> tuple[int, ...]:
+    def order(self, job: JobView) -> tuple[float, ...]:
         return (self.changed.get(job.job, 0), *super().order(job))
 
 
 def test_a_policy_may_change_the_order_while_jobs_wait_and_while_they_run_early() -> None:
     engine = SlowEngine(1, 1)
-    engine.scheduler.policy = policy = Turns()
+    policy = Turns()
+    engine.scheduler.policies = Policies(policy)
     own, early, first, second = (engine.submit("a", 8, early=early) for early in (False, True, False, False))
     assert (early.status, engine.scheduler.ahead(second, 5)[1]) == (Status.LENT, [early, first])
     for entry, place in ((early, 2), (first, 3)):

@@ -10,10 +10,9 @@ from hived import Bind, Preempt
 from hived.cells import HostClass
 from hived.cluster import Cluster, Request, Sharing
 from hived.errors import InvariantError
-from hived.scheduling import Displaced, JobView, Reaction, YarnCS
+from hived.scheduling import Displaced, JobView, Policy, Reaction
 from hived.spec.compiled import ClusterSpec
 
-from ..policies import NeverPreempts
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
 from .helpers import Harness
 
@@ -275,23 +274,17 @@ def test_gpus_left_over_by_a_preemption_are_lent_again_at_once() -> None:
     assert sim.kinds(wide, waits, taker) == ".OG", "b needs one of the two nodes; the other is idle now"
 
 
-class Watching(NeverPreempts):
+class Watching(Policy):
     """YARN-CS that records the displaced jobs."""
 
     name = "watching"
 
     def __init__(self, reaction: Reaction) -> None:
         self.reaction = reaction
-        self.displaced: list[tuple[str, str]] = []
-
-    def order(self, job: JobView) -> tuple[int, ...]:
-        return YarnCS().order(job)
-
-    def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
-        return YarnCS().rank(host, gpus)
+        self.saw: list[tuple[str, str]] = []
 
     def react(self, event: Displaced) -> Reaction:
-        self.displaced.append((event.victim.job, event.by.job))
+        self.saw.append((event.victim.job, event.by.job))
         return self.reaction
 
 
@@ -306,7 +299,7 @@ def test_the_policy_decides_whether_a_displaced_job_keeps_its_work(reaction: Rea
     victim = sim.submit("a", 2)
     taker = sim.submit("b", 8)
     assert sim.answer[0] == ("stop", victim, taker, keeps)
-    assert policy.displaced == [
+    assert policy.saw == [
         (f"job-{lent}", f"job-{lent}"),
         (f"job-{victim}", f"job-{taker}"),
     ]
@@ -315,19 +308,13 @@ def test_the_policy_decides_whether_a_displaced_job_keeps_its_work(reaction: Rea
 # Policies of one's own
 
 
-class SmallestFirst(NeverPreempts):
+class SmallestFirst(Policy):
     """Serves the smallest job first."""
 
     name = "smallest-first"
 
-    def order(self, job: JobView) -> tuple[int, ...]:
+    def order(self, job: JobView) -> tuple[float, ...]:
         return (job.gpus,)
-
-    def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
-        return YarnCS().rank(host, gpus)
-
-    def react(self, event: Displaced) -> Reaction:
-        return Reaction.SUSPEND
 
 
 def test_a_policy_may_order_the_queue_as_it_likes() -> None:
@@ -344,7 +331,7 @@ def test_a_policy_may_order_the_queue_as_it_likes() -> None:
 class NeverPlaces(SmallestFirst):
     """A policy that refuses every guaranteed job."""
 
-    def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
+    def rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
         return None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hived.cells import HostClass, shape_of
-from hived.scheduling import Displaced, JobView, Reaction, YarnCS
+from hived.policies import YarnCS
+from hived.scheduling import Displaced, JobView, Reaction
 
 pack = YarnCS().rank
 NODE_OF_8 = shape_of((2, 2, 2))
@@ -65,5 +66,7 @@ def test_jobs_are_served_in_the_order_of_submission() -> None:
 @pytest.mark.parametrize("reaction", Reaction)
 def test_a_displaced_job_keeps_what_the_policy_is_configured_to_keep(reaction: Reaction) -> None:
     job = JobView("a", 1, 0, 0)
-    assert YarnCS(reaction).react(Displaced(job, job)) is reaction
+    policy = YarnCS()
+    policy.displaced = reaction
+    assert policy.react(Displaced(job, job)) is reaction
     assert YarnCS().react(Displaced(job, job)) is Reaction.SUSPEND

@@ -13,7 +13,6 @@ pytest.importorskip("matplotlib")
 import matplotlib as mpl
 
 from hived.simulator import make_report
-from hived.simulator.experiment import PolicyName
 from hived.simulator.figures import pick_tenants, write_figures
 
 from .helpers import Experiment, Row, nodes_of_8, simulated, trace_text
@@ -81,7 +80,7 @@ def test_chosen_tenants_are_shown_over_time(experiment: Experiment, tmp_path: Pa
 
 
 def test_tenants_that_sharing_changes_most_are_picked(experiment: Experiment) -> None:
-    assert sorted(pick_tenants(make_report(experiment.results), PolicyName.YARN_CS)) == ["a", "b"]
+    assert sorted(pick_tenants(make_report(experiment.results), "yarn-cs")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("schemes", [["private"], ["hived"], ["quota", "hived"], ["private", "hived"]])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hived.cells import HostClass
 from hived.cluster import Cluster, Sharing
-from hived.cluster.pool import packed
-from hived.scheduling import Displaced, JobView, Kind, Reaction, Scheduler
+from hived.scheduling import JobView, Kind, Policy, Reaction, Scheduler
 from hived.simulator.record import Record
 from hived.simulator.simulation import simulate
 from hived.simulator.traces import TraceJob
@@ -21,25 +18,18 @@ from ..policies import LeastAttained
 from ..strategies import NODE, cluster_of, nodes_of_8, vc
 
 
-@dataclass(frozen=True)
-class ShortestRemaining:
+class ShortestRemaining(Policy):
     """The job with the least work left is next; it knows the durations."""
 
-    durations: tuple[int, ...]
-    name: str = "shortest-remaining"
-    preempts: bool = True
+    name = "shortest-remaining"
+    preempts = True
+    clairvoyant = True
 
-    def order(self, job: JobView) -> tuple[int, ...]:
-        return self.durations[job.sequence] - int(job.attained / job.gpus), job.sequence
+    def order(self, job: JobView) -> tuple[float, ...]:
+        return round((job.remaining or 0) * 1000), job.sequence
 
     def review_after(self, job: JobView) -> float | None:
         return None  # the work that is left becomes less: a running job only gains by it
-
-    def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
-        return packed(host, gpus)
-
-    def react(self, event: Displaced) -> Reaction:
-        return Reaction.SUSPEND
 
 
 class SecondLosesItsPlace(LeastAttained):
@@ -48,7 +38,7 @@ class SecondLosesItsPlace(LeastAttained):
     def __init__(self) -> None:
         super().__init__(())
 
-    def order(self, job: JobView) -> tuple[int, ...]:
+    def order(self, job: JobView) -> tuple[float, ...]:
         return int(job.sequence == 1 and job.attained > 0), job.sequence
 
 
@@ -84,7 +74,7 @@ def checked(scheduler: Scheduler) -> None:
     scheduler.validate()
 
 
-def run(policy: LeastAttained | ShortestRemaining, jobs: Sequence[TraceJob], sharing: Sharing, lending: bool) -> Record:
+def run(policy: Policy, jobs: Sequence[TraceJob], sharing: Sharing, lending: bool) -> Record:
     chain = nodes_of_8(2)
     spec = cluster_of(chain, vc("a", (chain, chain.node_level, 1)), vc("b", (chain, chain.node_level, 1)))
     return simulate(Cluster(spec, sharing), policy, jobs, lending, after_event=checked)
@@ -94,7 +84,7 @@ def run(policy: LeastAttained | ShortestRemaining, jobs: Sequence[TraceJob], sha
 @given(traces(st.just(1), most=24))
 def test_least_attained_service_runs_the_first_in_the_order_at_every_moment(jobs: list[TraceJob]) -> None:
     limits = (3, 11, 20)
-    record = run(LeastAttained(limits), jobs, Sharing.HIVED, lending=False)
+    record = run(LeastAttained(tuple(limit / 1000 for limit in limits)), jobs, Sharing.HIVED, lending=False)
     for tenant in "ab":
         numbers = [n for n, job in enumerate(jobs) if job.tenant == tenant]
         own = [jobs[n] for n in numbers]
@@ -108,8 +98,7 @@ def test_least_attained_service_runs_the_first_in_the_order_at_every_moment(jobs
 @settings(max_examples=60)
 @given(traces(st.just(1), most=24))
 def test_shortest_remaining_time_runs_the_first_in_the_order_at_every_moment(jobs: list[TraceJob]) -> None:
-    durations = tuple(job.duration_ms for job in jobs)
-    record = run(ShortestRemaining(durations), jobs, Sharing.HIVED, lending=False)
+    record = run(ShortestRemaining(), jobs, Sharing.HIVED, lending=False)
     for tenant in "ab":
         numbers = [n for n, job in enumerate(jobs) if job.tenant == tenant]
         own = [jobs[n] for n in numbers]
@@ -124,7 +113,7 @@ def test_shortest_remaining_time_runs_the_first_in_the_order_at_every_moment(job
 @given(traces(st.integers(1, 8)), st.sampled_from([Reaction.SUSPEND, Reaction.RESTART]))
 def test_a_preempting_policy_runs_every_job_as_on_a_private_cluster(jobs: list[TraceJob], displaced: Reaction) -> None:
     """Second for second, preemptions included, while nothing is lent."""
-    policy = LeastAttained((10, 60), displaced)
+    policy = LeastAttained((0.010, 0.060), displaced)
     hived, private = (run(policy, jobs, sharing, lending=False) for sharing in (Sharing.HIVED, Sharing.PRIVATE))
     assert (hived.first_start, hived.finish, hived.preemptions) == (
         private.first_start,
@@ -136,7 +125,7 @@ def test_a_preempting_policy_runs_every_job_as_on_a_private_cluster(jobs: list[T
 @settings(max_examples=60)
 @given(traces(st.integers(1, 8)), st.sampled_from(Sharing))
 def test_a_preempting_policy_lends_and_every_job_ends(jobs: list[TraceJob], sharing: Sharing) -> None:
-    record = run(LeastAttained((10, 60)), jobs, sharing, lending=True)
+    record = run(LeastAttained((0.010, 0.060)), jobs, sharing, lending=True)
     assert all(finish >= 0 for finish in record.finish)
 
 
@@ -145,7 +134,7 @@ def test_the_last_jobs_in_the_order_are_suspended_and_no_more_than_suffice(shari
     """Two jobs of four GPUs and a later one of two, which needs half of what either has."""
     rows = [(0, 100, 4), (1, 100, 4), (10, 5, 2)]
     jobs = [TraceJob(f"job-{n}", "a", at, ms, gpus, "pass") for n, (at, ms, gpus) in enumerate(rows)]
-    record = run(LeastAttained((30,)), jobs, sharing, lending=False)
+    record = run(LeastAttained((0.030,)), jobs, sharing, lending=False)
     # at 10 ms both have attained more than 30; the later one is behind, gives way for 5 ms, and goes on
     assert record.first_start == [0, 1, 10]
     assert record.finish == [100, 106, 15]

@@ -77,7 +77,7 @@ def _on_one_host(space: Space, needs: tuple[Need, ...], demand: Demand, rank: Ra
     if largest.level and space.capacity(largest).most() < demand.needs.count(largest):
         return None
     level, size, each = (largest.level, largest.gpus, None) if largest.level else (0, 0, MAX_PER_CLASS)
-    best: tuple[tuple[int, ...], int, tuple[int, ...]] | None = None
+    best: tuple[tuple[float, ...], int, tuple[float, ...]] | None = None
     found, tried = None, 0
     for host in space.in_order(rank, demand.gpus, level, size, cap, each):
         value = rank(space.class_of(host), demand.gpus) or ()
@@ -131,12 +131,12 @@ def _equal(space: Space, demand: Demand, rank: Rank, cap: int) -> Found | None:
     return None
 
 
-def _ranked(space: Space, rank: Rank) -> Callable[[int, int], tuple[bool, tuple[int, ...]]]:
+def _ranked(space: Space, rank: Rank) -> Callable[[int, int], tuple[bool, tuple[float, ...]]]:
     """Sort key of a host and a number of GPUs: ``rank``, computed once per class; refused hosts come last."""
 
     score = cache(rank)
 
-    def of(host: int, gpus: int) -> tuple[bool, tuple[int, ...]]:
+    def of(host: int, gpus: int) -> tuple[bool, tuple[float, ...]]:
         value = score(space.class_of(host), gpus)
         return value is None, value or ()
 

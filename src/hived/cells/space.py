@@ -50,7 +50,7 @@ class HostClass:
 
 
 #: score of a host of this class for a number of GPUs: smaller is better, ``None``: cannot be used
-Rank = Callable[[HostClass, int], tuple[int, ...] | None]
+Rank = Callable[[HostClass, int], tuple[float, ...] | None]
 
 
 class Bucket(IndexSet):

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hived.cluster import BindingKind, Sharing
-from hived.simulator.experiment import Options, PolicyName, Preempted, Results
+from hived.simulator.experiment import Preempted, Results
 from hived.simulator.figures import need_matplotlib
 from hived.simulator.output import check_output
 from hived.simulator.report import Report, RunReport
@@ -43,7 +43,12 @@ def simulate(
         list[Sharing] | None, typer.Option(help="Sharing scheme; again for more. Without: all three.")
     ] = None,
     policy: Annotated[
-        list[PolicyName] | None, typer.Option(help="Policy inside each tenant's cluster.", show_default="yarn-cs")
+        list[str] | None,
+        typer.Option(
+            help="Policy inside each tenant's cluster; again for a further run. "
+            "NAME, module:Class, with :parameter=value; TENANT=NAME for one tenant.",
+            show_default="yarn-cs",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
     no_opportunistic: Annotated[bool, typer.Option("--no-opportunistic", help="Lend no idle GPUs.")] = False,
@@ -122,15 +127,15 @@ def simulate(
             errors.status("reading the trace" if trace is not None else "generating a synthetic trace")
         )
 
-        def progress(options: Options, count: int) -> AbstractContextManager[Callable[[str, int], None]]:
+        def progress(labels: list[str], count: int) -> AbstractContextManager[Callable[[str, int], None]]:
             reading.close()
-            return _bars(errors, options, count)
+            return _bars(errors, labels, count)
 
         study = run_study(
             spec,
             trace,
             schemes=scheme or tuple(Sharing),
-            policy=policy or PolicyName.YARN_CS,
+            policy=policy or "yarn-cs",
             opportunistic=not no_opportunistic,
             preempted=preempted,
             until=until,
@@ -154,7 +159,7 @@ def simulate(
 
 
 @contextmanager
-def _bars(console: Console, options: Options, jobs: int) -> Iterator[Callable[[str, int], None]]:
+def _bars(console: Console, labels: list[str], jobs: int) -> Iterator[Callable[[str, int], None]]:
     """One progress bar per run, in jobs submitted."""
     columns = (
         TextColumn("{task.description:>16}"),
@@ -165,7 +170,6 @@ def _bars(console: Console, options: Options, jobs: int) -> Iterator[Callable[[s
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, refresh_per_second=5) as progress:
-        labels = [f"{scheme.value} {policy.value}" for policy in options.policies for scheme in options.schemes]
         tasks = {label: progress.add_task(label, total=jobs, start=False) for label in labels}
 
         def report(label: str, done: int) -> None:
@@ -184,9 +188,9 @@ def _print(report: Report, results: Results, out: Path) -> None:
         f"over {report.window_s / 86400:.1f} days, asking for {100 * report.load:.0f}% of {report.gpus:,} GPUs "
         f"on {counted(report.nodes, 'node')}"
     )
-    for policy in results.options.policies:
-        runs = [run for run in report.runs if run.policy == policy.value]
-        console.print(f"\nmean queueing delay in minutes ({policy.value})", style="italic")
+    for policy in results.policies:
+        runs = [run for run in report.runs if run.policy == policy]
+        console.print(f"\nmean queueing delay in minutes ({policy})", style="italic")
         console.print(_tenant_table(runs))
         console.print(f"\nminutes of all {counted(report.compared, 'compared job')}", style="italic")
         console.print(_time_table(runs))

@@ -112,6 +112,8 @@ def _virtual_tree(cluster: ClusterSpec) -> Tree:
             words += f", opportunistic weight {vc.opportunistic_weight:.15g}"
         if vc.guests:
             words += f", up to {vc.guests:,} guests beside a guaranteed job on each GPU"
+        if vc.policy:
+            words += f", policy {escape(vc.policy)}"
         if vc.opportunistic_grace_seconds != OPPORTUNISTIC_GRACE_SECONDS:
             words += f", loans have at most {vc.opportunistic_grace_seconds:,} s of grace"
         branch = tree.add(words)
@@ -148,6 +150,7 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
                 **({} if vc.opportunistic_weight is None else {"opportunisticWeight": vc.opportunistic_weight}),
                 "opportunisticGraceSeconds": vc.opportunistic_grace_seconds,
                 "guests": vc.guests,
+                **({"policy": vc.policy} if vc.policy else {}),
                 "cells": [
                     {"cell_type": cluster.chain(c.chain).path_to(c.level), "level": c.level, "number": c.number}
                     for c in vc.cells

@@ -59,13 +59,15 @@ class Cluster:
         sharing: Sharing = Sharing.HIVED,
         rank: Rank = packed,
         binding: BindingKind = BindingKind.DYNAMIC,
+        ranks: Mapping[str, Rank] | None = None,
     ) -> None:
-        """``sharing``: the sharing scheme; ``rank``: the order in which guaranteed groups prefer hosts. O(cells).
+        """``sharing``: the sharing scheme; ``rank``: the order in which guaranteed groups prefer hosts, ``ranks``: that
+        of the VCs that have another. O(cells).
 
         ``binding``: when virtual cells are bound; only ``Sharing.HIVED`` binds any, so the others ignore it.
         Raises :class:`~hived.errors.InfeasibleError` when the VCs' cells are to be bound, and do not fit.
         """
-        self._state = State(spec, Sharing(sharing), rank, BindingKind(binding))
+        self._state = State(spec, Sharing(sharing), rank, BindingKind(binding), ranks)
         self._names: Names | None = None
         self._preempted: dict[str, tuple[Reason, ...]] = {}
         # the answer of the open transaction, and the group that the transaction has admitted
@@ -258,13 +260,14 @@ class Cluster:
         excluded_nodes: Collection[str] = (),
         demand: Demand | None = None,
     ) -> tuple[str, ...] | None:
-        """The victims, among running groups of its VC, that a guaranteed request needs to start. Nothing changes.
+        """The victims, among running groups of its VC, that a request needs to start. Nothing changes.
 
-        ``candidates``: guaranteed groups of the VC, of the priority of the request or a lower one, in the order in
-        which a policy preempts them. The shortest prefix that suffices is taken, and every group is then spared whose
-        leaf cells are not needed. (): the request can start without victims. None: all candidates do not suffice. A
-        group that is being preempted already is no candidate. The group of the request has no leaf cells, or runs on a
-        loan, which counts as given up. ``excluded_nodes``, ``demand``: as in :meth:`place`.
+        ``candidates``: groups of the VC, of the priority of the request or a lower one, in the order in which a policy
+        preempts them: guaranteed groups for a guaranteed request, loans for an opportunistic one. The shortest prefix
+        that suffices is taken, and every group is then spared whose leaf cells are not needed. (): the request can
+        start without victims. None: all candidates do not suffice. A group that is being preempted already is no
+        candidate. The group of the request has no leaf cells, or runs on a loan, which counts as given up.
+        ``excluded_nodes``, ``demand``: as in :meth:`place`.
         O(candidates + (log victims + victims) * (victims + what placing the request costs)).
         """
         state, demand = self._committed(), self._demand(request, demand)
@@ -276,14 +279,13 @@ class Cluster:
         return None if victims is None else tuple([group.name for group in victims])
 
     def _candidates(self, request: Request, demand: Demand, names: Sequence[str]) -> list[Group]:
-        """The running groups of its VC that a guaranteed request may preempt, but for those being preempted already."""
-        if request.opportunistic:
-            raise RequestError("priority", f"{request.group!r} is opportunistic: it preempts no group of its VC")
+        """The running groups of its VC that a request may preempt, but for those being preempted already."""
         groups = [self._holding(name, "nothing to preempt") for name in names]
         for group in groups:
-            of_vc = group.tenant == demand.tenant and group.guaranteed and group.running
-            if not of_vc or group.priority > request.priority:
-                what = f"no running guaranteed group of {request.vc!r} with a priority of at most {request.priority}"
+            of_vc = group.tenant == demand.tenant and group.running
+            if not of_vc or group.guaranteed is request.opportunistic or group.priority > request.priority:
+                kind = "opportunistic" if request.opportunistic else "guaranteed"
+                what = f"no running {kind} group of {request.vc!r} with a priority of at most {request.priority}"
                 raise RequestError("victims", f"{group.name!r} is {what}")
         return [group for group in groups if group.state is GroupState.ALLOCATED]
 
@@ -293,6 +295,10 @@ class Cluster:
         ``demand``: as in :meth:`place`.
         """
         return can_lend(self._committed(), self._demand(request, demand))
+
+    def free_gpus(self, demand: Demand) -> int:
+        """Healthy leaf cells that the VC of a demand has free (under a quota: what is left of it). O(its pools)."""
+        return sum([pool.total() for pool in self._committed().pools[demand.tenant]])
 
     @property
     def idle_gpus(self) -> int:

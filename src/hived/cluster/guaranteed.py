@@ -79,6 +79,7 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
     A higher precedence makes more leaves obtainable, so a bisection does: O(log precedences) choices of virtual leaves.
     """
     pools = state.pools[demand.tenant]
+    rank = state.rank_of(request.vc)
 
     def fits(up_to: int) -> bool:
         for choice in demand.choices:
@@ -86,7 +87,7 @@ def _first_that_fits(state: State, request: Request, demand: Demand, lower: list
             here = [other for other in pool.below(request.priority) if other <= up_to]
             highest = here[-1] if here else -1
             space = pool.space(highest)
-            if any(pool.find(space, choice.needs, state.rank, cap, highest) is not None for cap in choice.caps):
+            if any(pool.find(space, choice.needs, rank, cap, highest) is not None for cap in choice.caps):
                 return True
         return False
 
@@ -111,7 +112,7 @@ def _place_in(
     state: State, group: Group, choice: Choice, pool: Pool, up_to: int, step: int, suggested: Suggested | None
 ) -> bool:
     """Choose leaves in one pool under one cap, and bind them; a host that cannot be bound is left out of a retry."""
-    cap = choice.caps[step]
+    cap, rank = choice.caps[step], state.rank_of(group.request.vc)
     space = pool.space(up_to)
     is_copy = False
     if suggested is not None:
@@ -119,11 +120,11 @@ def _place_in(
             space, is_copy = space if is_copy else copied(space), True
             space.set(host, 0, 0)
     for _ in range(ATTEMPTS):
-        found = pool.find(space, choice.needs, state.rank, cap, up_to)
+        found = pool.find(space, choice.needs, rank, cap, up_to)
         if found is None:
             break
         if up_to >= 0:
-            found = least_loss(pool, space, choice.needs, state.rank, found, cap, up_to)
+            found = least_loss(pool, space, choice.needs, rank, found, cap, up_to)
         group.chain, group.level, group.pool, group.spots = pool.nodes.number, found.level, pool, found.pods
         if step:
             hierarchy = pool.virtual.hierarchy

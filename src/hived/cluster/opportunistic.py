@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 
@@ -119,7 +120,6 @@ def _with_victims(state: State, group: Group, tenant: int, choice: Choice, sugge
     order = [(-per_weight(lent[t], state.weights[t]), t) for t in latest]
     heapify(order)
     space = space_of(nodes, suggested)
-    allowed = None if suggested is None else suggested.of(choice.chain)
     found: Found | None = None
     chosen_step = 0
     while order and found is None:
@@ -128,12 +128,7 @@ def _with_victims(state: State, group: Group, tenant: int, choice: Choice, sugge
         if candidate is None:
             continue
         lent[yielding] -= candidate.gpus
-        for number, node, mask in candidate.parts:  # its healthy leaves without a reservation count as idle for now
-            if number == nodes.number and (allowed is None or allowed(node)):
-                mask &= ~(nodes.reserved[node] | nodes.bad[node])
-                obtainable += mask.bit_count()
-                space.set(node, space.free[node], space.idle[node] | mask)
-                nodes.mark_dirty(node)
+        obtainable += _count_as_idle(nodes, space, candidate, suggested)
         if obtainable >= need:
             for step, cap in enumerate(choice.caps):
                 found = find(space, choice.needs, farthest_from_guaranteed, cap)
@@ -145,10 +140,45 @@ def _with_victims(state: State, group: Group, tenant: int, choice: Choice, sugge
     if found is None:
         return False
     _set_choice(state, group, choice, found, chosen_step)
+    _set_victims(nodes, group)
+    return True
+
+
+def _count_as_idle(nodes: Nodes, space: Space, loan: Group, suggested: Suggested | None) -> int:
+    """Count the healthy leaves of a loan that nobody has reserved as idle, for now. Returns their number. O(pods)."""
+    allowed = None if suggested is None else suggested.of(nodes.number)
+    more = 0
+    for number, node, mask in loan.parts:
+        if number == nodes.number and (allowed is None or allowed(node)):
+            mask &= ~(nodes.reserved[node] | nodes.bad[node])
+            more += mask.bit_count()
+            space.set(node, space.free[node], space.idle[node] | mask)
+            nodes.mark_dirty(node)
+    return more
+
+
+def _set_victims(nodes: Nodes, group: Group) -> None:
     on = sorted(nodes.on(group.parts), key=lambda other: other.sequence)
     group.victims = {other: None for other in on if other.running}
     group.overtaken = [other for other in on if not other.running]
-    return True
+
+
+def preempting(
+    state: State, group: Group, demand: Demand, suggested: Suggested | None, victims: Sequence[Group]
+) -> bool:
+    """Choose idle leaves and leaves of these loans, as few of the latter as the choice of nodes allows. O(loans)."""
+    for choice in demand.choices:
+        nodes = state.chains[choice.chain]
+        space = space_of(nodes, suggested)
+        for victim in victims:
+            _count_as_idle(nodes, space, victim, suggested)
+        for step, cap in enumerate(choice.caps):
+            found = find(space, choice.needs, farthest_from_guaranteed, cap)
+            if found is not None:
+                _set_choice(state, group, choice, found, step)
+                _set_victims(nodes, group)
+                return True
+    return False
 
 
 def lent_of_type(state: State, chain: int) -> tuple[list[int], int]:

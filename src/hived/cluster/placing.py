@@ -44,7 +44,9 @@ def admitted(
     group = Group(request, demand.tenant, now)
     if near:
         group.near = near
-    if victims:
+    if victims and request.opportunistic:
+        found = opportunistic.preempting(state, group, demand, suggested, victims)
+    elif victims:
         found = guaranteed.preempting(state, group, demand, suggested, victims)
     elif request.priority >= 0:
         found = guaranteed.place(state, group, demand, suggested)
@@ -132,7 +134,7 @@ def moved(
 def select_victims(
     state: State, request: Request, demand: Demand, suggested: Suggested | None, candidates: Sequence[Group]
 ) -> list[Group] | None:
-    """The groups of its VC that a guaranteed request preempts to start; None: all candidates do not suffice.
+    """The groups of its VC that a request preempts to start; None: all candidates do not suffice.
 
     The shortest prefix of ``candidates`` that suffices, without groups whose leaf cells are not needed; among these the
     last is spared first. Every trial is a transaction that is rolled back, and binds as the preemption itself will.
@@ -142,6 +144,8 @@ def select_victims(
     loan = state.groups.get(request.group)
 
     def suffices(victims: Sequence[Group]) -> bool:
+        if request.opportunistic:
+            return opportunistic.preempting(state, Group(request, demand.tenant, 0.0), demand, suggested, victims)
         if loan is not None:
             state.vacate(loan)
         for victim in victims:

@@ -140,6 +140,8 @@ class Pool:
         self.held: dict[int, dict[Group, int]] = {}
         #: per precedence: its groups, in order of arrival
         self.at: dict[int, dict[Group, None]] = {}
+        # precedences whose groups are not in order of arrival
+        self._unsorted: set[int] = set()
         # healthy free leaves
         self._space = self._free_space()
         # per precedence with a view: the view, and the number of updates since its last use
@@ -288,9 +290,17 @@ class Pool:
             self._refresh_views(host)
 
     def take_again(self, group: Group) -> None:
-        """Take the spots back, at the present precedence, keeping equal groups in order of arrival."""
+        """Take the spots back, at the present precedence."""
         self.take(group)
-        self.at[group.precedence] = dict.fromkeys(sorted(self.at[group.precedence], key=lambda g: g.sequence))
+        self._unsorted.add(group.precedence)
+
+    def by_arrival(self, precedence: int) -> dict[Group, None]:
+        """The groups of a precedence in order of arrival. O(1), O(groups) after rollbacks."""
+        if precedence in self._unsorted:
+            self._unsorted.discard(precedence)
+            if precedence in self.at:
+                self.at[precedence] = dict.fromkeys(sorted(self.at[precedence], key=lambda group: group.sequence))
+        return self.at[precedence]
 
     def on(self, spots: Iterable[tuple[int, int]]) -> dict[Group, None]:
         """The groups that hold some of these leaves."""

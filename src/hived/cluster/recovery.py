@@ -85,7 +85,7 @@ def reconfigured(old: State, spec: ClusterSpec) -> tuple[State, Reconfiguration]
     priority before the lower and the older before the younger; each stays guaranteed if cells that its VC now reserves
     can safely be bound to its leaves. Then opportunistic groups with guaranteed requests get another chance.
     """
-    new = State(spec, old.sharing, old.rank, old.binding)
+    new = State(spec, old.sharing, old.rank, old.binding, old.ranks)
     new.version = old.version + 1  # earlier decisions are out of date
     names = Names(new.chains)
     recovery = Recovery(new)

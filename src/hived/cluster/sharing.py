@@ -282,9 +282,11 @@ class QuotaPool(Pool):
         """Also the groups whose part of the quota it needs, on any node: the lowest first, among equals the latest."""
         found = self.on(group.spots)
         short = sum(mask.bit_count() for _, mask in group.spots) - self.quota.left - sum(g.gpus for g in found)
-        lower = (other for at in self.below(group.priority) for other in reversed(self.at[at]))
+        lower = (other for at in self.below(group.priority) for other in reversed(self.by_arrival(at)))
         for other in chained(victims, lower):
-            if short > 0 and other not in found:
+            if short <= 0:
+                break
+            if other not in found:
                 found[other] = None
                 short -= other.gpus
         return found

@@ -6,7 +6,7 @@ Every step logs its inverse (:mod:`.undo`), so a request is decided by carrying 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice, takewhile
@@ -43,6 +43,7 @@ class State:
         sharing: Sharing = Sharing.HIVED,
         rank: Rank = packed,
         binding: BindingKind = BindingKind.DYNAMIC,
+        ranks: Mapping[str, Rank] | None = None,
     ) -> None:
         self.spec = spec
         self.undo = Undo()
@@ -51,6 +52,8 @@ class State:
         self.binding = binding
         #: the order in which a guaranteed group prefers hosts
         self.rank = rank
+        #: of the VCs that have another rank than the default
+        self.ranks = ranks
         #: the nodes of each chain (in private clusters: of each pool), and per tenant its pools, unpinned ones first
         self.chains, self.pools = lay_out(spec, sharing, binding, self.undo)
         #: the chains in which cells are bound late, and so can be doomed
@@ -97,6 +100,10 @@ class State:
         self.sequence = 0
         self._loans_made = 0
         self.undo.keep()
+
+    def rank_of(self, vc: str) -> Rank:
+        """How the guaranteed groups of a VC prefer hosts."""
+        return self.rank if self.ranks is None else self.ranks.get(vc, self.rank)
 
     def tenant(self, name: str) -> int:
         """The number of a tenant. A tenant that the spec does not list gets no cells and no weight."""

@@ -25,9 +25,15 @@ class RecordedCluster(Cluster):
     Refused calls are logged too. :func:`~hived.events.replay.replay` replays the lines.
     """
 
-    def __init__(self, spec: ClusterSpec, log: Callable[[str], None], rank: Rank = packed) -> None:
-        """``rank``: the choice of a host for a guaranteed group; a replay needs the same."""
-        super().__init__(spec, rank=rank)
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        log: Callable[[str], None],
+        rank: Rank = packed,
+        ranks: Mapping[str, Rank] | None = None,
+    ) -> None:
+        """``rank``, ``ranks``: the choice of a host for a guaranteed group; a replay needs the same."""
+        super().__init__(spec, rank=rank, ranks=ranks)
         self._log = log
         log(to_line(journal.Opened(spec)))
 

@@ -1,12 +1,13 @@
 """The scheduler: queues of all virtual clusters over one cluster, ordered by a policy. Pure."""
 
+from .checked_policy import CheckedPolicy, Policies
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
-from .policy import Displaced, JobView, Order, Policy, Reaction
+from .policy import Displaced, JobView, Policy, Reaction
 from .queue import Entry, Status, loan_of
 from .scheduler import Scheduler
-from .yarn_cs import YarnCS
 
 __all__ = [
+    "CheckedPolicy",
     "Displaced",
     "Downgrade",
     "Entry",
@@ -15,7 +16,7 @@ __all__ = [
     "JobView",
     "Kind",
     "Move",
-    "Order",
+    "Policies",
     "Policy",
     "Promote",
     "Reaction",
@@ -25,6 +26,5 @@ __all__ = [
     "Status",
     "Stop",
     "Unreserve",
-    "YarnCS",
     "loan_of",
 ]

@@ -1,31 +1,43 @@
-"""The interface of a scheduling policy: a few functions, the same under every sharing scheme, simulated and live.
+"""The interface of a scheduling policy: one class, the same object simulated, on one machine and on Kubernetes.
 
+A policy orders the jobs of a virtual cluster; every method has a default, so that a policy writes what it changes:
+
+name, preempts, patience, clairvoyant, resume_s   what it is
 order          which of a tenant's jobs is next
-preempts       whether the head of line takes GPUs from running jobs of its VC that are behind it in the order
-review_after   when the order of a running job changes
+review_after   when the order of a running job changes: a timer
 rank           which host a job is placed on
 react          what a displaced job keeps
+relax          whether a job gives up its affinity
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from math import inf
+from typing import NamedTuple
 
 from hived.cells import HostClass
+from hived.cluster.pool import packed
 
 
 class JobView(NamedTuple):
-    """The attributes of a job that a policy may use."""
+    """What a policy sees of a job. Times are in seconds."""
 
     job: str  #: its name
     gpus: int
-    submitted: int  #: time of submission, in the caller's unit
+    submitted: float  #: time of submission: of the trace, or since the epoch
     sequence: int  #: number of the submission; breaks ties of ``submitted``
-    #: attained service: GPUs times the time for which it had them, in GPU-milliseconds in the simulator and in
-    #: GPU-seconds in an engine; 0 unless the policy preempts
-    attained: float = 0
+    tenant: str = ""  #: its virtual cluster
+    user: str = ""  #: who submitted it, "" where unknown
+    model: str = ""  #: what it trains, "" where unknown
+    priority: int = 0  #: -1: opportunistic; 0 to 1000: the higher come first, whatever the policy's order
+    #: GPU-seconds: GPUs times the time for which it had them; 0 unless the policy preempts
+    attained: float = 0.0
+    running: bool = False  #: whether it runs on cells of its VC; always False unless the policy preempts
+    reviewed: float = 0.0  #: time of the latest review (:meth:`Policy.review_after`), or of its submission
+    duration: float | None = None  #: how long it runs in all; for a clairvoyant policy alone
+    remaining: float | None = None  #: of which is left; the duration unless the policy preempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +51,63 @@ class Displaced:
 class Reaction(Enum):
     """What becomes of a displaced job."""
 
-    SUSPEND = "suspend"  #: it is requeued at its place in the order and keeps its work
-    RESTART = "restart"  #: it is requeued at its place in the order and loses its work
+    SUSPEND = "suspend"  #: it is requeued and keeps its work
+    RESTART = "restart"  #: it is requeued and loses its work
 
 
-class Order(Protocol):
-    """The order of a tenant's queue: the part of a policy that a queue needs."""
+class Policy:
+    """A scheduling policy. The defaults: first come, first served, packed, preempted jobs keep their work.
 
-    def order(self, job: JobView) -> tuple[int, ...]:
-        """Sort key of a job: the smallest is the head of line.
+    A method is a function of its arguments alone: asked twice, it answers the same. A policy that raises, or answers
+    what is not allowed, ends the run with a :class:`~hived.scheduling.PolicyError`.
+    """
 
-        After a change of the key of a waiting or running job the caller has to call ``Scheduler.rekey``.
+    #: its name in results and messages
+    name: str = "unnamed"
+    #: whether the first job that waits takes GPUs from running jobs of its VC that are behind it in the order (and on
+    #: loan, from loans of its VC); as few of the last ones as suffice are displaced (:meth:`react`)
+    preempts: bool = False
+    #: for how many seconds after its submission a job that does not fit lets those behind it pass. 0: nobody passes it
+    #: (head of line); infinity: it never holds others back
+    patience: float = 0.0
+    #: whether it is told durations: of the trace; live it is told the time limit, and a job without one is refused
+    clairvoyant: bool = False
+    #: seconds for which a displaced job that kept its work occupies its GPUs before it goes on (in the simulator; a
+    #: live job takes the time that it takes)
+    resume_s: float = 0.0
+    #: what :meth:`react` answers
+    displaced: Reaction = Reaction.SUSPEND
+
+    def order(self, job: JobView) -> tuple[float, ...]:
+        """Sort key of a job: the smallest is next. Jobs of a higher priority come first in any case.
+
+        It is computed when a job starts to wait; where the policy preempts, also when it starts, and at its reviews.
         """
-
-
-class Policy(Order, Protocol):
-    """A scheduling policy: the order of the queue, preemption in a VC, the choice of a host, what a victim keeps."""
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line and in results."""
-
-    @property
-    def preempts(self) -> bool:
-        """Whether the head of a VC's line takes GPUs from running jobs of the VC that are behind it in the order.
-
-        As few of the last ones as suffice are suspended or restarted (:meth:`react`), and requeued.
-        """
+        return job.submitted, job.sequence
 
     def review_after(self, job: JobView) -> float | None:
-        """How long a job has to run until its sort key changes, in the engine's unit of time; infinity: it does not.
+        """How many seconds a job has to run until its sort key changes; infinity: it does not.
 
-        The key is computed anew then. None: it changes all the time, and is computed anew whenever a head of line looks
-        for victims. Unused unless the policy preempts.
+        The key is computed anew then. None: it changes all the time, and is computed anew whenever a job looks for
+        victims. Unused unless the policy preempts.
         """
+        return inf
 
-    def rank(self, host: HostClass, gpus: int) -> tuple[int, ...] | None:
-        """Score of a host for ``gpus`` GPUs of a guaranteed job: smaller is better, None if it has too few.
+    def rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
+        """Score of a host for ``gpus`` GPUs of a guaranteed job: the smallest is chosen; None: not this host.
 
-        Called once per class of hosts (:class:`~hived.cells.HostClass`), so it must depend on its arguments alone.
+        Called once per class of hosts (:class:`~hived.cells.HostClass`), and only for those with enough room. The
+        default: fewest GPUs to preempt, then closest together, then tightest fit.
         """
+        return packed(host, gpus)
 
     def react(self, event: Displaced) -> Reaction:
-        """Whether the victim keeps its work."""
+        """Whether a displaced job keeps its work."""
+        return self.displaced
+
+    def relax(self, job: JobView) -> bool:
+        """Whether the GPUs of a job may be anywhere in its VC, rather than on as few nodes as hold them.
+
+        Asked once, at the submission; in the simulator, where jobs have no gangs of their own.
+        """
+        return False

@@ -7,15 +7,17 @@ from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from enum import Enum
 from heapq import merge
+from math import inf
 
 from hived.cluster.decisions import Placement
 from hived.cluster.demands import Demand
 from hived.cluster.requests import OPPORTUNISTIC, Request
 
+from .checked_policy import CheckedPolicy
 from .policy import JobView
 
 #: sort key in a queue: negated priority, the policy's key, the job's number
-Key = tuple[int, ...]
+Key = tuple[float, ...]
 
 
 class Status(Enum):
@@ -49,6 +51,16 @@ class Entry:
     #: its place in the order; () before it was first queued
     key: Key = ()
     status = NOWHERE
+    #: the policy of its VC, from the time it is first queued
+    policy: CheckedPolicy | None = None
+    #: GPUs times the time for which it had them, in the engine's unit; counted where the policy preempts
+    attained: float = 0
+    #: of that, what counted for the work that it has kept
+    kept: float = 0
+    #: whether it keeps its work, when it has left the GPUs that it was displaced from
+    keeps = True
+    #: whether its loan was taken from it, and it has not left its GPUs yet
+    yields = False
     #: the queues for its turn and for a loan; None where its request can never fit
     line: Queue | None = None
     backlog: Queue | None = None
@@ -183,6 +195,87 @@ class Queue:
         return len(self._entries) + len(self._passed)
 
 
+class PassingQueue(Queue):
+    """A queue whose jobs pass each other: jobs by kind of request, since all of a kind get the same decision.
+
+    The first job of a kind that does not fit is *passed by* with all of its kind, until :meth:`restore`. O(log jobs)
+    per change, O(kinds) for the next head.
+    """
+
+    __slots__ = ("_by_kind", "_length", "_marked", "patience", "retries")
+
+    def __init__(self, patience: float, retries: bool) -> None:
+        """``patience``: in seconds; ``retries``: a better head of a kind that was passed is tried anew."""
+        super().__init__()
+        self.patience = patience
+        self.retries = retries
+        self._by_kind: dict[Hashable, list[tuple[Key, Entry]]] = {}
+        self._marked: set[Hashable] = set()
+        self._length = 0
+
+    def add(self, entry: Entry) -> None:
+        entries = self._by_kind.setdefault(entry.kind, [])
+        item = (entry.key, entry)
+        insort(entries, item)
+        self._length += 1
+        if entries[0] is not item:
+            return
+        if self.retries:
+            self._marked.discard(entry.kind)
+        if entry.kind not in self._marked and (self.first is None or entry.key < self.first.key):
+            self.first = entry
+
+    def remove(self, entry: Entry) -> None:
+        entries = self._by_kind.get(entry.kind, [])
+        place = bisect_left(entries, (entry.key,))
+        if place < len(entries) and entries[place][1] is entry:
+            del entries[place]
+            self._length -= 1
+            if not entries:
+                del self._by_kind[entry.kind]
+                self._marked.discard(entry.kind)
+            if self.first is entry:
+                self._find_first()
+
+    def pass_by(self) -> None:
+        if self.first is not None:
+            self._marked.add(self.first.kind)
+            self._find_first()
+
+    def restore(self) -> None:
+        if self._marked:
+            self._marked.clear()
+            self._find_first()
+
+    def _find_first(self) -> None:
+        first: Entry | None = None
+        for kind, entries in self._by_kind.items():
+            if kind not in self._marked and (first is None or entries[0][0] < first.key):
+                first = entries[0][1]
+        self.first = first
+
+    @property
+    def passes(self) -> bool:
+        return bool(self._marked)
+
+    def holds_back(self, entry: Entry, now: float) -> bool:
+        """Whether a job that was passed by is out of patience at ``now``, and before ``entry`` in line. O(kinds)."""
+        if self.patience == inf:
+            return False
+        heads = [self._by_kind[kind][0] for kind in self._marked]
+        return any(key < entry.key and now - head.view.submitted >= self.patience for key, head in heads)
+
+    def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
+        before = [entry for entry in self if entry.key < key]
+        return len(before), before[:most]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for _, entry in merge(*self._by_kind.values()))
+
+    def __len__(self) -> int:
+        return self._length
+
+
 class VcQueues:
     """The queues of one virtual cluster.
 
@@ -193,8 +286,9 @@ class VcQueues:
 
     __slots__ = ("backlog", "line", "misfits", "outsized")
 
-    def __init__(self) -> None:
-        self.line = Queue()
-        self.backlog = Queue()
-        self.outsized = Queue()
+    def __init__(self, patience: float, retries: bool) -> None:
+        """``patience``: 0 for strict queues, else as for :class:`PassingQueue`."""
+        self.line: Queue = PassingQueue(patience, retries) if patience else Queue()
+        self.backlog: Queue = PassingQueue(inf, retries) if patience else Queue()
+        self.outsized: Queue = PassingQueue(inf, retries) if patience else Queue()
         self.misfits = Queue()

@@ -1,4 +1,4 @@
-"""The running jobs of a policy that preempts: their attained service, their order, and when that changes.
+"""The running jobs of policies that preempt: their attained service, their order, and when that changes.
 
 Attained service is the GPU time that a job has had (Tiresias, NSDI'19): GPUs times the time for which it had them, on
 cells of its VC or on loan. A policy orders by it, or by what it implies, such as the work that is left.
@@ -6,57 +6,86 @@ cells of its VC or on loan. A policy orders by it, or by what it implies, such a
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf, nextafter
 
 from hived.errors import ensure
 
-from .policy import Policy
-from .queue import GUARANTEED, Entry, Key
+from .queue import GUARANTEED, LEAVING, Entry, Key
+
+_Order = list[tuple[Key, Entry]]
 
 
 class RunningJobs:
-    """Follows the jobs of one scheduler. O(log jobs) per start and end."""
+    """Follows the jobs of one scheduler whose policies preempt. O(log jobs) per start and end."""
 
-    def __init__(self, policy: Policy, key_of: Callable[[Entry], Key]) -> None:
-        """``key_of``: the place of a job in the order of its VC."""
-        self._policy, self._key_of = policy, key_of
+    def __init__(self, key_of: Callable[[Entry], Key], per_second: float) -> None:
+        """``key_of``: the place of a job in the order of its VC; ``per_second``: the engine's units of time."""
+        self._key_of, self._per_second = key_of, per_second
         #: every job that holds GPUs, with the time up to which its attained service is counted
         self._counted: dict[Entry, float] = {}
-        #: per VC: the jobs that run guaranteed
-        self._guaranteed: dict[str, dict[Entry, None]] = {}
+        #: per VC, and whether they run guaranteed or on loan: these jobs in the policy's order
+        self._orders: dict[tuple[str, bool], _Order] = {}
+        #: where each job is in them
+        self._places: dict[Entry, tuple[_Order, Key]] = {}
         #: when the policy reviews a job, earliest first; void unless it is the time in ``_review_at``
         self._reviews: list[tuple[float, int, Entry]] = []
         self._review_at: dict[Entry, float] = {}
 
     def follow(self, entry: Entry, now: float) -> None:
         """Count what a job attained up to ``now``, and follow it if it holds GPUs from then on."""
-        self._count(entry, now)
-        of_vc = self._guaranteed.setdefault(entry.vc, {})
-        of_vc.pop(entry, None)
-        if entry.status is GUARANTEED:
-            of_vc[entry] = None
+        self.count(entry, now)
+        self._remove(entry)
         if not entry.holds:
             self._counted.pop(entry, None)
             self._review_at.pop(entry, None)
-        elif entry not in self._counted:
+            return
+        guaranteed = entry.status is GUARANTEED
+        if guaranteed is not entry.view.running:
+            entry.view = entry.view._replace(running=guaranteed)
+        if entry not in self._counted:
             self._counted[entry] = now
             self._schedule_review(entry, now)
+        if guaranteed:
+            entry.key = self._key_of(entry)
+        if entry.status is not LEAVING:
+            order = self._orders.setdefault((entry.vc, guaranteed), [])
+            insort(order, (entry.key, entry))
+            self._places[entry] = order, entry.key
 
-    def behind(self, entry: Entry, now: float) -> list[str]:
-        """Names of the guaranteed running jobs of the VC that are behind a job in the order, the last one first.
+    def _remove(self, entry: Entry) -> None:
+        order, key = self._places.pop(entry, (None, ()))
+        if order is not None:
+            del order[bisect_left(order, (key,))]
 
-        O(jobs of the VC that run guaranteed).
+    def behind(self, entry: Entry, guaranteed: bool, now: float) -> list[Entry]:
+        """The running jobs of the VC, guaranteed ones or loans, that are behind a job in the order, the last one first.
+
+        O(log jobs + those found); O(those that run) where the order changes all the time.
         """
-        found: list[tuple[Key, str]] = []
-        for other in self._guaranteed.get(entry.vc, ()):
-            if other not in self._review_at:  # its key changes all the time
-                self._count(other, now)
-                other.key = self._key_of(other)
-            if other.key > entry.key:
-                found.append((other.key, other.name))
-        return [name for _, name in sorted(found, reverse=True)]
+        order = self._orders.get((entry.vc, guaranteed))
+        if not order:
+            return []
+        if order[0][1] not in self._review_at:
+            for _, other in list(order):
+                self.count(other, now)
+                if guaranteed:  # the key of a job on loan is also its place in line
+                    other.key = self._key_of(other)
+            order[:] = sorted((other.key if guaranteed else self._key_of(other), other) for _, other in order)
+            for key, other in order:
+                self._places[other] = order, key
+        return [other for _, other in reversed(order[bisect_right(order, (entry.key, entry)) :])]
+
+    def drifting_loans(self, vc: str, now: float) -> list[Entry]:
+        """The jobs of a VC that run on loan and change their order all the time, counted up to ``now``. O(these)."""
+        order = self._orders.get((vc, False))
+        if not order or order[0][1] in self._review_at:
+            return []
+        for _, entry in order:
+            self.count(entry, now)
+        return [entry for _, entry in order]
 
     @property
     def next_review(self) -> float:
@@ -71,31 +100,44 @@ class RunningJobs:
         found = []
         while self.next_review <= now:
             entry = heappop(self._reviews)[2]
-            self._count(entry, now)
+            self.count(entry, now)
+            entry.view = entry.view._replace(reviewed=now / self._per_second)
             found.append(entry)
         for entry in found:
             self._schedule_review(entry, now)
         return found
 
-    def _count(self, entry: Entry, now: float) -> None:
+    def count(self, entry: Entry, now: float) -> None:
+        """Count what a running job attained up to ``now``."""
         counted = self._counted.get(entry)
         if counted is not None and counted < now:
+            more = now - counted
+            entry.attained += more * entry.view.gpus
+            entry.kept += more
             view = entry.view
-            entry.view = view._replace(attained=view.attained + (now - counted) * view.gpus)
+            remaining = None
+            if view.duration is not None:
+                remaining = max(0.0, view.duration - entry.kept / self._per_second)
+            entry.view = view._replace(attained=entry.attained / self._per_second, remaining=remaining)
             self._counted[entry] = now
 
     def _schedule_review(self, entry: Entry, now: float) -> None:
         self._review_at.pop(entry, None)
-        after = self._policy.review_after(entry.view)
+        policy = entry.policy
+        after = None if policy is None else policy.review_after(entry.view, now / self._per_second)
         if after is not None:
-            ensure(after > 0, f"policy {self._policy.name}: review_after is above 0, and not {after} for {entry}")
-            at = self._review_at[entry] = max(now + after, nextafter(now, inf))
+            # a sum of seconds is rounded to a millionth of the engine's unit, so that it does not fall just behind it
+            at = self._review_at[entry] = max(now + round(after * self._per_second, 6), nextafter(now, inf))
             if at < inf:
                 heappush(self._reviews, (at, entry.number, entry))
 
     def validate(self, holding: set[Entry]) -> None:
-        """The jobs that are followed are those that hold GPUs, by VC those that run guaranteed. O(jobs)."""
+        """The jobs that are followed are those that hold GPUs, by VC and kind in their order. O(jobs)."""
         ensure(self._counted.keys() == holding, "jobs whose attained service is counted")
-        guaranteed = {entry for of_vc in self._guaranteed.values() for entry in of_vc}
-        ensure(guaranteed == {entry for entry in holding if entry.status is GUARANTEED}, "jobs that run guaranteed")
+        placed = {entry for order in self._orders.values() for _, entry in order}
+        ensure(placed == {entry for entry in holding if entry.status is not LEAVING}, "jobs that run, in their order")
+        for (vc, guaranteed), order in self._orders.items():
+            ensure(order == sorted(order), f"running jobs of {vc} in their order")
+            right = all(e.vc == vc and (e.status is GUARANTEED) is guaranteed for _, e in order)
+            ensure(right, f"running jobs of {vc} by kind")
         ensure(self._review_at.keys() <= holding, "only jobs that run are reviewed")

@@ -34,11 +34,12 @@ from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSugg
 from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.cluster.states import GroupState
-from hived.errors import InvariantError, RequestError, ensure
+from hived.errors import InvariantError, PolicyError, RequestError, ensure
 from hived.spec.compiled import ClusterSpec
 
+from .checked_policy import CheckedPolicy, Policies
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
-from .policy import Displaced, Policy, Reaction
+from .policy import Policy
 from .queue import (
     GUARANTEED,
     LEAVING,
@@ -49,6 +50,7 @@ from .queue import (
     WAITING,
     Entry,
     Key,
+    PassingQueue,
     Queue,
     VcQueues,
 )
@@ -71,17 +73,26 @@ class _ShapeInfo(NamedTuple):
 
 
 class Scheduler:
-    """One policy over one cluster. The engine numbers the jobs; a number is used once.
+    """The policies of all VCs over one cluster. The engine numbers the jobs; a number is used once.
 
     An event costs O(log jobs) for the queues plus the cluster's own cost, and O(VCs) when GPUs may be lent.
     """
 
     def __init__(
-        self, cluster: Cluster, policy: Policy, carry_out: Callable[[Instruction], None], explains: bool = True
+        self,
+        cluster: Cluster,
+        policies: Policies | Policy,
+        carry_out: Callable[[Instruction], None],
+        explains: bool = True,
+        per_second: float = 1.0,
     ) -> None:
-        """``explains``: whether jobs that wait get reasons; without it no :class:`~.instructions.Hold` is issued."""
+        """``explains``: whether jobs that wait get reasons; without it no :class:`~.instructions.Hold` is issued.
+
+        ``per_second``: how many of the engine's units of time a second has.
+        """
         self.cluster = cluster
-        self.policy = policy
+        self.policies = policies if isinstance(policies, Policies) else Policies(policies)
+        self._per_second = per_second
         self._carry_out = carry_out
         self._explains = explains
         self._quota = cluster.sharing is Sharing.QUOTA
@@ -93,8 +104,12 @@ class Scheduler:
         self.reserved: dict[int, Entry] = {}
         self._weights = _weights(cluster.spec)
         self._now = 0.0
-        # None: the policy does not preempt
-        self._running = RunningJobs(policy, self._key) if policy.preempts else None
+        # whether some policy lets jobs pass each other
+        self._passing = False
+        # None: no policy preempts
+        self._running = self._follow_running()
+        # the job that a policy is asked about
+        self._asked: Entry | None = None
         # changed since the last dispatch: jobs that joined a queue; VCs marked dirty; whether GPUs may have become idle
         self._new: dict[int, Entry] = {}
         self._dirty: dict[str, None] = {}
@@ -116,7 +131,12 @@ class Scheduler:
         """Queue a job that was submitted or requeued. A requeued job keeps its place in the order."""
         if self.jobs.get(entry.number, entry) is not entry or entry.status is not NOWHERE:
             raise InvariantError(f"job number {entry.number} is used twice")
-        if not entry.key or self._running is not None:
+        policy = entry.policy
+        if policy is None:
+            policy = self._introduce(entry)
+        if policy.preempts and entry.view.running:
+            entry.view = entry.view._replace(running=False)
+        if not entry.key or policy.preempts:
             entry.key = self._key(entry)
         entry.status = WAITING
         self.jobs[entry.number] = self._by_name[entry.name] = entry
@@ -149,10 +169,14 @@ class Scheduler:
             raise InvariantError(f"job {entry.number} ends, and does not run")
         self.cluster.release(entry.name)
         self._idle = True
-        first = None if entry.line is None else entry.line.first
-        requeued = waits and self._running is None  # at its old place
-        if self._explains or (first is not None and (was is GUARANTEED or (first is entry and not requeued))):
+        own = entry.line
+        first = None if own is None else own.first
+        preempts = entry.policy is not None and entry.policy.preempts
+        requeued = waits and not preempts  # at its old place
+        waiting = first is not None or (own is not None and own.passes)
+        if self._explains or (waiting and (was is GUARANTEED or (first is entry and not requeued))):
             self._dirty[entry.vc] = None
+        entry.yields = False
         if self._within_quota and was is GUARANTEED:
             self._dirty.update(dict.fromkeys(self._within_quota))
         if not waits:
@@ -160,16 +184,17 @@ class Scheduler:
             entry.status = NOWHERE
             entry.demand = entry.loan_demand = None  # a demand refers to the whole cluster state
             del self.jobs[entry.number], self._by_name[entry.name]
-            if self._running is not None:
+            if self._running is not None and preempts:
                 self._running.follow(entry, now)
-        elif entry.early and entry.line is not None and was in (LENT, MOVING) and self._running is None:
+        elif entry.early and entry.line is not None and was in (LENT, MOVING) and not preempts:
             entry.status = WAITING  # it keeps its place in line
             self._enqueue(entry)
         else:
             self._leave(entry)
             entry.status = NOWHERE
-            if self._running is not None:
+            if self._running is not None and preempts:
                 self._running.follow(entry, now)
+                self._settle_work(entry)
             self.wait(entry)
 
     def leaving(self, entry: Entry) -> None:
@@ -182,6 +207,8 @@ class Scheduler:
     def runs(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
         """Adopt at ``now`` a job that already runs and that the core has recovered."""
         self._now = max(self._now, now)
+        if entry.policy is None:
+            self._introduce(entry)
         entry.key = entry.key or self._key(entry)
         self.jobs[entry.number] = self._by_name[entry.name] = entry
         self.became(entry, guaranteed)
@@ -197,6 +224,9 @@ class Scheduler:
         elif entry.status not in (MOVING, LEAVING):
             entry.status = LENT
         entry.placement = self.cluster.group(entry.name).placement
+        if not guaranteed and entry.view.running:
+            entry.view = entry.view._replace(running=False)
+            entry.key = self._key(entry)
         self._find_queues(entry)
         if entry.status in (LENT, MOVING) and entry.early and entry.line is not None:
             entry.line.add(entry)
@@ -222,6 +252,8 @@ class Scheduler:
             self._join(entry)
         elif entry.status in (LENT, MOVING) and entry.early and entry.line is not None:
             entry.line.add(entry)
+        if entry.holds:
+            self._follow(entry)
         self.mark_dirty(entry.vc)
 
     def mark_dirty(self, vc: str) -> None:
@@ -243,23 +275,66 @@ class Scheduler:
         return lost
 
     def reconfigured(self) -> list[Entry]:
-        """Rebuild the queues under a new spec; returns as :meth:`hardware_changed`. O(waiting jobs)."""
+        """Rebuild the queues under a new spec, or other policies; returns as :meth:`hardware_changed`. O(jobs)."""
         self._weights = _weights(self.cluster.spec)
         self._shapes.clear()
         self._reasons.clear()
         for entry in self.jobs.values():
             entry.near = None  # those nodes may not exist in the new spec
+            if entry.holds and self._running is not None:
+                self._running.count(entry, self._now)
+            entry.line = entry.backlog = None
+            entry.queued = False
+            self._introduce(entry)
+            entry.key = self._key(entry)
+        self.queues.clear()
+        self._heads.clear()
+        self._new.clear()
+        self._within_quota.clear()
+        self._running = self._follow_running()
+        for entry in self.jobs.values():
             if entry.status is WAITING:
-                self._leave(entry)
                 self._join(entry)
             elif entry.holds:
                 self.became(entry, self.cluster.group(entry.name).guaranteed)
         return self.hardware_changed()
 
+    def _follow_running(self) -> RunningJobs | None:
+        self._passing = any(policy.patience > 0 for policy in self.policies.all)
+        preempts = any(policy.preempts for policy in self.policies.all)
+        return RunningJobs(self._key, self._per_second) if preempts else None
+
+    def _introduce(self, entry: Entry) -> CheckedPolicy:
+        """Give a job its policy, and the policy what it may see of the job."""
+        policy = entry.policy = self.policies[entry.vc]
+        view = entry.view
+        if not policy.clairvoyant:
+            if view.duration is not None:
+                entry.view = view._replace(duration=None, remaining=None)
+        elif view.duration is None:
+            what = "the job has no duration, which the policy orders by: give it a time limit, or its VC another policy"
+            raise PolicyError(policy.name, what, entry.name)
+        elif view.remaining is None:
+            entry.view = view._replace(remaining=view.duration)
+        if policy.preempts and not entry.attained:
+            entry.view = entry.view._replace(reviewed=view.submitted)
+        return policy
+
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float = 0.0) -> None:
-        """Start every job that can start. ``now``: by the engine's clock, in its unit of time; the core records it."""
+        """Start every job that can start. ``now``: by the engine's clock, in its unit of time; the core records it.
+
+        Raises :class:`~hived.errors.PolicyError`; nothing may be asked of this scheduler after that.
+        """
+        try:
+            self._dispatch(now)
+        except PolicyError as error:
+            if error.at is not None or self._asked is None:
+                raise
+            raise PolicyError(error.policy, error.what, self._asked.name, now / self._per_second) from error
+
+    def _dispatch(self, now: float) -> None:
         self._now = now
         for entry in () if self._running is None else self._running.due(now):
             self.rekey(entry)
@@ -268,6 +343,7 @@ class Scheduler:
             if self.reserved:
                 version = self.cluster.version
                 for entry in list(self.reserved.values()):
+                    self._asked = entry
                     if entry.status is RESERVED and self._reservation_changed(entry):
                         self._schedule(entry)
             while self._dirty or self._new:
@@ -301,6 +377,8 @@ class Scheduler:
             else:
                 for vc in dirty:
                     line = self.queues[vc].line
+                    if self._running is not None:
+                        self._refresh(self._running, vc, line)
                     line.restore()
                     while line.first is not None and self._next_turn(line, line.first):
                         pass
@@ -319,8 +397,16 @@ class Scheduler:
             if entry.request.opportunistic:
                 self._idle = True  # a VC above its fair share of loans may have to give some up for this job
             while not self._idle and backlog.first is not None and backlog.first.number in new:
-                if not self._next_loan(backlog, backlog.first):
+                if not self._next_loan(backlog, backlog.first) and not self._pass_loan(backlog):
                     break
+
+    def _refresh(self, running: RunningJobs, vc: str, line: Queue) -> None:
+        """Update the places in line of jobs on loan whose order changes all the time. O(those jobs)."""
+        for entry in running.drifting_loans(vc, self._now):
+            if entry.early and entry.line is line:
+                line.remove(entry)
+                entry.key = self._key(entry)
+                line.add(entry)
 
     def _take_turns_of_all(self, vcs: dict[str, None]) -> None:
         """Step 2 under quota sharing, where VCs compete for the same GPUs: heads of line in the global order.
@@ -329,33 +415,69 @@ class Scheduler:
         """
         heads: list[tuple[Key, Queue]] = []
         for vc in vcs:
+            self._within_quota.discard(vc)
             line = self.queues[vc].line
+            if self._running is not None:
+                self._refresh(self._running, vc, line)
             line.restore()
             if line.first is not None:
-                heappush(heads, (line.first.key, line))
-            else:
-                self._within_quota.discard(vc)
+                heappush(heads, (self._key_among_vcs(line.first), line))
         while heads:
             _, line = heappop(heads)
             first = line.first
             if first is not None and self._next_turn(line, first) and line.first is not None:
-                heappush(heads, (line.first.key, line))
+                heappush(heads, (self._key_among_vcs(line.first), line))
+
+    def _key_among_vcs(self, entry: Entry) -> Key:
+        """The place of a head of line among those of all VCs: in the policy's order or, of several, by submission."""
+        if len(self.policies.all) == 1:
+            return entry.key
+        return -entry.request.priority, entry.view.submitted, entry.number
 
     def _next_turn(self, line: Queue, entry: Entry) -> bool:
         """Try the head of a line; whether the next job may be tried."""
-        started = self._take_turn(entry)
+        seconds = self._now / self._per_second
+        if isinstance(line, PassingQueue) and line.holds_back(entry, seconds):
+            return False
+        self._asked = entry
+        demand = entry.demand
+        passes = not self._explains and demand is not None and isinstance(line, PassingQueue)
+        started: bool | None
+        if not passes or demand is None or demand.least_gpus <= self.cluster.free_gpus(demand):
+            started = self._take_turn(entry)
+        else:  # most of those that are passed
+            started = self._blocked(entry)
         if started is None:
             line.pass_by()
             return True
-        return started or (self._running is not None and self._preempt_behind(self._running, entry))
+        if started or (self._running is not None and self._preempt_behind(self._running, entry)):
+            return True
+        if not isinstance(line, PassingQueue):
+            return False
+        if line.first is entry:
+            if seconds - entry.view.submitted >= line.patience:
+                return False
+            line.pass_by()
+        return True
 
     def _preempt_behind(self, running: RunningJobs, entry: Entry) -> bool:
         """Preempt running jobs behind the head of a line; whether to look at the line again.
 
         That is so where the head has a reservation or runs, and where it has given up its loan.
         """
-        behind = running.behind(entry, self._now) if entry.may_preempt and entry.status in (WAITING, LENT) else ()
-        victims = self.cluster.select_victims(entry.request, behind, entry.excluded, entry.demand) if behind else ()
+        if not (entry.policy is not None and entry.policy.preempts and entry.may_preempt):
+            return False
+        if entry.status not in (WAITING, LENT):
+            return False
+        behind = running.behind(entry, True, self._now)
+        if not behind:
+            return False
+        if entry.demand is not None and not self._explains:
+            most = self.cluster.free_gpus(entry.demand) + sum([other.view.gpus for other in behind])
+            if most < entry.demand.least_gpus:
+                return False
+        names = [other.name for other in behind]
+        victims = self.cluster.select_victims(entry.request, names, entry.excluded, entry.demand)
         if not victims:
             return False
         if entry.status is LENT:  # it gives its loan up, and then takes its turn as any job that waits
@@ -363,6 +485,26 @@ class Scheduler:
         request, excluded = entry.request, entry.excluded
         placed = self.cluster.place(request, self._now, entry.near, False, excluded, True, victims, entry.demand)
         return placed is not None and self._apply(entry, placed, True)
+
+    def _preempt_loans(self, running: RunningJobs, entry: Entry) -> bool:
+        """Preempt loans of the same VC behind the head of a backlog; whether the head runs then.
+
+        It reserves nothing: GPUs of victims that need time to end are lent anew once these have ended.
+        """
+        if not (entry.policy is not None and entry.policy.preempts and entry.may_preempt):
+            return False
+        behind = [other for other in running.behind(entry, False, self._now) if not other.yields]
+        if not behind:
+            return False
+        by_name = {other.name: other for other in behind}
+        victims = self.cluster.select_victims(entry.loan, list(by_name), entry.excluded, entry.loan_demand)
+        for name in victims or ():
+            victim = by_name[name]
+            victim.yields = True
+            self._carry_out(Stop(victim.number, entry.number, self._keeps_work(victim, entry)))
+        if not victims or entry.status is not WAITING or not entry.queued:
+            return False
+        return bool(self._start_on_loan(entry) if entry.early else self._schedule(entry))
 
     def _take_turn(self, entry: Entry) -> bool | None:
         """Try to give a job its turn: whether to look at its line again; None if it waits without blocking others."""
@@ -378,7 +520,7 @@ class Scheduler:
                 return self._blocked_on_loan(entry)
             if not self._move(entry):
                 return False
-            if self._running is not None:
+            if entry.policy is not None and entry.policy.preempts:
                 return True  # what it has attained may have cost it its place
         if entry.status is MOVING:  # its processes have not ended yet
             return False
@@ -406,11 +548,8 @@ class Scheduler:
 
     def _blocked(self, entry: Entry) -> bool:
         """The head of a line waits and blocks the jobs behind it: always False."""
-        if self._quota:
-            if self.cluster.within_quota(entry.request):
-                self._within_quota.add(entry.vc)
-            else:
-                self._within_quota.discard(entry.vc)
+        if self._quota and self.cluster.within_quota(entry.request):
+            self._within_quota.add(entry.vc)
         return False
 
     def _cached_reasons(self, key: tuple[Hashable, ...]) -> tuple[Reason, ...] | None:
@@ -502,23 +641,37 @@ class Scheduler:
 
     def _follow(self, entry: Entry) -> None:
         """A job has GPUs, or has them otherwise than before."""
-        if self._running is not None:
+        if self._running is not None and entry.policy is not None and entry.policy.preempts:
             self._running.follow(entry, self._now)
 
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:
-        self._follow(victim)  # the policy sees what it has attained
-        return self.policy.react(Displaced(victim.view, by.view)) is Reaction.SUSPEND
+        policy = victim.policy
+        assert policy is not None
+        if self._running is not None:
+            self._running.count(victim, self._now)  # the policy sees what it has attained
+        keeps = victim.keeps = policy.keeps_work(victim.view, by.view, self._now / self._per_second)
+        return keeps
+
+    def _settle_work(self, entry: Entry) -> None:
+        """The work that is left of a job that has left its GPUs."""
+        duration = entry.view.duration
+        assert entry.policy is not None
+        entry.kept = entry.kept - entry.policy.resume_s * self._per_second if entry.keeps else 0
+        if duration is not None:
+            entry.view = entry.view._replace(remaining=duration - entry.kept / self._per_second)
 
     # -- loans --------------------------------------------------------------------------------------------------------
 
     def _lend(self) -> None:
         """Step 3, once GPUs may have become idle."""
-        if self._explains:
-            for queues in self.queues.values():
-                for backlog in (queues.backlog, queues.outsized):
-                    if backlog.passes:
-                        before = backlog.first
-                        backlog.restore()
+        if self._passing and self._running is None and not self._explains and not self.cluster.idle_gpus:
+            return
+        for queues in self.queues.values() if self._explains or self._passing else ():
+            for backlog in (queues.backlog, queues.outsized):
+                if backlog.passes:
+                    before = backlog.first
+                    backlog.restore()
+                    if backlog.first is not before:
                         self._head_changed(before, backlog.first)
         lacking: set[Hashable] = set()  # kinds that do not fit; idle GPUs only decrease here
         cluster, weights = self.cluster, self._weights
@@ -541,10 +694,39 @@ class Scheduler:
                     if best is None or (share, entry.key) < (best_share, best.key):
                         best, best_share = entry, share
             if best is None:
-                return
+                if not self._pass_loans(idle):
+                    return
+                continue
             assert best.backlog is not None
             if not self._next_loan(best.backlog, best):
                 lacking.add(best.kind)
+
+    def _pass_loans(self, idle: int) -> bool:
+        """No head of a backlog fits on idle GPUs: it takes loans of its VC, or is passed; whether there are new heads.
+
+        Only policies that preempt do the former, and only those that let jobs pass the latter.
+        """
+        changed = False
+        if self._passing or self._running is not None:
+            for entry in [entry for entries in self._heads.values() for entry in entries]:
+                backlog = entry.backlog
+                if backlog is None or backlog.first is not entry:
+                    continue
+                if self._running is not None and self._preempt_loans(self._running, entry):
+                    changed = True
+                elif isinstance(backlog, PassingQueue) and backlog.first is entry and (idle or backlog.retries):
+                    self._pass_loan(backlog)
+                    changed = True
+        return changed
+
+    def _pass_loan(self, backlog: Queue) -> bool:
+        """Let jobs pass the head of a backlog that does not fit, where the policy lets them; whether it does."""
+        before = backlog.first
+        if not isinstance(backlog, PassingQueue) or before is None:
+            return False
+        backlog.pass_by()
+        self._head_changed(before, backlog.first)
+        return True
 
     def _next_loan(self, backlog: Queue, entry: Entry) -> bool:
         """Try the head of a backlog; whether the next job may be tried."""
@@ -580,7 +762,9 @@ class Scheduler:
     # -- the queues ---------------------------------------------------------------------------------------------------
 
     def _key(self, entry: Entry) -> Key:
-        return (-entry.request.priority, *self.policy.order(entry.view), entry.number)
+        policy = entry.policy
+        assert policy is not None
+        return (-entry.request.priority, *policy.order(entry.view, self._now / self._per_second), entry.number)
 
     def _find_queues(self, entry: Entry) -> None:
         """Find a job's line and backlog, None where its request can never fit. O(1) for a cached shape."""
@@ -589,7 +773,7 @@ class Scheduler:
         if found is None:
             if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()
-            queues = self.queues.setdefault(entry.vc, VcQueues())
+            queues = self._queues_of(entry.vc)
             opportunistic = entry.request.opportunistic
             turn = self._demand(entry.request)
             fits = turn is not None and not self.cluster.never_fits(entry.request)
@@ -601,6 +785,13 @@ class Scheduler:
                 backlog = queues.backlog if opportunistic or line is not None else queues.outsized
             found = self._shapes[key] = _ShapeInfo(line, backlog, turn, loan)
         entry.line, entry.backlog, entry.demand, entry.loan_demand = found
+
+    def _queues_of(self, vc: str) -> VcQueues:
+        queues = self.queues.get(vc)
+        if queues is None:
+            policy = self.policies[vc]
+            queues = self.queues[vc] = VcQueues(policy.patience, policy.preempts)
+        return queues
 
     def _demand(self, request: Request) -> Demand | None:
         """The checked demand of a request; None if it is invalid."""

@@ -2,14 +2,13 @@
 
 from hived.cluster.sharing import Sharing
 
-from .experiment import Options, PolicyName, Preempted, Results, run_experiment
+from .experiment import Options, Preempted, Results, run_experiment
 from .record import Record, Run
 from .report import Report, make_report
 from .simulation import simulate
 
 __all__ = [
     "Options",
-    "PolicyName",
     "Preempted",
     "Record",
     "Report",

@@ -6,23 +6,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
+from typing import TypeAlias
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.requests import Request
 from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
-from hived.scheduling import Policy, Reaction, Scheduler, YarnCS
+from hived.policies import policies_of
+from hived.scheduling import Policies, Policy, Reaction, Scheduler
 from hived.spec.compiled import ClusterSpec
 
 from .record import Record
 from .simulation import members_of, simulate
 from .traces import Trace, TraceJob
-
-
-class PolicyName(StrEnum):
-    """The available policies."""
-
-    YARN_CS = "yarn-cs"
 
 
 class Preempted(StrEnum):
@@ -32,6 +28,8 @@ class Preempted(StrEnum):
     RESTART = "restart"  #: nothing; a job that moves to its VC's cells restarts too
 
 
+#: a policy, or its name (:mod:`hived.policies`)
+PolicyGiven: TypeAlias = str | Policy
 #: GPUs of nodes, by the name of the chain and of the node
 NodeSizes = dict[tuple[str, str], int]
 
@@ -41,7 +39,7 @@ class Options:
     """The options that determine a result, besides spec and trace."""
 
     schemes: tuple[Sharing, ...] = tuple(Sharing)
-    policies: tuple[PolicyName, ...] = (PolicyName.YARN_CS,)
+    policies: tuple[PolicyGiven, ...] = ("yarn-cs",)  #: one run each
     opportunistic: bool = True
     preempted: Preempted = Preempted.RESUME
     until_ms: int | None = None
@@ -49,6 +47,8 @@ class Options:
     binding: BindingKind = BindingKind.DYNAMIC  #: when VCs are bound, under ``hived``
     soft: float = 0.0  #: the share of the multi-GPU jobs that accept any GPUs, 0 to 1; they lose no speed
     seed: int = 1  #: decides which jobs these are
+    #: policies of single tenants, whatever the run's
+    tenant_policies: tuple[tuple[str, PolicyGiven], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,36 @@ class Results:
     node_sizes: tuple[NodeSizes, ...]  #: of the cluster of each record
     never_fit: tuple[int, ...]  #: jobs (by number) too large for their tenant's private cluster
 
+    @property
+    def policies(self) -> list[str]:
+        """The names of the policies, in the order of the runs."""
+        return list(dict.fromkeys(record.policy for record in self.records))
+
 
 def node_sizes(cluster: Cluster) -> NodeSizes:
     """GPUs of every node, by the names of its chain and itself. O(nodes)."""
     return {(chain, node): gpus for chain, node, gpus in cluster.nodes()}
 
 
-def make_policy(name: PolicyName, preempted: Preempted) -> Policy:
-    """A policy by name."""
-    match name:
-        case PolicyName.YARN_CS:
-            return YarnCS(Reaction.SUSPEND if preempted is Preempted.RESUME else Reaction.RESTART)
+def make_policies(spec: ClusterSpec, options: Options, policy: PolicyGiven) -> Policies:
+    """The policies of a run: ``policy``, but for the tenants that have their own."""
+    policies = policies_of(spec, policy, dict(options.tenant_policies))
+    if options.preempted is Preempted.RESTART:
+        for one in policies.all:
+            one.displace(Reaction.RESTART)
+    return policies
+
+
+def labels(spec: ClusterSpec, options: Options) -> list[str]:
+    """The labels of all runs, scheme and policy, in their order.
+
+    Raises :class:`~hived.errors.InputError` for a policy that cannot be made, and for two of one name.
+    """
+    names = [make_policies(spec, options, policy).name for policy in options.policies]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two policies are called {name!r}: give one of them another name")
+    return [f"{scheme.value} {name}" for name in names for scheme in options.schemes]
 
 
 def check_tenants(spec: ClusterSpec, trace: Trace) -> None:
@@ -109,13 +128,14 @@ def run_experiment(
     ``progress`` is called with ``"scheme policy"`` and the number of jobs submitted so far. Deterministic.
     """
     check_tenants(spec, trace)
+    labels(spec, options)  # all policies are made once before the first run
     soft = soft_jobs(trace.jobs, options.soft, options.seed)
     records, sizes = [], []
     for policy in options.policies:
         for scheme in options.schemes:
-            made = make_policy(policy, options.preempted)
-            cluster = Cluster(spec, sharing=scheme, rank=made.rank, binding=options.binding)
-            label = f"{scheme.value} {policy.value}"
+            made = make_policies(spec, options, policy)  # a policy may have a state
+            cluster = Cluster(spec, sharing=scheme, rank=made.rank, ranks=made.ranks, binding=options.binding)
+            label = f"{scheme.value} {made.name}"
             report = None if progress is None else _labelled(progress, label)
             record = simulate(
                 cluster, made, trace.jobs, options.opportunistic, options.until_ms, report, after_event, soft

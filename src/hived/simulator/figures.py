@@ -6,6 +6,7 @@ Colours are those of Okabe and Ito, safe for the colour-blind, and every scheme 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -18,7 +19,6 @@ from hived.cluster.sharing import Sharing
 from hived.errors import InputError
 from hived.installed import command_for
 
-from .experiment import PolicyName
 from .metrics import HOUR_MS
 from .report import Report
 
@@ -72,7 +72,7 @@ def write_figures(report: Report, folder: Path, tenants: Sequence[str] = ()) -> 
     written = []
     with styled():
         for name, policy, figure in draw(report, tenants):
-            written += _save(figure, folder / f"{STEMS[name]}-{policy}")
+            written += _save(figure, folder / f"{STEMS[name]}-{file_name(policy)}")
     return written
 
 
@@ -80,13 +80,13 @@ def draw(
     report: Report, tenants: Sequence[str] = (), names: Sequence[str] = tuple(STEMS)
 ) -> Iterator[tuple[str, str, Figure]]:
     """Every figure of ``names`` for which the report has the runs: name, policy, figure. Call it :func:`styled`."""
-    for policy in report.results.options.policies:
+    for policy in report.results.policies:
         shown = list(tenants) or pick_tenants(report, policy)
         if "delay" in names and shown:
-            yield "delay", policy.value, _delay_over_time(report, policy, shown)
+            yield "delay", policy, _delay_over_time(report, policy, shown)
         private = report.run(Sharing.PRIVATE, policy)
         if "normalised" in names and private is not None and len(report.results.options.schemes) > 1:
-            yield "normalised", policy.value, _normalised(report, policy)
+            yield "normalised", policy, _normalised(report, policy)
 
 
 def _save(figure: Figure, stem: Path) -> list[Path]:
@@ -96,9 +96,14 @@ def _save(figure: Figure, stem: Path) -> list[Path]:
     return [png, svg]
 
 
-def pick_tenants(report: Report, policy: PolicyName, count: int = 3) -> list[str]:
+def file_name(policy: str) -> str:
+    """The name of a policy in that of a file."""
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "_", policy)
+
+
+def pick_tenants(report: Report, policy: str, count: int = 3) -> list[str]:
     """The tenants with the largest effects: by the worst scheme's mean delay over private's, else by delay alone."""
-    runs = [run for run in report.runs if run.policy == policy.value]
+    runs = [run for run in report.runs if run.policy == policy]
     private = report.run(Sharing.PRIVATE, policy)
     shared = [run for run in runs if run.scheme != Sharing.PRIVATE.value] or runs
     ranked = []
@@ -120,14 +125,14 @@ def _title(report: Report) -> str:
     )
 
 
-def _delay_over_time(report: Report, policy: PolicyName, tenants: Sequence[str]) -> Figure:
+def _delay_over_time(report: Report, policy: str, tenants: Sequence[str]) -> Figure:
     """After HiveD's Figure 6: delay of chosen tenants over time, and fragmentation below."""
     from matplotlib.figure import Figure as NewFigure
 
     rows = len(tenants) + 1
     figure = NewFigure(figsize=(7.2, 1.5 * rows + 0.9), layout="constrained")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
-    runs = [run for run in report.runs if run.policy == policy.value]
+    runs = [run for run in report.runs if run.policy == policy]
     for axis, tenant in zip(axes, tenants, strict=False):
         for run in runs:
             delays = run.delay_over_time
@@ -148,7 +153,7 @@ def _delay_over_time(report: Report, policy: PolicyName, tenants: Sequence[str])
     handles, labels = below.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
     figure.suptitle(
-        f"Queueing delay, mean of a moving 12-hour window ({policy.value})\n{_title(report)}",
+        f"Queueing delay, mean of a moving 12-hour window ({policy})\n{_title(report)}",
         fontsize=8.5, x=0.01, ha="left",
     )  # fmt: skip
     return figure
@@ -166,11 +171,11 @@ def _plain_number(value: float, _: object = None) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-def _normalised(report: Report, policy: PolicyName) -> Figure:
+def _normalised(report: Report, policy: str) -> Figure:
     """After HiveD's Figure 7: mean delay of every tenant over that in its private cluster."""
     from matplotlib.figure import Figure as NewFigure
 
-    runs = [run for run in report.runs if run.policy == policy.value and run.scheme != Sharing.PRIVATE.value]
+    runs = [run for run in report.runs if run.policy == policy and run.scheme != Sharing.PRIVATE.value]
     private = report.run(Sharing.PRIVATE, policy)
     names = [str(tenant.tenant) for tenant in runs[0].tenants if tenant.delay.jobs]
     figure = NewFigure(figsize=(7.2, 3.3), layout="constrained")
@@ -208,7 +213,7 @@ def _normalised(report: Report, policy: PolicyName) -> Figure:
     axis.grid(visible=False, axis="x")
     figure.legend(loc="outside lower center", ncols=len(runs))
     figure.suptitle(
-        f"Queueing delay against a private cluster ({policy.value})\n{_title(report)}", fontsize=8.5, x=0.01, ha="left"
+        f"Queueing delay against a private cluster ({policy})\n{_title(report)}", fontsize=8.5, x=0.01, ha="left"
     )
     return figure
 

@@ -23,7 +23,7 @@ from hived.cluster.sharing import Sharing
 from hived.errors import InputError
 from hived.spec.compiled import ChainSpec, ClusterSpec, VirtualClusterSpec
 
-from .experiment import PolicyName, Results
+from .experiment import Results
 from .report import Report
 from .traces import seconds
 
@@ -35,6 +35,8 @@ JOB_COLUMNS = (
 FILES = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
 #: tables written on request, as the CSV files of their names
 PARQUET = ("jobs.parquet", "runs.parquet")
+#: figures, one per policy, whose name follows
+FIGURES = ("queueing-delay-over-time", "delay-normalised-to-private")
 #: in the format of ``sha256sum --check``
 CHECKSUMS = "SHA256SUMS"
 #: patterns of all output files, figures included
@@ -42,7 +44,7 @@ _OUTPUTS = (
     *FILES,
     CHECKSUMS,
     *PARQUET,
-    *(f"*-{policy.value}.{end}" for policy in PolicyName for end in ("png", "svg")),
+    *(f"{name}-*.{end}" for name in FIGURES for end in ("png", "svg")),
 )
 RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement")
 #: columns of ``series.csv``, as in :class:`~.metrics.Series`, before those of the delays

@@ -9,7 +9,7 @@ import numpy as np
 from hived import __version__
 from hived.cluster.sharing import Sharing
 
-from .experiment import PolicyName, Results
+from .experiment import Results
 from .metrics import (
     Anomalies,
     Delay,
@@ -94,10 +94,10 @@ class Report:
     window_s: float
     runs: tuple[RunReport, ...]
 
-    def run(self, scheme: Sharing, policy: PolicyName) -> RunReport | None:
+    def run(self, scheme: Sharing, policy: str) -> RunReport | None:
         """One run's report, ``None`` if it was not simulated."""
         for run in self.runs:
-            if run.scheme == scheme.value and run.policy == policy.value:
+            if run.scheme == scheme.value and run.policy == policy:
                 return run
         return None
 

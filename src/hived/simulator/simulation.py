@@ -21,10 +21,11 @@ from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member, Request
 from hived.errors import InvariantError
-from hived.scheduling import Entry, Instruction, JobView, Kind, Move, Policy, Promote, Scheduler, Start, Stop
+from hived.scheduling import Entry, Instruction, JobView, Kind, Move, Policies, Policy, Promote, Scheduler, Start, Stop
 
 from .record import Record, Run, gpus_of
 from .traces import TraceJob
+from .traces.model import MS
 
 _NEVER = 1 << 62
 #: in place of a number of stops: the next event is a review of the order (a submission: -1)
@@ -37,10 +38,11 @@ class Simulation:
     """One scheduler on one trace. O(log jobs) per event plus the scheduler's own cost."""
 
     def __init__(
-        self, cluster: Cluster, policy: Policy, record: Record, opportunistic: bool, soft: Collection[int] = ()
+        self, cluster: Cluster, policies: Policies, record: Record, opportunistic: bool, soft: Collection[int] = ()
     ) -> None:
         """``opportunistic``: whether jobs may start on idle GPUs before their turn; ``soft``: jobs of soft affinity."""
-        self._scheduler = Scheduler(cluster, policy, self._carry_out, explains=False)
+        self._scheduler = Scheduler(cluster, policies, self._carry_out, explains=False, per_second=MS)
+        self._policies = policies
         self._early = opportunistic
         self._soft = soft
         self._record = record
@@ -80,7 +82,7 @@ class Simulation:
         number, total = 0, len(jobs)
         next_submit = jobs[0].submit_ms if jobs else _NEVER
         finish, entries = self._record.finish, scheduler.jobs
-        reviews = scheduler.policy.preempts
+        reviews = any(policy.preempts for policy in self._policies.all)
         while True:
             time, stopped = next_submit, -1
             if finishes and finishes[0][0] <= time:
@@ -124,13 +126,16 @@ class Simulation:
             progress(number)
 
     def _entry(self, number: int) -> Entry:
-        name, tenant, submitted, _, gpus, _, _, _, priority = self._jobs[number]
-        shape = -gpus if number in self._soft else gpus
+        name, tenant, submitted, duration, gpus, _, user, model, priority = self._jobs[number]
+        policy = self._policies[tenant]
+        lasts = duration / MS if policy.clairvoyant else None
+        view = JobView(name, gpus, submitted / MS, number, tenant, user, model, priority, duration=lasts)
+        shape = -gpus if number in self._soft or policy.relax(view, submitted / MS) else gpus
         members = self._members.get(shape)
         if members is None:
             members = self._members[shape] = members_of(gpus, soft=shape < 0)
         request = Request(name, tenant, priority, members, whole_nodes=True)
-        return Entry(number, request, JobView(name, gpus, submitted, number), self._early, shape)
+        return Entry(number, request, view, self._early, (shape, priority) if priority else shape)
 
     def _carry_out(self, instruction: Instruction) -> None:
         """Carry out an instruction; a stopped job ends at once."""
@@ -220,7 +225,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def simulate(
     cluster: Cluster,
-    policy: Policy,
+    policies: Policies | Policy,
     jobs: Sequence[TraceJob],
     opportunistic: bool = True,
     until: int | None = None,
@@ -232,5 +237,6 @@ def simulate(
 
     ``soft``: the numbers of the jobs that accept any GPUs.
     """
-    record = Record(cluster.sharing.value, policy.name, jobs)
-    return Simulation(cluster, policy, record, opportunistic, soft).run(until, progress, after_event)
+    policies = policies if isinstance(policies, Policies) else Policies(policies)
+    record = Record(cluster.sharing.value, policies.name, jobs)
+    return Simulation(cluster, policies, record, opportunistic, soft).run(until, progress, after_event)

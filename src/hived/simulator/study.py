@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from hived.cluster import check_feasible
 from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
+from hived.policies import split_policy
+from hived.scheduling import Policy
 from hived.spec import load_spec, parse_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
-from .experiment import Options, PolicyName, Preempted, Results, check_tenants, run_experiment, some
+from .experiment import Options, PolicyGiven, Preempted, Results, check_tenants, labels, run_experiment, some
 from .figures import STEMS, draw, need_matplotlib, styled, write_figures
 from .output import (
     CHECKSUMS,
@@ -63,8 +65,8 @@ if TYPE_CHECKING:
 SpecInput: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | ClusterSpec"
 #: a path, a frame of Polars or pandas, or a trace
 TraceInput: TypeAlias = "str | os.PathLike[str] | Trace | Any"
-#: a context in which a run reports its label and the number of jobs submitted so far
-Progress: TypeAlias = "Callable[[Options, int], AbstractContextManager[Callable[[str, int], None]]]"
+#: a context, for these labels and this number of jobs, in which a run reports its label and the jobs submitted so far
+Progress: TypeAlias = "Callable[[list[str], int], AbstractContextManager[Callable[[str, int], None]]]"
 Frames = Literal["polars", "pandas"]
 
 #: of the synthetic trace; with the cluster sized for it the first look takes a few seconds, and shows sharing anomalies
@@ -72,7 +74,7 @@ JOBS, DAYS = 20_000, 30
 
 _DAY_MS = 86_400_000
 _MOST_DAYS = 10**9
-_Named = TypeVar("_Named", Sharing, Preempted, Quotas, PolicyName, BindingKind)
+_Named = TypeVar("_Named", Sharing, Preempted, Quotas, BindingKind)
 
 
 def simulate(
@@ -80,7 +82,7 @@ def simulate(
     trace: TraceInput | None = None,
     *,
     schemes: str | Iterable[str] = tuple(Sharing),
-    policy: str | Iterable[str] = PolicyName.YARN_CS,
+    policy: PolicyGiven | Iterable[PolicyGiven] | Mapping[str, PolicyGiven] = "yarn-cs",
     opportunistic: bool = True,
     preempted: str = Preempted.RESUME,
     until: float | None = None,
@@ -107,11 +109,12 @@ def simulate(
     the trace (:func:`~.sizing.cluster_for`). ``trace`` is a path, a frame of Polars or pandas with the columns of a
     file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. The trace is filtered, cut to the
     window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in days, ``tenants`` are
-    those of the figures over time. Deterministic. Raises :class:`~hived.errors.InputError`, in one line, for anything
-    that is wrong.
+    those of the figures over time. ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for
+    several runs, or a mapping of tenants to theirs. Deterministic. Raises :class:`~hived.errors.InputError`, in one
+    line, for anything that is wrong.
     """
     named = tuple(dict.fromkeys(_named(Sharing, scheme, "scheme") for scheme in _several(schemes)))
-    policies = tuple(dict.fromkeys(_named(PolicyName, name, "policy") for name in _several(policy)))
+    policies, of_tenants = _policies(policy)
     if not named or not policies:
         raise InputError("nothing to simulate: give at least one scheme and one policy")
     if until is not None and not 0 < until <= _MOST_DAYS:
@@ -128,6 +131,7 @@ def simulate(
         _named(BindingKind, binding, "binding"),
         soft,
         seed,
+        of_tenants,
     )
     cluster = None if spec is None else _spec(spec)
     if cluster is not None:
@@ -148,9 +152,26 @@ def simulate(
     for name in tenants:
         if name not in known:
             raise InputError(f"tenant {name}: no such tenant in {cluster.source}, which has {some(known)}")
-    with nullcontext() if progress is None else progress(options, len(loaded.jobs)) as report:
+    with nullcontext() if progress is None else progress(labels(cluster, options), len(loaded.jobs)) as report:
         results = run_experiment(cluster, loaded, options, report)
     return Study(results, tuple(tenants), frames)
+
+
+def _policies(
+    given: PolicyGiven | Iterable[PolicyGiven] | Mapping[str, PolicyGiven],
+) -> tuple[tuple[PolicyGiven, ...], tuple[tuple[str, PolicyGiven], ...]]:
+    """The policies of the runs, and those of single tenants: ``TENANT=NAME``, or from a mapping."""
+    if isinstance(given, Mapping):
+        return ("yarn-cs",), tuple(given.items())
+    of_runs: list[PolicyGiven] = []
+    of_tenants: list[tuple[str, PolicyGiven]] = []
+    for one in [given] if isinstance(given, str | Policy) else given:
+        tenant, name = split_policy(one) if isinstance(one, str) else ("", one)
+        if tenant:
+            of_tenants.append((tenant, name))
+        else:
+            of_runs.append(name)
+    return tuple(dict.fromkeys(of_runs)) or ("yarn-cs",), tuple(of_tenants)
 
 
 def _several(names: str | Iterable[str]) -> list[str]:
@@ -270,7 +291,7 @@ class Study:
         need_matplotlib()
         with styled():
             drawn = list(draw(self.report, self.tenants))
-        several = len(self.results.options.policies) > 1
+        several = len(self.results.policies) > 1
         return {f"{name}-{policy}" if several else name: figure for name, policy, figure in drawn}
 
     def save(

@@ -101,6 +101,7 @@ class VirtualClusterSpec:
     opportunistic_weight: float | None = None  #: of its share of what is lent, above 0; None: the size of the VC
     opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: longest grace period of its loans
     guests: int = 0  #: opportunistic groups that may run beside a guaranteed one on each of its leaf cells
+    policy: str = ""  #: the name of its scheduling policy; "": the default of the engine
 
     def reserved(self) -> list[tuple[str, int, int]]:
         """Chain, level and number of the cells that it reserved, each pinned one after the others."""

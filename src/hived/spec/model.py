@@ -130,6 +130,7 @@ class VirtualCluster(_Form):
     opportunistic_weight: Weight = None
     opportunistic_grace_seconds: int | None = Field(default=None, ge=0)
     guests: int | None = Field(default=None, ge=0, le=MOST_GUESTS)
+    policy: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 
 class Spec(_Form):

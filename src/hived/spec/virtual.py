@@ -24,9 +24,9 @@ def compile_virtual(
     for vc, reserved in clusters.items():
         cells: dict[tuple[str, int], int] = {}
         pinned: list[PinnedCellSpec] = []
-        weight, grace, guests = None, OPPORTUNISTIC_GRACE_SECONDS, 0
+        weight, grace, guests, policy = None, OPPORTUNISTIC_GRACE_SECONDS, 0, ""
         if reserved is not None:
-            weight, guests = reserved.opportunistic_weight, reserved.guests or 0
+            weight, guests, policy = reserved.opportunistic_weight, reserved.guests or 0, reserved.policy or ""
             if reserved.opportunistic_grace_seconds is not None:
                 grace = reserved.opportunistic_grace_seconds
             for number, entry in enumerate(reserved.virtual_cells or ()):
@@ -37,7 +37,7 @@ def compile_virtual(
                 path = ("virtualClusters", vc, "pinnedCells", number, "pinnedCellId")
                 pinned.append(_claim(pin.pinned_cell_id, vc, path, claimed, physical, document))
         kept = tuple(VirtualCellsSpec(chain, level, number) for (chain, level), number in cells.items() if number)
-        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight, grace, guests))
+        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight, grace, guests, policy))
     return tuple(compiled)
 
 

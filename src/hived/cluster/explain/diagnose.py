@@ -114,7 +114,8 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[why.Reason]
         lower = pool.below(request.priority)
         space = pool.space(lower[-1] if lower else -1)
         rooms.append((choice, pool, space, pool.total(lower[-1] if lower else -1)))
-    bad = [reason for choice, pool, space, _ in rooms for reason in _bad(state.rank, request, choice, pool, space)]
+    rank = state.rank_of(request.vc)
+    bad = [reason for choice, pool, space, _ in rooms for reason in _bad(rank, request, choice, pool, space)]
     choice, pool, space, most = max(rooms, key=lambda room: room[3])
     found: list[why.Reason] = []
     need = sum(need.gpus for need in choice.needs)
@@ -124,16 +125,16 @@ def _no_room(state: State, request: Request, demand: Demand) -> list[why.Reason]
             found.append(exhausted)
     else:
         largest = max((bucket.host_class.free.free for bucket in space.buckets if bucket), default=0)
-        capped = not request.soft_affinity and find(space, choice.needs, state.rank) is not None
+        capped = not request.soft_affinity and find(space, choice.needs, rank) is not None
         within = request.within if capped else None
         found.append(why.Fragmented(request.vc, need, most, demand.largest_pod, largest, within))
-    found += _part_of_gang(choice, count_fitting(space, choice.needs, state.rank))
+    found += _part_of_gang(choice, count_fitting(space, choice.needs, rank))
     return found + bad[:1]
 
 
 def _exhausted(request: Request, pool: Pool, need: int, have: int) -> why.VcExhausted:
     """The VC is exhausted: the groups that hold leaf cells of the pool with the most available."""
-    alike = [equals for precedence, equals in pool.at.items() if precedence >= lowest_precedence(request.priority)]
+    alike = [pool.by_arrival(at) for at in list(pool.at) if at >= lowest_precedence(request.priority)]
     holders = [group for equals in alike for group in islice(equals, NAMED)]
     oldest = nsmallest(NAMED, holders, key=lambda group: group.sequence)
     held_by = tuple((group.name, group.gpus) for group in oldest)

@@ -31,7 +31,7 @@ from hived.engines.kubernetes.pods.owners import Owners
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, may_concern
 from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
 from hived.events.recorded import RecordedCluster
-from hived.scheduling import YarnCS
+from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
 
 from .action_runner import ActionRunner

@@ -42,7 +42,7 @@ from hived.errors import (
     StorageError,
 )
 from hived.events.recorded import RecordedCluster
-from hived.scheduling import YarnCS
+from hived.policies import YarnCS
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 

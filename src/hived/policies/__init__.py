@@ -1,0 +1,20 @@
+"""Scheduling policies, by name: what a tenant's own scheduler does inside its virtual cluster."""
+
+from .arrival import FIFO, Greedy, YarnCS
+from .duration import SJF, SRTF
+from .registry import by_vc, make_policy, policies_of, policy_names, split_policy
+from .tiresias import Tiresias
+
+__all__ = [
+    "FIFO",
+    "SJF",
+    "SRTF",
+    "Greedy",
+    "Tiresias",
+    "YarnCS",
+    "by_vc",
+    "make_policy",
+    "policies_of",
+    "policy_names",
+    "split_policy",
+]

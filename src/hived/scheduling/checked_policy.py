@@ -1,0 +1,132 @@
+"""A policy as the scheduler asks it: every answer is checked, and an error names the policy, the job and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, isnan
+from typing import Any
+
+from hived.cells import HostClass, Rank
+from hived.errors import HivedError, PolicyError
+
+from .policy import Displaced, JobView, Policy, Reaction
+
+
+class CheckedPolicy:
+    """One policy, asked in the engine's unit of time. O(1) more per question."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.name: str = str(policy.name)
+        self.preempts: bool = bool(self._attribute("preempts", bool))
+        self.clairvoyant: bool = bool(self._attribute("clairvoyant", bool))
+        #: seconds
+        self.patience: float = float(self._attribute("patience", (int, float)))
+        self.resume_s: float = float(self._attribute("resume_s", (int, float)))
+
+    def _attribute(self, name: str, of: Any) -> Any:
+        value = getattr(self._policy, name)
+        wrong = not isinstance(value, of) or (of is not bool and (isinstance(value, bool) or not value >= 0))
+        if wrong or (name == "resume_s" and value == inf):
+            need = "True or False" if of is bool else "a number of seconds, at least 0"
+            raise PolicyError(self.name, f"{name} is {value!r}; it must be {need}")
+        return value
+
+    def order(self, job: JobView, at: float) -> tuple[float, ...]:
+        """The sort key of a job at ``at`` seconds."""
+        try:
+            key = self._policy.order(job)
+            again = self._policy.order(job)
+        except HivedError:
+            raise
+        except Exception as error:
+            raise self._raised("order", error, job.job, at) from error
+        if type(key) is not tuple:
+            raise PolicyError(self.name, f"order gives {key!r}; it must give a tuple of numbers", job.job, at)
+        for number in key:
+            if not isinstance(number, (int, float)) or isnan(number):
+                raise PolicyError(self.name, f"order gives {key!r}, with {number!r}, which is no number", job.job, at)
+        if key != again:
+            what = f"order gives {key!r}, and {again!r} for the same job; it must depend on the job alone"
+            raise PolicyError(self.name, what, job.job, at)
+        return key
+
+    def review_after(self, job: JobView, at: float) -> float | None:
+        """Seconds until the sort key of a job changes; None: all the time."""
+        try:
+            after = self._policy.review_after(job)
+        except Exception as error:
+            raise self._raised("review_after", error, job.job, at) from error
+        if after is not None and (not isinstance(after, (int, float)) or not after > 0):
+            what = f"review_after gives {after!r}; it must give None, or seconds above 0"
+            raise PolicyError(self.name, what, job.job, at)
+        return after
+
+    def rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
+        """The score of a class of hosts. Its error has no job: the scheduler adds it."""
+        try:
+            score = self._policy.rank(host, gpus)
+        except Exception as error:
+            raise self._raised("rank", error, "", None) from error
+        if score is not None and (
+            type(score) is not tuple or any(not isinstance(n, (int, float)) or isnan(n) for n in score)
+        ):
+            raise PolicyError(self.name, f"rank gives {score!r}; it must give a tuple of numbers, or None")
+        return score
+
+    def keeps_work(self, victim: JobView, by: JobView, at: float) -> bool:
+        """Whether a displaced job keeps its work."""
+        try:
+            reaction = self._policy.react(Displaced(victim, by))
+        except Exception as error:
+            raise self._raised("react", error, victim.job, at) from error
+        if not isinstance(reaction, Reaction):
+            raise PolicyError(self.name, f"react gives {reaction!r}; it must give a Reaction", victim.job, at)
+        return reaction is Reaction.SUSPEND
+
+    def relax(self, job: JobView, at: float) -> bool:
+        """Whether a job gives up its affinity."""
+        try:
+            return bool(self._policy.relax(job))
+        except Exception as error:
+            raise self._raised("relax", error, job.job, at) from error
+
+    def displace(self, reaction: Reaction) -> None:
+        """Set what displaced jobs keep, unless the policy's own :meth:`~.policy.Policy.react` says otherwise."""
+        self._policy.displaced = reaction
+
+    def _raised(self, method: str, error: Exception, job: str, at: float | None) -> PolicyError:
+        return PolicyError(self.name, f"{method} raises {type(error).__name__}: {error}", job, at)
+
+
+class Policies:
+    """The policy of each VC of a cluster."""
+
+    def __init__(self, default: Policy, of: Mapping[str, Policy] | None = None) -> None:
+        """``of``: the policy of each VC that has another than the default."""
+        self.default = CheckedPolicy(default)
+        self._of: dict[str, CheckedPolicy] = {}
+        #: for a :class:`~hived.cluster.Cluster`: the rank of the default, and of the VCs that have another
+        self.rank = self.default.rank
+        self.ranks: dict[str, Rank] = {}
+        self.assign(of or {})
+
+    def assign(self, of: Mapping[str, Policy]) -> None:
+        """Change the policies of VCs; :meth:`~hived.scheduling.Scheduler.reconfigured` has to follow."""
+        checked: dict[int, CheckedPolicy] = {}  # VCs with one policy share its ranks
+        self._of = {vc: checked.setdefault(id(policy), CheckedPolicy(policy)) for vc, policy in of.items()}
+        self.ranks.clear()
+        self.ranks.update({vc: policy.rank for vc, policy in self._of.items()})
+
+    @property
+    def name(self) -> str:
+        """For results: the default's name, and those of the VCs that have another."""
+        return ", ".join([self.default.name, *(f"{vc}={policy.name}" for vc, policy in sorted(self._of.items()))])
+
+    def __getitem__(self, vc: str) -> CheckedPolicy:
+        return self._of.get(vc, self.default)
+
+    @property
+    def all(self) -> list[CheckedPolicy]:
+        """Each policy once."""
+        return list(dict.fromkeys([self.default, *self._of.values()]))
