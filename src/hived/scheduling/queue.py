@@ -258,6 +258,10 @@ class PassingQueue(Queue):
     def passes(self) -> bool:
         return bool(self._marked)
 
+    def may_pass(self, now: float) -> bool:
+        """Whether the head, which does not fit, lets the jobs behind it pass at ``now``."""
+        return self.first is not None and now - self.first.view.submitted < self.patience
+
     def holds_back(self, entry: Entry, now: float) -> bool:
         """Whether a job that was passed by is out of patience at ``now``, and before ``entry`` in line. O(kinds)."""
         if self.patience == inf:
@@ -289,6 +293,6 @@ class VcQueues:
     def __init__(self, patience: float, retries: bool) -> None:
         """``patience``: 0 for strict queues, else as for :class:`PassingQueue`."""
         self.line: Queue = PassingQueue(patience, retries) if patience else Queue()
-        self.backlog: Queue = PassingQueue(inf, retries) if patience else Queue()
-        self.outsized: Queue = PassingQueue(inf, retries) if patience else Queue()
+        self.backlog: Queue = PassingQueue(patience, retries) if patience else Queue()
+        self.outsized: Queue = PassingQueue(patience, retries) if patience else Queue()
         self.misfits = Queue()

@@ -370,6 +370,7 @@ class Scheduler:
     def _take_turns(self) -> None:
         """Step 2 for dirty VCs and newly queued jobs; new jobs without a turn may start on loans at once."""
         new, self._new = self._new, {}
+        now = self._now / self._per_second
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             if self._quota:
@@ -397,6 +398,8 @@ class Scheduler:
             if entry.request.opportunistic:
                 self._idle = True  # a VC above its fair share of loans may have to give some up for this job
             while not self._idle and backlog.first is not None and backlog.first.number in new:
+                if isinstance(backlog, PassingQueue) and backlog.holds_back(backlog.first, now):
+                    break
                 if not self._next_loan(backlog, backlog.first) and not self._pass_loan(backlog):
                     break
 
@@ -455,7 +458,7 @@ class Scheduler:
         if not isinstance(line, PassingQueue):
             return False
         if line.first is entry:
-            if seconds - entry.view.submitted >= line.patience:
+            if not line.may_pass(seconds):
                 return False
             line.pass_by()
         return True
@@ -714,15 +717,14 @@ class Scheduler:
                     continue
                 if self._running is not None and self._preempt_loans(self._running, entry):
                     changed = True
-                elif isinstance(backlog, PassingQueue) and backlog.first is entry and (idle or backlog.retries):
-                    self._pass_loan(backlog)
-                    changed = True
+                elif backlog.first is entry and (idle or self._running is not None):
+                    changed = self._pass_loan(backlog) or changed
         return changed
 
     def _pass_loan(self, backlog: Queue) -> bool:
         """Let jobs pass the head of a backlog that does not fit, where the policy lets them; whether it does."""
         before = backlog.first
-        if not isinstance(backlog, PassingQueue) or before is None:
+        if not isinstance(backlog, PassingQueue) or not backlog.may_pass(self._now / self._per_second):
             return False
         backlog.pass_by()
         self._head_changed(before, backlog.first)
