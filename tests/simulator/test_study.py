@@ -14,7 +14,6 @@ import pytest
 import hived
 from hived.cli import main
 from hived.errors import HivedError
-from hived.simulator import Options
 from hived.simulator.study import Study, simulate
 from hived.simulator.traces import Trace, TraceJob, read_trace, trace_of
 from hived.spec import load_spec, parse_spec
@@ -178,13 +177,13 @@ def test_progress_is_reported_in_a_context_of_the_callers(files: Path) -> None:
     said: list[object] = []
 
     @contextmanager
-    def progress(options: Options, jobs: int) -> Iterator[Any]:
-        said.append((options.schemes, jobs))
+    def progress(labels: list[str], jobs: int) -> Iterator[Any]:
+        said.append((labels, jobs))
         yield lambda label, done: said.append((label, done))
         said.append("ended")
 
     simulate(SPEC, files / "trace.csv", schemes="hived", progress=progress)
-    assert said == [(("hived",), 40), ("hived yarn-cs", 40), "ended"]
+    assert said == [(["hived yarn-cs"], 40), ("hived yarn-cs", 40), "ended"]
 
 
 GOOD = TraceJob("j", "a", 5, 5, 1, "pass")

@@ -15,7 +15,8 @@ from rich.table import Column, Table
 
 from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
-from hived.simulator.experiment import PolicyName, Preempted, some
+from hived.policies import DEFAULT, make_policy
+from hived.simulator.experiment import Preempted, some
 from hived.simulator.intervals import CONFIDENCE, Estimate
 from hived.simulator.parallel import all_cores
 from hived.simulator.sizing import LOAD, Quotas
@@ -38,7 +39,7 @@ def _list(metavar: str, help_: str, *names: str, **settings: Any) -> Any:
 
 def sweep(
     out: Annotated[Path, typer.Option(help="Folder for the results; a sweep that was interrupted continues there.")],
-    policy: Annotated[str, _list("POLICY", "Policies inside the tenants' clusters.")] = PolicyName.YARN_CS.value,
+    policy: Annotated[str, _list("POLICY", "Policies inside the tenants' clusters.")] = DEFAULT,
     spec: Annotated[str | None, _list("FILE", "Cluster specs.")] = None,
     nodes: Annotated[
         str | None, _list("N", "Nodes of 8 GPUs, without a spec.", show_default=f"for a load of {LOAD:.0%}")
@@ -108,7 +109,7 @@ def sweep(
         "quotas": _values("--quotas", quotas, _one_of(Quotas)),
         "binding": _values("--binding", binding, _one_of(BindingKind)),
         "preempted": _values("--preempted", preempted, _one_of(Preempted)),
-        "policy": _values("--policy", policy, _one_of(PolicyName)),
+        "policy": _values("--policy", policy, _policy),
     }
     axes: dict[str, Sequence[Any]] = {name: values for name, values in lists.items() if values}
     axes["filter"] = (filter_,)
@@ -155,6 +156,11 @@ def _positive(word: str) -> int:
     if not word.isascii() or not word.isdigit() or int(word) < 1:
         raise ValueError(f"{word} is no whole number above 0")
     return int(word)
+
+
+def _policy(word: str) -> str:
+    make_policy(word)
+    return word
 
 
 def _one_of(names: Any) -> Callable[[str], str]:

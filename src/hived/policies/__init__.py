@@ -2,10 +2,11 @@
 
 from .arrival import FIFO, Greedy, YarnCS
 from .duration import SJF, SRTF
-from .registry import by_vc, make_policy, policies_of, policy_names, split_policy
+from .registry import DEFAULT, by_vc, make_policy, policies_of, policy_names, split_policy
 from .tiresias import Tiresias
 
 __all__ = [
+    "DEFAULT",
     "FIFO",
     "SJF",
     "SRTF",
