@@ -16,7 +16,8 @@ from .helpers import HEADER, NODES, Hived, tree
 
 README = Path(__file__).parents[2] / "README.md"
 VERBS = [
-    ("check",), ("simulate",), ("sweep",), ("spec", "from-quotas"), ("trace", "generate"), ("trace", "describe"),
+    ("check",), ("simulate",), ("sweep",), ("spec", "from-quotas"), ("spec", "from-demand"), ("trace", "generate"),
+    ("trace", "describe"),
 ]  # fmt: skip
 
 
@@ -154,6 +155,49 @@ def test_quotas_become_a_spec_that_can_be_simulated(hived: Hived, folder: Path) 
     assert hived("simulate", "--spec", "made.yaml", "--trace", "trace.csv", "--no-figures").code == 0
     printed = hived("spec", "from-quotas", "--nodes", 8, "--quotas", "q.csv")
     assert printed.out == (folder / "made.yaml").read_text(encoding="utf-8")
+
+
+def test_demand_becomes_a_spec_with_a_table_of_what_was_asked_and_given(hived: Hived, folder: Path) -> None:
+    answer = hived("spec", "from-demand", "--trace", "trace.csv", "--nodes", 3, "-o", "made.yaml")
+    assert answer.code == 0, answer.err
+    assert "made.yaml: 2 tenants on 3 nodes of 8 GPUs" in answer.err
+    for words in ("8 GPUs", "asked for", "cells given", "largest job", "mean delay"):
+        assert words in answer.out
+    assert "spare: 0 GPUs of 24" in answer.out
+    assert hived("check", "made.yaml").code == 0
+    spec = yaml.safe_load((folder / "made.yaml").read_text(encoding="utf-8"))
+    sizes = {"NODE": 8, "NODE.SOCKET": 4, "NODE.SOCKET.GPU-PAIR": 2, "NODE.SOCKET.GPU-PAIR.GPU": 1}
+    cells = [cells for vc in spec["virtualClusters"].values() for cells in vc["virtualCells"]]
+    assert sum(sizes[found["cellType"]] * found["cellNumber"] for found in cells) == 24
+    printed = hived("spec", "from-demand", "--trace", "trace.csv", "--nodes", 3, "--no-predict")
+    assert printed.out == (folder / "made.yaml").read_text(encoding="utf-8"), "and the table is on standard error"
+    assert "largest job" in printed.err
+    assert "mean delay" not in printed.err
+    assert hived("simulate", "--spec", "made.yaml", "--trace", "trace.csv", "--no-figures").code == 0
+
+
+@pytest.mark.parametrize("levels", ["all", "node"])
+def test_demand_is_planned_for_the_gpus_that_a_spec_or_quotas_give(hived: Hived, folder: Path, levels: str) -> None:
+    arguments = ("spec", "from-demand", "--trace", "trace.csv", "--no-predict", "--levels", levels, "--force")
+    (folder / "q.csv").write_text("tenant,quota_pct\na,25\nb,75\n", encoding="utf-8")
+    for given in (("--nodes", 8, "--quotas", "q.csv"), ("--like", "quotas.yaml")):
+        made = f"{given[-1]}".replace("q.csv", "quotas.yaml").replace("--like", "like.yaml")
+        answer = hived(*arguments, *given, "-o", made)
+        assert answer.code == 0, answer.err
+        table = {line.split()[0]: line.split()[3] for line in answer.out.splitlines() if line.split()[0] in ("a", "b")}
+        assert table == {"a": "16", "b": "48"}
+    table1 = hived(*arguments, "--nodes", 20, "--quotas", "table1", "-o", "none.yaml")
+    assert "tenant a of the trace has no GPUs there, which has res-a" in table1.err
+    assert not (folder / "none.yaml").exists()
+
+
+def test_static_binding_and_soft_affinity_are_asked_for_by_name(hived: Hived, folder: Path) -> None:
+    arguments = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--overwrite")
+    runs = {}
+    for options in ((), ("--binding", "static"), ("--soft", "1"), ("--soft", "0.5"), ("--soft", "0.5", "--seed", "2")):
+        assert hived(*arguments, *options).code == 0
+        runs[options] = (folder / "results" / "runs.csv").read_text(encoding="utf-8")
+    assert len(set(runs.values())) == len(runs)
 
 
 def test_the_same_seed_gives_the_same_bytes(hived: Hived, folder: Path) -> None:

@@ -82,7 +82,7 @@ VERBS = (
     Verb(_STUDY, "view", "The dashboard over the results of a simulation", "view"),
     Verb(_STUDY, "replay", "An exported event log carried out again, byte for byte", "spec"),
     Verb(_STUDY, "check", "Whether the virtual clusters of a spec fit, or why not", "spec"),
-    Verb(_STUDY, "spec", "Make cluster specs", "spec", "spec_app"),
+    Verb(_STUDY, "spec", "Make cluster specs", "make_spec", "spec_app"),
     Verb(_STUDY, "trace", "Make and describe traces", "simulate", "trace_app"),
 )
 

@@ -1,4 +1,4 @@
-"""``hived check`` and ``hived spec``: a spec as a tree, whether its virtual clusters fit, and making one."""
+"""``hived check`` and ``hived replay``: a spec as a tree, and whether its virtual clusters fit; an event log again."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from rich.table import Table
 from rich.tree import Tree
 
 from hived.cells import LevelSafety
-from hived.cluster import Shortage, check_feasible, initial_safety, shortages
+from hived.cluster import Shortage, initial_safety, shortages
 from hived.cluster.cluster import Cluster
 from hived.errors import InputError
 from hived.events.replay import ReplayError
 from hived.events.replay import replay as carry_out
-from hived.spec import ChainSpec, ClusterSpec, load_spec, parse_spec, read_quotas, spec_from_quotas
+from hived.spec import ChainSpec, ClusterSpec, load_spec
 from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
 from hived.words import counted
 
-from .console import messages, output, show_verbs
+from .console import messages, output
 from .formats import json_text
-
-spec_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make cluster specs.")
 
 
 def check(
@@ -174,37 +172,6 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
         ],
         "ignored": [{"key": key, "line": line} for key, line in cluster.ignored],
     }
-
-
-@spec_app.command("from-quotas")
-def from_quotas(
-    nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1)],
-    quotas: Annotated[Path, typer.Option(help="CSV with the columns tenant and quota_pct.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The spec to write; - for standard output.")] = Path(
-        "-"
-    ),
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs of one node, a power of two.", min=1)] = 8,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
-) -> None:
-    """Turn quotas (percent of the cluster) into a spec in which every tenant reserves whole nodes.
-
-    Nodes are shared out by largest remainder, at least one to each tenant.
-
-    Example: hived spec from-quotas --nodes 200 --quotas tenants.csv -o spec.yaml
-    """
-    text = spec_from_quotas(nodes, read_quotas(quotas), gpus_per_node=gpus_per_node)
-    check_feasible(parse_spec(text, str(output)))
-    if str(output) == "-":
-        typer.echo(text, nl=False)
-        return
-    try:
-        with output.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InputError(f"{output}: exists already; give --force to overwrite it") from None
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror}); choose another -o") from None
-    typer.echo(f"{output}: {nodes} nodes of {gpus_per_node} GPUs", err=True)
 
 
 #: the beginning of the first line of an engine's log

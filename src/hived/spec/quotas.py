@@ -100,20 +100,11 @@ def spec_from_quotas(nodes: int, quotas: Quotas, *, gpus_per_node: int = 8) -> s
     :func:`share_nodes`. Raises :class:`InputError`: quotas unsound in themselves, more tenants than nodes.
     O(tenants squared); the text does not grow with the nodes.
     """
-    if not 1 <= nodes <= MAX_CELLS:
-        raise InputError(f"{nodes} nodes: a cluster has 1 to {MAX_CELLS:,}")
-    if gpus_per_node < 1 or gpus_per_node & (gpus_per_node - 1) or gpus_per_node > MAX_NODE_GPUS:
-        raise InputError(f"{gpus_per_node} GPUs a node: it must be a power of two, {MAX_NODE_GPUS} at most")
-    checked = _checked(((_place(n), tenant, _decimal(q)) for n, (tenant, q) in enumerate(quotas, 1)), "quotas")
+    check_nodes(nodes, gpus_per_node)
+    checked = check_quotas(quotas)
     shares = share_nodes(nodes, checked)
-    width = len(str(nodes - 1))
     data = {
-        "physicalCluster": {
-            "cellTypes": _node_types(gpus_per_node),
-            "physicalCells": [
-                {"cellType": "NODE", "cellAddress": f"node-[{0:0{width}}-{nodes - 1}]" if nodes > 1 else "node-0"}
-            ],
-        },
+        "physicalCluster": equal_nodes(nodes, gpus_per_node),
         "virtualClusters": {
             tenant: {"virtualCells": [{"cellType": "NODE", "cellNumber": share}]}
             for (tenant, _), share in zip(checked, shares, strict=True)
@@ -121,6 +112,29 @@ def spec_from_quotas(nodes: int, quotas: Quotas, *, gpus_per_node: int = 8) -> s
     }
     body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     return _header(nodes, gpus_per_node, checked, shares) + body
+
+
+def check_nodes(nodes: int, gpus_per_node: int) -> None:
+    """Raise :class:`InputError` unless there can be so many nodes of so many GPUs."""
+    if not 1 <= nodes <= MAX_CELLS:
+        raise InputError(f"{nodes} nodes: a cluster has 1 to {MAX_CELLS:,}")
+    if gpus_per_node < 1 or gpus_per_node & (gpus_per_node - 1) or gpus_per_node > MAX_NODE_GPUS:
+        raise InputError(f"{gpus_per_node} GPUs a node: it must be a power of two, {MAX_NODE_GPUS} at most")
+
+
+def check_quotas(quotas: Quotas) -> tuple[tuple[str, Decimal], ...]:
+    """The quotas with exact percentages. Raises :class:`InputError` for unsound ones."""
+    return _checked(((_place(n), tenant, _decimal(q)) for n, (tenant, q) in enumerate(quotas, 1)), "quotas")
+
+
+def equal_nodes(nodes: int, gpus_per_node: int) -> dict[str, object]:
+    """The ``physicalCluster`` of equal nodes, each halved down to its GPUs."""
+    width = len(str(nodes - 1))
+    address = f"node-[{0:0{width}}-{nodes - 1}]" if nodes > 1 else "node-0"
+    return {
+        "cellTypes": _node_types(gpus_per_node),
+        "physicalCells": [{"cellType": "NODE", "cellAddress": address}],
+    }
 
 
 def share_nodes(nodes: int, quotas: Sequence[tuple[str, Decimal]]) -> tuple[int, ...]:
@@ -135,22 +149,32 @@ def share_nodes(nodes: int, quotas: Sequence[tuple[str, Decimal]]) -> tuple[int,
     percents = [Fraction(percent) for _, percent in quotas]
     total = sum(percents)
     seats = nodes if total >= _WHOLE[0] else max(int(nodes * total / 100), len(quotas))
-    shares = [1] * len(quotas)
-    left = list(range(len(quotas)))  # quotas that share the remaining nodes; the others have their 1
+    return share_out(seats, percents, [1] * len(quotas))
+
+
+def share_out(seats: int, weights: Sequence[Fraction | int], least: Sequence[int]) -> tuple[int, ...]:
+    """``seats`` by ``weights`` and largest remainder, and to each at least its ``least``; there are seats for that.
+
+    Whose share is less than its least gets that, and the others share the rest by the same rule. O(n squared).
+    """
+    shares = list(least)
+    left = list(range(len(weights)))  # those that share the remaining seats
     while left:
-        found = _largest_remainder(seats, [percents[i] for i in left])
-        if all(found):
-            for i, share in zip(left, found, strict=True):
+        found = dict(zip(left, largest_remainder(seats, [weights[i] for i in left]), strict=True))
+        short = [i for i in left if found[i] < least[i]]
+        if not short:
+            for i, share in found.items():
                 shares[i] = share
             break
-        seats -= found.count(0)
-        left = [i for i, share in zip(left, found, strict=True) if share]
+        seats -= sum(least[i] for i in short)
+        left = [i for i in left if found[i] >= least[i]]
     return tuple(shares)
 
 
-def _largest_remainder(seats: int, weights: Sequence[Fraction]) -> list[int]:
+def largest_remainder(seats: int, weights: Sequence[Fraction | int]) -> list[int]:
+    """``seats`` in proportion to ``weights`` (Hamilton); ties of remainders are broken by the order given."""
     total = sum(weights) or Fraction(1)
-    exact = [seats * weight / total for weight in weights]
+    exact = [Fraction(seats * weight) / total for weight in weights]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
     for i in by_remainder[: seats - sum(shares)]:

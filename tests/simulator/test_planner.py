@@ -1,0 +1,165 @@
+"""The planner: from a trace to a spec, checked against the core and the simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hived.cluster import Cluster, Request, Sharing, check_feasible
+from hived.errors import InfeasibleError, InputError
+from hived.simulator import Options, run_experiment
+from hived.simulator.experiment import never_fit
+from hived.simulator.planner import (
+    Levels,
+    demands_of,
+    equal_base,
+    like_base,
+    make_plan,
+    predict,
+    share_by_quotas,
+    share_like,
+)
+from hived.simulator.report import make_report
+from hived.simulator.simulation import members_of
+from hived.simulator.traces import Trace, TraceJob
+from hived.spec import parse_spec
+
+from .helpers import nodes_of_8, spec_text
+
+#: tenant, duration in seconds, GPUs
+JOBS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(1, 100), st.sampled_from([1, 1, 2, 3, 4, 6, 8, 12, 16, 40])),
+    min_size=1,
+    max_size=40,
+)
+
+
+def trace_of(jobs: list[tuple[str, int, int]]) -> Trace:
+    return Trace("t", tuple(TraceJob(f"j{n}", t, 60_000 * n, 1000 * s, g, "pass") for n, (t, s, g) in enumerate(jobs)))
+
+
+@given(JOBS, st.integers(1, 20), st.sampled_from(Levels))
+def test_any_trace_gives_a_feasible_spec_on_which_every_largest_job_runs(
+    jobs: list[tuple[str, int, int]], nodes: int, levels: Levels
+) -> None:
+    trace = trace_of(jobs)
+    demands = demands_of(trace)
+    base = equal_base(nodes, 8, [demand.tenant for demand in demands])
+    least = []
+    for demand in demands:
+        cells = [next((c for c in (1, 2, 4) if c >= gpus), -(-gpus // 8) * 8) for gpus in demand.gpu_time]
+        unit = 1 if levels is Levels.ALL else 8
+        least.append(max([unit, *(-(-cell // unit) * unit for cell in cells if cell <= 8 * nodes)]))
+    if sum(least) > 8 * nodes:
+        with pytest.raises(InfeasibleError, match=f"needs {sum(least)} GPUs .* the cluster has {8 * nodes}: add nodes"):
+            make_plan(base, demands, None, levels)
+        return
+    planned = make_plan(base, demands, None, levels)
+    spec = parse_spec(planned.text, "written")
+    check_feasible(spec)
+    assert spec.virtual_clusters == planned.spec.virtual_clusters
+    assert sum(map(spec.reserved, spec.virtual_clusters)) == spec.gpus == 8 * nodes, "every GPU is given"
+    private = Cluster(spec, Sharing.PRIVATE)
+    for demand in demands:
+        for gpus in demand.gpu_time:
+            request = Request("any", demand.tenant, 0, members_of(gpus, soft=False), whole_nodes=True)
+            assert private.never_fits(request) == (gpus > 8 * nodes), "but for what no cluster of the size could run"
+    lost = {trace.jobs[number].gpus for number in never_fit(spec, trace.jobs)}
+    assert all(-(-gpus // 8) * 8 > 8 * nodes for gpus in lost)
+
+
+@given(JOBS, st.lists(st.integers(1, 9), min_size=3, max_size=3))
+def test_a_plan_like_a_spec_keeps_every_tenants_gpus(jobs: list[tuple[str, int, int]], nodes: list[int]) -> None:
+    before = parse_spec(nodes_of_8(sum(nodes), dict(zip("abc", nodes, strict=True))), "before")
+    demands, gpus = share_like(demands_of(trace_of(jobs)), before, Levels.ALL)
+    planned = make_plan(equal_base(sum(nodes), 8, "abc"), demands, gpus, Levels.ALL)
+    after = {vc.name: planned.spec.reserved(vc) for vc in planned.spec.virtual_clusters}
+    assert after == {vc.name: before.reserved(vc) for vc in before.virtual_clusters}
+    again, whole = share_like(demands_of(trace_of(jobs)), before, Levels.NODE)
+    nodes_only = make_plan(equal_base(sum(nodes), 8, "abc"), again, whole, Levels.NODE)
+    assert nodes_only.spec.virtual_clusters == before.virtual_clusters, "nodes alone are the same again"
+
+
+RACKS = """\
+physicalCluster:
+  cellTypes:
+    PAIR: {childCellType: GPU, childCellNumber: 2}
+    NODE: {childCellType: PAIR, childCellNumber: 2, isNodeLevel: true}
+    RACK: {childCellType: NODE, childCellNumber: 2}
+  physicalCells:
+  - {cellType: RACK, cellChildren: [{cellAddress: n0, pinnedCellId: mine}, {cellAddress: n1}]}
+  - {cellType: RACK, cellChildren: [{cellAddress: n2}, {cellAddress: n3}]}
+virtualClusters:
+  a: {guests: 2, virtualCells: [{cellType: RACK, cellNumber: 1}], pinnedCells: [{pinnedCellId: mine}]}
+  b: {virtualCells: [{cellType: RACK.NODE, cellNumber: 1}], opportunisticWeight: 3}
+"""
+
+
+def test_all_else_in_a_spec_stays_and_cells_above_nodes_become_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "racks.yaml"
+    path.write_text(RACKS, encoding="utf-8")
+    base, before = like_base(path)
+    trace = trace_of([("a", 10, 4), ("a", 30, 1), ("b", 10, 2)])
+    planned = make_plan(base, *share_like(demands_of(trace), before, Levels.ALL), Levels.ALL)
+    path.write_text(planned.text, encoding="utf-8")
+    _, after = like_base(path)
+    assert after.chains == before.chains
+    a, b = after.virtual_clusters
+    assert (a.guests, a.pinned, b.opportunistic_weight) == (2, before.virtual_clusters[0].pinned, 3)
+    assert [(cells.level, cells.number) for cells in a.cells] == [(3, 1), (1, 4)]
+    assert [(cells.level, cells.number) for cells in b.cells] == [(2, 2)]
+
+
+def test_a_spec_of_several_chains_says_not_which_jobs_need_which(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    types = {"N": ("V", 2), "M": ("K", 2)}
+    chains = [{"cellType": "N", "cellAddress": "n"}, {"cellType": "M", "cellAddress": "m"}]
+    path.write_text(spec_text(types, chains, {"a": {"N": 1}}, ("N", "M")), encoding="utf-8")
+    with pytest.raises(InputError, match="has 2 chains"):
+        like_base(path)
+
+
+def test_a_tenant_of_the_trace_that_a_spec_or_the_quotas_lack() -> None:
+    demands = demands_of(trace_of([("a", 1, 1), ("b", 1, 1)]))
+    spec = parse_spec(nodes_of_8(2, {"a": 2}), "before.yaml")
+    with pytest.raises(InputError, match=r"before.yaml: tenant b of the trace has no GPUs there, which has a"):
+        share_like(demands, spec, Levels.ALL)
+    with pytest.raises(InputError, match=r"q.csv: tenant b of the trace"):
+        share_by_quotas(demands, [("a", 100.0)], 16, 1, "q.csv")
+
+
+def test_parts_of_nodes_cannot_become_whole_ones() -> None:
+    text = spec_text(
+        {"NODE": ("GPU", 8)}, [{"cellType": "NODE", "cellAddress": "n"}], {"a": {"NODE.GPU": 5}}, ("NODE",)
+    )
+    with pytest.raises(InputError, match="a has 5 GPUs, no whole number of nodes of 8; give --levels all"):
+        share_like(demands_of(trace_of([("a", 1, 1)])), parse_spec(text, "parts"), Levels.NODE)
+
+
+def test_quotas_are_shared_in_gpus_or_in_nodes() -> None:
+    demands = demands_of(trace_of([("a", 1, 1), ("b", 1, 8)]))
+    quotas = [("b", 70.0), ("a", 30.0), ("c", 0.0)]
+    found, gpus = share_by_quotas(demands, quotas, 80, 1, "quotas")
+    assert ([demand.tenant for demand in found], gpus) == (["b", "a", "c"], [55, 24, 1])
+    assert share_by_quotas(demands, quotas, 80, 8, "quotas")[1] == [48, 24, 8]
+    with pytest.raises(InfeasibleError, match="3 tenants need 24 GPUs, 8 at least for each, and the cluster has 16"):
+        share_by_quotas(demands, quotas, 16, 8, "quotas")
+
+
+@given(JOBS, st.integers(12, 20))
+def test_the_delay_that_is_predicted_is_that_of_the_private_cluster_and_hived_keeps_it(
+    jobs: list[tuple[str, int, int]], nodes: int
+) -> None:
+    trace = trace_of(jobs)
+    demands = demands_of(trace)
+    assume(len({demand.tenant for demand in demands}) > 1)
+    planned = make_plan(equal_base(nodes, 8, [d.tenant for d in demands]), demands, None, Levels.ALL)
+    predicted = predict(planned.spec, trace)
+    options = Options((Sharing.HIVED,), opportunistic=False)
+    (hived,) = make_report(run_experiment(planned.spec, trace, options)).runs
+    for tenant in hived.tenants:
+        found = predicted[str(tenant.tenant)].delay
+        assert (found.jobs, found.mean_s, found.p95_s) == (tenant.delay.jobs, tenant.delay.mean_s, tenant.delay.p95_s)
