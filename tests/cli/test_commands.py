@@ -114,6 +114,27 @@ def test_no_share_of_the_nodes_is_said_where_there_is_one(hived: Hived, folder: 
         assert ("fragmented nodes" in answer.out) is ("partly used" in answer.out) is (nodes > 1)
 
 
+def test_the_tables_of_all_jobs_and_of_the_cluster_are_the_summary_in_120_columns(hived: Hived, folder: Path) -> None:
+    arguments = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--preempted", "restart")
+    answer = hived(*arguments)
+    assert answer.code == 0, answer.err
+    lines = answer.out.splitlines()
+    tables = lines[lines.index("") : next(n for n, line in enumerate(lines) if line.startswith("results:"))]
+    assert max(map(len, tables)) <= 120
+    rows = [line.split() for line in tables]
+    for run in json.loads((folder / "results" / "summary.json").read_text(encoding="utf-8"))["runs"]:
+        scheme, of = run["scheme"], run["overall"]
+        delays = [of[key] for key in ("mean_s", "median_s", "p90_s", "p95_s", "p99_s")]
+        ends = [of[f"completion_{key}_s"] for key in ("mean", "median", "p90", "p95", "p99")]
+        times = [row[-5:] for row in rows if row[-6:-5] == [scheme]]
+        assert [*map(float, times[0])] == pytest.approx([s / 60 for s in delays], abs=0.051)
+        assert [*map(float, times[1])] == pytest.approx([s / 60 for s in ends], abs=0.051)
+        keys = ("utilization", "guaranteed", "opportunistic", "internal", "external", "fragmentation", "partly_used")
+        assert [scheme, *(f"{100 * run[key]:.1f}%" for key in keys)] in rows
+        course = (f"{run['makespan_s'] / 86400:.1f}", run["preemptions"], run["preempted_gpus"])
+        assert [scheme, *map(str, course), f"{run['lost_gpu_s'] / 3600:.1f}", str(run["unfinished"])] in rows
+
+
 def test_an_end_is_kept(hived: Hived, folder: Path) -> None:
     arguments = ("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--until", "0.1")
     assert hived(*arguments).code == 0

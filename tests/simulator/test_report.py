@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -16,6 +17,8 @@ from hived.simulator.output import write_summary
 
 from .helpers import Experiment, nodes_of_8, simulated, trace_text
 from .reader import JobRow, Outcome
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 @pytest.fixture(scope="module")
@@ -196,3 +199,18 @@ def test_the_load_counts_only_jobs_submitted_before_the_end(tmp_path: Path) -> N
     spec = nodes_of_8(1, {"a": 1})
     found = simulated(tmp_path, spec, trace_text(rows), until_s=100)
     assert make_report(found.results).load == pytest.approx(1.0)
+
+
+def test_the_page_on_metrics_checks_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On jobs that restart, so that there is lost work."""
+    rows = [(f"j{n}", "ab"[n % 2], n * 3, n * 31 % 83, [1, 2, 4, 8][n % 4]) for n in range(60)]
+    found = simulated(tmp_path, nodes_of_8(2, {"a": 1, "b": 1}), trace_text(rows), preempted="restart")
+    write_summary(make_report(found.results), tmp_path / "summary.json")
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    for line in capsys.readouterr().out.splitlines():
+        ours, told = re.findall(r"(\d+)(?: GPU s,| s,|$)", line)
+        assert ours == told != "0"

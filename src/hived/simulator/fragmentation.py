@@ -213,7 +213,7 @@ class Reservations:
             length = np.maximum(np.minimum(part.spans.end, until) - part.spans.start, 0)
             area = np.bincount(part.tenant, part.spans.weight * length.astype(np.float64), len(self.gpus))
             found[some, column] = area[some] / (self.gpus[some] * until)
-        found[:, 1] = 1 - found[:, 0] - found[:, 2] - found[:, 3]
+        found[:, 1] = np.maximum(1 - found[:, 0] - found[:, 2] - found[:, 3], 0)  # no -0.0 of rounding
         return found
 
 
