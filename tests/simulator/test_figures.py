@@ -79,6 +79,17 @@ def test_chosen_tenants_are_shown_over_time(experiment: Experiment, tmp_path: Pa
     assert {"Private", "Quota", "HiveD"} <= set(letters)
 
 
+def test_gpus_denied_by_others_are_marked_where_there_are_some(
+    experiment: Experiment, tmp_path: Path, letters: list[str]
+) -> None:
+    words = "area: GPUs denied to tenants by others (%)"
+    alone = simulated(tmp_path / "hived", SPEC, experiment.folder / "trace.csv", schemes=["private", "hived"])
+    drawn(alone, tmp_path)
+    assert words not in letters
+    drawn(experiment, tmp_path)
+    assert words in letters
+
+
 def test_tenants_that_sharing_changes_most_are_picked(experiment: Experiment) -> None:
     assert sorted(pick_tenants(make_report(experiment.results), "yarn-cs")) == ["a", "b"]
 

@@ -126,7 +126,7 @@ def _title(report: Report) -> str:
 
 
 def _delay_over_time(report: Report, policy: str, tenants: Sequence[str]) -> Figure:
-    """After HiveD's Figure 6: delay of chosen tenants over time, and fragmentation below."""
+    """After HiveD's Figure 6: delay of chosen tenants over time; below, fragmentation, and what of it others cause."""
     from matplotlib.figure import Figure as NewFigure
 
     rows = len(tenants) + 1
@@ -146,6 +146,10 @@ def _delay_over_time(report: Report, policy: str, tenants: Sequence[str]) -> Fig
         colour, dashes, label = _LOOK[run.scheme]
         middle = (run.series.edges[:-1] + run.series.edges[1:]) / 2 / _DAY_MS
         below.plot(middle, 100 * run.series.fragmentation, color=colour, linestyle=dashes, linewidth=1.0, label=label)
+        if run.external:
+            below.fill_between(middle, 100 * run.series.external, color=colour, alpha=0.4, linewidth=0)
+            below.annotate("area: GPUs denied to tenants by others (%)", (0.995, 0.24), xycoords="axes fraction",
+                           ha="right", fontsize=7)  # fmt: skip
     below.set_ylim(0, 102)
     below.set_ylabel("fragmented\nnodes (%)")
     below.set_xlabel("time of submission (days)")
