@@ -46,7 +46,7 @@ def test_a_simulation_that_is_stopped_while_it_writes_leaves_nothing_behind(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"hived.cli.simulate.{step}", stopped)
+    monkeypatch.setattr(f"hived.simulator.study.{step}", stopped)
     before = tree(folder)
     answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out")
     assert answer.code == 130
@@ -59,7 +59,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing_behind(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("hived.cli.simulate.write_runs", full)
+    monkeypatch.setattr("hived.simulator.study.write_runs", full)
     before = tree(folder)
     answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--out", "out")
     assert answer.code == 2

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from importlib import import_module
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -314,7 +315,9 @@ class Study:
             write_series(self.report, draft / "series.csv")
             if parquet:
                 for name in PARQUET:
-                    _read((draft / name).with_suffix(".csv")).write_parquet(draft / name)
+                    packed = BytesIO()
+                    _read((draft / name).with_suffix(".csv")).write_parquet(packed)
+                    (draft / name).write_bytes(packed.getvalue())
             if figures:
                 write_figures(self.report, draft, self.tenants)
             write_summary(self.report, draft / "summary.json")
