@@ -141,6 +141,8 @@ def kept_results(folder: Path) -> Iterator[Kept]:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{folder}: another process writes to it now; wait, or choose another --out") from None
+        except OSError:
+            pass  # a file system without locks
         for draft in folder.glob(".*.json-*"):  # of processes that were killed
             draft.unlink(missing_ok=True)
         yield Kept(folder)
