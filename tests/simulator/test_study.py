@@ -14,6 +14,8 @@ import pytest
 import hived
 from hived.cli import main
 from hived.errors import HivedError
+from hived.policies import FIFO
+from hived.scheduling import JobView
 from hived.simulator.study import Study, simulate
 from hived.simulator.traces import Trace, TraceJob, read_trace, trace_of
 from hived.spec import load_spec, parse_spec
@@ -148,6 +150,25 @@ def test_figures_are_drawn_by_name(study: Study) -> None:
     one = simulate(SPEC, study.results.trace, schemes="hived", tenants=["b"])
     assert list(one.figures()) == ["delay"]
     assert [axis.get_ylabel() for axis in one.figure("delay").axes] == ["b\ndelay (min)", "fragmented\nnodes (%)"]
+
+
+def test_policies_are_names_or_objects_several_make_several_runs_and_a_mapping_is_of_tenants(files: Path) -> None:
+    class LargestFirst(FIFO):
+        name = "largest-first"
+
+        def order(self, job: JobView) -> tuple[float, ...]:
+            return (-job.gpus, job.sequence)
+
+    several = simulate(SPEC, files / "trace.csv", schemes="hived", policy=["yarn-cs", LargestFirst()])
+    assert several.schemes["policy"].to_list() == ["yarn-cs", "largest-first"]
+    assert list(several.figures()) == ["delay-yarn-cs", "delay-largest-first"]
+    waits = several.jobs.filter(gpus=8).group_by("policy").agg(pl.col("queue_s").mean())
+    assert dict(waits.iter_rows())["largest-first"] < dict(waits.iter_rows())["yarn-cs"]
+    mixed = simulate(SPEC, files / "trace.csv", schemes="private", policy={"b": LargestFirst()})
+    for tenant, policy in (("a", "yarn-cs"), ("b", "largest-first")):
+        alone = simulate(SPEC, files / "trace.csv", schemes="private", policy=["yarn-cs", LargestFirst()])
+        mine = alone.jobs.filter(tenant=tenant, policy=policy).drop("policy")
+        assert mixed.jobs.filter(tenant=tenant).drop("policy").equals(mine)
 
 
 def test_it_is_worth_seeing_in_a_notebook(study: Study) -> None:

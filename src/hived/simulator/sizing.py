@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from decimal import Decimal
 from enum import StrEnum
 from math import ceil
 
@@ -11,6 +9,7 @@ from hived.spec import parse_spec, spec_from_quotas
 from hived.spec.compiled import ClusterSpec
 
 from .metrics import arrival_window
+from .planner import Levels, demands_of, equal_base, make_plan
 from .traces import TABLE1, Trace
 
 #: the offered load for which nodes are counted where none are given
@@ -26,26 +25,19 @@ class Quotas(StrEnum):
 
 
 def cluster_for(trace: Trace, nodes: int | None = None, quotas: Quotas = Quotas.DEMAND) -> ClusterSpec:
-    """Equal nodes, whole ones for each tenant by largest remainder, one at least (:func:`~hived.spec.share_nodes`).
+    """Equal nodes, of which each tenant reserves whole ones: as ``hived spec from-demand --levels node``, or by quota.
 
-    Without ``nodes`` as many as make the trace's offered load :data:`LOAD`. Raises :class:`~hived.errors.InputError`
-    for fewer nodes than tenants. O(jobs).
+    Every tenant has one at least and, by demand, enough for its largest job, if there are so many. Without ``nodes``
+    there are, and as many as make the trace's offered load :data:`LOAD`. Raises :class:`~hived.errors.HivedError` for
+    fewer nodes than tenants, and for jobs that all ask for no GPU time. O(jobs).
     """
-    asked: defaultdict[str, int] = defaultdict(int)
-    for job in trace.jobs:
-        asked[job.tenant] += job.gpus * job.duration_ms
-    total = sum(asked.values())
-    if quotas is Quotas.TABLE1:
-        shares = [(row.tenant, Decimal(repr(row.quota_percent))) for row in TABLE1]
-    else:
-        shares = [(tenant, _percent(asked[tenant], total, len(asked))) for tenant in sorted(asked)]
+    demands = demands_of(trace)
+    largest = sum(ceil(demand.largest / _GPUS) for demand in demands)
     if nodes is None:
-        nodes = max(len(shares), ceil(total / arrival_window(trace.jobs) / (LOAD * _GPUS)))
-    how = "Table 1" if quotas is Quotas.TABLE1 else "shared by demand"
-    return parse_spec(spec_from_quotas(nodes, shares, gpus_per_node=_GPUS), f"{how}, {nodes} nodes")
-
-
-def _percent(part: int, total: int, tenants: int) -> Decimal:
-    """Percent to 6 decimals, rounded down; equal parts of nothing."""
-    part, total = (part, total) if total else (1, tenants)
-    return Decimal(part * 10**8 // total).scaleb(-6)
+        busy = sum(demand.total for demand in demands) / arrival_window(trace.jobs)
+        nodes = max(ceil(busy / (LOAD * _GPUS)), largest)
+    if quotas is Quotas.TABLE1:
+        text = spec_from_quotas(nodes, [(row.tenant, row.quota_percent) for row in TABLE1], gpus_per_node=_GPUS)
+        return parse_spec(text, f"Table 1, {nodes} nodes")
+    base = equal_base(nodes, _GPUS, [demand.tenant for demand in demands])
+    return make_plan(base, demands, None, Levels.NODE, largest=largest <= nodes).spec
