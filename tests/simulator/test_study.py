@@ -71,7 +71,8 @@ def test_frames_are_the_tables_of_the_files(study: Study, tmp_path: Path) -> Non
     summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
     for run in summary["runs"]:
         (row,) = study.schemes.filter(scheme=run["scheme"]).to_dicts()
-        assert row["utilization"] == pytest.approx(run["utilization"], abs=1e-6)
+        for name in ("utilization", "preemptions", "makespan_s"):
+            assert row[name] == pytest.approx(run[name], abs=1e-6)
         for tenant, numbers in run["tenants"].items():
             (row,) = study.summary.filter(scheme=run["scheme"], tenant=tenant).to_dicts()
             assert row["mean_s"] == pytest.approx(numbers["mean_s"], abs=1e-6)

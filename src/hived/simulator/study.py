@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -260,8 +261,11 @@ class Study:
 
     @cached_property
     def summary(self) -> Any:
-        """A row per scheme, policy and tenant over the jobs compared; ``queue_to_private`` is the mean delay over that
-        in the private cluster, ``anomalies_jobs`` the jobs that wait longer than there."""
+        """A row per scheme, policy and tenant, over the jobs compared.
+
+        ``queue_to_private`` is the mean delay over that in the private cluster, ``anomalies_jobs`` the number of jobs
+        that wait longer than there.
+        """
         return self._frame(_rows(self.report, "tenants"))
 
     @cached_property
@@ -389,7 +393,7 @@ def _read(path: Path) -> polars.DataFrame:
 
     with path.open(encoding="utf-8") as file:
         names = next(csv.reader(file))
-    types = dict.fromkeys(_TEXT, pl.String) | {name: pl.Float64 for name in names if name.endswith("_s")}
+    types = dict.fromkeys(_TEXT, pl.String) | {name: pl.Float64 for name in names if re.search("_s$|^delay_s ", name)}
     known = {name: kind for name, kind in types.items() if name in names}
     return pl.read_csv(path, schema_overrides=known, infer_schema_length=None)
 
@@ -404,7 +408,7 @@ def _rows(report: Report, part: Literal["tenants", "overall"]) -> polars.DataFra
     for run in plain:
         tenants, overall = run.pop("tenants"), run.pop("overall")
         if part == "overall":
-            rows.append(_flat({**run, **overall}))
+            rows.append(_flat(run | {name: value for name, value in overall.items() if name not in run}))
         else:
             names = {"scheme": run["scheme"], "policy": run["policy"]}
             rows += [names | {"tenant": tenant} | _flat(numbers) for tenant, numbers in tenants.items()]
