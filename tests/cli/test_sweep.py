@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import polars
 import pytest
 
+from hived.cli.simulate import simulate
+from hived.cli.sweep import sweep
 from hived.simulator.intervals import estimate
 from hived.simulator.sweep import OPTIONS
 
@@ -24,6 +29,10 @@ SMALL = ("sweep", "--nodes", "20,30", "--trace-jobs", 300, "--trace-days", 2, "-
 
 def table(folder: Path) -> polars.DataFrame:
     return polars.read_parquet(folder / "sweep.parquet")
+
+
+def summary(folder: Path) -> Any:
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
 
 
 def one_line(answer: str) -> str:
@@ -56,20 +65,20 @@ def test_a_run_has_the_numbers_of_a_simulation(hived: Hived, folder: Path) -> No
     given = ("--spec", "spec.yaml", "--trace", "trace.csv", "--clock-compression", 2, "--preempted", "restart")
     assert hived("sweep", *given, "--out", "out").code == 0
     assert hived("simulate", *given, "--no-figures", "--out", "one").code == 0
-    summary = polars.read_json(folder / "one" / "summary.json").to_dicts()[0]
+    one = summary(folder / "one")
     found = table(folder / "out").to_dicts()
     assert [(row["scheme"], row["tenant"]) for row in found] == [
         (scheme, tenant) for scheme in ("private", "quota", "hived") for tenant in (None, "a", "b")
     ]
     for row in found:
-        run = next(run for run in summary["runs"] if run["scheme"] == row["scheme"])
+        run = next(run for run in one["runs"] if run["scheme"] == row["scheme"])
         metrics = run["overall"] if row["tenant"] is None else run["tenants"][row["tenant"]]
         for name, value in metrics.items():
             if isinstance(value, int | float):
                 assert row[name] == pytest.approx(value, abs=1e-6)
         if row["tenant"] is None:
             assert row["run_utilization"] == pytest.approx(run["utilization"], abs=1e-6)
-            assert row["run_cluster_offered_load"] == pytest.approx(summary["cluster"]["offered_load"], abs=1e-6)
+            assert row["run_cluster_offered_load"] == pytest.approx(one["cluster"]["offered_load"], abs=1e-6)
         options = [row[name] for name in ("spec", "trace", "preempted", "nodes")]
         assert options == ["spec.yaml", "trace.csv", "restart", None]
 
@@ -159,7 +168,7 @@ def test_other_options_are_refused_in_a_folder_with_results(hived: Hived, folder
         assert one_line(answer.err).startswith("hived: out: has results of another sweep")
         assert what in one_line(answer.err)
     (folder / "trace.csv").write_text(HEADER + "j,a,0,10,1,pass\n")
-    assert re.search(r"sha256 .*trace:\w{8}, now .*trace:\w{8}", one_line(hived(*given).err))
+    assert re.search(r"sha256 .*trace.csv:\w{8}, now .*trace.csv:\w{8}", one_line(hived(*given).err))
     assert table(folder / "out").equals(before)
 
 
@@ -179,7 +188,9 @@ def test_a_run_that_fails_ends_the_sweep_with_its_name_and_finished_runs_stay(hi
     [
         (("--nodes", "20,x"), "--nodes 20,x: x is no whole number above 0"),
         (("--nodes", "20,,30"), "--nodes 20,,30: a value is empty"),
-        (("--policy", "yarn-cs,best"), "--policy yarn-cs,best: best is none of yarn-cs"),
+        (("--policy", "yarn-cs,best"), "unknown policy 'best'; there are yarn-cs"),
+        (("--policy", "nobody=fifo"), "policy=yarn-cs nobody=fifo seed=1: policy nobody=fifo: no tenant 'nobody'"),
+        (("--policy", "c=fifo", "--spec", "spec.yaml", "--trace", "trace.csv"), "policy c=fifo: no tenant 'c'"),
         (("--clock-compression", "fast"), "--clock-compression fast: fast is no number"),
         (("--until", "0"), "policy=yarn-cs seed=1: until 0 (--until): must be a number of days above 0"),
         (("--spec", "spec.yaml", "--nodes", "3"), "--spec and --nodes: give one of them"),
@@ -205,6 +216,64 @@ def test_wrong_input_is_one_clear_line(hived: Hived, folder: Path, words: tuple[
     answer = hived("sweep", *fewer, *words, "--out", "out")
     assert answer.code == 2
     assert message in one_line(answer.err)
+
+
+POLICY = """\
+from hived.policies import FIFO
+
+
+class Mine(FIFO):
+    name = "mine"
+
+    def order(self, job):
+        if BROKEN:
+            raise RuntimeError("it is broken")
+        return super().order(job)
+
+
+BROKEN = False
+"""
+
+
+def test_policies_by_name_with_parameters_of_scripts_and_of_tenants(hived: Hived, folder: Path) -> None:
+    (folder / "script_of_a_sweep.py").write_text(POLICY, encoding="utf-8")
+    given = ("sweep", "--spec", "spec.yaml", "--trace", "trace.csv")
+    names = "tiresias:limits=100/500,b=sjf,script_of_a_sweep:Mine"
+    answer = hived(*given, "--policy", names, "--jobs", 2, "--out", "out")
+    assert answer.code == 0, answer.err
+    found = table(folder / "out")
+    policies = ["tiresias:limits=100/500 b=sjf", "script_of_a_sweep:Mine b=sjf"]
+    assert found["policy"].unique(maintain_order=True).to_list() == policies
+    of_one = found.filter(policy=policies[0], scheme="hived", tenant="a")["mean_s"].to_list()
+    hived("simulate", *given[1:], "--policy", "tiresias:limits=100/500", "--policy", "b=sjf", "--no-figures")
+    (run,) = [run for run in summary(folder / "results")["runs"] if run["scheme"] == "hived"]
+    assert of_one == pytest.approx([run["tenants"]["a"]["mean_s"]], abs=1e-6)
+
+
+def test_a_script_that_has_changed_makes_other_runs(hived: Hived, folder: Path) -> None:
+    script = folder / "script_that_changes.py"
+    script.write_text(POLICY, encoding="utf-8")
+    given = ("sweep", "--spec", "spec.yaml", "--trace", "trace.csv", "--policy", "script_that_changes:Mine")
+    assert hived(*given, "--out", "out").code == 0
+    script.write_text(POLICY + "# changed\n", encoding="utf-8")
+    error = one_line(hived(*given, "--out", "out").err)
+    assert re.search(r"sha256 .*script_that_changes:\w{8}, now", error)
+
+
+def test_a_policy_that_raises_ends_the_sweep_with_its_run(hived: Hived, folder: Path) -> None:
+    (folder / "broken_script.py").write_text(POLICY.replace("= False", "= True"), encoding="utf-8")
+    given = ("sweep", "--spec", "spec.yaml", "--trace", "trace.csv", "--jobs", 1, "--out", "out")
+    answer = hived(*given, "--policy", "fifo,broken_script:Mine")
+    assert answer.code == 5
+    assert one_line(answer.err).startswith("hived: policy=broken_script:Mine: policy mine, job j0")
+    assert len(list((folder / "out" / "runs").iterdir())) == 1
+
+
+def test_every_option_of_a_simulation_that_determines_results_is_one_of_a_sweep() -> None:
+    renamed = {"jobs": "trace_jobs", "days": "trace_days", "seed": "seeds"}
+    of_files = {"out", "tenant", "no_figures", "parquet", "overwrite"}
+    options = {renamed.get(name, name) for name in signature(simulate).parameters if name not in of_files}
+    assert options <= set(signature(sweep).parameters)
 
 
 def test_a_folder_of_other_files_is_refused(hived: Hived, folder: Path) -> None:

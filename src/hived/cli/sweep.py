@@ -15,7 +15,7 @@ from rich.table import Column, Table
 
 from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
-from hived.policies import DEFAULT, make_policy
+from hived.policies import DEFAULT, split_policy
 from hived.simulator.experiment import Preempted, some
 from hived.simulator.intervals import CONFIDENCE, Estimate
 from hived.simulator.parallel import all_cores
@@ -39,7 +39,10 @@ def _list(metavar: str, help_: str, *names: str, **settings: Any) -> Any:
 
 def sweep(
     out: Annotated[Path, typer.Option(help="Folder for the results; a sweep that was interrupted continues there.")],
-    policy: Annotated[str, _list("POLICY", "Policies inside the tenants' clusters.")] = DEFAULT,
+    policy: Annotated[
+        str,
+        _list("POLICY", "Policies inside the tenants' clusters, as in hived simulate; TENANT=POLICY: in all runs."),
+    ] = DEFAULT,
     spec: Annotated[str | None, _list("FILE", "Cluster specs.")] = None,
     nodes: Annotated[
         str | None, _list("N", "Nodes of 8 GPUs, without a spec.", show_default=f"for a load of {LOAD:.0%}")
@@ -109,7 +112,7 @@ def sweep(
         "quotas": _values("--quotas", quotas, _one_of(Quotas)),
         "binding": _values("--binding", binding, _one_of(BindingKind)),
         "preempted": _values("--preempted", preempted, _one_of(Preempted)),
-        "policy": _values("--policy", policy, _policy),
+        "policy": _policies(policy),
     }
     axes: dict[str, Sequence[Any]] = {name: values for name, values in lists.items() if values}
     axes["filter"] = (filter_,)
@@ -158,9 +161,11 @@ def _positive(word: str) -> int:
     return int(word)
 
 
-def _policy(word: str) -> str:
-    make_policy(word)
-    return word
+def _policies(text: str) -> list[Any]:
+    """A run for each policy; each has the policies of tenants."""
+    words = _values("--policy", text, str)
+    of_tenants = [word for word in words if split_policy(word)[0]]
+    return [(word, *of_tenants) for word in words if word not in of_tenants] or [(DEFAULT, *of_tenants)]
 
 
 def _one_of(names: Any) -> Callable[[str], str]:
@@ -199,7 +204,8 @@ def _progress(runs: int) -> Iterator[Callable[[int, int], None]]:
     try:
         yield finished
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _print(table: list[Row], settings: Sequence[Setting], metric: str | None, tenant: str) -> None:

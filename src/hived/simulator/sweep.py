@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,7 @@ import numpy as np
 from hived import __version__
 from hived.cluster.feasibility import check_feasible
 from hived.errors import InputError
+from hived.policies import by_vc, make_policy, split_policy
 from hived.spec import load_spec
 
 from .intervals import Estimate, estimate
@@ -66,7 +68,8 @@ _WITH_SPEC, _WITH_TRACE = ("nodes", "quotas"), ("trace_jobs", "trace_days")
 def grid(axes: Mapping[str, Sequence[Any]]) -> list[Setting]:
     """A setting for every combination of values of ``axes``, by the names of :data:`OPTIONS`, and ``schemes``.
 
-    Specs and traces are paths. A value that is there twice counts once; the last axis changes fastest. Raises
+    Specs and traces are paths, policies names; a tuple of names has those of tenants, ``TENANT=NAME``, beside the
+    default. A value that is there twice counts once; the last axis changes fastest. Raises
     :class:`~hived.errors.InputError` for a name that is no option.
     """
     if unknown := [name for name in axes if name not in _DEFAULTS]:
@@ -95,7 +98,10 @@ def varying(settings: Sequence[Setting]) -> tuple[str, ...]:
 
 
 def check_settings(settings: Sequence[Setting]) -> None:
-    """Raise :class:`~hived.errors.InputError` for seeds without effect, and for specs that are not feasible."""
+    """Raise :class:`~hived.errors.InputError` for what every run would meet, some perhaps after hours.
+
+    Seeds without effect, specs that are not feasible, policies that cannot be made.
+    """
     several = len({one["seed"] for one in settings}) > 1
     for one in settings:
         if several and one["trace"] is not None and one["sample"] is None and not one["soft"]:
@@ -103,25 +109,53 @@ def check_settings(settings: Sequence[Setting]) -> None:
                 f"--seeds: nothing is drawn from the trace {one['trace']}, so runs of all seeds are the same; "
                 "give --sample or --soft, or one seed, or no --trace for synthetic traces"
             )
-    for spec in dict.fromkeys(one["spec"] for one in settings if one["spec"] is not None):
-        check_feasible(load_spec(Path(spec)))
+    for spec, names in dict.fromkeys((one["spec"], _policy_names(one)) for one in settings):
+        if spec is not None:
+            compiled = load_spec(Path(spec))
+            check_feasible(compiled)
+            by_vc(compiled, dict(split_policy(name) for name in names if split_policy(name)[0]))
+        for name in names:
+            make_policy(split_policy(name)[1])
 
 
 def tasks_of(settings: Sequence[Setting]) -> list[Task]:
-    """The tasks of a sweep. The identity of each has the options, the content of its files and hived's version."""
+    """The tasks of a sweep.
+
+    The identity of each has the options, the content of its spec, trace and policies' modules, and hived's version.
+    """
     names = varying(settings) or ("policy", "seed")
+    digest, modules = lru_cache(_digest), lru_cache(_modules)  # of this call: files may change before another
     tasks = []
     for one in settings:
-        files = {name: _digest(one[name]) for name in ("spec", "trace")}
-        identity = {"hived": __version__, **one, "schemes": list(one["schemes"]), "sha256": files}
-        tasks.append(Task(" ".join(f"{name}={one[name]}" for name in names), run, (one, files), identity))
+        files = {path: digest(path) for path in (one["spec"], one["trace"]) if path is not None}
+        content = {**files, **modules(one["spec"], _policy_names(one))}
+        identity = {"hived": __version__, **_columns(one), "schemes": list(one["schemes"]), "sha256": content}
+        tasks.append(Task(" ".join(f"{name}={_columns(one)[name]}" for name in names), run, (one, files), identity))
     return tasks
 
 
-def _digest(path: str | None) -> str | None:
+def _columns(setting: Setting) -> Row:
+    """The options as they stand in the table."""
+    return {name: setting[name] for name in OPTIONS} | {"policy": " ".join(_policy_names(setting))}
+
+
+def _policy_names(setting: Setting) -> tuple[str, ...]:
+    """The policy of a run, and ``TENANT=NAME`` for those of tenants."""
+    return (setting["policy"],) if isinstance(setting["policy"], str) else tuple(setting["policy"])
+
+
+def _modules(spec: str | None, names: tuple[str, ...]) -> dict[str, str]:
+    """The modules of the policies that are not hived's own, those that the spec names too, and their digests."""
+    given = [split_policy(name)[1] for name in names]
+    if spec is not None:
+        given += [vc.policy for vc in load_spec(Path(spec)).virtual_clusters if vc.policy]
+    modules = {type(make_policy(name)).__module__ for name in given}
+    files = {name: getattr(sys.modules[name], "__file__", None) for name in sorted(modules)}
+    return {name: _digest(file) for name, file in files.items() if file and not name.startswith("hived.")}
+
+
+def _digest(path: str) -> str:
     """The SHA-256 of a file."""
-    if path is None:
-        return None
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -129,15 +163,15 @@ def _digest(path: str | None) -> str | None:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def run(setting: Setting, digests: Mapping[str, str | None]) -> list[Row]:
+def run(setting: Setting, digests: Mapping[str, str]) -> list[Row]:
     """The rows of one run. ``digests`` are those of its files when the sweep began."""
-    for name, digest in digests.items():
-        if digest != _digest(setting[name]):
-            raise InputError(f"{setting[name]}: has changed since the sweep began; start again, with another --out")
+    for path, digest in digests.items():
+        if digest != _digest(path):
+            raise InputError(f"{path}: has changed since the sweep began; start again, with another --out")
     if setting["trace"] is None:
         trace = _generated(setting["trace_jobs"], setting["trace_days"], setting["seed"])
     else:
-        trace = _read(setting["trace"], digests["trace"])
+        trace = _read(setting["trace"], digests[setting["trace"]])
     given = {name: value for name, value in setting.items() if name != "trace" and value is not None}
     options = {_PARAMETERS.get(name, name): value for name, value in given.items()}
     return list(rows(setting, simulate(trace=trace, **options).report))
@@ -148,7 +182,7 @@ _generated = lru_cache(maxsize=1)(generate_table1)
 
 
 @lru_cache(maxsize=1)
-def _read(path: str, digest: str | None) -> Trace:
+def _read(path: str, digest: str) -> Trace:
     """A trace; a file of another digest is another trace."""
     return read_trace(path)
 
@@ -164,7 +198,7 @@ def rows(setting: Setting, report: Report) -> Iterator[Row]:
     del plain["options"], plain["hived_version"]
     plain["trace"].pop("clock_compression", None)
     whole = _flat("run_", plain)
-    options = {name: setting[name] for name in OPTIONS}
+    options = _columns(setting)
     for one in runs:
         tenants = {None: one.pop("overall"), **one.pop("tenants")}
         del one["policy"]
