@@ -21,7 +21,7 @@ from hived.simulator.intervals import CONFIDENCE, Estimate
 from hived.simulator.parallel import all_cores
 from hived.simulator.sizing import LOAD, Quotas
 from hived.simulator.study import DAYS, JOBS
-from hived.simulator.sweep import TABLE, Means, Row, Setting, grid, means, metric_names, varying
+from hived.simulator.sweep import TABLE, Means, Row, grid, means, metric_names, varying
 from hived.simulator.sweep import sweep as run_sweep
 from hived.words import counted
 
@@ -126,7 +126,8 @@ def sweep(
         except KeyboardInterrupt:
             note(f"interrupted: finished runs are kept in {out}, and the same command continues")
             raise
-    _print(table, settings, metric, tenant)
+    changing = [name for name in axes if name in varying(settings) and name != "seed"]  # in the order of the rows
+    _print(table, changing, metric, tenant)
     output().print(f"\n{counted(len(settings), 'run')}: {out / TABLE}", markup=False)
 
 
@@ -208,7 +209,7 @@ def _progress(runs: int) -> Iterator[Callable[[int, int], None]]:
             bar.stop()
 
 
-def _print(table: list[Row], settings: Sequence[Setting], metric: str | None, tenant: str) -> None:
+def _print(table: list[Row], options: Sequence[str], metric: str | None, tenant: str) -> None:
     known = metric_names(table)
     tenants = [None if name == _ALL else name for name in _values("--tenant", tenant, str)]
     usual = [name for name in _SHOWN if name in known and (None in tenants or not name.startswith("run_"))]
@@ -227,7 +228,7 @@ def _print(table: list[Row], settings: Sequence[Setting], metric: str | None, te
         console.print(
             f"means over {seeds} seeds ± half of the {CONFIDENCE:.0%} confidence interval (Student's t)", style="italic"
         )
-    console.print(_table(shown, [name for name in varying(settings) if name != "seed"], asked, tenants != [None]))
+    console.print(_table(shown, options, asked, tenants != [None]))
 
 
 def _table(shown: Sequence[Means], options: Sequence[str], metrics: Sequence[str], with_tenants: bool) -> Table:
