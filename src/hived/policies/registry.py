@@ -160,7 +160,9 @@ def by_vc(spec: ClusterSpec, of: Mapping[str, str | Policy] | None = None) -> di
             what = name if isinstance(name, str) else name.name
             raise InputError(f"policy {vc}={what}: no tenant {vc!r} in {spec.source}, which has {', '.join(known)}")
         names[vc] = name
-    made: dict[str | Policy, Policy] = {}  # tenants of one policy share it
+    made: dict[str | int, Policy] = {}  # tenants of one policy share it; an object of a user may have no hash
     for name in names.values():
-        made.setdefault(name, make_policy(name))
-    return {vc: made[name] for vc, name in names.items()}
+        key = name if isinstance(name, str) else id(name)
+        if key not in made:
+            made[key] = make_policy(name)
+    return {vc: made[name if isinstance(name, str) else id(name)] for vc, name in names.items()}

@@ -55,8 +55,10 @@ class Entry:
     policy: CheckedPolicy | None = None
     #: GPUs times the time for which it had them, in the engine's unit; counted where the policy preempts
     attained: float = 0
-    #: of that, what counted for the work that it has kept
+    #: of the time for which it had its GPUs, what counted for the work that it has kept, less the time to resume
     kept: float = 0
+    #: ``kept`` when it last left its GPUs
+    settled: float = 0
     #: whether it keeps its work, when it has left the GPUs that it was displaced from
     keeps = True
     #: whether its loan was taken from it, and it has not left its GPUs yet

@@ -441,12 +441,13 @@ class Scheduler:
         """Try the head of a line; whether the next job may be tried."""
         seconds = self._now / self._per_second
         if isinstance(line, PassingQueue) and line.holds_back(entry, seconds):
-            return False
+            return self._blocked(entry)
         self._asked = entry
         demand = entry.demand
         passes = not self._explains and demand is not None and isinstance(line, PassingQueue)
         started: bool | None
-        if not passes or demand is None or demand.least_gpus <= self.cluster.free_gpus(demand):
+        preempts = entry.request.priority > 0  # jobs of lower priorities, whatever the policy
+        if not passes or demand is None or preempts or demand.least_gpus <= self.cluster.free_gpus(demand):
             started = self._take_turn(entry)
         else:  # most of those that are passed
             started = self._blocked(entry)
@@ -659,7 +660,11 @@ class Scheduler:
         """The work that is left of a job that has left its GPUs."""
         duration = entry.view.duration
         assert entry.policy is not None
-        entry.kept = entry.kept - entry.policy.resume_s * self._per_second if entry.keeps else 0
+        if not entry.keeps:
+            entry.kept = 0
+        elif entry.kept > entry.settled:  # it ran
+            entry.kept -= entry.policy.resume_s * self._per_second
+        entry.settled = entry.kept
         if duration is not None:
             entry.view = entry.view._replace(remaining=duration - entry.kept / self._per_second)
 
@@ -888,7 +893,8 @@ class Scheduler:
         self.cluster.validate()
         groups = set(self.cluster.groups())
         if self._running is not None:
-            self._running.validate({entry for entry in self.jobs.values() if entry.holds})
+            entries = [entry for entry in self.jobs.values() if entry.holds]
+            self._running.validate({e for e in entries if e.policy is not None and e.policy.preempts})
         lines: dict[str, list[Entry]] = {vc: [] for vc in self.queues}
         backlogs: dict[Queue, list[Entry]] = {q: [] for qs in self.queues.values() for q in (qs.backlog, qs.outsized)}
         for number, entry in self.jobs.items():

@@ -20,8 +20,22 @@ from math import ceil
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member, Request
-from hived.errors import InvariantError
-from hived.scheduling import Entry, Instruction, JobView, Kind, Move, Policies, Policy, Promote, Scheduler, Start, Stop
+from hived.cluster.sharing import Sharing
+from hived.errors import InvariantError, PolicyError
+from hived.scheduling import (
+    Entry,
+    Instruction,
+    JobView,
+    Kind,
+    Move,
+    Policies,
+    Policy,
+    Promote,
+    Scheduler,
+    Start,
+    Status,
+    Stop,
+)
 
 from .record import Record, Run, gpus_of
 from .traces import TraceJob
@@ -30,6 +44,8 @@ from .traces.model import MS
 _NEVER = 1 << 62
 #: in place of a number of stops: the next event is a review of the order (a submission: -1)
 _REVIEW = -2
+#: stops of one job after which its policy is taken for one under which it never ends
+MOST_STOPS = 100_000
 #: an interval in which a job holds GPUs: start, kind, placement
 _Interval = tuple[int, Kind, Placement]
 
@@ -44,6 +60,7 @@ class Simulation:
         self._scheduler = Scheduler(cluster, policies, self._carry_out, explains=False, per_second=MS)
         self._policies = policies
         self._early = opportunistic
+        self._quota = cluster.sharing is Sharing.QUOTA
         self._soft = soft
         self._record = record
         self._jobs = record.jobs
@@ -57,8 +74,8 @@ class Simulation:
         # (time, job, number of stops of the job): an entry is void if the job was stopped since
         self._finishes: list[tuple[int, int, int]] = []
         self._stops = [0] * n
-        # jobs preempted at this instant: the interval, and the work left after it
-        self._preempted: dict[int, tuple[_Interval, int]] = {}
+        # jobs preempted at this instant: the interval, the work left after it, and kept (as the scheduler counts it)
+        self._preempted: dict[int, tuple[_Interval, int, float]] = {}
         record.first_start = [-1] * n
         record.finish = [-1] * n
         record.preemptions = [0] * n
@@ -120,8 +137,9 @@ class Simulation:
                 after_event(scheduler)
         self._end_instant(now)
         self._record.end = now if time == _NEVER else until
+        self._check_progress()
         for job in sorted(self._intervals):
-            self._stop(job, self._record.end)
+            self._close(job, self._record.end)
         if progress is not None:
             progress(number)
 
@@ -163,19 +181,20 @@ class Simulation:
         since = interval[0]
         if since < now:
             left = self._left[job] - (now - since)
-            self._preempted[job] = (interval, left)
-            self._left[job] = left if keeps_work else self._jobs[job].duration_ms
+            self._preempted[job] = (interval, left, self._scheduler.jobs[job].kept)
+            self._left[job] = left + self._resume(job) if keeps_work else self._jobs[job].duration_ms
         elif self._record.first_start[job] == now:
             self._record.first_start[job] = -1
-        self._stops[job] += 1
+        self._count_stop(job)
 
     def _end_instant(self, now: int) -> None:
         """End the instant ``now``: record as preempted the jobs that lost their GPUs and did not get the same back."""
-        for job, ((since, kind, placement), left) in self._preempted.items():
+        for job, ((since, kind, placement), left, kept) in self._preempted.items():
             interval = self._intervals.get(job)
             if interval is not None and interval[1] is kind and set(interval[2].pods) == set(placement.pods):
                 self._intervals[job] = (since, kind, interval[2])
                 self._left[job] = left + now - since
+                self._scheduler.jobs[job].kept = kept
                 self._stops[job] += 1
                 heappush(self._finishes, (now + left, job, self._stops[job]))
             else:
@@ -186,10 +205,42 @@ class Simulation:
 
     def _stop(self, job: int, now: int, keeps_work: bool = True) -> None:
         """Stop a job and void its expected finish."""
+        ran = self._intervals[job][0] < now
         self._close(job, now)
         if not keeps_work:
             self._left[job] = self._jobs[job].duration_ms
+        elif ran:
+            self._left[job] += self._resume(job)
+        self._count_stop(job)
+
+    def _resume(self, job: int) -> int:
+        """Milliseconds for which a job that kept its work occupies GPUs before it goes on."""
+        return round(self._policies[self._jobs[job].tenant].resume_s * MS)
+
+    def _count_stop(self, job: int) -> None:
         self._stops[job] += 1
+        if self._stops[job] >= MOST_STOPS:
+            what = (
+                f"the job was stopped {MOST_STOPS:,} times and makes no progress; have running jobs keep their place "
+                "in the order for longer than resume_s"
+            )
+            raise self._wrong(job, what)
+
+    def _wrong(self, job: int, what: str) -> PolicyError:
+        name, tenant = self._jobs[job].job_id, self._jobs[job].tenant
+        return PolicyError(self._policies[tenant].name, what, name, self._now / MS)
+
+    def _check_progress(self) -> None:
+        """Raise :class:`~hived.errors.PolicyError` if a job waits in a VC all of whose GPUs are free, at the end."""
+        entries = self._scheduler.jobs.values()
+        busy = {entry.vc for entry in entries if entry.status is Status.GUARANTEED}
+        if self._quota and busy:
+            return  # it may wait for other VCs
+        waiting = [e for e in entries if e.status is Status.WAITING and e.line is not None and e.vc not in busy]
+        if waiting:
+            first = min(waiting, key=lambda entry: entry.number)
+            what = f"the job waits while nothing runs in {first.vc}, where it fits: rank refuses every host"
+            raise self._wrong(first.number, what)
 
     def _close(self, job: int, now: int) -> Placement:
         """Close the interval of a job and account for the work done in it; returns its placement."""

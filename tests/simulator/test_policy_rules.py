@@ -1,0 +1,105 @@
+"""What every policy runs, moment by moment, against a reader that knows its documented rule alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hived.simulator import Options, Sharing, run_experiment
+from hived.simulator.record import Record
+from hived.simulator.traces import Trace, TraceJob, generate_table1
+from hived.spec import parse_spec
+
+from .helpers import nodes_of_8
+from .policy_reader import check, fits
+
+POLICIES = ("yarn-cs", "fifo", "sjf", "srtf", "greedy:patience=4", "greedy", "tiresias:limits=5/20", "tiresias")
+SIZES = (1, 2, 4, 8, 16)
+
+
+def runs(jobs: Sequence[TraceJob], nodes: dict[str, int], policies: dict[str, str]) -> Sequence[Record]:
+    """The records of each tenant's policy, private and under hived."""
+    spec = parse_spec(nodes_of_8(sum(nodes.values()), nodes), "any")
+    schemes = (Sharing.PRIVATE, Sharing.HIVED)
+    options = Options(schemes, opportunistic=False, tenant_policies=tuple(policies.items()))
+    return run_experiment(spec, Trace("any", tuple(jobs)), options).records
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[TraceJob]:
+    """Many jobs in little time; several at an instant, of no work, of several priorities."""
+    row = st.tuples(
+        st.sampled_from("ab"),
+        st.integers(0, 12),
+        st.integers(0, 20),
+        st.sampled_from(SIZES),
+        st.sampled_from([0, 0, 7]),
+    )
+    rows = sorted(draw(st.lists(row, min_size=1, max_size=40)), key=lambda row: row[1])
+    unit = draw(st.sampled_from([1000, 1000, 333]))
+    return [
+        TraceJob(f"j{n}", tenant, submit * unit, length * unit, gpus, "pass", priority=priority)
+        for n, (tenant, submit, length, gpus, priority) in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=60)
+@given(jobs=traces(), nodes=st.integers(1, 3))
+def test_at_every_moment_the_jobs_run_that_the_rule_demands(jobs: list[TraceJob], nodes: int, policy: str) -> None:
+    own = {"a": policy, "b": policy}
+    for record in runs(jobs, {"a": nodes, "b": 2}, own):
+        check(record, {"a": nodes, "b": 2}, own)
+
+
+@settings(max_examples=60)
+@given(traces(), st.sampled_from(POLICIES), st.sampled_from(POLICIES))
+def test_each_tenant_has_its_own_rule(jobs: list[TraceJob], first: str, second: str) -> None:
+    for record in runs(jobs, {"a": 2, "b": 2}, {"a": first, "b": second}):
+        check(record, {"a": 2, "b": 2}, {"a": first, "b": second})
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_crowded_part_of_the_papers_trace(policy: str, seed: int) -> None:
+    """Two tenants of the generated trace, on a few nodes each."""
+    trace = generate_table1(jobs=300, days=2, seed=seed).jobs
+    tenants = [tenant for tenant, _ in Counter(job.tenant for job in trace).most_common(2)]
+    jobs = [
+        job._replace(gpus=min(job.gpus, 16), duration_ms=min(job.duration_ms, 20_000_000), priority=number % 9 // 8)
+        for number, job in enumerate(trace)
+        if job.tenant in tenants
+    ]
+    nodes = dict.fromkeys(tenants, 2)
+    for record in runs(jobs, nodes, dict.fromkeys(tenants, policy)):
+        assert check(record, nodes, dict.fromkeys(tenants, policy)) > 300
+
+
+@pytest.mark.parametrize(
+    ("policy", "other"),
+    [("fifo", "sjf"), ("sjf", "fifo"), ("fifo", "greedy"), ("greedy", "fifo"), ("greedy", "greedy:patience=4"),
+     ("srtf", "tiresias:limits=5/20"), ("tiresias:limits=5/20", "srtf"),
+     ("tiresias:limits=5/21", "tiresias:limits=5/20"),
+     ("sjf", "srtf"), ("srtf", "sjf")],
+)  # fmt: skip
+def test_the_reader_notices_another_policy(policy: str, other: str) -> None:
+    rows = [(n * 2 % 31, 1 + n * 7 % 23, SIZES[n * 3 % 5]) for n in range(60)]
+    jobs = [
+        TraceJob(f"j{n}", "a", submit * 1000, length * 1000, gpus, "pass")
+        for n, (submit, length, gpus) in enumerate(sorted(rows, key=lambda row: row[0]))
+    ]
+    record = runs(jobs, {"a": 2}, {"a": policy})[0]
+    check(record, {"a": 2}, {"a": policy})
+    with pytest.raises(AssertionError, match="waits"):
+        check(record, {"a": 2}, {"a": other})
+
+
+def test_what_fits_into_nodes() -> None:
+    assert fits(16, [], 2)
+    assert not fits(16, [{"n": 1}], 2)
+    assert fits(4, [{"n": 4}], 1)
+    assert not fits(8, [{"n": 1}, {"m": 1}], 2)
