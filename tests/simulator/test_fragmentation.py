@@ -28,7 +28,6 @@ def parts(found: Experiment, scheme: str, tenant: str) -> list[float]:
     """GPUs that a tenant reserved in whole nodes, and their shares: used, free, internal, external."""
     run = next(run for run in make_report(found.results).runs if run.scheme == scheme)
     whole = next(of.whole_nodes for of in run.tenants if of.tenant == tenant)
-    assert whole is not None
     return [whole.gpus, whole.used, whole.free, whole.internal, whole.external]
 
 

@@ -149,7 +149,9 @@ def test_the_parts_of_a_reservation_add_up(experiment: Experiment, summary: Any)
             assert sum(whole[part] for part in parts) == pytest.approx(1, abs=3e-6)
         for part in ("internal", "external"):
             assert run[part] == pytest.approx(sum(w[part] * w["gpus"] for w in of.values()) / 40, abs=2e-6)
-        assert "whole_nodes" not in run["overall"]
+        everyone = run["overall"]["whole_nodes"]
+        assert everyone["gpus"] == 40
+        assert [everyone[part] for part in ("internal", "external")] == [run["internal"], run["external"]]
     private, quota, hived = summary["runs"]
     assert private["external"] == hived["external"] == 0 < quota["external"]
 

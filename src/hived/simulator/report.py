@@ -32,9 +32,9 @@ from .record import Record
 
 @dataclass(frozen=True, slots=True)
 class WholeNodes:
-    """A tenant's GPUs reserved in whole nodes, and their mean shares over the submission window, which add up to 1.
+    """GPUs reserved in whole nodes, and their mean shares over the submission window, which add up to 1.
 
-    NaN where it reserved none. See :mod:`~.fragmentation`.
+    NaN where none are. See :mod:`~.fragmentation`.
     """
 
     gpus: int
@@ -54,7 +54,7 @@ class TenantReport:
     to_private: float
     #: against the private cluster; None if that was not simulated
     anomalies: Anomalies | None
-    whole_nodes: WholeNodes | None  #: None: all tenants together
+    whole_nodes: WholeNodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +157,12 @@ def _run_json(run: RunReport) -> dict[str, object]:
 
 
 def _tenant_json(tenant: TenantReport) -> dict[str, object]:
-    plain = {
+    return {
         **asdict(tenant.delay),
         "queue_to_private": tenant.to_private,
         "anomalies": None if tenant.anomalies is None else asdict(tenant.anomalies),
+        "whole_nodes": asdict(tenant.whole_nodes),
     }
-    return plain if tenant.whole_nodes is None else plain | {"whole_nodes": asdict(tenant.whole_nodes)}
 
 
 def make_report(results: Results) -> Report:
@@ -175,7 +175,7 @@ def make_report(results: Results) -> Report:
     asked = sum(job.gpus * job.duration_ms for job in trace.jobs if job.submit_ms <= window)
     privates = {record.policy: record for record in results.records if record.scheme == Sharing.PRIVATE.value}
 
-    def tenant_report(name: str | None, record: Record, lost: Ints, whole: WholeNodes | None = None) -> TenantReport:
+    def tenant_report(name: str | None, record: Record, lost: Ints, whole: WholeNodes) -> TenantReport:
         mine = chosen if name is None else chosen & (tenant_of == name)
         own = delay(record, mine, lost)
         private = privates.get(record.policy)
@@ -191,8 +191,10 @@ def make_report(results: Results) -> Report:
         over_time = series(results, record, usage=usage)
         widths = np.diff(over_time.edges)
         finished = sum(f >= 0 for f in record.finish)
-        reserved, shares = usage.reservations.gpus.tolist(), usage.reservations.shares(window).tolist()
-        whole = [WholeNodes(gpus, *of) for gpus, of in zip(reserved, shares, strict=True)]
+        reserved, shares = usage.reservations.gpus, usage.reservations.shares(window)
+        whole = [WholeNodes(gpus, *of) for gpus, of in zip(reserved.tolist(), shares.tolist(), strict=True)]
+        some = reserved > 0
+        everyone = np.average(shares[some], axis=0, weights=reserved[some]) if some.any() else np.full(4, np.nan)
         names = [vc.name for vc in results.spec.virtual_clusters]
 
         def mean(values: Floats) -> float:
@@ -204,7 +206,7 @@ def make_report(results: Results) -> Report:
             finished,
             len(trace.jobs) - finished,
             tuple(tenant_report(name, record, lost, of) for name, of in zip(names, whole, strict=True)),
-            tenant_report(None, record, lost),
+            tenant_report(None, record, lost, WholeNodes(int(reserved.sum()), *everyone.tolist())),
             mean(over_time.utilization),
             mean(over_time.guaranteed),
             mean(over_time.opportunistic),
