@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hived.cluster import BindingKind
 from hived.errors import InputError
+from hived.policies import policy_names
 from hived.scheduling import Kind, Scheduler
 from hived.simulator import Options, Results, Sharing, run_experiment
 from hived.simulator.experiment import soft_jobs
@@ -57,13 +58,19 @@ def pods(sizes: Sequence[int]) -> Trace:
 BINDINGS, SHARES = st.sampled_from(BindingKind), st.sampled_from([0.0, 0.5, 1.0])
 
 
-@given(cases(), BINDINGS, SHARES, st.integers(0, 5))
+@given(cases(), BINDINGS, SHARES, st.integers(0, 5), st.sampled_from(policy_names()))
 def test_without_lending_every_job_starts_under_hived_when_it_starts_in_private(
-    case: Case, binding: BindingKind, soft: float, seed: int
+    case: Case, binding: BindingKind, soft: float, seed: int, policy: str
 ) -> None:
-    options = Options((Sharing.PRIVATE, Sharing.HIVED), opportunistic=False, binding=binding, soft=soft, seed=seed)
-    found = times(played(case, options))
-    assert found["hived"] == found["private"]
+    """And ends and is preempted when it is in private, whatever the policy."""
+    both = (Sharing.PRIVATE, Sharing.HIVED)
+    options = Options(both, (policy,), opportunistic=False, binding=binding, soft=soft, seed=seed)
+    results = played(case, options)
+    private, hived = results.records
+    assert times(results)["hived"] == times(results)["private"]
+    assert hived.preemptions == private.preemptions
+    runs = [sorted((run.job, run.start, run.end) for run in record.runs) for record in results.records]
+    assert runs[0] == runs[1]
 
 
 @given(cases(max_jobs=25), st.sampled_from(Sharing), BINDINGS, SHARES)
