@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hived.simulator import make_report
+from hived.policies.duration import SRTF
+from hived.simulator import Options, Sharing, make_report, run_experiment
 from hived.simulator.output import write_summary
+from hived.simulator.traces import read_trace
+from hived.spec import parse_spec
 
 from .helpers import Experiment, nodes_of_8, simulated, trace_text
 from .reader import JobRow, Outcome
@@ -138,6 +141,20 @@ def test_work_that_restarted_jobs_do_again_is_lost(tmp_path: Path) -> None:
     assert run.lost_gpu_s == lost(found["hived"]) == 15
     assert (run.preemptions, run.preempted_gpus) == (1, 3)
     assert [tenant.delay.lost_gpu_s for tenant in run.tenants] == [15, 0]
+
+
+def test_time_paid_to_resume_is_lost_work_and_a_part_of_the_delay(tmp_path: Path) -> None:
+    """Shortest remaining time: the job of 8 GPUs is suspended at 10 s for one of 5 s, and pays 2 s to go on."""
+    (tmp_path / "trace.csv").write_text(
+        trace_text([("long", "a", 0, 30, 8), ("short", "a", 10, 5, 8)]), encoding="utf-8"
+    )
+    policy = SRTF()
+    policy.resume_s = 2.0
+    spec = parse_spec(nodes_of_8(1, {"a": 1}), "spec")
+    options = Options(schemes=(Sharing.HIVED,), policies=(policy,))
+    (run,) = make_report(run_experiment(spec, read_trace(tmp_path / "trace.csv"), options)).runs
+    assert (run.lost_gpu_s, run.preempted_gpus, run.makespan_s) == (2 * 8, 8, 37)
+    assert (run.overall.delay.mean_s, run.overall.delay.completion_mean_s) == (7 / 2, (37 + 5) / 2)
 
 
 def test_the_parts_of_a_reservation_add_up(experiment: Experiment, summary: Any) -> None:
