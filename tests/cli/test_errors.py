@@ -149,7 +149,7 @@ def test_an_option_with_a_wrong_value_is_refused(
     ("option", "value", "words"),
     [
         ("--scheme", "anarchy", ["--scheme", "private", "quota", "hived"]),
-        ("--policy", "lifo", ["--policy", "yarn-cs"]),
+        ("--policy", "lifo", ["policy", "lifo", "yarn-cs", "fifo"]),
         ("--preempted", "forget", ["--preempted", "resume", "restart"]),
         ("--until", "soon", ["--until"]),
         ("--seed", "-1", ["--seed"]),

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -29,6 +29,7 @@ from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
 from hived.errors import ConflictError, HivedError, InputError, StorageError
+from hived.policies import by_vc, split_policy
 from hived.server.app import make_app
 from hived.server.dashboard import Source
 from hived.server.local_service import LocalService, local_view
@@ -64,6 +65,14 @@ def up(
             metavar="NAME=GPUS",
             help="A virtual cluster, where no spec is given; again for more.",
             show_default="default, all GPUs",
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Scheduling policy of all VCs, or VC=NAME of one; again for more. See docs/policies.md.",
+            show_default="that of the spec, else yarn-cs",
         ),
     ] = None,
     simulated: Annotated[
@@ -123,6 +132,9 @@ def up(
             else:
                 chosen = _chosen(spec, devices, vc or [], simulated, store)
             check_feasible(chosen.spec)
+            last = last_start(store)
+            kept = last.spec if last is not None and spec is None and devices is None and not vc else None
+            chosen = chosen._replace(spec=_with_policies(chosen.spec, policy or [], kept))
         _may_displace(chosen.spec, store, yes)
         code = asyncio.run(_Up(chosen, store, where, group, demo_, quiet).run())
     if code:
@@ -235,6 +247,21 @@ def _may_displace(spec: ClusterSpec, store: Store, yes: bool) -> None:
     typer.echo(text, err=True)
     if not typer.confirm("start it all the same?", err=True):
         raise InputError(f"not started; {way_out}")
+
+
+def _with_policies(spec: ClusterSpec, given: list[str], last: ClusterSpec | None) -> ClusterSpec:
+    """The spec with the policies ``given`` over its own; ``last``: a start that goes on as the last one keeps those."""
+    names = {
+        vc.name: vc.policy for vc in (*(last.virtual_clusters if last else ()), *spec.virtual_clusters) if vc.policy
+    }
+    split = [split_policy(text) for text in given]
+    for tenant, name in sorted(split):  # those of all VCs first
+        names |= {tenant: name} if tenant else {vc.name: name for vc in spec.virtual_clusters}
+    by_vc(spec, {tenant: name for tenant, name in split if tenant})  # their names are known
+    vcs = tuple(replace(vc, policy=names.get(vc.name, "")) for vc in spec.virtual_clusters)
+    changed = replace(spec, virtual_clusters=vcs)
+    by_vc(changed)
+    return changed
 
 
 def _shares(vcs: list[str]) -> Shares:

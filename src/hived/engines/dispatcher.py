@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Reason
-from hived.scheduling import Entry, Policy, Scheduler
+from hived.scheduling import Entry, Scheduler, SomePolicies
 from hived.scheduling import instructions as decided
 from hived.spec.compiled import Device
 
@@ -85,10 +85,12 @@ class Dispatcher(ABC, Generic[J, D]):
     #: why a reservation has ended, where no other job has taken it
     nodes_refused = "its nodes are not to be used any more"
 
-    def __init__(self, cluster: Cluster, policy: Policy, last_event: int = 0, most_events: int | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, policies: SomePolicies, last_event: int = 0, most_events: int | None = None
+    ) -> None:
         """``last_event``: number of the latest event so far; ``most_events``: how many are kept in memory."""
         self.cluster = cluster
-        self.scheduler = Scheduler(cluster, policy, self._carry_out)
+        self.scheduler = Scheduler(cluster, policies, self._carry_out)
         self.usage: Usage[J] = Usage()
         #: number of the latest event
         self.seq = last_event

@@ -65,8 +65,17 @@ class EngineJob(ABC):
     key: str
 
     def __init__(
-        self, number: int, request: Request, gpus: int, submitted_at: float, since: float, early: bool
+        self,
+        number: int,
+        request: Request,
+        gpus: int,
+        submitted_at: float,
+        since: float,
+        early: bool,
+        user: str = "",
+        duration: float | None = None,
     ) -> None:
+        """``user``, ``duration`` (its longest, in seconds): for the policy."""
         #: rank among all jobs of the engine
         self.id = number
         #: unique; the name of its affinity group in the core
@@ -82,7 +91,17 @@ class EngineJob(ABC):
         #: its latest preemptor: group, VC, priority
         self.displaced_by: tuple[str, str, int] | None = None
         #: its entry in the scheduler
-        self.entry = Entry(number, request, JobView(self.name, gpus, round(submitted_at * 1000), number), early)
+        view = JobView(
+            self.name,
+            gpus,
+            round(submitted_at, 3),
+            number,
+            request.vc,
+            user,
+            priority=request.priority,
+            duration=duration,
+        )
+        self.entry = Entry(number, request, view, early)
 
     @property
     @abstractmethod

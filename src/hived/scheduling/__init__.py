@@ -1,6 +1,6 @@
 """The scheduler: queues of all virtual clusters over one cluster, ordered by a policy. Pure."""
 
-from .checked_policy import CheckedPolicy, Policies
+from .checked_policy import CheckedPolicy, Policies, SomePolicies
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
 from .policy import Displaced, JobView, Policy, Reaction
 from .queue import Entry, Status, loan_of
@@ -22,6 +22,7 @@ __all__ = [
     "Reaction",
     "Reserve",
     "Scheduler",
+    "SomePolicies",
     "Start",
     "Status",
     "Stop",

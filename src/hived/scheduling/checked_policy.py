@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, isnan
-from typing import Any
+from typing import Any, TypeAlias
 
 from hived.cells import HostClass, Rank
 from hived.errors import HivedError, PolicyError
@@ -130,3 +130,7 @@ class Policies:
     def all(self) -> list[CheckedPolicy]:
         """Each policy once."""
         return list(dict.fromkeys([self.default, *self._of.values()]))
+
+
+#: the policies of a cluster, or the one of all its VCs
+SomePolicies: TypeAlias = Policies | Policy

@@ -37,9 +37,8 @@ from hived.cluster.states import GroupState
 from hived.errors import InvariantError, PolicyError, RequestError, ensure
 from hived.spec.compiled import ClusterSpec
 
-from .checked_policy import CheckedPolicy, Policies
+from .checked_policy import CheckedPolicy, Policies, SomePolicies
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
-from .policy import Policy
 from .queue import (
     GUARANTEED,
     LEAVING,
@@ -81,7 +80,7 @@ class Scheduler:
     def __init__(
         self,
         cluster: Cluster,
-        policies: Policies | Policy,
+        policies: SomePolicies,
         carry_out: Callable[[Instruction], None],
         explains: bool = True,
         per_second: float = 1.0,
@@ -311,11 +310,9 @@ class Scheduler:
         if not policy.clairvoyant:
             if view.duration is not None:
                 entry.view = view._replace(duration=None, remaining=None)
-        elif view.duration is None:
-            what = "the job has no duration, which the policy orders by: give it a time limit, or its VC another policy"
-            raise PolicyError(policy.name, what, entry.name)
-        elif view.remaining is None:
-            entry.view = view._replace(remaining=view.duration)
+        elif view.remaining is None:  # a job whose duration nobody knows is the longest
+            duration = inf if view.duration is None else view.duration
+            entry.view = view._replace(duration=duration, remaining=duration)
         if policy.preempts and not entry.attained:
             entry.view = entry.view._replace(reviewed=view.submitted)
         return policy

@@ -29,9 +29,9 @@ from hived.scheduling import (
     Kind,
     Move,
     Policies,
-    Policy,
     Promote,
     Scheduler,
+    SomePolicies,
     Start,
     Status,
     Stop,
@@ -276,7 +276,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def simulate(
     cluster: Cluster,
-    policies: Policies | Policy,
+    policies: SomePolicies,
     jobs: Sequence[TraceJob],
     opportunistic: bool = True,
     until: int | None = None,

@@ -25,13 +25,14 @@ from hived.engines.kubernetes.gangs.explaining import event_text
 from hived.engines.kubernetes.gangs.extender_answers import Answer, answer, preemption, refusal
 from hived.engines.kubernetes.gangs.extender_answers import Victims as VictimsAnswer
 from hived.engines.kubernetes.gangs.gang import Bind, GangState
-from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangScheduler
+from hived.engines.kubernetes.gangs.gang_scheduler import PATIENCE_S, GangScheduler, policies_of_pods
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.owners import Owners
 from hived.engines.kubernetes.pods.pod_request import PodRequestError, may_concern
-from hived.errors import HivedError, InputError, InvariantError, NotFoundError, UnavailableError
+from hived.errors import HivedError, InputError, InvariantError, NotFoundError, PolicyError, UnavailableError
 from hived.events.recorded import RecordedCluster
 from hived.policies import YarnCS
+from hived.scheduling import Policies
 from hived.spec.compiled import ClusterSpec
 
 from .action_runner import ActionRunner
@@ -97,6 +98,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         self.spec = parsed_spec(await _with_retries(self.source.read), self.source.name)
+        policies_of_pods(self.spec)
         self.spec_loaded_at = self.clock()
         # kube-scheduler's own preemption sees no lack of GPUs: from 1.22 on it fails where it finds no victims
         self._unresolvable = await _with_retries(self.api.version) >= (1, 22)
@@ -158,9 +160,13 @@ class Engine:
 
     def _begin(self, nodes: list[Node], pods: list[Sized]) -> GangScheduler:
         """Make the gang scheduler from all nodes and pods, and begin to decide."""
-        policy, log = YarnCS(), self.event_log
-        cluster = Cluster(self.spec, rank=policy.rank) if log is None else RecordedCluster(self.spec, log, policy.rank)
-        gang_scheduler = GangScheduler(cluster, policy, self.evict_after, evict_patience=self.evict_patience)
+        policies, log = Policies(YarnCS(), policies_of_pods(self.spec)), self.event_log
+        rank, ranks = policies.rank, policies.ranks
+        if log is None:
+            cluster = Cluster(self.spec, rank=rank, ranks=ranks)
+        else:
+            cluster = RecordedCluster(self.spec, log, rank, ranks)
+        gang_scheduler = GangScheduler(cluster, policies, self.evict_after, evict_patience=self.evict_patience)
         gang_scheduler.start(nodes, pods, self.clock())
         self.install(gang_scheduler)
         _log.info("ready: %d groups, %d pods", len(gang_scheduler.gangs), len(gang_scheduler.pods))
@@ -224,6 +230,7 @@ class Engine:
         """Apply a new spec, or refuse it."""
         try:
             spec = parsed_spec(text, self.source.name)
+            policies_of_pods(spec)
             if self.gang_scheduler is not None:
                 report = self.gang_scheduler.reconfigure(spec, self.clock())
                 _log.info("a new spec: %d groups as before, %d not", len(report.kept), len(report.downgraded))
@@ -329,7 +336,12 @@ class Engine:
         gang_scheduler = self.gang_scheduler
         if gang_scheduler is None:
             return
-        gang_scheduler.dispatch(self.clock())
+        try:
+            gang_scheduler.dispatch(self.clock())
+        except PolicyError as error:
+            _log.error("the engine cannot go on: %s", error)
+            self._fail(error)
+            return
         for instruction in gang_scheduler.turn():
             if isinstance(instruction, Bind):
                 self._spawn(self._bind_refused(gang_scheduler, instruction))

@@ -38,11 +38,13 @@ from hived.errors import (
     InvariantError,
     NeverFitsError,
     NotFoundError,
+    PolicyError,
     RequestError,
     StorageError,
 )
 from hived.events.recorded import RecordedCluster
-from hived.policies import YarnCS
+from hived.policies import YarnCS, by_vc
+from hived.scheduling import Policies
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
@@ -90,13 +92,13 @@ class Engine:
         #: present names of nodes, by their names at the last start
         self._names = new_names(last.spec, spec)
         self._now = LastStart(spec, devices.simulated, shares)
-        policy = YarnCS()
-        cluster = RecordedCluster(renamed(last.spec, self._names), self._lines.append, policy.rank)
+        policies = Policies(YarnCS(), by_vc(spec))
+        cluster = RecordedCluster(renamed(last.spec, self._names), self._lines.append, policies.rank, policies.ranks)
         self._mark = self.store.value("mark") or ""
         if not self._mark:
             self._mark = os.urandom(6).hex()
             self.store.keep((), (), values={"mark": self._mark})
-        self.job_scheduler = JobScheduler(cluster, policy, free_port, self.store.last_event())
+        self.job_scheduler = JobScheduler(cluster, policies, free_port, self.store.last_event())
         self._next_job = self.store.next_job()
         #: the latest events, oldest first
         self.recent: deque[Event] = deque(maxlen=RECENT)
@@ -110,7 +112,7 @@ class Engine:
         self._health: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: the error for which the engine cannot go on, once there is one
-        self.failed: asyncio.Future[StorageError | InvariantError] | None = None
+        self.failed: asyncio.Future[StorageError | InvariantError | PolicyError] | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -169,6 +171,12 @@ class Engine:
         """
         self._refuse_if_failed()
         answer = self.plan(spec)
+        policy = self.job_scheduler.scheduler.policies[spec.vc]
+        if policy.clairvoyant and spec.time_limit_s is None:
+            raise RequestError(
+                "time_limit_s",
+                f"the policy of {spec.vc}, {policy.name}, orders jobs by their duration: give a time limit",
+            )
         loan = spec.opportunistic or spec.early
         if answer.outcome == "never" and not (spec.early and self.plan(replace(spec, priority=-1)).outcome != "never"):
             raise NeverFitsError("; ".join(map(say, answer.reasons)))
@@ -320,7 +328,7 @@ class Engine:
         """End the engine for an error beyond repair: it is reported to the engine's owner by :attr:`failed`."""
         try:
             yield
-        except (StorageError, InvariantError) as error:
+        except (StorageError, InvariantError, PolicyError) as error:
             if self.failed is None:
                 raise
             if not self.failed.done():
@@ -417,7 +425,7 @@ class Engine:
                     self._carry_out(StartTasks(job.id, job.attempt))  # finds tasks that are not watched
                     if job.state is JobState.STOPPING:  # the task may have frozen its supervisor
                         self._carry_out(StopTasks(job.id, job.attempt))
-            except (StorageError, InvariantError):
+            except (StorageError, InvariantError, PolicyError):
                 return
             except Exception as error:  # a check that fails must not end the checks
                 asyncio.get_running_loop().call_exception_handler({"message": "looking failed", "exception": error})

@@ -22,7 +22,8 @@ from hived.engines.dispatcher import Dispatcher
 from hived.engines.hardware import Hardware
 from hived.engines.job import Event, placement_data
 from hived.errors import ConflictError
-from hived.scheduling import Policy
+from hived.policies import by_vc
+from hived.scheduling import SomePolicies
 from hived.spec.compiled import ClusterSpec, Device
 
 from .model import Job, JobEvent, JobSpec, JobState, outcome
@@ -112,8 +113,10 @@ class Turn:
 class JobScheduler(Dispatcher[Job, Instruction]):
     """The jobs of one machine on its cluster."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, free_port: Callable[[], int], last_event: int = 0) -> None:
-        super().__init__(cluster, policy, last_event)
+    def __init__(
+        self, cluster: Cluster, policies: SomePolicies, free_port: Callable[[], int], last_event: int = 0
+    ) -> None:
+        super().__init__(cluster, policies, last_event)
         self._free_port = free_port
         #: every job that has not ended
         self.jobs: dict[int, Job] = {}
@@ -199,8 +202,13 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         self._hardware_changed(at)
 
     def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
-        """Change the spec under running jobs. Raises what :meth:`Cluster.reconfigure` raises; nothing changes then."""
+        """Change the spec and the policies of VCs under running jobs.
+
+        Raises what :func:`~hived.policies.by_vc` and :meth:`Cluster.reconfigure` raise; nothing changes then.
+        """
+        policies = by_vc(spec)
         report = self.cluster.reconfigure(spec)
+        self.scheduler.policies.assign(policies)
         self.health.again()
         self.health.apply()
         data = {"downgraded": [list(pair) for pair in report.downgraded], "lost": [name for name, _ in report.lost]}

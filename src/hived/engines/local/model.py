@@ -137,7 +137,8 @@ class Job(EngineJob):
         name = f"{spec.name or default_name(spec.command)}-{number}"
         members = (Member(spec.tasks, spec.gpus),)
         request = Request(name, spec.vc, spec.priority, members, lazy_preemption=spec.lazy_preemption)
-        super().__init__(number, request, spec.gpus * spec.tasks, submitted_at, submitted_at, spec.early)
+        gpus, limit = spec.gpus * spec.tasks, spec.time_limit_s
+        super().__init__(number, request, gpus, submitted_at, submitted_at, spec.early, spec.user, limit)
         self.spec, self.key = spec, str(number)
         self.state = JobState.QUEUED
         #: how often it was started

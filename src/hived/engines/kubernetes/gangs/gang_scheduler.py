@@ -25,8 +25,9 @@ from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
-from hived.errors import ConflictError, NotFoundError
-from hived.scheduling import Policy
+from hived.errors import ConflictError, InputError, NotFoundError
+from hived.policies import by_vc
+from hived.scheduling import Policy, SomePolicies
 from hived.spec.compiled import ClusterSpec
 
 from . import adopt as adoption
@@ -47,6 +48,18 @@ _EXCLUSIONS = 256  #: interned sets of excluded nodes
 _REMEMBERED = 20_000  #: removed pods, so that a late update does not bring one back
 
 
+def policies_of_pods(spec: ClusterSpec) -> dict[str, Policy]:
+    """The policies of the VCs that have another than the default. Raises :class:`~hived.errors.InputError`."""
+    policies = by_vc(spec)
+    for vc, policy in policies.items():
+        if policy.clairvoyant:
+            raise InputError(
+                f"{spec.source}: policy {policy.name} of {vc} orders jobs by their duration, and the duration of pods "
+                "is not known; choose another"
+            )
+    return policies
+
+
 class GangScheduler(GangTable):
     """Gangs on a cluster. An update costs what the core charges per gang started, and O(log gangs + pods of its gang).
 
@@ -55,9 +68,13 @@ class GangScheduler(GangTable):
     """
 
     def __init__(
-        self, cluster: Cluster, policy: Policy, evict_after: float = 0.0, evict_patience: float = PATIENCE_S
+        self,
+        cluster: Cluster,
+        policies: SomePolicies,
+        evict_after: float = 0.0,
+        evict_patience: float = PATIENCE_S,
     ) -> None:
-        super().__init__(cluster, policy)
+        super().__init__(cluster, policies)
         self.evict_after, self.evict_patience = evict_after, evict_patience
         #: uids of removed pods
         self._removed: OrderedDict[str, None] = OrderedDict()
@@ -199,8 +216,13 @@ class GangScheduler(GangTable):
         self.nodes_applied(at)
 
     def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
-        """Apply a new spec under running pods. Raises what :meth:`Cluster.reconfigure` raises, without any change."""
+        """Apply a new spec under running pods.
+
+        Raises what :func:`policies_of_pods` and :meth:`Cluster.reconfigure` raise, without any change.
+        """
+        policies = policies_of_pods(spec)
         report = self.cluster.reconfigure(spec)
+        self.scheduler.policies.assign(policies)
         self.nodes.again()
         self.foreign.dirty.update(self.foreign.on)
         why = dict(report.downgraded) | {
