@@ -87,6 +87,8 @@ class Entry:
         self.request = request
         #: its attributes for the policy
         self.view = view
+        #: how long it runs in all, in seconds; None: unknown. Its view has it if the policy is clairvoyant
+        self.duration = view.duration
         #: whether it may start on idle GPUs before its turn
         self.early = early and request.priority >= 0
         self.shape: Hashable = replace(request, group="any") if shape is None else shape

@@ -311,7 +311,7 @@ class Scheduler:
             if view.duration is not None:
                 entry.view = view._replace(duration=None, remaining=None)
         elif view.remaining is None:  # a job whose duration nobody knows is the longest
-            duration = inf if view.duration is None else view.duration
+            duration = inf if entry.duration is None else entry.duration
             entry.view = view._replace(duration=duration, remaining=duration)
         if policy.preempts and not entry.attained:
             entry.view = entry.view._replace(reviewed=view.submitted)
