@@ -7,7 +7,7 @@ from math import inf, isnan
 from typing import Any, TypeAlias
 
 from hived.cells import HostClass, Rank
-from hived.errors import HivedError, PolicyError
+from hived.errors import PolicyError
 
 from .policy import Displaced, JobView, Policy, Reaction
 
@@ -37,15 +37,14 @@ class CheckedPolicy:
         try:
             key = self._policy.order(job)
             again = self._policy.order(job)
-        except HivedError:
-            raise
         except Exception as error:
             raise self._raised("order", error, job.job, at) from error
         if type(key) is not tuple:
             raise PolicyError(self.name, f"order gives {key!r}; it must give a tuple of numbers", job.job, at)
         for number in key:
             if not isinstance(number, (int, float)) or isnan(number):
-                raise PolicyError(self.name, f"order gives {key!r}, with {number!r}, which is no number", job.job, at)
+                what = f"order gives {key!r}, with {number!r}, which is neither an int nor a float with a value"
+                raise PolicyError(self.name, what, job.job, at)
         if key != again:
             what = f"order gives {key!r}, and {again!r} for the same job; it must depend on the job alone"
             raise PolicyError(self.name, what, job.job, at)
@@ -87,9 +86,12 @@ class CheckedPolicy:
     def relax(self, job: JobView, at: float) -> bool:
         """Whether a job gives up its affinity."""
         try:
-            return bool(self._policy.relax(job))
+            relaxes = self._policy.relax(job)
         except Exception as error:
             raise self._raised("relax", error, job.job, at) from error
+        if not isinstance(relaxes, bool):
+            raise PolicyError(self.name, f"relax gives {relaxes!r}; it must give True or False", job.job, at)
+        return relaxes
 
     def displace(self, reaction: Reaction) -> None:
         """Set what displaced jobs keep, unless the policy's own :meth:`~.policy.Policy.react` says otherwise."""

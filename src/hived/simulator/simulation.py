@@ -44,8 +44,8 @@ from .traces.model import MS
 _NEVER = 1 << 62
 #: in place of a number of stops: the next event is a review of the order (a submission: -1)
 _REVIEW = -2
-#: stops of one job after which its policy is taken for one under which it never ends
-MOST_STOPS = 100_000
+#: stops of one job in a row, with no more work done than before, after which its policy is refused
+MOST_STOPS = 10_000
 #: an interval in which a job holds GPUs: start, kind, placement
 _Interval = tuple[int, Kind, Placement]
 
@@ -74,6 +74,8 @@ class Simulation:
         # (time, job, number of stops of the job): an entry is void if the job was stopped since
         self._finishes: list[tuple[int, int, int]] = []
         self._stops = [0] * n
+        # jobs that were stopped: the least work that was ever left, and the stops since
+        self._futile: dict[int, tuple[int, int]] = {}
         # jobs preempted at this instant: the interval, the work left after it, and kept (as the scheduler counts it)
         self._preempted: dict[int, tuple[_Interval, int, float]] = {}
         record.first_start = [-1] * n
@@ -219,10 +221,15 @@ class Simulation:
 
     def _count_stop(self, job: int) -> None:
         self._stops[job] += 1
-        if self._stops[job] >= MOST_STOPS:
+        least, times = self._futile.get(job, (self._jobs[job].duration_ms, 0))
+        if self._left[job] < least:
+            self._futile[job] = self._left[job], 0
+            return
+        self._futile[job] = least, times + 1
+        if times + 1 >= MOST_STOPS:
             what = (
-                f"the job was stopped {MOST_STOPS:,} times and makes no progress; have running jobs keep their place "
-                "in the order for longer than resume_s"
+                f"the job was stopped {MOST_STOPS:,} times in a row and makes no progress; a job that starts must keep "
+                "its place before those that it displaces, for longer than resume_s"
             )
             raise self._wrong(job, what)
 

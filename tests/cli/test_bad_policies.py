@@ -1,0 +1,174 @@
+"""A policy that is wrong: one line with its name, the job and the moment, exit code 5, and nothing written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .helpers import HEADER, JOBS, NODES, Hived, tree
+
+MODULE = '''\
+from itertools import count
+from math import inf, nan
+from hived.policies import Tiresias
+from hived.scheduling import Policy
+
+COUNTER = count()
+
+class Wrong(Tiresias):
+    """Jobs change their queue, and are preempted and placed: every method is called."""
+    name = "wrong"
+    def __init__(self):
+        super().__init__((60.0, 600.0))
+    {body}
+
+class NoPolicy:
+    name = "no-policy"
+
+class Never(Policy):
+    def __init__(self):
+        raise KeyError("no such file")
+
+OBJECT = 3
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "spec.yaml").write_text(NODES, encoding="utf-8")
+    (tmp_path / "trace.csv").write_text(JOBS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def error(hived: Hived, policy: str, body: str = "", code: int = 5, trace: str = "") -> str:
+    """The line that is said, after the progress; nothing is written."""
+    Path("mine.py").write_text(MODULE.replace("{body}", body), encoding="utf-8")
+    if trace:
+        Path("trace.csv").write_text(HEADER + trace, encoding="utf-8")
+    before = tree(Path.cwd())
+    answer = hived("simulate", "--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--no-opportunistic",
+                   "--policy", policy)  # fmt: skip
+    assert tree(Path.cwd()) == before
+    assert answer.code == code, answer
+    assert answer.out == ""
+    *progress, line = answer.err.splitlines()
+    assert all("jobs" in other for other in progress)
+    return line
+
+
+@pytest.mark.parametrize("method", ["order(self, job)", "review_after(self, job)", "rank(self, host, gpus)",
+                                    "react(self, event)", "relax(self, job)"])  # fmt: skip
+def test_a_method_that_raises(hived: Hived, folder: Path, method: str) -> None:
+    line = error(hived, "mine:Wrong", f"def {method}: return 1 / 0")
+    assert f"{method.partition('(')[0]} raises ZeroDivisionError: division by zero" in line
+    assert "policy wrong, job j" in line
+    assert " s: " in line.partition(", at ")[2]
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "words"),
+    [
+        ("order(self, job)", "[1]", "order gives [1]; it must give a tuple of numbers"),
+        ("order(self, job)", "7", "order gives 7; it must give a tuple of numbers"),
+        ("order(self, job)", "None", "order gives None"),
+        ("order(self, job)", "(job.job,)", "'j0', which is neither"),
+        ("order(self, job)", "(nan,)", "nan, which is neither"),
+        ("order(self, job)", "(next(COUNTER),)", "order gives (0,), and (1,) for the same job"),
+        ("order(self, job)", "(job.duration,)", "order gives (None,)"),
+        ("order(self, job)", "(job.age,)", "order raises AttributeError"),
+        ("order(self)", "()", "order raises TypeError"),
+        ("review_after(self, job)", "0", "review_after gives 0; it must give None, or seconds above 0"),
+        ("review_after(self, job)", "-1.5", "review_after gives -1.5"),
+        ("review_after(self, job)", "nan", "review_after gives nan"),
+        ("review_after(self, job)", "'soon'", "review_after gives 'soon'"),
+        ("rank(self, host, gpus)", "3", "rank gives 3; it must give a tuple of numbers, or None"),
+        ("rank(self, host, gpus)", "('a',)", "rank gives ('a',)"),
+        ("rank(self, host, gpus)", "(nan,)", "rank gives (nan,)"),
+        ("rank(self, host, gpus)", "False", "rank gives False"),
+        ("react(self, event)", "'suspend'", "react gives 'suspend'; it must give a Reaction"),
+        ("react(self, event)", "None", "react gives None"),
+        ("relax(self, job)", "'no'", "relax gives 'no'; it must give True or False"),
+    ],
+)
+def test_a_wrong_answer(hived: Hived, folder: Path, method: str, answer: str, words: str) -> None:
+    line = error(hived, "mine:Wrong", f"def {method}: return {answer}")
+    assert words in line
+    assert "policy wrong, job j" in line
+    assert ", at " in line
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        ("preempts = 'yes'", "preempts is 'yes'; it must be True or False"),
+        ("clairvoyant = 1", "clairvoyant is 1"),
+        ("patience = -1", "patience is -1; it must be a number of seconds, at least 0"),
+        ("patience = nan", "patience is nan"),
+        ("patience = 'long'", "patience is 'long'"),
+        ("resume_s = inf", "resume_s is inf"),
+        ("resume_s = None", "resume_s is None"),
+        ("displaced = 'suspend'", "it must give a Reaction"),
+    ],
+)
+def test_a_wrong_attribute(hived: Hived, folder: Path, attribute: str, words: str) -> None:
+    assert words in error(hived, "mine:Wrong", attribute)
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "words"),
+    [
+        ("mine:NoPolicy", 5, "is no hived.scheduling.Policy; derive its class from that"),
+        ("mine:OBJECT", 5, "3 is no class of policies"),
+        ("mine:Never", 5, "it cannot be made: KeyError: 'no such file'"),
+        ("mine:Gone", 2, "the module has no Gone"),
+        ("nowhere:Any", 5, "No module named 'nowhere'"),
+        ("tiresis", 2, "did you mean tiresias?"),
+        ("tiresias:limit=3", 2, "no parameter 'limit'; it has limits"),
+        ("fifo:speed=2", 2, "no parameter 'speed'; it has none"),
+        ("tiresias:limits=9/3", 2, "must be above 0 and ascend"),
+        ("tiresias:limits=soon", 5, "it cannot be made"),
+        ("greedy:patience=-5", 5, "patience is -5"),
+        ("greedy:patience=long", 5, "patience is 'long'"),
+        ("c=fifo", 2, "no tenant 'c' in spec.yaml, which has a, b"),
+        ("", 2, "unknown policy ''"),
+        ("a:b:c", 2, "it must be NAME, or module:Class"),
+    ],
+)
+def test_what_is_no_policy(hived: Hived, folder: Path, policy: str, code: int, words: str) -> None:
+    assert words in error(hived, policy, code=code)
+
+
+def test_a_module_that_cannot_be_imported(hived: Hived, folder: Path) -> None:
+    assert "its module cannot be imported (mine: " in error(hived, "mine:Wrong", "def order(self: return ()")
+
+
+def test_a_rank_that_refuses_every_host_for_ever(hived: Hived, folder: Path) -> None:
+    """The first job that waits on an empty cluster is named, at the end of the run."""
+    line = error(hived, "mine:Wrong", "def rank(self, host, gpus): return None if gpus == 4 else (0,)")
+    assert "policy wrong, job j2, at " in line
+    assert "waits while nothing runs in a, where it fits: rank refuses every host" in line
+
+
+def test_an_order_that_puts_waiting_jobs_before_running_ones(hived: Hived, folder: Path) -> None:
+    """Each takes the GPUs of the other, at one instant."""
+    line = error(
+        hived, "mine:Wrong", "def order(self, job): return (job.running,)", trace="j0,a,0,9,8,p\nj1,a,5,9,8,p\n"
+    )
+    assert "policy wrong, job j" in line
+    assert "at 5.000 s: the job was stopped 10,000 times in a row and makes no progress" in line
+
+
+def test_slices_shorter_than_the_time_to_resume(hived: Hived, folder: Path) -> None:
+    body = """resume_s = 2
+    def order(self, job): return (job.attained,)
+    def review_after(self, job): return 1
+    """
+    line = error(hived, "mine:Wrong", body, trace="j0,a,0,9,8,p\nj1,a,5,9,8,p\n")
+    assert "policy wrong, job j" in line
+    assert "the job was stopped 10,000 times in a row and makes no progress" in line
