@@ -59,7 +59,7 @@ class Policy:
     """A scheduling policy. The defaults: first come, first served, packed, preempted jobs keep their work.
 
     A method is a function of its arguments alone: asked twice, it answers the same. A policy that raises, or answers
-    what is not allowed, ends the run with a :class:`~hived.scheduling.PolicyError`.
+    what is not allowed, ends the run with a :class:`~hived.errors.PolicyError`.
     """
 
     #: its name in results and messages
