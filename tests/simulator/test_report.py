@@ -15,6 +15,7 @@ import pytest
 from hived.policies.duration import SRTF
 from hived.simulator import Options, Sharing, make_report, run_experiment
 from hived.simulator.output import write_summary
+from hived.simulator.report import shorter_under_quota
 from hived.simulator.traces import read_trace
 from hived.spec import parse_spec
 
@@ -233,3 +234,18 @@ def test_the_page_on_metrics_checks_them(
     for line in capsys.readouterr().out.splitlines():
         ours, told = re.findall(r"(\d+)(?: GPU s,| s,|$)", line)
         assert ours == told != "0"
+
+
+def test_tenants_that_wait_less_under_a_quota_are_named(experiment: Experiment) -> None:
+    runs = make_report(experiment.results).runs
+    both = compared(experiment)
+    waited: dict[str, dict[str | None, float]] = {"quota": {}, "hived": {}}
+    for scheme, sums in waited.items():
+        for name, job in experiment.outcomes[scheme, "yarn-cs"].jobs.items():
+            for tenant in (job.tenant, None) if name in both else ():
+                sums[tenant] = sums.get(tenant, 0) + (job.queue or 0)
+    expected = {tenant for tenant, quota in waited["quota"].items() if quota < waited["hived"][tenant]}
+    found = shorter_under_quota(runs)
+    assert {tenant for tenant, _, _ in found} == expected
+    assert expected, "the trace has such a tenant"
+    assert shorter_under_quota([run for run in runs if run.scheme != "quota"]) == []

@@ -18,7 +18,7 @@ from hived.cluster import BindingKind, Sharing
 from hived.simulator.experiment import Preempted, Results
 from hived.simulator.figures import need_matplotlib
 from hived.simulator.output import check_output
-from hived.simulator.report import Report, RunReport
+from hived.simulator.report import Report, RunReport, shorter_under_quota
 from hived.simulator.sizing import LOAD, Quotas
 from hived.simulator.study import DAYS, JOBS
 from hived.simulator.study import simulate as run_study
@@ -192,6 +192,7 @@ def _print(report: Report, results: Results, out: Path) -> None:
         runs = [run for run in report.runs if run.policy == policy]
         console.print(f"\nmean queueing delay in minutes ({policy})", style="italic")
         console.print(_tenant_table(runs))
+        _print_quota(console, runs)
         console.print(f"\nminutes of all {counted(report.compared, 'compared job')}", style="italic")
         console.print(_time_table(runs))
         console.print("\ncluster, while jobs arrive: shares of its GPUs, and of its nodes", style="italic")
@@ -207,6 +208,21 @@ def _print(report: Report, results: Results, out: Path) -> None:
     if left_out > 0:
         console.print(f"left out too: {counted(left_out, 'job')} that not every run finished")
     console.print(f"results: {out}/", markup=False)
+
+
+def _print_quota(console: Console, runs: list[RunReport]) -> None:
+    """Where a quota is better than HiveD, which promises nothing against it."""
+    if not any(run.scheme == Sharing.QUOTA.value for run in runs):
+        return
+    found = [
+        f"{'all together' if tenant is None else tenant} {_minutes(quota)} min for {_minutes(hived)}"
+        for tenant, quota, hived in shorter_under_quota(runs)
+        if _minutes(quota) != _minutes(hived)
+    ]
+    if found:
+        console.print(f"shorter under quota than under hived: {'; '.join(found)}", markup=False)
+    elif any(run.scheme == Sharing.HIVED.value for run in runs):
+        console.print("shorter under quota than under hived: no tenant")
 
 
 def _minutes(s: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -163,6 +164,19 @@ def _tenant_json(tenant: TenantReport) -> dict[str, object]:
         "anomalies": None if tenant.anomalies is None else asdict(tenant.anomalies),
         "whole_nodes": asdict(tenant.whole_nodes),
     }
+
+
+def shorter_under_quota(runs: Sequence[RunReport]) -> list[tuple[str | None, float, float]]:
+    """Tenants (None: all together) that wait less under a quota than under HiveD: name, both means in seconds.
+
+    ``runs`` are those of one policy; empty unless both schemes are among them.
+    """
+    by_scheme = {run.scheme: run for run in runs}
+    quota, hived = by_scheme.get(Sharing.QUOTA.value), by_scheme.get(Sharing.HIVED.value)
+    if quota is None or hived is None:
+        return []
+    pairs = zip((*quota.tenants, quota.overall), (*hived.tenants, hived.overall), strict=True)
+    return [(a.tenant, a.delay.mean_s, b.delay.mean_s) for a, b in pairs if a.delay.mean_s < b.delay.mean_s]
 
 
 def make_report(results: Results) -> Report:
