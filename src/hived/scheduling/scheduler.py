@@ -658,7 +658,7 @@ class Scheduler:
         duration = entry.view.duration
         assert entry.policy is not None
         if not entry.keeps:
-            entry.kept = 0
+            entry.kept = 0.0
         elif entry.kept > entry.settled:  # it ran
             entry.kept -= entry.policy.resume_s * self._per_second
         entry.settled = entry.kept
