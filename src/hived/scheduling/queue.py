@@ -222,7 +222,7 @@ class PassingQueue(Queue):
         item = (entry.key, entry)
         insort(entries, item)
         self._length += 1
-        if entries[0] is not item:
+        if entries[0][1] is not entry:
             return
         if self.retries:
             self._marked.discard(entry.kind)
