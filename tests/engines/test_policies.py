@@ -114,6 +114,27 @@ def test_jobs_without_a_time_limit_come_last_where_the_policy_is_a_later_one(liv
     assert starts.index(limited.id) < starts.index(unknown.id)
 
 
+def test_a_loan_goes_to_a_job_of_an_earlier_queue_of_its_tenant(lives: Lives) -> None:
+    """Both jobs are opportunistic; the first has attained its limit when the second comes or soon after."""
+    first, *others = other_spec(("vision", 1), ("speech", 7)).virtual_clusters
+    lives.spec = replace(
+        other_spec(("vision", 1), ("speech", 7)),
+        virtual_clusters=(replace(first, policy="tiresias:limits=3"), *others),
+    )
+
+    async def story(engine: Engine) -> tuple[Job, Job]:
+        long = engine.submit(shell("vision", "exec sleep 1.2", 7, priority=-1))
+        await state(engine, long, JobState.RUNNING)
+        short = engine.submit(shell("vision", "exec sleep 0.1", 7, priority=-1))
+        assert engine.find(str(short.id)).state is JobState.QUEUED
+        later, earlier = await ended(engine, long, short)
+        return later, earlier
+
+    long, short = lives.live(story)
+    assert (long.state, short.state) == (JobState.SUCCEEDED, JobState.SUCCEEDED)
+    assert (long.resumes, short.resumes) == (1, 0)
+
+
 def test_a_policy_that_raises_ends_the_engine_and_the_next_one_takes_the_jobs_over(
     lives: Lives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

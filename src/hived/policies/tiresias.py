@@ -23,8 +23,9 @@ class Tiresias(Policy):
     preempts = True
     patience = inf
 
-    def __init__(self, limits: Sequence[float] = (3_250.0, 7_200.0)) -> None:
+    def __init__(self, limits: Sequence[float] | float = (3_250.0, 7_200.0)) -> None:
         """``limits``: attained service in GPU-seconds from which a job is in the next queue, ascending."""
+        limits = (limits,) if isinstance(limits, int | float) else tuple(limits)
         self.limits = tuple(float(limit) for limit in limits)
         if any(low >= high for low, high in zip((0.0, *self.limits), self.limits, strict=False)):
             raise InputError(f"policy tiresias: the limits {list(limits)} must be above 0 and ascend")
