@@ -30,6 +30,8 @@ class RunningJobs:
         self._orders: dict[tuple[str, bool], _Order] = {}
         #: where each job is in them
         self._places: dict[Entry, tuple[_Order, Key]] = {}
+        #: per VC: when the order of its guaranteed jobs was last computed anew, where it changes all the time
+        self._sorted_at: dict[str, float] = {}
         #: when the policy reviews a job, earliest first; void unless it is the time in ``_review_at``
         self._reviews: list[tuple[float, int, Entry]] = []
         self._review_at: dict[Entry, float] = {}
@@ -68,7 +70,10 @@ class RunningJobs:
         order = self._orders.get((entry.vc, guaranteed))
         if not order:
             return []
-        if order[0][1] not in self._review_at:
+        drifts = order[0][1] not in self._review_at
+        if drifts and not (guaranteed and self._sorted_at.get(entry.vc) == now):
+            if guaranteed:
+                self._sorted_at[entry.vc] = now  # until then, those that change are placed by keys of ``now``
             for _, other in list(order):
                 self.count(other, now)
                 if guaranteed:  # the key of a job on loan is also its place in line
