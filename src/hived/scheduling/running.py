@@ -30,8 +30,10 @@ class RunningJobs:
         self._orders: dict[tuple[str, bool], _Order] = {}
         #: where each job is in them
         self._places: dict[Entry, tuple[_Order, Key]] = {}
-        #: per VC: when the order of its guaranteed jobs was last computed anew, where it changes all the time
-        self._sorted_at: dict[str, float] = {}
+        #: as the orders, where these change all the time: when one was last computed anew
+        self._sorted_at: dict[tuple[str, bool], float] = {}
+        #: when the loans of a VC were last counted for that
+        self._loans_at: dict[str, float] = {}
         #: when the policy reviews a job, earliest first; void unless it is the time in ``_review_at``
         self._reviews: list[tuple[float, int, Entry]] = []
         self._review_at: dict[Entry, float] = {}
@@ -71,9 +73,8 @@ class RunningJobs:
         if not order:
             return []
         drifts = order[0][1] not in self._review_at
-        if drifts and not (guaranteed and self._sorted_at.get(entry.vc) == now):
-            if guaranteed:
-                self._sorted_at[entry.vc] = now  # until then, those that change are placed by keys of ``now``
+        if drifts and self._sorted_at.get((entry.vc, guaranteed)) != now:
+            self._sorted_at[entry.vc, guaranteed] = now  # what starts at ``now`` is placed by a key of ``now``
             for _, other in list(order):
                 self.count(other, now)
                 if guaranteed:  # the key of a job on loan is also its place in line
@@ -84,10 +85,11 @@ class RunningJobs:
         return [other for _, other in reversed(order[bisect_right(order, (entry.key, entry)) :])]
 
     def drifting_loans(self, vc: str, now: float) -> list[Entry]:
-        """The jobs of a VC that run on loan and change their order all the time, counted up to ``now``. O(these)."""
+        """The jobs of a VC on loan that change their order all the time, counted; once per ``now``. O(these)."""
         order = self._orders.get((vc, False))
-        if not order or order[0][1] in self._review_at:
+        if not order or order[0][1] in self._review_at or self._loans_at.get(vc) == now:
             return []
+        self._loans_at[vc] = now
         for _, entry in order:
             self.count(entry, now)
         return [entry for _, entry in order]
