@@ -79,6 +79,7 @@ VERBS = (
     # -- a verb that works on files goes here
     Verb(_STUDY, "simulate", "A trace under the sharing schemes: tables and figures", "simulate"),
     Verb(_STUDY, "sweep", "Many simulations in parallel: one Parquet file, means with confidence intervals", "sweep"),
+    Verb(_STUDY, "reproduce", "A paper's evaluation run again: its figures and numbers beside ours", "reproduce"),
     Verb(_STUDY, "view", "The dashboard over the results of a simulation", "view"),
     Verb(_STUDY, "replay", "An exported event log carried out again, byte for byte", "spec"),
     Verb(_STUDY, "check", "Whether the virtual clusters of a spec fit, or why not", "spec"),

@@ -49,6 +49,7 @@ class Record:
     preemptions: list[int] = field(default_factory=list)
     waits: NDArray[np.int64] | None = None  #: every job's queueing delay, cached by :func:`~.metrics.queues`
     preempted_gpus: int = 0  #: GPUs taken from opportunistic jobs, summed over all preemptions
+    preempted_at: list[tuple[int, int]] = field(default_factory=list)  #: the same: time and GPUs of each preemption
 
     def queue(self, job: int) -> int:
         """The queueing delay of a finished job, including waits after preemptions."""

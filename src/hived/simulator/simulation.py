@@ -202,7 +202,9 @@ class Simulation:
             else:
                 self._record.runs.append(Run(job, since, now, kind, placement))
                 self._record.preemptions[job] += 1
-                self._record.preempted_gpus += gpus_of(placement)
+                gpus = gpus_of(placement)
+                self._record.preempted_gpus += gpus
+                self._record.preempted_at.append((now, gpus))
         self._preempted.clear()
 
     def _stop(self, job: int, now: int, keeps_work: bool = True) -> None:
