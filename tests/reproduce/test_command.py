@@ -31,7 +31,7 @@ def test_the_quick_run(tmp_path: Path) -> None:
     assert all(found[name].startswith(b"\x89PNG") for name in pictures)
     assert "**Synthetic trace.**" in text
     assert "**Quick.**" in text
-    assert "nan" not in text
+    assert not re.search(r"\bnan\b", text)
     # all is kept: the same bytes at once, also where a simulation has to run again
     next((tmp_path / "runs").glob("*.json")).unlink()
     counts.clear()
