@@ -45,6 +45,14 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
             ratios[arm].append(sum(values) / len(values))
             expected = paper.get(share, "-") if arm == "quota" else "shortest"
             rows.append(Row(f"{share:.0%} soft: delay of {TENANT} over private, {arm}", expected, _mean(values)))
+        rows += [
+            Row(
+                f"{share:.0%} soft: mean delay of {TENANT}, {arm}",
+                "-",
+                f"{number(sum(result[arm].delay(TENANT) for result in of) / len(of))} min",
+            )
+            for arm in ("private", "quota", "hived")
+        ]
         completion.append([over(one["hived"].completion(), one["quota"].completion()) - 1 for one in of])
         all_of = [result["hived"].completion() for result in of]
         rows += [
@@ -72,8 +80,8 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
         ),
         Claim(f"with HiveD {TENANT} always waits least", shape_of(True, best)),
         Claim(
-            "completion times with HiveD are at most 3% above quota's",
-            shape_of(True, max(map(max, completion)) <= 0.03),
+            "completion times with HiveD are at most 3% above quota's, in the mean over the seeds",
+            shape_of(True, max(sum(of) / len(of) for of in completion) <= 0.03),
         ),
     ]
     return Outcome(
