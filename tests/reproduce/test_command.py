@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hived.errors import InputError
-from hived.reproduce.command import EXPERIMENTS, check, reproduce
+from hived.reproduce.command import check, reproduce
+from hived.reproduce.evaluation import EXPERIMENTS
 from hived.simulator.traces import Trace, generate_table1
 
 FILES = ("index.md", "timings.md")
