@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 TENANT = "prod-a"
 SHARES = (0.25, 0.5, 0.75)
 _WORSE = (
-    f" Under quota {TENANT} waits longer here the more jobs are soft, unlike in the paper: soft jobs take single GPUs of "
-    "many nodes as soon as these are free, and the hard jobs find fewer whole nodes."
+    f" Under quota {TENANT} waits longer here when some jobs are soft, unlike in the paper: soft jobs take single GPUs "
+    "of many nodes as soon as these are free, and the hard jobs find fewer whole nodes."
 )
 
 
