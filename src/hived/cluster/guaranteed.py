@@ -112,7 +112,8 @@ def _place_in(
     state: State, group: Group, choice: Choice, pool: Pool, up_to: int, step: int, suggested: Suggested | None
 ) -> bool:
     """Choose leaves in one pool under one cap, and bind them; a host that cannot be bound is left out of a retry."""
-    cap, rank = choice.caps[step], state.rank_of(group.request.vc)
+    cap, ranks = choice.caps[step], state.ranks
+    rank = state.rank_of(group.request.vc) if ranks else state.rank
     space = pool.space(up_to)
     is_copy = False
     if suggested is not None:

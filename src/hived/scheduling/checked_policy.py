@@ -26,6 +26,8 @@ class CheckedPolicy:
         self.clairvoyant: bool = bool(self._attribute("clairvoyant", bool))
         #: seconds
         self.patience: float = float(self._attribute("patience", (int, float)))
+        #: whether it has jobs that give up their affinity
+        self.relaxes: bool = type(policy).relax is not Policy.relax
         self.resume_s: float = float(self._attribute("resume_s", (int, float)))
 
     def _attribute(self, name: str, of: Any) -> Any:
@@ -48,7 +50,8 @@ class CheckedPolicy:
         if type(key) is not tuple:
             raise PolicyError(self.name, f"order gives {key!r}; it must give a tuple of numbers", job.job, at)
         for number in key:
-            if not isinstance(number, (int, float)) or isnan(number):
+            kind = type(number)
+            if (kind is not float and kind is not int and not isinstance(number, (int, float))) or number != number:
                 what = f"order gives {key!r}, with {number!r}, which is neither an int nor a float with a value"
                 raise PolicyError(self.name, what, job.job, at)
         if key != again:

@@ -313,7 +313,7 @@ class Scheduler:
         elif view.remaining is None:  # a job whose duration nobody knows is the longest
             duration = inf if entry.duration is None else entry.duration
             entry.view = view._replace(duration=duration, remaining=duration)
-        if policy.preempts and not entry.attained:
+        if policy.preempts and not entry.attained and view.reviewed != view.submitted:
             entry.view = entry.view._replace(reviewed=view.submitted)
         return policy
 
@@ -325,34 +325,31 @@ class Scheduler:
         Raises :class:`~hived.errors.PolicyError`; nothing may be asked of this scheduler after that.
         """
         try:
-            self._dispatch(now)
+            self._now = now
+            for entry in () if self._running is None else self._running.due(now):
+                self.rekey(entry)
+            while True:
+                version = -1  # of the cluster, while there are reservations
+                if self.reserved:
+                    version = self.cluster.version
+                    for entry in list(self.reserved.values()):
+                        self._asked = entry
+                        if entry.status is RESERVED and self._reservation_changed(entry):
+                            self._schedule(entry)
+                while self._dirty or self._new:
+                    self._take_turns()
+                if self._idle:
+                    self._idle = False
+                    if self._heads or self._explains:
+                        self._lend()
+                if self._dirty or self._new or self._idle:
+                    continue
+                if not self.reserved or version == self.cluster.version:
+                    return
         except PolicyError as error:
             if error.at is not None or self._asked is None:
                 raise
             raise PolicyError(error.policy, error.what, self._asked.name, now / self._per_second) from error
-
-    def _dispatch(self, now: float) -> None:
-        self._now = now
-        for entry in () if self._running is None else self._running.due(now):
-            self.rekey(entry)
-        while True:
-            version = -1  # of the cluster, while there are reservations
-            if self.reserved:
-                version = self.cluster.version
-                for entry in list(self.reserved.values()):
-                    self._asked = entry
-                    if entry.status is RESERVED and self._reservation_changed(entry):
-                        self._schedule(entry)
-            while self._dirty or self._new:
-                self._take_turns()
-            if self._idle:
-                self._idle = False
-                if self._heads or self._explains:
-                    self._lend()
-            if self._dirty or self._new or self._idle:
-                continue
-            if not self.reserved or version == self.cluster.version:
-                return
 
     @property
     def next_review(self) -> float:

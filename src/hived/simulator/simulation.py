@@ -147,15 +147,19 @@ class Simulation:
 
     def _entry(self, number: int) -> Entry:
         name, tenant, submitted, duration, gpus, _, user, model, priority = self._jobs[number]
-        policy = self._policies[tenant]
+        policy, at = self._policies[tenant], submitted / MS
         lasts = duration / MS if policy.clairvoyant else None
-        view = JobView(name, gpus, submitted / MS, number, tenant, user, model, priority, duration=lasts)
-        shape = -gpus if number in self._soft or policy.relax(view, submitted / MS) else gpus
+        # by position, which is faster than by name
+        view = JobView(name, gpus, at, number, tenant, user, model, priority, 0.0, False, at, lasts, lasts)
+        soft = number in self._soft or (policy.relaxes and policy.relax(view, at))
+        shape = -gpus if soft else gpus
         members = self._members.get(shape)
         if members is None:
             members = self._members[shape] = members_of(gpus, soft=shape < 0)
         request = Request(name, tenant, priority, members, whole_nodes=True)
-        return Entry(number, request, view, self._early, (shape, priority) if priority else shape)
+        entry = Entry(number, request, view, self._early, (shape, priority) if priority else shape)
+        entry.policy = policy  # what it may see is in the view
+        return entry
 
     def _carry_out(self, instruction: Instruction) -> None:
         """Carry out an instruction; a stopped job ends at once."""
