@@ -79,7 +79,7 @@ def test_figure_10_compares_preempted_gpus(dynamic: int, static: int, verdict: s
         hived=run(preempted_gpus=dynamic, preempted=[1, 2, 3, 4], bound=[0.1, 0.2, 0.3, 0.4]),
         static=run(preempted_gpus=static, preempted=[4, 4, 4, 4]),
     )
-    outcome = evaluate(fig10.EXPERIMENT, a=found)
+    outcome = evaluate(fig10.EXPERIMENT, a=found, b=found)
     assert shapes(outcome) == [verdict, HOLDS]
     assert ours(outcome, "correlation of bound cells and preempted GPUs by 12 hours, dynamic") == "1.00"
 

@@ -43,6 +43,7 @@ class Panel:
     label: str
     lines: Mapping[str, tuple[Floats, Floats]]  #: by arm: days and values
     log: bool = False
+    bottom: float | None = 0.0
     top: float | None = None
 
 
@@ -61,7 +62,7 @@ def over_time(title: str, panels: Sequence[Panel], xlabel: str = "time of submis
         if panel.log:
             axis.set_yscale("symlog", linthresh=1)
             axis.yaxis.set_major_formatter(plain_number)
-        axis.set_ylim(bottom=0, top=panel.top)
+        axis.set_ylim(bottom=panel.bottom, top=panel.top)
         axis.set_ylabel(panel.label)
     axes[-1].set_xlabel(xlabel)
     figure.align_ylabels(axes)

@@ -11,13 +11,16 @@ from ..drawing import Panel, over_time, scatter
 from ..experiment import Claim, Experiment, Outcome, Row, Scale, number, percent, setting, shape_of, trace_label
 from ..results import Floats, Result
 from ..simulations import Arm, Simulation, Workload
-from .base import FULL_NODES
+from .base import CROWDED_NODES, FULL_NODES
 
 
 def simulations(workload: Workload, scale: Scale) -> Mapping[str, Simulation]:
-    """Both bindings in one."""
+    """Both bindings in one; on the smaller cluster too, to see what the load does."""
     both = (Arm("hived", "hived"), Arm("static", "hived", binding="static"))
-    return {"all": Simulation(workload, FULL_NODES, both, workload.clock)}
+    return {
+        "all": Simulation(workload, FULL_NODES, both, workload.clock),
+        "crowded": Simulation(workload, CROWDED_NODES, both, workload.crowded),
+    }
 
 
 def correlation(x: Floats, y: Floats) -> float:
@@ -49,6 +52,17 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
             "correlation of bound cells and dynamic over static by 12 hours", "-", number(correlation(bound, relative))
         ),
     ]
+    crowded = results["crowded"]
+    few, many = crowded["hived"].preempted_gpus, crowded["static"].preempted_gpus
+    bound_there = percent(crowded["hived"].mean("fragmentation"))
+    rows.append(
+        Row(
+            f"dynamic over static at {CROWDED_NODES} nodes, clock x{workload.crowded:g} ({bound_there} of the cells "
+            "bound)",
+            "-",
+            f"{number(few / many if many else float('nan'))} ({few:,} of {many:,})",
+        )
+    )
     days = np.arange(len(bound)) / 2 + 0.25
     return Outcome(
         setting(workload, result, FULL_NODES, f"clock x{workload.clock:g}"),
@@ -62,7 +76,8 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
         ],
         "Preempted are loans alone, in both arms; the starts of guaranteed jobs are the same. A cell counts as bound "
         "while a "
-        "guaranteed job uses one of its GPUs.",
+        "guaranteed job uses one of its GPUs. What dynamic binding saves depends on how many nodes no cell is bound "
+        "to: while there are some, it binds those first.",
         {
             "fig10": partial(
                 over_time,

@@ -63,7 +63,7 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
                         },
                         top=102,
                     ),
-                    Panel("gap (percentage\npoints)", {"gap": (result["hived"].hours, 100 * gap)}),
+                    Panel("gap (percentage\npoints)", {"gap": (result["hived"].hours, 100 * gap)}, bottom=None),
                 ],
                 "days",
             )
