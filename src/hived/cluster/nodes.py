@@ -154,10 +154,10 @@ class Nodes:
             else:
                 self._set_lent(node, self.lent[node] & ~mask)
             self._dirty.add(node)
-        self._note((self._claim_again, ALLOCATE if event is RELEASE else RESERVE, group))
+        self._note((self.claim_again, ALLOCATE if event is RELEASE else RESERVE, group))
 
-    def _claim_again(self, event: LeafEvent, group: Group) -> None:
-        """Undo :meth:`unclaim`, keeping the groups of a node in order of arrival."""
+    def claim_again(self, event: LeafEvent, group: Group) -> None:
+        """The inverse of :meth:`unclaim`, keeping the groups of a node in order of arrival."""
         before = {node: self.reserved[node] for number, node, _ in group.parts if number == self.number}
         if event is ALLOCATE:  # of leaves that may be reserved by now, which the table does not allow
             for number, node, mask in group.parts:

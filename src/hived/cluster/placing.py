@@ -137,35 +137,58 @@ def select_victims(
     """The groups of its VC that a request preempts to start; None: all candidates do not suffice.
 
     The shortest prefix of ``candidates`` that suffices, without groups whose leaf cells are not needed; among these the
-    last is spared first. Every trial is a transaction that is rolled back, and binds as the preemption itself will.
-    O((log victims + victims) * (victims + what placing the request costs)); O(candidates) where all do not suffice.
+    last is spared first. All trials are in one transaction that is rolled back, and bind as the preemption itself will.
+    O(victims * what placing the request costs); O(candidates) where all do not suffice.
     """
     state.refresh_doomed()
     loan = state.groups.get(request.group)
+    if loan is not None and not request.opportunistic:
+        state.vacate(loan)
+    aside: dict[Group, None] = {}
 
-    def suffices(victims: Sequence[Group]) -> bool:
+    def set_aside(groups: Sequence[Group]) -> None:
+        for group in groups:
+            aside[group] = None
+            if not request.opportunistic:
+                state.set_aside(group)
+
+    def put_back(groups: Sequence[Group]) -> None:
+        for group in groups:
+            del aside[group]
+            if not request.opportunistic:
+                state.put_back(group)
+
+    def suffices() -> bool:
+        mark = state.undo.mark()
+        trial = Group(request, demand.tenant, 0.0)
         if request.opportunistic:
-            return opportunistic.preempting(state, Group(request, demand.tenant, 0.0), demand, suggested, victims)
-        if loan is not None:
-            state.vacate(loan)
-        for victim in victims:
-            state.set_aside(victim)
-        found = guaranteed.on_free(state, Group(request, demand.tenant, 0.0), demand, suggested)
-        state.undo.rollback()
+            found = opportunistic.preempting(state, trial, demand, suggested, list(aside))
+        else:
+            found = guaranteed.on_free(state, trial, demand, suggested)
+        state.undo.rollback(mark)
         return found
 
+    def suffice(number: int) -> bool:
+        set_aside(candidates[len(aside) : number])
+        put_back(candidates[number : len(aside)])
+        return suffices()
+
     most = 1  # doubled until it suffices: the cost is that of the victims, not of all candidates
-    while not suffices(candidates[:most]):
+    while not suffice(min(most, len(candidates))):
         if most >= len(candidates):
+            state.undo.rollback()
             return None
         most *= 2
     numbers = range(most // 2 + 1 if most > 1 else 0, min(most, len(candidates)))
-    number = numbers.start + bisect_left(numbers, True, key=lambda number: suffices(candidates[:number]))
-    victims = list(candidates[:number])
-    for group in victims[-2::-1]:  # the last one is needed, since the prefix without it does not suffice
-        others = [other for other in victims if other is not group]
-        if suffices(others):
-            victims = others
+    number = numbers.start + bisect_left(numbers, True, key=suffice)
+    set_aside(candidates[len(aside) : number])
+    put_back(candidates[number : len(aside)])
+    for group in candidates[:number][-2::-1]:  # the last one is needed: the prefix without it does not suffice
+        put_back((group,))
+        if not suffices():
+            set_aside((group,))
+    victims = [group for group in candidates[:number] if group in aside]
+    state.undo.rollback()
     return victims
 
 

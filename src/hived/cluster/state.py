@@ -236,6 +236,12 @@ class State:
         self.chains[group.chain].unclaim(RELEASE, group)
         group.pool.give(group)
 
+    def put_back(self, group: Group) -> None:
+        """The inverse of :meth:`set_aside`, in the same trial."""
+        assert group.pool is not None
+        group.pool.take_again(group)
+        self.chains[group.chain].claim_again(ALLOCATE, group)
+
     def vacate(self, group: Group) -> None:
         """Release the leaves of a running group. It keeps its place in the list of groups."""
         if group.guest:
