@@ -14,7 +14,7 @@ def test_one_experiment(hived: Hived, folder: Path) -> None:
     assert "holds" in answer.out
     assert "report/index.md" in answer.out
     text = (folder / "report" / "index.md").read_text(encoding="utf-8")
-    assert "| Figure 2 of the draft: a sharing anomaly by hand | holds |" in text
+    assert "| Figure 2 of the draft: a sharing anomaly by hand | holds (1/1) |" in text
 
 
 def test_errors_are_one_line(hived: Hived, folder: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from hived import __version__
 from hived.simulator.figures import styled
 from hived.simulator.parallel import write_whole
-from hived.words import counted
 
 from .experiment import Experiment, Outcome, Scale, Shape, trace_label
 from .section53 import PAPER_MS, Timing
@@ -103,7 +102,7 @@ def index(report: Report) -> str:
         "",
         "## Which shapes hold",
         "",
-        "An experiment holds where all of its claims do. Nothing was tuned to make one hold.",
+        "An experiment holds where all of its claims do; in brackets the claims that hold. Nothing was tuned.",
         "",
         *_summary(report),
     ]
@@ -151,7 +150,7 @@ def _traces(report: Report) -> list[str]:
     made = report.second or (first if first.path is None else None)
     if made is not None:
         lines[-1] += (
-            f" {made.jobs:,} jobs over {made.days} days, clock x{made.clock:g} at 279 and at 200 nodes: that is an "
+            f" {made.jobs:,} jobs over {made.days} days, clock x{made.clock:g} at 279 nodes: that is an "
             "offered load "
             f"of 0.7, the paper's utilization there; x{made.crowded:g} at 200 nodes, faster by as much as any other "
             "trace's."
@@ -182,8 +181,7 @@ def _summary(report: Report) -> list[str]:
 
 def _verdict(outcome: Outcome) -> str:
     held = sum(claim.shape is Shape.HOLDS for claim in outcome.claims)
-    some = "" if outcome.shape is Shape.HOLDS else f" ({held} of {counted(len(outcome.claims), 'claim')} do)"
-    return outcome.shape.value + some
+    return f"{outcome.shape.value} ({held}/{len(outcome.claims)})"
 
 
 def _outcome(report: Report, workload: Workload, outcome: Outcome) -> list[str]:

@@ -48,6 +48,8 @@ QUOTAS = tuple((row.tenant, Decimal(repr(row.quota_percent))) for row in TABLE1)
 TENANTS = tuple(tenant for tenant, _ in QUOTAS)
 #: the one VC of a cluster without quotas
 EVERYBODY = "everybody"
+#: what of a workload determines a result: the clock is the simulation's
+_DETERMINE = ("sha256", "jobs", "days", "window")
 _HALVES = {8: "NODE", 4: "NODE.SOCKET", 2: "NODE.SOCKET.GPU-PAIR", 1: "NODE.SOCKET.GPU-PAIR.GPU"}
 
 
@@ -101,7 +103,7 @@ class Simulation:
     def task(self, label: str) -> Task:
         """The task that runs it."""
         changes = {name: value for name, value in asdict(self).items() if name != "workload"}
-        kept = {name: value for name, value in asdict(self.workload).items() if name not in ("path", "name")}
+        kept = {name: value for name, value in asdict(self.workload).items() if name in _DETERMINE}
         identity = {"hived": __version__, "measures": MEASURES, "workload": kept, **changes}
         return Task(label, carry_out, (self,), identity)
 

@@ -55,7 +55,7 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
             ),
         ]
         if name == "crowded":
-            seen, holds = peak > 60, beside < peak / 10
+            seen, holds = highest(quota - private) > 60, beside < peak / 10
         title = f"Figure 1: delay of {TENANT}, {nodes} nodes, 12-hour mean ({trace_label(workload)})"
         panel = Panel("delay (min)", {"private": (at, private), "quota": (at, quota)})
         figures[f"fig1-{nodes}"] = lambda title=title, panel=panel: over_time(title, [panel])
