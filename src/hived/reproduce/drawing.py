@@ -132,7 +132,7 @@ def _scale(axis: Axes, values: Mapping[str, Sequence[float]], base: float, log: 
     if log:
         above = [v for v in known if v > 0]
         axis.set_yscale("log")
-        axis.set_ylim(max(min([*above, base / 2 or 0.1]) / 3, 1e-3), max([*above, 2 * base or 1.0]) * 4)
+        axis.set_ylim(max(min([*above, base / 2 or 0.1]) / 8, 1e-4), max([*above, 2 * base or 1.0]) * 4)
     else:
         axis.set_ylim(min([*known, 0]) * 1.25, max([*known, 1e-9]) * 1.25)
 

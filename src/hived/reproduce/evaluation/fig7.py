@@ -71,6 +71,10 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
                     f"{case}: {who} waits longer than in private under quota", shape_of(quota.get(who, 0.0) > 1, True)
                 )
             )
+        else:
+            claims.append(
+                Claim(f"{case}: nobody waits longer than in private under quota either", shape_of(True, not above))
+            )
         figures[f"fig7-{at}"] = partial(_draw, workload, case, result)
     both = results["all tenants"]
     compared = {t: over(both["hived"].delay(t), both["quota"].delay(t)) for t in both.tenants}
