@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hived.cluster import OPPORTUNISTIC, Cluster, Member, Placement, Request, Sharing
 from hived.cluster.reasons import NeverFits
-from hived.policies import YarnCS
+from hived.policies import SJF, Greedy, Tiresias, YarnCS
 from hived.scheduling import (
     Downgrade,
     Entry,
@@ -14,6 +14,7 @@ from hived.scheduling import (
     Kind,
     Move,
     Policies,
+    Policy,
     Promote,
     Reaction,
     Reserve,
@@ -30,31 +31,41 @@ from .test_scheduling import Watching, nodes
 class SlowEngine:
     """An engine whose jobs end when the test ends them."""
 
-    def __init__(self, a: int, b: int = 0, c: int = 0) -> None:
+    def __init__(self, a: int, b: int = 0, c: int = 0, policy: Policy | None = None) -> None:
         spec = nodes(a, b, c)
-        self.scheduler = Scheduler(Cluster(spec, Sharing.HIVED, YarnCS().rank), YarnCS(), self._carry_out)
+        self.policies = Policies(policy or YarnCS())
+        self.scheduler = Scheduler(Cluster(spec, Sharing.HIVED, self.policies.rank), self.policies, self._carry_out)
+        self.now = 0.0
         self.instructions: list[Instruction] = []
         self._jobs = 0
 
-    def submit(self, vc: str, gpus: int, priority: int = 0, early: bool = False, lazy: bool = False) -> Entry:
+    def submit(
+        self,
+        vc: str,
+        gpus: int,
+        priority: int = 0,
+        early: bool = False,
+        lazy: bool = False,
+        duration: float | None = None,
+    ) -> Entry:
         """Submit a job."""
         self._jobs += 1
         name = f"job-{self._jobs}"
         request = Request(name, vc, priority, (Member(1, gpus),), lazy_preemption=lazy)
-        entry = Entry(self._jobs, request, JobView(name, gpus, self._jobs, self._jobs), early)
+        entry = Entry(self._jobs, request, JobView(name, gpus, self._jobs, self._jobs, duration=duration), early)
         self.scheduler.wait(entry)
         self.dispatch()
         return entry
 
     def end(self, entry: Entry, waits: bool = False) -> None:
         """End a job and release its GPUs."""
-        self.scheduler.free(entry, waits)
+        self.scheduler.free(entry, waits, self.now)
         self.dispatch()
 
     def dispatch(self) -> None:
         """Dispatch once."""
         self.instructions.clear()
-        self.scheduler.dispatch()
+        self.scheduler.dispatch(self.now)
         self.scheduler.validate()
 
     def _carry_out(self, instruction: Instruction) -> None:
@@ -235,3 +246,94 @@ def test_a_policy_may_change_the_order_while_jobs_wait_and_while_they_run_early(
     assert second.status is Status.GUARANTEED
     engine.end(second)
     assert (early.status, first.status) == (Status.GUARANTEED, Status.WAITING)
+
+
+# Other policies, with victims that end later
+
+
+def test_cells_are_kept_for_a_job_that_moves_to_them_where_jobs_pass_each_other() -> None:
+    engine = SlowEngine(1, 1, policy=Greedy())
+    _, other_half = engine.submit("a", 4), engine.submit("a", 4)
+    early = engine.submit("a", 4, early=True)
+    behind = engine.submit("a", 2)
+    engine.end(other_half)
+    assert engine.issued == [Move(early.number, True)]
+    assert behind.status is Status.WAITING, "it would pass, onto the cells that the other moves to"
+    engine.end(early, waits=True)
+    assert early.status is Status.GUARANTEED
+
+
+def test_a_job_whose_loan_is_taken_by_its_own_vc_is_neither_promoted_nor_moved_until_it_has_ended() -> None:
+    engine = SlowEngine(2, 1, policy=Tiresias((80.0,)))
+    own = [engine.submit("a", 8, 5) for _ in range(2)]
+    lent = engine.submit("a", 8, early=True)
+    engine.now = 20.0
+    engine.dispatch()
+    new = engine.submit("a", 8, early=True)
+    engine.scheduler.mark_dirty("a")
+    engine.dispatch()
+    assert engine.issued == [Stop(lent.number, new.number, True)], "it has attained the limit"
+    for one in own:
+        engine.end(one)
+        assert not [one for one in engine.issued if one.job == lent.number]
+    assert new.status is Status.GUARANTEED
+    engine.end(lent, waits=True)
+    assert lent.status is Status.GUARANTEED
+
+
+def test_a_job_that_is_being_stopped_for_good_is_nobodys_victim() -> None:
+    engine = SlowEngine(1, 1, policy=Tiresias((80.0,)))
+    loan = engine.submit("a", 8, OPPORTUNISTIC)
+    engine.scheduler.leaving(loan)
+    engine.dispatch()
+    engine.submit("b", 8), engine.submit("a", 8)
+    engine.now = 20.0
+    engine.submit("a", 8, OPPORTUNISTIC)
+    engine.end(loan)
+
+
+def test_a_vc_that_an_event_has_marked_may_be_gone_in_the_next_spec() -> None:
+    engine = SlowEngine(1, 1)
+    waits = [engine.submit("a", 8) for _ in range(2)][1]
+    engine.scheduler.withdraw(waits)
+    running = next(iter(engine.scheduler.jobs.values()))
+    engine.scheduler.free(running)
+    engine.scheduler.cluster.reconfigure(nodes(0, 2))
+    engine.scheduler.reconfigured()
+    engine.dispatch()
+
+
+def test_a_job_that_was_in_no_queue_when_its_policy_changed_has_the_new_order() -> None:
+    engine = SlowEngine(1, 1)
+    pauses = engine.submit("a", 8, duration=50.0)
+    engine.end(pauses)
+    engine.policies.assign({"a": SJF()})
+    engine.scheduler.reconfigured()
+    running = engine.submit("a", 8, duration=10.0)
+    long = engine.submit("a", 8, duration=100.0)
+    engine.scheduler.wait(pauses)
+    engine.dispatch()
+    engine.end(running)
+    assert (pauses.status, long.status) == (Status.GUARANTEED, Status.WAITING)
+    assert pauses.view.duration == 50.0
+
+
+class Impatient(SJF):
+    """Shortest first; a job that does not fit lets others pass for 100 seconds."""
+
+    patience = 100.0
+
+
+def test_a_job_out_of_patience_is_not_passed_though_a_newer_one_of_its_kind_is_before_it() -> None:
+    engine = SlowEngine(1, 1, policy=Impatient())
+    halves = [engine.submit("a", 4, duration=1.0) for _ in range(2)]
+    old = engine.submit("a", 8, duration=20.0)
+    engine.now = 110.0
+    engine._jobs = 105
+    newer = engine.submit("a", 8, duration=10.0)
+    small = engine.submit("a", 4, duration=30.0)
+    engine.end(halves[0])
+    assert [one.status for one in (old, newer, small)] == [Status.WAITING] * 3
+    engine.end(halves[1])
+    engine.end(newer)
+    assert (old.status, small.status) == (Status.GUARANTEED, Status.WAITING)

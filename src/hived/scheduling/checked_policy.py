@@ -26,6 +26,8 @@ class CheckedPolicy:
         self.clairvoyant: bool = bool(self._attribute("clairvoyant", bool))
         #: seconds
         self.patience: float = float(self._attribute("patience", (int, float)))
+        #: whether jobs of one priority are in the order of their submission
+        self.by_submission: bool = getattr(policy.order, "__func__", None) is Policy.order
         #: whether it has jobs that give up their affinity
         self.relaxes: bool = type(policy).relax is not Policy.relax
         self.resume_s: float = float(self._attribute("resume_s", (int, float)))

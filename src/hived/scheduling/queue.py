@@ -206,13 +206,17 @@ class PassingQueue(Queue):
     per change, O(kinds) for the next head.
     """
 
-    __slots__ = ("_by_kind", "_length", "_marked", "patience", "retries")
+    __slots__ = ("_by_kind", "_by_submission", "_length", "_marked", "patience", "retries")
 
-    def __init__(self, patience: float, retries: bool) -> None:
-        """``patience``: in seconds; ``retries``: a better head of a kind that was passed is tried anew."""
+    def __init__(self, patience: float, retries: bool, by_submission: bool) -> None:
+        """``patience``: in seconds; ``retries``: a better head of a kind that was passed is tried anew.
+
+        ``by_submission``: the head of a kind is the one that waits longest.
+        """
         super().__init__()
         self.patience = patience
         self.retries = retries
+        self._by_submission = by_submission
         self._by_kind: dict[Hashable, list[tuple[Key, Entry]]] = {}
         self._marked: set[Hashable] = set()
         self._length = 0
@@ -267,11 +271,21 @@ class PassingQueue(Queue):
         return self.first is not None and now - self.first.view.submitted < self.patience
 
     def holds_back(self, entry: Entry, now: float) -> bool:
-        """Whether a job that was passed by is out of patience at ``now``, and before ``entry`` in line. O(kinds)."""
+        """Whether a job that was passed by is out of patience at ``now``, and before ``entry`` in line.
+
+        O(kinds); O(jobs) where the order is another than that of submission.
+        """
         if self.patience == inf:
             return False
-        heads = [self._by_kind[kind][0] for kind in self._marked]
-        return any(key < entry.key and now - head.view.submitted >= self.patience for key, head in heads)
+        for kind in self._marked:
+            for key, other in self._by_kind[kind]:
+                if key > entry.key:
+                    break
+                if now - other.view.submitted >= self.patience:
+                    return True
+                if self._by_submission:
+                    break
+        return False
 
     def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
         before = [entry for entry in self if entry.key < key]
@@ -294,9 +308,9 @@ class VcQueues:
 
     __slots__ = ("backlog", "line", "misfits", "outsized")
 
-    def __init__(self, patience: float, retries: bool) -> None:
+    def __init__(self, patience: float, retries: bool, by_submission: bool) -> None:
         """``patience``: 0 for strict queues, else as for :class:`PassingQueue`."""
-        self.line: Queue = PassingQueue(patience, retries) if patience else Queue()
-        self.backlog: Queue = PassingQueue(patience, retries) if patience else Queue()
-        self.outsized: Queue = PassingQueue(patience, retries) if patience else Queue()
+        self.line: Queue = PassingQueue(patience, retries, by_submission) if patience else Queue()
+        self.backlog: Queue = PassingQueue(patience, retries, by_submission) if patience else Queue()
+        self.outsized: Queue = PassingQueue(patience, retries, by_submission) if patience else Queue()
         self.misfits = Queue()

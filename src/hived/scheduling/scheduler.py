@@ -131,8 +131,9 @@ class Scheduler:
         if self.jobs.get(entry.number, entry) is not entry or entry.status is not NOWHERE:
             raise InvariantError(f"job number {entry.number} is used twice")
         policy = entry.policy
-        if policy is None:
-            policy = self._introduce(entry)
+        if policy is not self.policies[entry.vc]:  # None, or changed while the job was in no queue
+            policy, entry.key = self._introduce(entry), ()
+        assert policy is not None
         if policy.preempts and entry.view.running:
             entry.view = entry.view._replace(running=False)
         if not entry.key or policy.preempts:
@@ -202,6 +203,7 @@ class Scheduler:
             self._leave(entry)
             entry.status, entry.near = LEAVING, None
             self._dirty[entry.vc] = None
+            self._follow(entry)
 
     def runs(self, entry: Entry, guaranteed: bool, now: float = 0.0) -> None:
         """Adopt at ``now`` a job that already runs and that the core has recovered."""
@@ -289,6 +291,7 @@ class Scheduler:
         self.queues.clear()
         self._heads.clear()
         self._new.clear()
+        self._dirty.clear()  # some VCs may be no more
         self._within_quota.clear()
         self._running = self._follow_running()
         for entry in self.jobs.values():
@@ -452,6 +455,8 @@ class Scheduler:
             return True
         if not isinstance(line, PassingQueue):
             return False
+        if entry.status is MOVING:  # the cells that it moves to are kept for it
+            return False
         if line.first is entry:
             if not line.may_pass(seconds):
                 return False
@@ -465,7 +470,7 @@ class Scheduler:
         """
         if not (entry.policy is not None and entry.policy.preempts and entry.may_preempt):
             return False
-        if entry.status not in (WAITING, LENT):
+        if entry.status not in (WAITING, LENT) or entry.yields:
             return False
         behind = running.behind(entry, True, self._now)
         if not behind:
@@ -506,6 +511,8 @@ class Scheduler:
 
     def _take_turn(self, entry: Entry) -> bool | None:
         """Try to give a job its turn: whether to look at its line again; None if it waits without blocking others."""
+        if entry.yields:  # it is being stopped already, and is scheduled again once it has ended
+            return False
         if entry.status is LENT:
             promoted = self.cluster.promote(entry.request, entry.demand)
             if promoted:
@@ -791,7 +798,7 @@ class Scheduler:
         queues = self.queues.get(vc)
         if queues is None:
             policy = self.policies[vc]
-            queues = self.queues[vc] = VcQueues(policy.patience, policy.preempts)
+            queues = self.queues[vc] = VcQueues(policy.patience, policy.preempts, policy.by_submission)
         return queues
 
     def _demand(self, request: Request) -> Demand | None:

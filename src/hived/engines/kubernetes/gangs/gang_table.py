@@ -365,8 +365,8 @@ class GangTable(Dispatcher[Gang, Instruction]):
                 if gang.preempted_by is None or gang.preempted_by.name not in wanted_by:
                     gang.preempted_by = self.gangs[wanted_by[0]]
                 continue
-            if gang.entry.status is Status.MOVING:
-                continue  # it moves to GPUs of its own
+            if gang.entry.status is Status.MOVING or gang.entry.yields:
+                continue  # it moves to GPUs of its own, or its loan is taken for a job of its VC
             self.scheduler.mark_dirty(gang.vc)  # it may be promoted again
             self.becomes(gang, GangEvent.SPARED, gang.placement, at, {"why": why})
             for entry in gang.pods.values():
