@@ -208,7 +208,7 @@ def evaluate_large(workload: Workload, scale: Scale, results: Mapping[str, Resul
                 percent(ratio - 1),
             ),
         ]
-        panels.append(Panel(f"{name}\nexcess (min)", lines, bottom=None))
+        panels.append(Panel(f"{name}\nexcess (min)", lines, log=True, bottom=None))
         claims += [
             Claim(
                 f"{name}: under quota {TENANT} has excess delay; with HiveD a tenth of that at most, and no tenant's "
