@@ -9,7 +9,8 @@ import pytest
 from hived import Bind, Preempt
 from hived.cells import HostClass
 from hived.cluster import Cluster, Request, Sharing
-from hived.errors import InvariantError
+from hived.errors import InputError, InvariantError, PolicyError
+from hived.policies import make_policy
 from hived.scheduling import Displaced, JobView, Policy, Reaction
 from hived.spec.compiled import ClusterSpec
 
@@ -362,3 +363,15 @@ def test_a_job_that_has_ended_keeps_no_cluster_of_an_old_spec_in_memory() -> Non
     assert entry.demand is not None
     sim.finish(job)
     assert entry.demand is entry.loan_demand is None
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "says"),
+    [
+        ("tiresias:limits=nan", InputError, "must be above 0 and ascend"),
+        ("builtins:dict", PolicyError, "is no hived.scheduling.Policy"),
+    ],
+)
+def test_what_is_no_policy_is_refused_in_a_sentence(name: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        make_policy(name)

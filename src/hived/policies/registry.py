@@ -113,7 +113,10 @@ def _callable(name: str, found: Any) -> Callable[..., Policy]:
 
 
 def _parameters(name: str, make: Callable[..., Policy], given: list[str]) -> dict[str, Any]:
-    known = list(inspect.signature(make).parameters)
+    try:
+        known = list(inspect.signature(make).parameters)
+    except ValueError:  # some classes of C
+        known = []
     parameters: dict[str, Any] = {}
     for part in given:
         key, _, text = part.partition("=")

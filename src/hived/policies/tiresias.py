@@ -27,7 +27,7 @@ class Tiresias(Policy):
         """``limits``: attained service in GPU-seconds from which a job is in the next queue, ascending."""
         limits = (limits,) if isinstance(limits, int | float) else tuple(limits)
         self.limits = tuple(float(limit) for limit in limits)
-        if any(low >= high for low, high in zip((0.0, *self.limits), self.limits, strict=False)):
+        if any(not low < high for low, high in zip((0.0, *self.limits), self.limits, strict=False)):
             raise InputError(f"policy tiresias: the limits {list(limits)} must be above 0 and ascend")
 
     def order(self, job: JobView) -> tuple[float, ...]:
