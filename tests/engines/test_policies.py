@@ -80,6 +80,20 @@ def test_a_new_spec_brings_its_policy_to_jobs_that_wait(lives: Lives) -> None:
     assert lives.live(story) is JobState.RUNNING
 
 
+def test_a_new_spec_comes_where_a_virtual_cluster_has_no_jobs_any_more(lives: Lives) -> None:
+    lives.spec = other_spec(("vision", 4), ("speech", 4))
+
+    async def story(engine: Engine) -> JobState:
+        await ended(engine, engine.submit(shell("vision", "true", 1)))
+        stays = engine.submit(shell("speech", STAYS, 1))
+        await state(engine, stays, JobState.RUNNING)
+        engine.job_scheduler.scheduler.mark_dirty("vision")
+        engine.reconfigure(other_spec(("vision", 2), ("speech", 6)))
+        return (await ended(engine, engine.submit(shell("vision", "true", 2))))[0].state
+
+    assert lives.live(story) is JobState.SUCCEEDED
+
+
 def test_a_policy_that_orders_by_duration_gets_the_time_limit_and_refuses_jobs_without_one(lives: Lives) -> None:
     lives.spec = spec("sjf")
 
