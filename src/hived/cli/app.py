@@ -2,8 +2,8 @@
 
 A verb's module is imported when the verb is called, so that no verb pays for the imports of another.
 
-Exit codes: 0 done; 2 the input is wrong or does not fit; 3 it never fits; 4 no such thing; 69 no engine answers,
-or it is not ready; 70 a bug of ours; 73 the state cannot be written; 77 not permitted; 124 out of time;
+Exit codes: 0 done; 2 the input is wrong or does not fit; 3 it never fits; 4 no such thing; 5 a policy fails; 69 no
+engine answers, or it is not ready; 70 a bug of ours; 73 the state cannot be written; 77 not permitted; 124 out of time;
 130 interrupted; 143 terminated. ``submit --follow`` and ``wait`` exit with the job's exit code.
 """
 
@@ -114,7 +114,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _EPILOG = (
     "Exit codes: 0 done; 2 wrong input, infeasible, or would wait; 3 never fits; 4 no such job, group or node; "
-    "69 no engine answers, or it is not ready; 70 a bug; 73 cannot be written; 77 not permitted; 124 out of time; "
+    "5 a policy fails; 69 no engine answers, or it is not ready; 70 a bug; 73 cannot be written; 77 not permitted; 124 out of time; "
     "130 interrupted; 143 terminated. submit --follow and wait: the job's own."
 )
 

@@ -46,6 +46,8 @@ class Task:
 class TaskError(HivedError):
     """A task failed for an error that hived raised on purpose; the exit code is that error's."""
 
+    exit_code = InputError.exit_code  #: of most of them
+
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
