@@ -270,8 +270,6 @@ def test_a_job_whose_loan_is_taken_by_its_own_vc_is_neither_promoted_nor_moved_u
     engine.now = 20.0
     engine.dispatch()
     new = engine.submit("a", 8, early=True)
-    engine.scheduler.mark_dirty("a")
-    engine.dispatch()
     assert engine.issued == [Stop(lent.number, new.number, True)], "it has attained the limit"
     for one in own:
         engine.end(one)
@@ -279,6 +277,17 @@ def test_a_job_whose_loan_is_taken_by_its_own_vc_is_neither_promoted_nor_moved_u
     assert new.status is Status.GUARANTEED
     engine.end(lent, waits=True)
     assert lent.status is Status.GUARANTEED
+
+
+def test_a_job_on_loan_leaves_its_place_in_line_whatever_was_excluded_for_it() -> None:
+    engine = SlowEngine(1, 1, policy=Tiresias((80.0,)))
+    own = engine.submit("a", 8, 5)
+    lent = engine.submit("a", 8, early=True)
+    assert lent.status is Status.LENT
+    engine.scheduler.exclude(lent, frozenset({"node-0"}))
+    engine.end(lent)
+    assert list(engine.scheduler.queues["a"].line) == []
+    engine.end(own)
 
 
 def test_a_job_that_is_being_stopped_for_good_is_nobodys_victim() -> None:

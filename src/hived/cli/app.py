@@ -114,7 +114,8 @@ _UsageError: Any = typer.BadParameter.__bases__[0]
 
 _EPILOG = (
     "Exit codes: 0 done; 2 wrong input, infeasible, or would wait; 3 never fits; 4 no such job, group or node; "
-    "5 a policy fails; 69 no engine answers, or it is not ready; 70 a bug; 73 cannot be written; 77 not permitted; 124 out of time; "
+    "5 a policy fails; 69 no engine answers, or it is not ready; 70 a bug; 73 cannot be written; 77 not permitted; "
+    "124 out of time; "
     "130 interrupted; 143 terminated. submit --follow and wait: the job's own."
 )
 

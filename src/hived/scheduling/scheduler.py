@@ -236,11 +236,13 @@ class Scheduler:
 
     def exclude(self, entry: Entry, nodes: frozenset[str]) -> None:
         """Exclude nodes for a job."""
-        waits = entry.status is WAITING
-        if waits:
+        waits, lent = entry.status is WAITING, entry.status in (LENT, MOVING)
+        if waits or lent:  # its queues find it by its kind
             self._leave(entry)
         entry.excluded = nodes
         entry.kind = (entry.shape, nodes) if nodes else entry.shape
+        if lent and entry.early and entry.line is not None:
+            entry.line.add(entry)
         if waits:
             self._join(entry)
             self.mark_dirty(entry.vc)
@@ -367,7 +369,6 @@ class Scheduler:
     def _take_turns(self) -> None:
         """Step 2 for dirty VCs and newly queued jobs; new jobs without a turn may start on loans at once."""
         new, self._new = self._new, {}
-        now = self._now / self._per_second
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             if self._quota:
@@ -392,10 +393,10 @@ class Scheduler:
                     self._schedule(entry)
                 continue
             self._enqueue(entry)
-            if entry.request.opportunistic:
-                self._idle = True  # a VC above its fair share of loans may have to give some up for this job
+            if entry.request.opportunistic or (entry.policy is not None and entry.policy.preempts):
+                self._idle = True  # a VC above its fair share, or a later job of its own, may have to give loans up
             while not self._idle and backlog.first is not None and backlog.first.number in new:
-                if isinstance(backlog, PassingQueue) and backlog.holds_back(backlog.first, now):
+                if self._held_back(backlog.first):
                     break
                 if not self._next_loan(backlog, backlog.first) and not self._pass_loan(backlog):
                     break
@@ -698,6 +699,8 @@ class Scheduler:
                         lacking.add(kind)
                         continue
                 for entry in entries:
+                    if self._held_back(entry):
+                        continue
                     weight = weights.get(entry.vc)
                     share = cluster.opportunistic_gpus(entry.vc) / weight if weight else inf
                     if best is None or (share, entry.key) < (best_share, best.key):
@@ -719,13 +722,18 @@ class Scheduler:
         if self._passing or self._running is not None:
             for entry in [entry for entries in self._heads.values() for entry in entries]:
                 backlog = entry.backlog
-                if backlog is None or backlog.first is not entry:
+                if backlog is None or backlog.first is not entry or self._held_back(entry):
                     continue
                 if self._running is not None and self._preempt_loans(self._running, entry):
                     changed = True
                 elif backlog.first is entry and (idle or self._running is not None):
                     changed = self._pass_loan(backlog) or changed
         return changed
+
+    def _held_back(self, entry: Entry) -> bool:
+        """Whether a job of its backlog that was passed by, and is out of patience, is before the head of it."""
+        backlog = entry.backlog
+        return isinstance(backlog, PassingQueue) and backlog.holds_back(entry, self._now / self._per_second)
 
     def _pass_loan(self, backlog: Queue) -> bool:
         """Let jobs pass the head of a backlog that does not fit, where the policy lets them; whether it does."""
@@ -926,7 +934,8 @@ class Scheduler:
             if first is None:
                 continue
             ensure(first in self._heads[first.kind], f"{first} is first of a backlog")
-            idle = first.early and not first.excluded and self.cluster.can_lend(first.loan)
+            free = first.early and not first.excluded and not self._held_back(first)
+            idle = free and self.cluster.can_lend(first.loan)
             ensure(not idle, f"{first} could borrow, and waits")
         ensure(sum(map(len, self._heads.values())) == sum(b.first is not None for b in backlogs), "fronts of backlogs")
 
