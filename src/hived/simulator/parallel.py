@@ -170,6 +170,10 @@ def run_tasks(
         with _pool(min(processes, len(todo))) as pool:
             with _without_interrupts():  # inherited by the processes, which start now
                 running = {pool.submit(_carry_out, task, kept.folder): task for task in todo}
+                # the executor watches the processes that it knew when it was last woken, which is before a submission
+                # starts one: without these, the death of the last process is seen when another task ends
+                for _ in range(2):
+                    pool.submit(_nothing)
             for future in as_completed(running):
                 _raise_failure(running[future], future)
                 done += 1
@@ -235,6 +239,10 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _nothing() -> None:
+    """A task that wakes the executor."""
 
 
 def _carry_out(task: Task, folder: Path) -> _Failure | None:
