@@ -132,7 +132,10 @@ def test_a_wrong_attribute(hived: Hived, folder: Path, attribute: str, words: st
         ("tiresias:limit=3", 2, "no parameter 'limit'; it has limits"),
         ("fifo:speed=2", 2, "no parameter 'speed'; it has none"),
         ("tiresias:limits=9/3", 2, "must be above 0 and ascend"),
-        ("tiresias:limits=soon", 5, "it cannot be made"),
+        ("tiresias:limits=soon", 2, "the limits ['soon'] must be numbers"),
+        ("tiresias:limits=9/soon", 2, "the limits [9, 'soon'] must be numbers"),
+        ("tiresias:limits=", 2, "parameter 'limits' has no value"),
+        ("tiresias:limits=3:limits=4", 2, "parameter 'limits' is given twice"),
         ("greedy:patience=-5", 5, "patience is -5"),
         ("greedy:patience=long", 5, "patience is 'long'"),
         ("c=fifo", 2, "no tenant 'c' in spec.yaml, which has a, b"),
@@ -146,6 +149,7 @@ def test_what_is_no_policy(hived: Hived, folder: Path, policy: str, code: int, w
 
 def test_a_module_that_cannot_be_imported(hived: Hived, folder: Path) -> None:
     assert "its module cannot be imported (mine: " in error(hived, "mine:Wrong", "def order(self: return ()")
+    assert "(mine: SystemExit: 3)" in error(hived, "mine:Wrong", "import sys; sys.exit(3)")
 
 
 def test_a_rank_that_refuses_every_host_for_ever(hived: Hived, folder: Path) -> None:

@@ -40,9 +40,9 @@ GPUS = 4
 EX_UNAVAILABLE = 69
 #: points to be killed at: kind of request, how many of it may pass before, whether after it too
 TO_API = {
-    "binding": (6, True), "event": (8, True), "delete pod": (3, True), "patch pod": (4, True), "get job": (3, True),
-    "get pod": (1, True), "list pods": (1, True), "list nodes": (1, True), "watch pods": (1, False),
-    "watch nodes": (1, False),
+    "binding": (6, True), "event": (8, True), "evict pod": (3, True), "delete pod": (3, True), "patch pod": (4, True),
+    "get job": (3, True), "get pod": (1, True), "list pods": (1, True), "list nodes": (1, True),
+    "watch pods": (1, False), "watch nodes": (1, False),
 }  # fmt: skip
 TO_SERVICE = {"filter": (12, True), "bind": (6, True), "preempt": (3, True)}
 

@@ -158,8 +158,31 @@ class ControlPlane:
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--allow-privileged=true",
             "--profiling=false",
+            f"--audit-policy-file={self._audit_policy()}",
+            f"--audit-log-path={self.folder / 'audit.log'}",
         )
         self._wait("kube-apiserver", f"{self.url}/readyz", self.admin_token)
+
+    def _audit_policy(self) -> Path:
+        """Deletions, evictions and bindings of pods are written to ``audit.log``: a line of JSON each."""
+        pods = {"resources": [{"group": "", "resources": ["pods", "pods/binding", "pods/eviction"]}]}
+        rules = [{"level": "Request", "verbs": ["create", "delete"], **pods}, {"level": "None"}]
+        path = self.folder / "audit-policy.yaml"
+        path.write_text(json.dumps({
+            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules,
+        }))  # fmt: skip
+        return path
+
+    def deletions(self, name: str) -> list[str]:
+        """Who has asked the API server to delete a pod of this name, or to evict it, in words."""
+        found = []
+        for line in self.log("audit").splitlines():
+            event = json.loads(line)
+            what = event["objectRef"]
+            if what.get("name") == name and (event["verb"] == "delete" or what.get("subresource") == "eviction"):
+                answer = event.get("responseStatus", {}).get("code")
+                found.append(f"{event['requestReceivedTimestamp']} {event['userAgent'].split('/')[0]}: {answer}")
+        return found
 
     def stop_api_server(self) -> None:
         """Stop the API server until :meth:`start_api_server`."""
@@ -235,6 +258,19 @@ class ControlPlane:
         """Whether kube-scheduler has ended by itself: no kubelet restarts it."""
         process = self._running.get("kube-scheduler")
         return process is not None and process.poll() is not None
+
+    def wrong_cache(self) -> str:
+        """Where kube-scheduler's cache differs from what it has been told of the cluster, by its own comparison.
+
+        Meaningful while nothing changes. Empty: it does not differ.
+        """
+        before = len(self.log("kube-scheduler"))
+        self._running["kube-scheduler"].send_signal(signal.SIGUSR2)
+        end, said = time.monotonic() + 10.0, ""
+        while "cache comparer finished" not in said.lower() and time.monotonic() < end:
+            time.sleep(0.1)
+            said = self.log("kube-scheduler")[before:]
+        return "\n".join(line for line in said.splitlines() if "cache mismatch" in line.lower())
 
     @contextlib.contextmanager
     def scheduler_stands_still(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from pathlib import Path
 _KINDS = (
     ("binding", "POST", r"/pods/[^/]+/binding$"),
     ("event", "POST", r"/events$"),
+    ("evict pod", "POST", r"/pods/[^/]+/eviction$"),
     ("delete pod", "DELETE", r"/pods/"),
     ("patch pod", "PATCH", r"/pods/"),
     ("watch pods", "GET", r"/api/v1/pods\?.*watch=1"),
@@ -50,7 +51,6 @@ class Proxy(threading.Thread):
         super().__init__(daemon=True)
         self.to = to
         self.counts: Counter[str] = Counter()
-        self.deleted: set[str] = set()  #: requested deletions: path, and preconditions
         self.armed: list[Fault] = []
         self._inside: ssl.SSLContext | None = None
         self._outside: ssl.SSLContext | None = None
@@ -111,7 +111,7 @@ class Proxy(threading.Thread):
                 head = await reader.readuntil(b"\r\n\r\n")
                 body = await reader.readexactly(_length(head))
                 await self._open.wait()
-                fault = self._fault(head, body)
+                fault = self._fault(head)
                 if fault is not None and not fault.after:
                     await self._strike(fault)
                     return
@@ -135,12 +135,10 @@ class Proxy(threading.Thread):
                 with contextlib.suppress(OSError, TimeoutError):
                     await asyncio.wait_for(one.wait_closed(), 1.0)
 
-    def _fault(self, head: bytes, body: bytes) -> Fault | None:
+    def _fault(self, head: bytes) -> Fault | None:
         method, path, _ = head.split(b" ", 2)
         kind = _kind(method.decode(), path.decode())
         self.counts[kind] += 1
-        if kind == "delete pod":
-            self.deleted.add(f"{path.decode()} {body.decode()}")
         for fault in self.armed:
             if fault.kind == kind and fault.nth > 0:
                 fault.nth -= 1

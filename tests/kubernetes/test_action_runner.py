@@ -15,33 +15,32 @@ from hived.engines.kubernetes.gangs.gang import Evict, RecordEvent
 
 
 class OutOfReach:
-    """An API server that evicts at once, and breaks the first so many Events off once the pod is gone."""
+    """An API server that evicts at once, and does not answer Events before that; then it breaks so many of them off."""
 
-    def __init__(self, broken: int, status: int = 0) -> None:
+    def __init__(self, broken: int, status: int = 0, answers: bool = False) -> None:
         self.broken, self.status = broken, status
         self.evicted = asyncio.Event()
-        self.events: list[str] = []
+        self.answers = answers
+        self.done: list[str] = []
 
     async def post(self, path: str, body: dict[str, Any]) -> bytes:
         if path.endswith("/eviction"):
             self.evicted.set()
+            self.done.append("evicted")
             return b'{"kind": "Status", "status": "Success"}'
-        await self.evicted.wait()
+        await (asyncio.sleep(0.01) if self.answers else self.evicted.wait())
         if self.broken > 0:
             self.broken -= 1
             raise ApiError("the connection is lost", self.status)
-        self.events.append(body["reason"])
+        self.done.append(body["reason"])
         return b"{}"
 
 
-@pytest.mark.parametrize(("broken", "status", "sent"), [(3, 0, 1), (1, 503, 1), (1, 403, 0), (100, 0, 0)])
-def test_a_warning_about_a_pod_that_is_evicted_meanwhile_is_repeated(
-    broken: int, status: int, sent: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(action_runner, "_RETRY_S", (0.001,) * 5)
+def evicting(api: OutOfReach) -> int:
+    """A pod gets an Event, and is evicted; how many Events were given up."""
 
-    async def story() -> tuple[list[str], int]:
-        api, counts = OutOfReach(broken, status), Counts()
+    async def story() -> int:
+        counts = Counts()
 
         def nothing(*_: object) -> None:
             pass
@@ -50,7 +49,29 @@ def test_a_warning_about_a_pod_that_is_evicted_meanwhile_is_repeated(
         runner.carry_out(RecordEvent("uid", "default/pod", "HivedPreempted", "preempted by job of a", True))
         runner.carry_out(Evict("uid", "default/pod", "preempted by job of a"))
         await runner.stop(5)
-        return api.events, counts.events_dropped
+        return counts.events_dropped
 
-    events, dropped = asyncio.run(story())
-    assert (events, dropped) == (["HivedPreempted"] * sent, 1 - sent)
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize(("broken", "tokens"), [(0, 10.0), (0, 0.0), (2, 10.0)])
+def test_no_pod_is_evicted_before_there_is_an_event_about_it(
+    broken: int, tokens: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(action_runner, "_RETRY_S", (0.001,) * 5)
+    monkeypatch.setattr(action_runner, "_EVENTS_PER_S", 0.0)
+    monkeypatch.setattr(action_runner, "_EVENTS_AT_ONCE", tokens)
+    api = OutOfReach(broken, 503, answers=True)
+    evicting(api)
+    assert api.done == ["HivedPreempted", "evicted"]
+
+
+@pytest.mark.parametrize(("broken", "status", "sent"), [(3, 0, 1), (1, 503, 1), (1, 403, 0), (100, 0, 0)])
+def test_an_event_that_is_not_answered_holds_no_eviction_up_and_is_repeated(
+    broken: int, status: int, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(action_runner, "_RETRY_S", (0.001,) * 5)
+    monkeypatch.setattr(action_runner, "_WARNING_S", 0.01)
+    api = OutOfReach(broken, status)
+    dropped = evicting(api)
+    assert (api.done, dropped) == (["evicted"] + ["HivedPreempted"] * sent, 1 - sent)

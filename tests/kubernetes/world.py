@@ -23,9 +23,10 @@ from .witness import Witness, devices, is_bound, kind
 Json = dict[str, Any]
 
 PATIENCE_S = 120.0
+_ASK_S = 20.0  #: how often kube-scheduler is asked for its cache while nothing changes
 ENDED_IN_THE_DARK = "ended without an API server"
 #: last log line of a kube-scheduler (1.36.3) that confuses a pod with an older one of its name after its watch broke:
-#: https://github.com/kubernetes/kubernetes/pull/141255
+#: https://github.com/kubernetes/kubernetes/pull/141255; it may also go on, and count removed pods on nodes for good
 CONFUSED = "Scheduler cache is corrupted"
 
 
@@ -56,6 +57,7 @@ class World:
         self._kubeconfig = folder / "behind-the-proxy.kubeconfig"
         self._kubeconfig.write_text(config)
         self.load: Load | None = None
+        self._ask_at = 0.0
         self._extender = f"http://127.0.0.1:{self.to_service.port}/v1/extender"
         self.plane.start_scheduler(self._extender)
 
@@ -119,7 +121,8 @@ class World:
             mine = [pods[uid] for uid in work.uids if uid in pods]
             bound = sum(map(is_bound, mine))
             if len(mine) != work.pods or bound not in (0, work.pods):
-                wrong.append(f"{work.name} of {work.pods} pods has {len(mine)}, of which {bound} are bound")
+                about = [self._story(pod) for pod in mine if not is_bound(pod)]
+                wrong.append(f"{work.name} of {work.pods} pods has {len(mine)}, of which {bound} are bound: {about}")
             group = groups.get(work.group)
             if group is None or (bound == 0 and not group["why"]):
                 wrong.append(f"{work.name} waits, and nobody says why: {group}")
@@ -132,6 +135,14 @@ class World:
                 if not line and any(w.vc == vc and w.guaranteed == own for w, _ in waiting):
                     wrong.append(f"those of {vc} that wait are all behind others")
         return wrong
+
+    def _story(self, pod: Json) -> list[str]:
+        """What is known of a pod that is not bound: its conditions, and the last lines of kube-scheduler's log."""
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        conditions = [json.dumps(condition) for condition in pod["status"].get("conditions", ())]
+        log = self.plane.log("kube-scheduler").splitlines()
+        lines = [line[:300] for line in log if uid in line or f'/{name}"' in line]
+        return [f"{name} {uid}", *conditions, *lines[-5:]]
 
     def _fits(self, work: Work) -> bool:
         """Whether there is room for its pods, which are all of one size: counted from the pods' annotations alone."""
@@ -179,14 +190,12 @@ class World:
             )["items"]
         }
         pods = self.pods()
-        told = "\n".join(self.to_api.deleted)
         for uid, name in load.created.items():
             if uid in pods or uid in load.ended:
                 continue
             self.counts["pods preempted"] += 1
             if uid not in named:
-                who = "hived has deleted it" if uid in told else "it is not known who has deleted it"
-                self.found.append(f"{name} is gone, and no Event says why; {who}")
+                self.found.append(f"{name} is gone, and no Event says why; asked for by {self.plane.deletions(name)}")
 
     def _wait_until_free(self) -> None:
         """Wait until there are no groups, and no GPU is in use."""
@@ -218,6 +227,12 @@ class World:
                 self.found.append(f"kube-scheduler has ended: {words[-1500:]}")
             self.counts["ends of kube-scheduler"] += 1
             self.plane.start_scheduler(self._extender)
+        changed_at, now = self.witness.changed_at, time.monotonic()
+        if now > self._ask_at and now > changed_at + 3.0:
+            self._ask_at = now + _ASK_S
+            if self.plane.wrong_cache() and self.witness.changed_at == changed_at:  # an administrator restarts it
+                self.counts["restarts of a kube-scheduler that counts pods which are gone"] += 1
+                self.plane.start_scheduler(self._extender)
 
     # -- queries --------------------------------------------------------------------------------------------------
 

@@ -79,16 +79,22 @@ def test_figure_10_compares_preempted_gpus(dynamic: int, static: int, verdict: s
         hived=run(preempted_gpus=dynamic, preempted=[1, 2, 3, 4], bound=[0.1, 0.2, 0.3, 0.4]),
         static=run(preempted_gpus=static, preempted=[4, 4, 4, 4]),
     )
-    outcome = evaluate(fig10.EXPERIMENT, a=found, b=found)
+    faster = [result(hived=run(preempted_gpus=number), static=run(preempted_gpus=200)) for number in (100, 120, 180)]
+    outcome = evaluate(fig10.EXPERIMENT, a=found, b=found, **dict(zip("cde", faster, strict=True)))
     assert shapes(outcome) == [verdict, HOLDS]
+    by_load = [row.ours.split()[0] for row in outcome.rows if "clock x1.25" in row.what or "clock x2" in row.what]
+    assert by_load == ["0.50", "0.90"]
     assert ours(outcome, "correlation of bound cells and preempted GPUs by 12 hours, dynamic") == "1.00"
 
 
 @pytest.mark.parametrize(("levels", "verdict"), [([0.3] * 4, HOLDS), ([0.3, 0.3, 0.3, 0.5], FAILS)])
 def test_figure_11_counts_hours(levels: list[float], verdict: str) -> None:
     found = result(hived=run(), levels=run(fragmentation=levels))
-    outcome = evaluate(fig11.EXPERIMENT, a=found)
+    faster = result(hived=run(), levels=run(fragmentation=[0.1, 0.2, 0.5, 0.6]))
+    outcome = evaluate(fig11.EXPERIMENT, a=found, b=found, c=found, d=faster)
     assert shapes(outcome)[0] == verdict
+    (at_most,) = [row.ours for row in outcome.rows if "clock x2" in row.what]
+    assert at_most == "50.0%, mean gap 15.0%"
     assert ours(outcome, "hours in which levels 1 to 4 fragment less") == f"{100 * levels.count(0.3) / 4:.1f}%"
 
 

@@ -95,7 +95,7 @@ def _class(module: str, name: str) -> Callable[..., Policy]:
         sys.path.insert(0, here)
     try:
         found = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = f"{module}: {type(error).__name__}: {error}"
         raise PolicyError(f"{module}:{name}", f"its module cannot be imported ({where})") from error
     finally:
@@ -123,6 +123,9 @@ def _parameters(name: str, make: Callable[..., Policy], given: list[str]) -> dic
         if key not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise InputError(f"policy {name!r}: no parameter {key!r}; {has}")
+        if not text or key in parameters:
+            wrong = "is given twice" if text else "has no value"
+            raise InputError(f"policy {name!r}: parameter {key!r} {wrong}; write {key}=VALUE once")
         parameters[key] = _value(text)
     return parameters
 

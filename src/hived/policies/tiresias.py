@@ -25,8 +25,11 @@ class Tiresias(Policy):
 
     def __init__(self, limits: Sequence[float] | float = (3_250.0, 7_200.0)) -> None:
         """``limits``: attained service in GPU-seconds from which a job is in the next queue, ascending."""
-        limits = (limits,) if isinstance(limits, int | float) else tuple(limits)
-        self.limits = tuple(float(limit) for limit in limits)
+        limits = (limits,) if isinstance(limits, int | float | str) else tuple(limits)
+        try:
+            self.limits = tuple(float(limit) for limit in limits)
+        except ValueError:
+            raise InputError(f"policy tiresias: the limits {list(limits)} must be numbers") from None
         if any(not low < high for low, high in zip((0.0, *self.limits), self.limits, strict=False)):
             raise InputError(f"policy tiresias: the limits {list(limits)} must be above 0 and ascend")
 

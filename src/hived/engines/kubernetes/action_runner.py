@@ -35,6 +35,7 @@ _LONGEST = 1024  #: characters of an Event's message
 #: a Binding that the API server has not answered can still take effect for so long
 _LATE_S = 65.0
 _RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  #: pauses before a warning is sent again while there is no answer
+_WARNING_S = 5.0  #: for so long an eviction waits for the Event about it
 _RECALL_S = 5.0  #: to list existing Events
 #: reasons of Events about lasting conditions: recorded once while the condition lasts, even across restarts
 _LASTING = ("HivedWaiting", "HivedForeign", "HivedRefused", "HivedConflict")
@@ -88,6 +89,8 @@ class ActionRunner:
         self._tasks: set[asyncio.Task[None]] = set()
         #: unsent warnings, the latest of each uid: they are sent when the pod is deleted
         self._unsent: dict[str, RecordEvent] = {}
+        #: warnings that are being sent, by uid
+        self._warnings: dict[str, asyncio.Task[None]] = {}
         #: summary of the last Event before this process began, by uid and reason
         self._sent: dict[tuple[str, str], str] = {}
         self._tokens, self._filled_at = _EVENTS_AT_ONCE, time.monotonic()
@@ -108,7 +111,7 @@ class ActionRunner:
                 if self._sent.pop((instruction.uid, instruction.reason), None) == _summary(instruction):
                     return
                 if self._take_token():
-                    self._start(self._record_event(instruction))
+                    self._send(instruction)
                 else:
                     self._keep_unsent(instruction)
 
@@ -135,10 +138,22 @@ class ActionRunner:
         for task in self._tasks:
             task.cancel()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
+
+    def _send(self, event: RecordEvent) -> None:
+        task = self._start(self._record_event(event))
+        if event.warning:
+            self._warnings[event.uid] = task
+
+            def sent(_: object) -> None:
+                if self._warnings.get(event.uid) is task:
+                    del self._warnings[event.uid]
+
+            task.add_done_callback(sent)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -146,7 +161,14 @@ class ActionRunner:
             _log.error("something could not be written, which is a bug of hived", exc_info=error)
 
     async def _evict(self, evict: Evict) -> None:
-        """Evict or delete a pod, once: the gang scheduler schedules retries."""
+        """Evict or delete a pod, once: the gang scheduler schedules retries.
+
+        Its Event is written first, for a process that ends in between knows nothing of the pod when it starts again.
+        """
+        if evict.uid in self._unsent and self.preempted(evict.uid):
+            self._send(self._unsent.pop(evict.uid))
+        if evict.uid in self._warnings:
+            await asyncio.wait((self._warnings[evict.uid],), timeout=_WARNING_S)
         status = 404  # it was spared meanwhile, or is removed
         async with self._gate:
             if self.preempted(evict.uid):
