@@ -213,3 +213,9 @@ def test_the_policies_of_a_start_go_over_those_of_the_spec_and_of_the_last_start
         _with_policies(plain, ["d=greedy"], None)
     with pytest.raises(InputError, match="did you mean sjf"):
         _with_policies(plain, ["a=sjff"], None)
+    gone = _with_policies(plain, ["greedy"], None)
+    gone = replace(gone, virtual_clusters=tuple(replace(vc, policy="gone:P") for vc in gone.virtual_clusters))
+    with pytest.raises(InputError, match=r"No module named 'gone'.*choose another: hived up --policy NAME"):
+        _with_policies(plain, [], gone)
+    for last, spec_ in ((gone, plain), (None, gone)):
+        assert named(_with_policies(spec_, ["sjf"], last)) == {"a": "sjf", "b": "sjf", "c": "sjf"}

@@ -28,7 +28,7 @@ from hived.engines.local.devices import Devices, Simulated, find_gpus, spec_for,
 from hived.engines.local.engine import Engine, displaced_by
 from hived.engines.local.store import Shares, Store, last_start
 from hived.engines.local.supervisor import world
-from hived.errors import ConflictError, HivedError, InputError, StorageError
+from hived.errors import ConflictError, HivedError, InputError, PolicyError, StorageError
 from hived.policies import by_vc, split_policy
 from hived.server.app import make_app
 from hived.server.dashboard import Source
@@ -257,10 +257,16 @@ def _with_policies(spec: ClusterSpec, given: list[str], last: ClusterSpec | None
     split = [split_policy(text) for text in given]
     for tenant, name in sorted(split):  # those of all VCs first
         names |= {tenant: name} if tenant else {vc.name: name for vc in spec.virtual_clusters}
-    by_vc(spec, {tenant: name for tenant, name in split if tenant})  # their names are known
-    vcs = tuple(replace(vc, policy=names.get(vc.name, "")) for vc in spec.virtual_clusters)
+    bare = replace(spec, virtual_clusters=tuple([replace(vc, policy="") for vc in spec.virtual_clusters]))
+    by_vc(bare, {tenant: name for tenant, name in split if tenant})  # the VCs are known
+    vcs = tuple([replace(vc, policy=names.get(vc.name, "")) for vc in spec.virtual_clusters])
     changed = replace(spec, virtual_clusters=vcs)
-    by_vc(changed)
+    try:
+        by_vc(changed)
+    except PolicyError as error:
+        if given:
+            raise
+        raise PolicyError(error.policy, f"{error.what}; mend it, or choose another: hived up --policy NAME") from error
     return changed
 
 
