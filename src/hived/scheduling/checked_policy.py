@@ -42,6 +42,8 @@ class CheckedPolicy:
 
     def order(self, job: JobView, at: float) -> tuple[float, ...]:
         """The sort key of a job at ``at`` seconds."""
+        if self.by_submission:  # Policy's own answer
+            return (job.submitted,)
         try:
             key = again = self._policy.order(job)
             self._asked += 1

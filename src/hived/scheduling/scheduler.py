@@ -169,13 +169,14 @@ class Scheduler:
             raise InvariantError(f"job {entry.number} ends, and does not run")
         self.cluster.release(entry.name)
         self._idle = True
-        own = entry.line
-        first = None if own is None else own.first
-        preempts = entry.policy is not None and entry.policy.preempts
-        requeued = waits and not preempts  # at its old place
-        waiting = first is not None or (own is not None and own.passes)
-        if self._explains or (waiting and (was is GUARANTEED or (first is entry and not requeued))):
+        line, policy = entry.line, entry.policy
+        preempts = policy is not None and policy.preempts
+        if self._explains:
             self._dirty[entry.vc] = None
+        elif line is not None and (line.first is not None or line.passes):
+            requeued = waits and not preempts  # at its old place
+            if was is GUARANTEED or (line.first is entry and not requeued):
+                self._dirty[entry.vc] = None
         entry.yields = False
         if self._within_quota and was is GUARANTEED:
             self._dirty.update(dict.fromkeys(self._within_quota))
@@ -437,15 +438,24 @@ class Scheduler:
 
     def _next_turn(self, line: Queue, entry: Entry) -> bool:
         """Try the head of a line; whether the next job may be tried."""
-        seconds = self._now / self._per_second
-        if isinstance(line, PassingQueue) and line.holds_back(entry, seconds):
-            return self._blocked(entry)
         self._asked = entry
+        if isinstance(line, PassingQueue):
+            return self._next_passing_turn(line, entry)
+        started = self._take_turn(entry)
+        if started is None:
+            line.pass_by()
+            return True
+        return started or (self._running is not None and self._preempt_behind(self._running, entry))
+
+    def _next_passing_turn(self, line: PassingQueue, entry: Entry) -> bool:
+        """The same, where the head may be passed by jobs that fit."""
+        seconds = self._now / self._per_second
+        if line.holds_back(entry, seconds):
+            return self._blocked(entry)
         demand = entry.demand
-        passes = not self._explains and demand is not None and isinstance(line, PassingQueue)
         started: bool | None
         preempts = entry.request.priority > 0  # jobs of lower priorities, whatever the policy
-        if not passes or demand is None or preempts or demand.least_gpus <= self.cluster.free_gpus(demand):
+        if self._explains or demand is None or preempts or demand.least_gpus <= self.cluster.free_gpus(demand):
             started = self._take_turn(entry)
         else:  # most of those that are passed
             started = self._blocked(entry)
@@ -454,8 +464,6 @@ class Scheduler:
             return True
         if started or (self._running is not None and self._preempt_behind(self._running, entry)):
             return True
-        if not isinstance(line, PassingQueue):
-            return False
         if entry.status is MOVING:  # the cells that it moves to are kept for it
             return False
         if line.first is entry:

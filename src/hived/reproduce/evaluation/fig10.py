@@ -85,7 +85,7 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
         "Preempted are loans alone, in both arms; the starts of guaranteed jobs are the same. A cell counts as bound "
         "while a "
         "guaranteed job uses one of its GPUs. What dynamic binding saves depends on how many nodes no cell is bound "
-        "to: while there are some, it binds those first. The paper does not give the load of its trace; the rows below "
+        "to: while there are some, it binds those first. The paper does not give the load of its trace; the last rows "
         "show what this trace gives when its clock runs faster.",
         {
             "fig10": partial(
