@@ -11,6 +11,9 @@ strict      the first in the order that waits does not fit, and nobody starts wh
 passing     no job that waits fits; but nobody starts behind one that has waited for too long
 preempting  jobs are taken in order as far as they fit beside those taken before them
 Everywhere a higher priority comes first, and takes the GPUs of lower ones.
+
+With loans, where every job asks for one GPU, so that only their number counts (:func:`check_loans`): a tenant's first
+jobs run on what it reserved, its others on what is idle, in the same order, and nothing is idle while a job waits.
 """
 
 from __future__ import annotations
@@ -37,10 +40,19 @@ class Job:
     finish: int | None
     #: start, end, GPUs per node, in order
     runs: list[tuple[int, int, dict[str, int]]] = field(default_factory=list)
+    #: start and end of those on loan: beyond what its tenant reserved
+    lent: list[tuple[int, int]] = field(default_factory=list)
 
     def run_at(self, now: int) -> dict[str, int] | None:
         """Where it runs from ``now`` on."""
         return next((held for start, end, held in self.runs if start <= now < end), None)
+
+    def is_lent_at(self, now: int) -> bool:
+        return any(start <= now < end for start, end in self.lent)
+
+    def runs_at(self, now: int) -> bool:
+        """Whether it runs, and not on a loan: that is still waiting for its turn."""
+        return self.run_at(now) is not None and not self.is_lent_at(now)
 
     def waits_at(self, now: int) -> bool:
         there = self.submit <= now and (self.finish is None or now < self.finish)
@@ -86,7 +98,7 @@ class Rule:
 
 
 def _remaining(job: Job, now: int) -> Key:
-    return job.duration - job.ran(now), job.run_at(now) is None, job.submit
+    return job.duration - job.ran(now), not job.runs_at(now), job.submit
 
 
 def _tiresias(limits: Sequence[float]) -> Rule:
@@ -98,7 +110,7 @@ def _tiresias(limits: Sequence[float]) -> Rule:
 
     def order(job: Job, now: int) -> Key:
         queue = sum(job.ran(now) * job.gpus >= limit * 1000 for limit in limits)
-        return queue, job.run_at(now) is None, demotions(job)[queue - 1] if queue else job.submit
+        return queue, not job.runs_at(now), demotions(job)[queue - 1] if queue else job.submit
 
     return Rule(order, preempts=True, patience=inf, changes=demotions)
 
@@ -143,6 +155,8 @@ def jobs_of(record: Any) -> list[Job]:
         held = {pod.node: len(pod.leaf_cells) for pod in run.placement.pods}
         assert len(held) == len(run.placement.pods), "a node twice"
         jobs[run.job].runs.append((run.start, run.end, held))
+        if run.kind.value == "opportunistic":
+            jobs[run.job].lent.append((run.start, run.end))
     for job in jobs:
         job.runs.sort(key=lambda run: run[0])
         work = sum(end - start for start, end, _ in job.runs)
@@ -196,3 +210,52 @@ def _check_moment(asked: Rule, jobs: Sequence[Job], nodes: int, now: int) -> Non
             stopped = other.stops_at(now) and any(j.submit == now and j.starts_at(now) for j in jobs)
             if not later and not stopped:
                 assert keys[job.number] < keys[other.number], f"{job.name} starts, and {other.name} waits before it"
+
+
+def check_loans(record: Any, reserved: Mapping[str, int], policies: Mapping[str, str]) -> int:
+    """Check a record with loans of jobs of one GPU, on so many GPUs of each tenant; returns the moments with a loan."""
+    jobs = jobs_of(record)
+    assert all(job.gpus == 1 and job.finish is not None for job in jobs)
+    rules = {tenant: rule(policy) for tenant, policy in policies.items()}
+    events = {job.submit for job in jobs}
+    events |= {moment for job in jobs for start, end, _ in job.runs for moment in (start, end)}
+    events |= {moment for job in jobs for moment in rules[job.tenant].changes(job)}
+    moments = 0
+    for now in sorted(events):
+        there = [job for job in jobs if job.submit <= now and now < (job.finish or 0)]
+        running = sum(job.run_at(now) is not None for job in there)
+        assert running == min(len(there), sum(reserved.values())), f"at {now} ms: {running} of {len(there)} jobs run"
+        begin = [job for job in there if job.runs_at(now) and not job.runs_at(now - 1)]
+        for tenant, asked in rules.items():
+            mine = [job for job in there if job.tenant == tenant]
+            try:
+                _check_loans_of(asked, mine, reserved[tenant], now, begin)
+            except AssertionError as error:
+                raise AssertionError(f"{policies[tenant]}, {tenant}, at {now} ms: {error}") from error
+        moments += any(job.is_lent_at(now) for job in there)
+    return moments
+
+
+def _check_loans_of(asked: Rule, jobs: Sequence[Job], reserved: int, now: int, begin: Sequence[Job]) -> None:
+    """``begin``: the jobs of all tenants that begin at ``now``, and not on loan."""
+    own = [job for job in jobs if job.runs_at(now)]
+    lent = [job for job in jobs if job.is_lent_at(now)]
+    waiting = [job for job in jobs if job.waits_at(now)]
+    assert len(own) == min(reserved, len(jobs)), f"{len(own)} run on the {reserved} GPUs reserved, of {len(jobs)} jobs"
+    for job in own:
+        for other in lent + waiting:
+            before = asked.key(other, now) < asked.key(job, now)
+            if asked.preempts or other.priority > job.priority:
+                assert not before, f"{other.name} comes before {job.name}, which runs in its place"
+            elif job in begin and not _displaced(other, now, [j for j in begin if j.priority > other.priority]):
+                assert not before, f"{job.name} starts, and {other.name} is before it"
+    for job in lent:
+        for other in waiting:
+            before = asked.key(other, now) < asked.key(job, now)
+            if asked.preempts or not (job.is_lent_at(now - 1) or _displaced(other, now, begin)):
+                assert not before, f"{other.name} comes before {job.name}, which is on loan in its place"
+
+
+def _displaced(job: Job, now: int, begin: Sequence[Job]) -> bool:
+    """Whether a job that waits may have run at ``now`` until others began: if for no time, that leaves no trace."""
+    return job.submit == now or job.stops_at(now) or bool(begin)

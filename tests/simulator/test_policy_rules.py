@@ -9,16 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hived.cluster import Cluster
+from hived.policies import make_policy
+from hived.scheduling import Scheduler
 from hived.simulator import Options, Sharing, run_experiment
 from hived.simulator.record import Record
+from hived.simulator.simulation import simulate
 from hived.simulator.traces import Trace, TraceJob, generate_table1
 from hived.spec import parse_spec
 
 from .helpers import nodes_of_8
-from .policy_reader import check, fits
+from .policy_reader import check, check_loans, fits
 
 POLICIES = ("yarn-cs", "fifo", "sjf", "srtf", "greedy:patience=4", "greedy", "tiresias:limits=5/20", "tiresias")
 SIZES = (1, 2, 4, 8, 16)
+SHARING = (Sharing.QUOTA, Sharing.HIVED)
 
 
 def runs(jobs: Sequence[TraceJob], nodes: dict[str, int], policies: dict[str, str]) -> Sequence[Record]:
@@ -61,6 +66,36 @@ def test_at_every_moment_the_jobs_run_that_the_rule_demands(jobs: list[TraceJob]
 def test_each_tenant_has_its_own_rule(jobs: list[TraceJob], first: str, second: str) -> None:
     for record in runs(jobs, {"a": 2, "b": 2}, {"a": first, "b": second}):
         check(record, {"a": 2, "b": 2}, {"a": first, "b": second})
+
+
+@st.composite
+def jobs_of_one_gpu(draw: st.DrawFn) -> list[TraceJob]:
+    """Two tenants that crowd a node each."""
+    row = st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(1, 30), st.sampled_from([0, 0, 0, 7]))
+    rows = sorted(draw(st.lists(row, min_size=9, max_size=50)), key=lambda row: row[1])
+    unit = draw(st.sampled_from([1000, 333]))
+    return [
+        TraceJob(f"j{n}", tenant, submit * unit, length * unit, 1, "pass", priority=priority)
+        for n, (tenant, submit, length, priority) in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=60)
+@given(jobs=jobs_of_one_gpu())
+def test_jobs_over_quota_are_on_loan_in_the_order_of_the_rule(jobs: list[TraceJob], policy: str) -> None:
+    spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "any")
+    for record in run_experiment(spec, Trace("any", tuple(jobs)), Options(SHARING, (policy,))).records:
+        check_loans(record, {"a": 8, "b": 8}, {"a": policy, "b": policy})
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=25)
+@given(jobs=traces())
+def test_nothing_is_idle_that_could_be_lent_at_any_moment(jobs: list[TraceJob], policy: str) -> None:
+    for sharing in SHARING:
+        cluster = Cluster(parse_spec(nodes_of_8(3, {"a": 2, "b": 1}), "any"), sharing)
+        simulate(cluster, make_policy(policy), jobs, after_event=Scheduler.validate)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

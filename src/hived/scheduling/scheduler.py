@@ -346,7 +346,7 @@ class Scheduler:
                     self._take_turns()
                 if self._idle:
                     self._idle = False
-                    if self._heads or self._explains:
+                    if self._heads or self._explains or self._passing:  # all heads may have been passed by
                         self._lend()
                 if self._dirty or self._new or self._idle:
                     continue
@@ -937,14 +937,16 @@ class Scheduler:
             if line.first is not None and self.cluster.within_quota(line.first.request):
                 ensure(vc in self._within_quota, f"the first in line of {vc} may wait for others")
         for backlog, entries in backlogs.items():
-            ensure(sorted(entries, key=_by_key) == list(backlog), f"a backlog: {entries}")
+            entries.sort(key=_by_key)
+            ensure(entries == list(backlog), f"a backlog: {entries}")
             first = backlog.first
-            if first is None:
-                continue
-            ensure(first in self._heads[first.kind], f"{first} is first of a backlog")
-            free = first.early and not first.excluded and not self._held_back(first)
-            idle = free and self.cluster.can_lend(first.loan)
-            ensure(not idle, f"{first} could borrow, and waits")
+            ensure(first is None or first in self._heads[first.kind], f"{first} is first of a backlog")
+            # those that it lets pass, and itself
+            of_kinds = {entry.kind: entry for entry in reversed(entries) if first is None or entry.key <= first.key}
+            for entry in of_kinds.values():
+                free = entry.early and not entry.excluded and not self._held_back(entry)
+                idle = free and self.cluster.can_lend(entry.loan)
+                ensure(not idle, f"{entry} could borrow, and waits")
         ensure(sum(map(len, self._heads.values())) == sum(b.first is not None for b in backlogs), "fronts of backlogs")
 
 
