@@ -41,8 +41,8 @@ from hived.spec.quotas import equal_nodes, share_out
 
 from .measures import measured
 
-#: of the measures: results that were kept under another one are not read
-MEASURES = 1
+#: of the measures and of what is simulated: results that were kept under another one are not read
+MEASURES = 2
 GPUS_PER_NODE = 8
 QUOTAS = tuple((row.tenant, Decimal(repr(row.quota_percent))) for row in TABLE1)
 TENANTS = tuple(tenant for tenant, _ in QUOTAS)
