@@ -16,7 +16,8 @@ class Tiresias(Policy):
     as they fit, those that do not are passed, and running jobs that are not taken are suspended: a job takes GPUs from
     jobs of later queues alone. The limits are those of the authors' simulator, and no duration is needed.
 
-    Jobs on loan are sorted likewise: within a tenant, a loan is taken back for a job of an earlier queue.
+    Jobs on loan are sorted likewise, as jobs that wait for their turn: within a tenant, a loan is taken back for a job
+    of an earlier queue, and for one that came into the same queue earlier.
     """
 
     name = "tiresias"
