@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -259,10 +260,10 @@ class ControlPlane:
         process = self._running.get("kube-scheduler")
         return process is not None and process.poll() is not None
 
-    def wrong_cache(self) -> str:
-        """Where kube-scheduler's cache differs from what it has been told of the cluster, by its own comparison.
+    def pods_kept_for_nothing(self) -> list[str]:
+        """The uids of pods on kube-scheduler's books that are gone, by its own comparison with what it was told.
 
-        Meaningful while nothing changes. Empty: it does not differ.
+        Meaningful while no pod is removed. What it misses does not count: a pod that it is about to place is nowhere.
         """
         before = len(self.log("kube-scheduler"))
         self._running["kube-scheduler"].send_signal(signal.SIGUSR2)
@@ -270,7 +271,8 @@ class ControlPlane:
         while "cache comparer finished" not in said.lower() and time.monotonic() < end:
             time.sleep(0.1)
             said = self.log("kube-scheduler")[before:]
-        return "\n".join(line for line in said.splitlines() if "cache mismatch" in line.lower())
+        found = re.search(r"redundant ?pods[:=] ?\[([^]]*)\]", said, re.IGNORECASE)
+        return [] if found is None else re.findall(r"[0-9a-f-]{36}", found[1])
 
     @contextlib.contextmanager
     def scheduler_stands_still(self) -> Iterator[None]:

@@ -230,7 +230,8 @@ class World:
         changed_at, now = self.witness.changed_at, time.monotonic()
         if now > self._ask_at and now > changed_at + 3.0:
             self._ask_at = now + _ASK_S
-            if self.plane.wrong_cache() and self.witness.changed_at == changed_at:  # an administrator restarts it
+            wrong = self.plane.pods_kept_for_nothing()
+            if wrong and self.witness.changed_at == changed_at:  # an administrator restarts it
                 self.counts["restarts of a kube-scheduler that counts pods which are gone"] += 1
                 self.plane.start_scheduler(self._extender)
 
