@@ -264,8 +264,6 @@ def _with_policies(spec: ClusterSpec, given: list[str], last: ClusterSpec | None
     try:
         by_vc(changed)
     except PolicyError as error:
-        if given:
-            raise
         raise PolicyError(error.policy, f"{error.what}; mend it, or choose another: hived up --policy NAME") from error
     return changed
 

@@ -14,6 +14,7 @@ class Kind(Enum):
 
     GUARANTEED = "guaranteed"  #: within its tenant's reservation
     OPPORTUNISTIC = "opportunistic"  #: on idle GPUs of any tenant; preemptible by guaranteed jobs
+    GUEST = "guest"  #: beside an owner, on its GPUs, without cells of its own; limited, never killed (AntMan, 3.3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ from .queue import (
 )
 from .running import RunningJobs
 
-_GUARANTEED, _OPPORTUNISTIC = Kind
+_GUARANTEED, _OPPORTUNISTIC, _ = Kind
 #: reasons to wait that do not block the jobs behind: the wait may never end
 _NON_BLOCKING = (Misconfigured, NeverFits, BadHardware, NotSuggested)
 #: how many shapes of jobs are cached

@@ -21,13 +21,18 @@ def gpus_of(placement: Placement) -> int:
 
 
 class Run(NamedTuple):
-    """An interval in which a job held GPUs without a change of placement or kind. Never empty."""
+    """An interval in which a job ran without a change of placement, kind, share or rate. Never empty.
+
+    A sliced job that changes GPUs has several of one time, one for each placement; its share and rate are their sums.
+    """
 
     job: int  #: number in the trace
     start: int
     end: int
     kind: Kind
     placement: Placement
+    share: float = 1.0  #: fraction of the time for which it has these GPUs; below 1 if it takes turns on them
+    rate: float = 1.0  #: work done here per second, against running alone at best affinity
 
     @property
     def gpus(self) -> int:

@@ -46,13 +46,11 @@ def evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) ->
         Row("largest gap", "20 percentage points", f"{100 * gap.max():.1f}%"),
         Row("mean delay of all jobs, level 4", "-", number(result["hived"].delay(), "min")),
         Row("mean delay of all jobs, levels 1 to 4", "-", number(result["levels"].delay(), "min")),
-        *(
-            Row(f"hours in which they fragment less at {where}", "all", f"{percent(share_of(hours))}, mean gap {means}")
-            for where, hours, means in (
-                (where, gap_of(found)[1], f"{100 * gap_of(found)[0].mean():.1f}%") for where, found in curve[1:]
-            )
-        ),
     ]
+    for where, found in curve[1:]:
+        gaps, hours = gap_of(found)
+        text = f"{percent(share_of(hours))}, mean gap {100 * gaps.mean():.1f}%"
+        rows.append(Row(f"hours in which they fragment less at {where}", "all", text))
     return Outcome(
         setting(workload, result, FULL_NODES, f"clock x{workload.clock:g}"),
         rows,
