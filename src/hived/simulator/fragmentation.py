@@ -86,7 +86,7 @@ def pods_of(record: Record, sizes: NodeSizes) -> Pods:
     guaranteed = Kind.GUARANTEED
     rows = [
         (numbers[placement.chain, node], job, start, end, len(leaves), kind is guaranteed)
-        for job, start, end, kind, placement in record.runs
+        for job, start, end, kind, placement, _, _ in record.runs
         for node, leaves in placement.pods
     ]
     node, job, start, end, gpus, own = np.asarray(rows, dtype=np.int64).reshape(-1, 6).T
