@@ -171,6 +171,7 @@ class Cluster:
         excluded_nodes: Collection[str] = (),
         keep: bool = False,
         victims: Sequence[str] = (),
+        hosts: Sequence[tuple[int, int]] = (),
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         """Decide a request as :meth:`schedule` does, for a new group; None, and nothing queued, where it has to wait.
@@ -180,7 +181,8 @@ class Cluster:
         :meth:`schedule`; ``keep``: commit the answer at once; ``victims``: running groups of its VC that it
         preempts, as :meth:`select_victims` names them; ``demand``: the answer of :meth:`demand` for
         this request, or for one that differs by name alone. It is not checked against the request, and decides the leaf
-        cells.
+        cells. ``hosts``: for a scheduler that chooses them itself, one of :meth:`hosts` for each pod of a guaranteed
+        request, each another; it takes their free leaf cells, or none.
         """
         _check_seconds(now)
         state = self._committed()
@@ -190,14 +192,15 @@ class Cluster:
         at = () if near is None else self._parts(near)
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
         groups = self._candidates(request, demand, victims) if victims else ()
-        group = admitted(state, request, demand, suggested, now, at, idle, groups)
+        group = admitted(state, request, demand, suggested, now, at, idle, groups, hosts)
         if group is None:
             return None
         if keep:
             self._keep(group)
             return group.answer(KEPT)
         excluded = () if suggested is None else suggested.given[1]
-        decision = group.answer(Asked("place", (request, now, near, idle, excluded, False, victims), state.version))
+        asked = request, now, near, idle, excluded, False, victims, hosts
+        decision = group.answer(Asked("place", asked, state.version))
         self._open = decision, group
         return decision
 
@@ -589,6 +592,33 @@ class Cluster:
         for nodes in self._state.chains:
             for name, shape in zip(nodes.names, nodes.shapes, strict=True):
                 yield nodes.hierarchy.spec.name, name, shape.leaves
+
+    def hosts(self, vc: str) -> Iterator[tuple[int, int, int, int]]:
+        """The hosts of a VC: numbers of chain and host, healthy leaf cells, and the free ones among them. O(hosts).
+
+        Those of pinned cells are left out. Under a quota they are the nodes of the cluster, the same for all VCs, and
+        the quota may allow fewer leaf cells.
+        """
+        state = self._committed()
+        for pool in state.pools[state.tenants.index(vc)]:
+            if pool.pinned is None:
+                space, bad = pool.space(), pool.binding.bad
+                for host, shape in enumerate(pool.virtual.shapes):
+                    yield pool.nodes.number, host, (shape.full & ~bad[host]).bit_count(), space.free[host].bit_count()
+
+    def hosts_of(self, group: str) -> tuple[tuple[int, int, int], ...]:
+        """The hosts of a guaranteed group: numbers of chain and host, and its leaf cells there, a host once."""
+        held = self._state.groups[group]
+        pool = held.pool
+        if pool is None:
+            return ()
+        if len(held.spots) == 1:
+            host, mask = held.spots[0]
+            return ((pool.nodes.number, host, mask.bit_count()),)
+        found: dict[int, int] = {}
+        for host, mask in held.spots:
+            found[host] = found.get(host, 0) + mask.bit_count()
+        return tuple([(pool.nodes.number, host, gpus) for host, gpus in found.items()])
 
     def group(self, name: str) -> GroupStatus:
         """The status of a group. Raises :class:`RequestError` when there is none of that name."""

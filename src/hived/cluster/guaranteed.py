@@ -47,6 +47,36 @@ def on_free(state: State, group: Group, demand: Demand, suggested: Suggested | N
     return _place_up_to(state, group, demand, -1, suggested)
 
 
+def on_hosts(state: State, group: Group, demand: Demand, hosts: Sequence[tuple[int, int]]) -> bool:
+    """Bind free leaves of these hosts, a chain and a host of the VC in it per pod; ``False`` where one has too few.
+
+    The hosts of the pods are different ones, in one chain. O(pods).
+    """
+    number = hosts[0][0]
+    for choice in demand.choices:
+        if choice.chain == number and len(choice.needs) == len(hosts):
+            break
+    else:
+        return False
+    pool = state.pools[demand.tenant][choice.where]
+    space, spots, level = pool.space(), [], 0
+    if sum([need.gpus for need in choice.needs]) > pool.total():  # of a quota less may be left than is free
+        return False
+    for (_, host), need in zip(hosts, choice.needs, strict=True):
+        if space.free[host].bit_count() < need.gpus:
+            return False
+        mask, level = space.spot(host, need)
+        spots.append((host, mask))
+    group.chain, group.pool, group.spots = pool.nodes.number, pool, tuple(spots)
+    group.level = level if len(spots) == 1 else 0
+    if not _bind(state, group, pool, None):
+        group.pool, group.spots = None, ()
+        return False
+    if displaces_loans(pool, group):
+        _set_victims(group, pool.nodes.on(group.parts))
+    return True
+
+
 def preempting(
     state: State, group: Group, demand: Demand, suggested: Suggested | None, victims: Sequence[Group]
 ) -> bool:

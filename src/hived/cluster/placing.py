@@ -30,11 +30,13 @@ def admitted(
     near: tuple[Part, ...] = (),
     idle: bool = False,
     victims: Sequence[Group] = (),
+    hosts: Sequence[tuple[int, int]] = (),
 ) -> Group | None:
     """Place and admit a new group; None, and no transaction open, where it has to wait.
 
     ``near``: the leaves where it ran, which it prefers; ``idle``: an opportunistic group takes idle leaves only;
-    ``victims``: running groups of its VC that it preempts.
+    ``victims``: running groups of its VC that it preempts; ``hosts``: of its VC, one for each pod, that it takes free
+    leaves of.
     """
     if state.joined and request.group in state.joined:
         on = state.joined[request.group]
@@ -48,6 +50,8 @@ def admitted(
         found = opportunistic.preempting(state, group, demand, suggested, victims)
     elif victims:
         found = guaranteed.preempting(state, group, demand, suggested, victims)
+    elif hosts:
+        found = guaranteed.on_hosts(state, group, demand, hosts)
     elif request.priority >= 0:
         found = guaranteed.place(state, group, demand, suggested)
     else:

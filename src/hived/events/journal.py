@@ -88,6 +88,7 @@ class Placed(Call):
     excluded_nodes: tuple[str, ...] = ()
     keep: bool = False
     victims: tuple[str, ...] = ()
+    hosts: tuple[tuple[int, int], ...] = ()
     answer: Bind | Preempt | None = None  #: None: it waits
 
     def answered(self, answer: Bind | Preempt | None) -> Placed:

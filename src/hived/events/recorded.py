@@ -67,9 +67,11 @@ class RecordedCluster(Cluster):
         excluded_nodes: Collection[str] = (),
         keep: bool = False,
         victims: Sequence[str] = (),
+        hosts: Sequence[tuple[int, int]] = (),
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
-        call = journal.Placed.of(request, now, near, idle, _in_order(excluded_nodes) or (), keep, tuple(victims))
+        excluded = _in_order(excluded_nodes) or ()
+        call = journal.Placed.of(request, now, near, idle, excluded, keep, tuple(victims), tuple(hosts))
         decision: Bind | Preempt | None = self._recorded(call)
         return decision
 

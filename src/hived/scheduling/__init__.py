@@ -1,10 +1,24 @@
 """The scheduler: queues of all virtual clusters over one cluster, ordered by a policy. Pure."""
 
 from .checked_policy import CheckedPolicy, Policies, SomePolicies
-from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
+from .instructions import (
+    Downgrade,
+    Hold,
+    Instruction,
+    Kind,
+    Move,
+    Promote,
+    Reserve,
+    Share,
+    Start,
+    Stop,
+    Turn,
+    Unreserve,
+)
 from .policy import Displaced, JobView, Policy, Reaction
 from .queue import Entry, Status, loan_of
 from .scheduler import Scheduler
+from .slicing import Probe, TimeSlicing
 
 __all__ = [
     "CheckedPolicy",
@@ -18,14 +32,18 @@ __all__ = [
     "Move",
     "Policies",
     "Policy",
+    "Probe",
     "Promote",
     "Reaction",
     "Reserve",
     "Scheduler",
+    "Share",
     "SomePolicies",
     "Start",
     "Status",
     "Stop",
+    "TimeSlicing",
+    "Turn",
     "Unreserve",
     "loan_of",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from hived.cluster.decisions import Placement
 from hived.cluster.reasons import Reason
@@ -75,6 +76,26 @@ class Downgrade:
     by: int
 
 
+class Turn(NamedTuple):
+    """GPUs that a job has for a fraction of the time, and the jobs that run there at the same time."""
+
+    placement: Placement
+    share: float = 1.0  #: of the time
+    beside: tuple[int, ...] = ()  #: packed with it or, of different kinds, owner and guests
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """``job`` starts, or goes on, and has these turns from now on (Gandiva, OSDI'18, 4.2.2; AntMan, OSDI'20, 3.3)."""
+
+    job: int
+    kind: Kind
+    turns: tuple[Turn, ...]  #: none: it is suspended; else their shares sum to at most 1
+    resumes: float = 0.0  #: the fraction of all slices at whose start it is resumed
+    moved: bool = False  #: whether it was migrated from another server, or its number of GPUs changed
+    limit: float = 1.0  #: of a guest: the fraction of the owner's idle GPU time that it may use
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """``job`` was tried and has to wait, for these reasons."""
@@ -83,4 +104,4 @@ class Hold:
     reasons: tuple[Reason, ...]  #: the decisive one first
 
 
-Instruction = Start | Reserve | Unreserve | Stop | Promote | Move | Downgrade | Hold
+Instruction = Start | Reserve | Unreserve | Stop | Promote | Move | Downgrade | Share | Hold

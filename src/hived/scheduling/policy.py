@@ -20,6 +20,8 @@ from typing import NamedTuple
 from hived.cells import HostClass
 from hived.cluster.pool import packed
 
+from .slicing.parameters import TimeSlicing
+
 
 class JobView(NamedTuple):
     """What a policy sees of a job. Times are in seconds."""
@@ -77,6 +79,8 @@ class Policy:
     resume_s: float = 0.0
     #: what :meth:`react` answers
     displaced: Reaction = Reaction.SUSPEND
+    #: how jobs that find no free GPUs share those of running jobs of their VC; None: they wait
+    time_slicing: TimeSlicing | None = None
 
     def order(self, job: JobView) -> tuple[float, ...]:
         """Sort key of a job: the smallest is next. Jobs of a higher priority come first in any case.

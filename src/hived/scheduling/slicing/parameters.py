@@ -1,0 +1,34 @@
+"""The parameters of time-slicing. What the paper does not give is ours, and says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from hived.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlicing:
+    """How the jobs of a VC share GPUs (Gandiva, OSDI'18, section 4.2). Times in seconds."""
+
+    quantum_s: float = 60.0  #: a slice (section 4.1)
+    packs: bool = True  #: whether jobs are packed where a server is overloaded
+    migrates: bool = True  #: whether jobs move to another server, for locality and to lower the height
+    grows: bool = True  #: whether elastic jobs grow into idle GPUs
+    #: most GPUs that the jobs of a server ask for, over the server's GPUs: suspended jobs keep their states in the
+    #: memory of the host. Ours: the paper has no limit
+    most_height: float = 8.0
+    profile_s: float = 60.0  #: how long a job runs before it may be packed. Ours
+    trial_s: float = 60.0  #: how long a packed set of jobs is measured before it is kept or undone. Ours
+    idle_s: float = 60.0  #: how long nothing changes in a VC before elastic jobs grow. Ours
+    gpu_memory_gib: float = 24.0  #: of a GPU; 24 is that of a P40 (section 6)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool):
+                continue
+            if isinstance(value, str) or not 0 < value < float("inf"):
+                raise InputError(f"time-slicing: {field.name} is {value!r}; it must be a number above 0")
+        if self.most_height < 1:
+            raise InputError(f"time-slicing: most_height is {self.most_height:g}; it must be at least 1")

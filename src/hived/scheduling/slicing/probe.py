@@ -1,0 +1,18 @@
+"""What a scheduler that shares GPUs measures of running jobs; never what it could not measure."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Probe(Protocol):
+    """Measurements of jobs, by number: of the simulator, from job models; live, from the agents of the nodes."""
+
+    def utilization(self, job: int) -> float:
+        """Share of the time of its GPUs that a job uses alone, 0 to 1: from its profile."""
+
+    def memory_gib(self, job: int) -> float:
+        """Most memory that a job uses on each of its GPUs."""
+
+    def rate(self, job: int) -> float:
+        """Mini-batches per second now, while it has its slice, against running alone on its GPUs."""
