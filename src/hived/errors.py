@@ -115,6 +115,14 @@ class TraceError(InputError):
         self.where = where
 
 
+class ModelError(InputError):
+    """An error in a table of job models or in a mix of them, with file and row."""
+
+    def __init__(self, message: str, where: Location | None = None) -> None:
+        super().__init__(f"{where}: {message}" if where else message)
+        self.where = where
+
+
 class RequestError(InputError):
     """A request, or a call about a group, is invalid. Nothing has changed."""
 

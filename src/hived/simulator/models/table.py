@@ -1,0 +1,232 @@
+"""The table of job models: a CSV with one row per model, each number with its source (``docs/models.md``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+
+from ...errors import Location, ModelError, TraceError
+from ...spec.document import did_you_mean
+from ..traces.fields import shown
+from ..traces.opening import read_text
+from ..traces.tables import columns, rows_of
+
+#: the row of jobs whose model is unknown, or not in the table
+ANY = "*"
+#: largest capacity: above 1 where kernels of several processes run at the same time; more is a wrong unit
+MOST_CAPACITY = 10.0
+#: kinds of phases: without the GPU, training, and decoding (inference with the peak of memory)
+PHASES = ("idle", "train", "decode")
+
+#: bounds of a number: lowest, whether it may be that itself, highest
+_Bounds = tuple[float, bool, float]
+_BOUNDS: Mapping[str, _Bounds] = {
+    "utilization": (0, False, 1),
+    "capacity": (0, False, MOST_CAPACITY),
+    "memory_gib": (0, False, math.inf),
+    "memory_min_gib": (0, True, math.inf),
+    "batch_s": (0, False, math.inf),
+    "across_sockets": (0, False, 1),
+    "across_nodes": (0, False, 1),
+    "suspend_s": (0, True, math.inf),
+    "migrate_s": (0, True, math.inf),
+    "checkpoint_gib": (0, True, math.inf),
+}
+#: the columns that are numbers, in the order of the file: those that :meth:`Models.scaled` scales
+QUANTITIES = tuple(_BOUNDS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobModel:
+    """What a simulation knows of the jobs that train one model, for each of their GPUs.
+
+    :class:`~hived.errors.ModelError` for a number outside of its bounds.
+    """
+
+    model: str  #: the name in traces
+    family: str  #: for people: cv, nlp, speech, other
+    utilization: float  #: share of the GPU's time that it uses alone while it trains, above 0, at most 1
+    #: of a GPU when copies of it are packed, as a share of the GPU's time: utilization * (1 + gain of packing)
+    capacity: float
+    memory_gib: float  #: the most that it allocates
+    memory_min_gib: float  #: the least: between two mini-batches or, of a model with decoding, in training
+    batch_s: float  #: seconds of a mini-batch alone
+    across_sockets: float  #: speed with GPUs of several sockets of a node, against one socket, at most 1
+    across_nodes: float  #: speed with GPUs of several nodes, against one socket, at most 1
+    suspend_s: float  #: seconds to suspend and to resume, together
+    migrate_s: float  #: seconds without progress of a migration
+    checkpoint_gib: float  #: size of its training state
+    #: kind (of :data:`PHASES`) and seconds alone, in order and again from the first; infinite: to the end of the job
+    phases: tuple[tuple[str, float], ...] = ()
+    source: str = ""  #: where its numbers are from, as in the file
+
+    def __post_init__(self) -> None:
+        for name, bounds in _BOUNDS.items():
+            value = getattr(self, name)
+            if not _within(value, bounds):
+                raise ModelError(f"{name} is {value:g}: {_need(bounds)}")
+        if self.memory_min_gib > self.memory_gib:
+            raise ModelError(
+                f"memory_min_gib is {self.memory_min_gib:g}: it must be at most memory_gib, {self.memory_gib:g}"
+            )
+
+    @property
+    def load(self) -> float:
+        """The part of a packed GPU that it needs to run at full speed: 1 / (1 + gain). Above 1: packing loses."""
+        return self.utilization / self.capacity
+
+
+_COLUMNS = tuple(field.name for field in fields(JobModel))
+
+
+class Models:
+    """Job models by name. Immutable."""
+
+    def __init__(self, models: Iterable[JobModel], file: str = "models") -> None:
+        """``file`` is for messages. :class:`~hived.errors.ModelError` for a name twice, and without the row ``*``."""
+        self._by_name: dict[str, JobModel] = {}
+        self.file = file
+        for model in models:
+            if model.model in self._by_name:
+                raise ModelError(f"model {shown(model.model)} is there twice: remove one", Location(file))
+            self._by_name[model.model] = model
+        if ANY not in self._by_name:
+            raise ModelError(
+                f"no row {shown(ANY)}: add one, for jobs whose model is unknown or not in the table", Location(file)
+            )
+        self._any = self._by_name[ANY]
+
+    @classmethod
+    def load(cls, path: str | PathLike[str] | None = None) -> Models:
+        """The models in the file ``path``; None: those here (``models.csv``). O(rows).
+
+        Raises :class:`~hived.errors.ModelError`: one line with file, row, column, what is there, and the way out.
+        """
+        if path is None:
+            return cls._read(files(__package__).joinpath("models.csv").read_text("utf-8"), "models.csv")
+        try:
+            return cls._read(read_text(Path(path)), str(path))
+        except TraceError as error:  # of the readers of files and tables
+            raise ModelError(str(error)) from None
+
+    @classmethod
+    def _read(cls, text: str, file: str) -> Models:
+        rows = rows_of(text, file)
+        line, header = next(rows, (1, []))
+        _refuse_unknown(header, Location(file, line))
+        places = columns(header, _COLUMNS, Location(file, line), others=False)
+        found: dict[str, int] = {}
+        models = []
+        for line, row in rows:
+            where = Location(file, line)
+            try:
+                model = _model({name: row[place].strip() for name, place in zip(_COLUMNS, places, strict=True)})
+            except ModelError as error:
+                raise ModelError(f"{shown(row[places[0]])}: {error}", where) from None
+            first = found.setdefault(model.model, line)
+            if first != line:
+                raise ModelError(f"model {shown(model.model)} is already in row {first}: remove one", where)
+            models.append(model)
+        return cls(models, file)
+
+    def of(self, name: str) -> JobModel:
+        """The model of that name, else that of the row ``*``. O(1)."""
+        return self._by_name.get(name, self._any)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[JobModel]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def scaled(self, quantity: str, factor: float) -> Models:
+        """The same models with ``quantity``, a number's column, times ``factor``: to see what depends on it. O(models).
+
+        Where a bound requires it, the product is cut: ``utilization``, ``across_sockets`` and ``across_nodes`` at 1,
+        ``capacity`` at :data:`MOST_CAPACITY`, ``memory_min_gib`` at ``memory_gib``, which it follows down too. Raises
+        :class:`~hived.errors.ModelError` for another column, and unless ``factor`` is finite and above 0.
+        """
+        if quantity not in _BOUNDS:
+            raise ModelError(
+                f"{shown(quantity)} cannot be scaled{did_you_mean(quantity, QUANTITIES)}: "
+                f"give one of {', '.join(QUANTITIES)}"
+            )
+        if not 0 < factor < math.inf:
+            raise ModelError(f"{quantity} cannot be scaled by {factor:g}: give a finite factor above 0")
+        return Models([_scaled(model, quantity, factor) for model in self], f"{self.file}, {quantity} x{factor:g}")
+
+
+def _scaled(model: JobModel, quantity: str, factor: float) -> JobModel:
+    values = {quantity: min(getattr(model, quantity) * factor, _BOUNDS[quantity][2])}
+    memory = values.get("memory_gib", model.memory_gib)
+    values["memory_min_gib"] = min(values.get("memory_min_gib", model.memory_min_gib), memory)
+    return replace(model, **values)
+
+
+def _refuse_unknown(header: Iterable[str], where: Location) -> None:
+    """Raise :class:`~hived.errors.ModelError` for a column that is not of the table, with the likely meant one."""
+    for name in (name.strip() for name in header):
+        if name not in _COLUMNS:
+            hint = did_you_mean(name, _COLUMNS)
+            raise ModelError(f"unknown column {shown(name)}{hint}: the columns are {','.join(_COLUMNS)}", where)
+
+
+def _model(row: Mapping[str, str]) -> JobModel:
+    if not row["model"]:
+        raise ModelError("model is empty: name it as in traces, or '*' for any other")
+    numbers = {name: _number(name, row[name]) for name in QUANTITIES}
+    return JobModel(row["model"], row["family"], **numbers, phases=_phases(row["phases"]), source=row["source"])
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not _within(value, _BOUNDS[name]):
+        hint = ", a share, not a percentage" if _BOUNDS[name][2] < math.inf and value > 1 else ""
+        raise ModelError(f"{name} is {shown(text)}: {_need(_BOUNDS[name])}{hint}")
+    return value
+
+
+def _within(value: float, bounds: _Bounds) -> bool:
+    low, inclusive, high = bounds
+    return math.isfinite(value) and (low <= value if inclusive else low < value) and value <= high
+
+
+def _need(bounds: _Bounds) -> str:
+    """What a number must be, in words."""
+    low, inclusive, high = bounds
+    least = f"of at least {low:g}" if inclusive else f"above {low:g}"
+    most = f" and at most {high:g}" if high < math.inf else ""
+    return f"it must be a finite number {least}{most}"
+
+
+def _phases(text: str) -> tuple[tuple[str, float], ...]:
+    """``idle:275;train`` as kinds and seconds; only the last may have no seconds, which is infinite."""
+    if not text:
+        return ()
+    parts = text.split(";")
+    found = []
+    for part in parts:
+        kind, colon, length = part.strip().partition(":")
+        if kind not in PHASES:
+            raise ModelError(f"phases has {shown(kind)}{did_you_mean(kind, PHASES)}: give {', '.join(PHASES)}")
+        try:
+            seconds = float(length) if colon or part is not parts[-1] else math.inf
+        except ValueError:
+            seconds = math.nan
+        if not seconds > 0 or (colon and seconds == math.inf):
+            raise ModelError(
+                f"phases has {shown(part.strip())}: give KIND:SECONDS with seconds above 0; "
+                "the last phase may be without seconds, to the end of the job"
+            )
+        found.append((kind, seconds))
+    return tuple(found)

@@ -1,0 +1,149 @@
+"""The law of contention: Table 1's gains come out of copies, and nothing gains that loses with itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived.simulator.models import OWNER_LOSS, JobModel, Models, guest_rates, packed_memory, packed_rate
+
+from .values import GAINS, TABLE_1
+
+MODELS = Models.load()
+#: any model: utilization, and gain of packing
+LAWS = st.builds(
+    lambda utilization, gain: replace(MODELS.of("*"), utilization=utilization, capacity=utilization * (1 + gain)),
+    st.floats(0.01, 1),
+    st.floats(-0.5, 4),
+)
+GAINING = st.builds(
+    lambda utilization, gain: replace(MODELS.of("*"), utilization=utilization, capacity=utilization * (1 + gain)),
+    st.floats(0.01, 1),
+    st.floats(0.001, 4),
+)
+SETS = st.lists(LAWS, min_size=1, max_size=6)
+
+
+def total(models: Sequence[JobModel]) -> float:
+    """The sum of the rates of a packed set."""
+    return len(models) * packed_rate(models)
+
+
+def test_one_job_has_the_gpu_to_itself() -> None:
+    assert [packed_rate([model]) for model in MODELS] == [1.0] * len(MODELS)
+
+
+@pytest.mark.parametrize("name", [name for name, gain in GAINS.items() if gain > 0])
+def test_copies_gain_what_table_1_has(name: str) -> None:
+    model = MODELS.of(name)
+    copies = [total([model] * number) for number in range(1, 9)]
+    assert all(more >= fewer - 1e-12 for fewer, more in pairwise(copies))
+    # a gain is printed as a whole number of percent
+    assert 100 * (max(copies) - 1) == pytest.approx(GAINS[name], abs=1)
+    # no more GPU time than there is: fewer copies have what they use
+    assert copies[0] == 1
+    assert all(total([model] * number) <= number for number in range(1, 9))
+
+
+@pytest.mark.parametrize("name", [name for name, gain in GAINS.items() if gain < 0])
+def test_copies_lose_what_table_1_has(name: str) -> None:
+    copies = [total([MODELS.of(name)] * number) for number in range(2, 9)]
+    assert all(100 * (sum_of_rates - 1) == pytest.approx(GAINS[name], abs=1) for sum_of_rates in copies)
+
+
+def test_vae_needs_six_copies_for_its_gain() -> None:
+    vae = MODELS.of("VAE")
+    assert [packed_rate([vae] * number) for number in range(1, 6)] == [1.0] * 5
+    assert packed_rate([vae] * 6) < 1
+    assert total([vae] * 6) == pytest.approx(TABLE_1["VAE"].packed / TABLE_1["VAE"].sliced, abs=0.002)
+
+
+@given(SETS)
+def test_every_rate_is_above_0_and_at_most_1(models: list[JobModel]) -> None:
+    assert 0 < packed_rate(models) <= 1
+
+
+@given(st.lists(LAWS, min_size=1, max_size=5), st.sampled_from([n for n, gain in GAINS.items() if gain < 0]))
+def test_a_set_with_a_model_of_negative_gain_never_gains(models: list[JobModel], name: str) -> None:
+    loser = MODELS.of(name)
+    assert total([*models, loser]) <= loser.capacity / loser.utilization + 1e-12 < 1
+
+
+@given(st.lists(GAINING, min_size=1, max_size=6))
+def test_a_set_of_models_that_gain_never_loses(models: list[JobModel]) -> None:
+    assert total(models) >= 1 - 1e-12
+
+
+@given(st.lists(GAINING, min_size=2, max_size=6))
+def test_jobs_that_fit_beside_each_other_run_at_full_speed(models: list[JobModel]) -> None:
+    demand = sum(model.utilization for model in models)
+    loads = sum(model.utilization / model.capacity for model in models)
+    # demand, and the mean of the capacities weighted by utilization
+    assert packed_rate(models) == pytest.approx(min(1, (demand / loads) / demand))
+
+
+@given(SETS, st.integers(0, 5), st.floats(1, 3), st.sampled_from(["utilization", "capacity"]))
+def test_more_capacity_never_slows_a_set_and_more_utilization_never_speeds_it(
+    models: list[JobModel], at: int, factor: float, quantity: str
+) -> None:
+    at %= len(models)
+    if quantity == "capacity":
+        changed = replace(models[at], capacity=min(10, models[at].capacity * factor))
+    else:
+        changed = replace(models[at], utilization=min(1, models[at].utilization * factor))
+    after = packed_rate([*models[:at], changed, *models[at + 1 :]])
+    before = packed_rate(models)
+    assert after >= before - 1e-12 if quantity == "capacity" else after <= before + 1e-12
+
+
+@given(SETS, LAWS)
+def test_a_further_job_never_speeds_the_others(models: list[JobModel], more: JobModel) -> None:
+    assert packed_rate([*models, more]) <= packed_rate(models) + 1e-12
+
+
+@given(SETS)
+def test_the_order_of_a_set_does_not_matter(models: list[JobModel]) -> None:
+    assert packed_rate(models) == pytest.approx(packed_rate(models[::-1]))
+
+
+@given(LAWS, st.lists(LAWS, max_size=4), st.floats(0, 1))
+def test_guests_have_idle_time_of_the_owner_only(owner: JobModel, guests: list[JobModel], limit: float) -> None:
+    own, rates = guest_rates(owner, guests, limit)
+    used = sum(rate * guest.utilization for rate, guest in zip(rates, guests, strict=True))
+    assert used <= limit * (1 - owner.utilization) + 1e-12
+    assert len(rates) == len(guests)
+    assert all(0 <= rate <= 1 for rate in rates)
+    assert 1 - OWNER_LOSS <= own <= 1
+    assert own == 1 or (guests and used > 0)
+
+
+def test_guests_of_one_owner_share_its_idle_time_by_their_utilizations() -> None:
+    owner, large, small = (replace(MODELS.of("*"), utilization=share) for share in (0.7, 0.8, 0.4))
+    assert guest_rates(owner, [large])[0] == 1 - OWNER_LOSS
+    assert guest_rates(owner, [large])[1] == pytest.approx((0.3 / 0.8,))
+    assert guest_rates(owner, [large, small])[1] == pytest.approx((0.25, 0.25))  # 0.2 and 0.1 of the time
+    assert guest_rates(owner, [small], 0.5)[0] == 1 - OWNER_LOSS / 2
+    assert guest_rates(owner, [small], 0.5)[1] == pytest.approx((0.15 / 0.4,))
+    assert guest_rates(owner, [replace(small, utilization=0.2)])[1] == (1.0,)
+
+
+def test_an_owner_without_guests_and_one_whose_guests_may_not_compute_lose_nothing() -> None:
+    owner, guest = MODELS.of("ESPnet"), MODELS.of("ResNet-50")
+    assert guest_rates(owner, []) == (1.0, ())
+    assert guest_rates(owner, [guest], 0.0) == (1.0, (0.0,))
+    assert guest_rates(MODELS.of("*"), [guest]) == (1.0, (0.0,))  # it leaves no idle time
+
+
+def test_an_owner_loses_what_table_2_of_antman_has() -> None:
+    assert pytest.approx(91.1 / 91.8) == 1 - OWNER_LOSS
+    assert 0 < OWNER_LOSS < 20.8 / 20.1 - 1  # the other measurement
+
+
+def test_memories_of_a_packed_set_add_up() -> None:
+    assert packed_memory([MODELS.of("VAE"), MODELS.of("SR"), MODELS.of("SR")]) == 2.5
+    assert packed_memory([]) == 0
