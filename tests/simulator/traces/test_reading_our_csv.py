@@ -156,7 +156,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    assert refusal(tmp_path / "folder") == "folder: is a directory: name the trace's file"
+    assert refusal(tmp_path / "folder") == "folder: is a directory: name a file"
 
 
 def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b" \n\n", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
 def test_an_empty_file_is_refused(tmp_path: Path, data: bytes) -> None:
     said = refusal(file_of(tmp_path, data))
-    assert said == "t.csv: the file is empty: a trace needs a header and at least one job"
+    assert said == "t.csv: the file is empty: it needs a header and at least one row"
 
 
 def test_a_header_without_jobs_is_refused(tmp_path: Path) -> None:

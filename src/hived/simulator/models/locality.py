@@ -56,12 +56,12 @@ class Locality:
         self._chains = {chain.name: _Chain(chain) for chain in chains}
 
     def affinity_of(self, placement: Placement) -> Affinity:
-        """How close the GPUs of a placement are. O(pods), 0.5 microseconds for one pod."""
+        """How close the GPUs of a placement are. O(pods), about a microsecond for one pod."""
         chain = self._chains[placement.chain]
         pods = placement.pods
         node = pods[0].node
         if len(pods) > 1 and any(pod.node != node for pod in pods):
-            needed = -(-sum([len(pod.leaf_cells) for pod in pods]) // chain.node_gpus)
+            needed = -(-placement.gpus // chain.node_gpus)
             return Affinity.NODES if len({pod.node for pod in pods}) == needed else Affinity.SPREAD
         # leaf cells of a pod are in the order of the leaves: its first and its last tell the sockets
         ends = [leaf for pod in pods for leaf in (pod.leaf_cells[0], pod.leaf_cells[-1])]

@@ -24,14 +24,14 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise TraceError("no such file: check the path", where) from None
     except IsADirectoryError:
-        raise TraceError("is a directory: name the trace's file", where) from None
+        raise TraceError("is a directory: name a file", where) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise TraceError(f"cannot be read ({reason}): check its permissions", where) from None
     if data.startswith(GZIP_MAGIC):
         data = _unpacked(data, where)
     if not data.strip():
-        raise TraceError("the file is empty: a trace needs a header and at least one job", where)
+        raise TraceError("the file is empty: it needs a header and at least one row", where)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -61,7 +61,7 @@ def _parse(text: str, file: str) -> Parsed:
     rows = rows_of(text, file)
     header = next(rows, None)
     if header is None:
-        raise TraceError("the file is empty: a trace needs a header and at least one job", Location(file))
+        raise TraceError("the file is empty: it needs a header and at least one row", Location(file))
     names = {name.strip() for name in header[1]}
     ours = len(names.intersection(hived_csv.COLUMNS))
     helios = len(names.intersection(helios_csv.COLUMNS))

@@ -1,0 +1,96 @@
+"""How close the GPUs of a placement are, and how fast a model is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived.cluster.decisions import Placement, PodPlacement
+from hived.simulator.models import Affinity, Locality, Models, rate_at, speed
+
+from ...strategies import chain_of, nodes_of_8, racks
+
+MODELS = Models.load()
+VGG = replace(MODELS.of("VGG16"), across_sockets=0.6, across_nodes=0.5)
+#: nodes of 8 GPUs, in two sockets of 4
+LOCALITY = Locality([racks(), nodes_of_8(4)])
+
+
+def placed(*pods: tuple[int, tuple[int, ...]], chain: str = "RACK") -> Placement:
+    """Pods: the number of a node, and devices."""
+    return Placement(chain, tuple(PodPlacement(f"{chain.lower()}-node-{node}", leaves) for node, leaves in pods))
+
+
+@pytest.mark.parametrize(
+    ("pods", "affinity"),
+    [
+        ([(0, (5,))], Affinity.SOCKET),
+        ([(0, (0, 1, 2, 3))], Affinity.SOCKET),
+        ([(0, (4, 7))], Affinity.SOCKET),
+        ([(0, (3, 4))], Affinity.NODE),
+        ([(0, (0, 1, 2, 3, 4, 5, 6, 7))], Affinity.NODE),
+        ([(0, (0,)), (0, (3,))], Affinity.SOCKET),  # two pods on one node
+        ([(0, (7,)), (0, (0,))], Affinity.NODE),
+        ([(0, (0,)), (1, (0,))], Affinity.SPREAD),  # one node could hold them
+        ([(0, tuple(range(8))), (3, tuple(range(8)))], Affinity.NODES),
+        ([(0, tuple(range(8))), (1, (0,))], Affinity.NODES),
+        ([(node, (0, 1, 2, 3)) for node in range(4)], Affinity.SPREAD),  # two nodes could hold them
+        ([(0, (0, 1, 2, 3)), (0, (4, 5, 6, 7)), (1, (0, 1, 2, 3))], Affinity.NODES),
+    ],
+)
+@pytest.mark.parametrize("chain", ["RACK", "NODE"])
+def test_the_affinity_of_a_placement(pods: list[tuple[int, tuple[int, ...]]], affinity: Affinity, chain: str) -> None:
+    assert LOCALITY.affinity_of(placed(*pods, chain=chain)) is affinity
+
+
+@given(st.sets(st.integers(0, 7), min_size=1), st.integers(0, 3))
+def test_gpus_of_a_node_are_in_one_socket_if_one_cell_of_it_holds_them(leaves: set[int], node: int) -> None:
+    in_one = any(leaves <= set(range(start, start + 4)) for start in (0, 4))
+    placement = placed((node, tuple(sorted(leaves))))
+    assert LOCALITY.affinity_of(placement) is (Affinity.SOCKET if in_one else Affinity.NODE)
+    assert LOCALITY.rate(VGG, placement) == (1.0 if in_one or len(leaves) > 4 else 0.6)
+
+
+def test_a_node_without_levels_below_it_is_one_socket() -> None:
+    flat = Locality([chain_of((4,), tops=2, node_level=2), chain_of((), tops=2, name="ONE")])
+    assert flat.affinity_of(placed((0, (0, 3)), chain="TOP")) is Affinity.SOCKET
+    assert flat.best("TOP", 4) is Affinity.SOCKET
+    assert flat.affinity_of(placed((1, (0,)), chain="ONE")) is Affinity.SOCKET
+    assert flat.affinity_of(placed((0, (0,)), (1, (0,)), chain="ONE")) is Affinity.NODES
+
+
+def test_device_indices_of_the_spec_are_no_positions() -> None:
+    chain = replace(nodes_of_8(2), device_indices={0: (0, 2, 4, 6, 1, 3, 5, 7)})
+    locality = Locality([chain])
+    assert locality.affinity_of(placed((0, (0, 6)), chain="NODE")) is Affinity.SOCKET
+    assert locality.affinity_of(placed((0, (0, 1)), chain="NODE")) is Affinity.NODE
+    assert locality.affinity_of(placed((1, (0, 1)), chain="NODE")) is Affinity.SOCKET
+
+
+def test_the_best_affinity_is_that_of_the_smallest_cell_that_is_large_enough() -> None:
+    assert [LOCALITY.best("RACK", gpus) for gpus in (1, 4, 5, 8, 9, 64)] == [
+        *(Affinity.SOCKET, Affinity.SOCKET, Affinity.NODE, Affinity.NODE, Affinity.NODES, Affinity.NODES)
+    ]
+
+
+def test_speeds_are_those_of_the_table() -> None:
+    assert [speed(VGG, affinity) for affinity in Affinity] == [1, 0.6, 0.5, 0.5]
+
+
+def test_a_rate_is_against_the_best_affinity_that_the_job_can_have() -> None:
+    eight = tuple(range(8))
+    assert LOCALITY.rate(VGG, placed((0, (2, 5)))) == 0.6
+    assert LOCALITY.rate(VGG, placed((0, eight))) == 1
+    assert LOCALITY.rate(VGG, placed((0, eight[:4]), (1, eight[:4]))) == pytest.approx(0.5 / 0.6)
+    assert LOCALITY.rate(VGG, placed((0, eight), (1, eight))) == 1
+    # in more nodes than needed it is as fast as in several
+    assert LOCALITY.rate(VGG, placed(*[(node, eight[:4]) for node in range(4)])) == 1
+    assert LOCALITY.rate(MODELS.of("*"), placed((0, (0,)), (1, (0,)))) == 1
+
+
+def test_no_affinity_is_faster_than_the_best() -> None:
+    odd = replace(VGG, across_sockets=0.5, across_nodes=0.9)
+    assert rate_at(odd, Affinity.SPREAD, Affinity.NODE) == 1

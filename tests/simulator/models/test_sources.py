@@ -1,0 +1,104 @@
+"""Every number of ``models.csv`` says where it is from, and what is from a paper is what the paper has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hived.simulator.models import JobModel, Models, packed_rate
+from hived.simulator.models.table import QUANTITIES
+
+from .values import FAMILIES, GAINS, LEDGER, TABLE_1
+
+MODELS = Models.load()
+COLUMNS = (*QUANTITIES, "phases")
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+
+
+def sources(model: JobModel) -> list[tuple[str, str]]:
+    """Column and source of every number: ``utilization capacity=G45; memory_gib=assumed``."""
+    found = []
+    for part in model.source.split("; "):
+        columns, equals, where = part.partition("=")
+        assert equals, f"{model.model}: {part}"
+        found += [(column, where) for column in columns.split(" ")]
+    return found
+
+
+def value(model: JobModel, column: str) -> float | str:
+    """What a row has: phases as in the file."""
+    if column != "phases":
+        number: float = getattr(model, column)
+        return number
+    return ";".join(kind if seconds == float("inf") else f"{kind}:{seconds:g}" for kind, seconds in model.phases)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.model)
+def test_every_number_has_one_source(model: JobModel) -> None:
+    assert sorted(column for column, _ in sources(model)) == sorted(COLUMNS)
+
+
+def test_what_is_from_a_paper_is_what_the_paper_has() -> None:
+    cited = {
+        (model.model, column): where
+        for model in MODELS
+        for column, where in sources(model)
+        if where != "assumed" and not where.startswith("mean of ")
+    }
+    ledger = {key: where for where, numbers in LEDGER.items() for key in numbers}
+    assert cited == ledger
+    for (name, column), where in cited.items():
+        is_there, has = value(MODELS.of(name), column), LEDGER[where][name, column]
+        if isinstance(has, float | int):
+            assert is_there == pytest.approx(has, abs=6e-5), (name, column)  # four decimals
+        else:
+            assert is_there == has
+
+
+def test_the_rows_of_families_are_the_means_of_the_rows_that_they_name() -> None:
+    for family, names in FAMILIES.items():
+        row = MODELS.of(family)
+        assert row.model == row.family == family
+        for column, where in sources(row):
+            if column == "phases":
+                assert (where, row.phases) == ("assumed", ())
+                continue
+            assert where == f"mean of {' '.join(names)}"
+            mean = sum(getattr(MODELS.of(name), column) for name in names) / len(names)
+            assert getattr(row, column) == pytest.approx(mean, abs=6e-5)
+        assert all(MODELS.of(name).family == family for name in names)
+
+
+def test_all_of_the_row_for_other_models_is_assumed_and_changes_nothing() -> None:
+    row = MODELS.of("*")
+    assert {where for _, where in sources(row)} == {"assumed"}
+    assert [2 * packed_rate([row] * 2), 5 * packed_rate([row] * 5)] == [1, 1]
+    assert (row.across_sockets, row.across_nodes, row.phases) == (1, 1, ())
+
+
+def test_the_page_explains_every_source() -> None:
+    explained = re.findall(r"^\| ([GA]\d+) \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert sorted(explained) == sorted(LEDGER)
+
+
+def test_the_page_has_every_column_in_order() -> None:
+    columns = re.findall(r"^\| `([a-z_]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert columns == ["model", "family", *COLUMNS, "source"]
+
+
+def test_the_table_of_copies_on_the_page_is_what_the_law_gives() -> None:
+    rows = []
+    for name, row in TABLE_1.items():
+        model = MODELS.of(name)
+        totals = {copies: copies * packed_rate([model] * copies) for copies in range(2, 9)}
+        most = max(totals.values())
+        copies = next(copies for copies, total in totals.items() if total > most - 1e-9)
+        rows.append(
+            f"| {name} | {row.utilization:g}% | {model.capacity:.2f} | {row.sliced:g} | {row.packed:g} | "
+            f"{row.gain:+}% | {copies} | {row.sliced * most:.1f} | {100 * (most - 1):+.1f}% |"
+        )
+    page = PAGE.read_text("utf-8")
+    assert [row for row in rows if row not in page] == []
+    assert set(GAINS) == set(TABLE_1)

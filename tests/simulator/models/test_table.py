@@ -1,0 +1,187 @@
+"""Reading a table of job models, the row for any other, perturbed tables, and errors in one line."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hived.errors import ModelError
+from hived.simulator.models import Models, packed_rate
+from hived.simulator.models.table import MOST_CAPACITY, QUANTITIES
+
+from .values import GAINS
+
+MODELS = Models.load()
+TEXT = files("hived.simulator.models").joinpath("models.csv").read_text("utf-8")
+HEADER = TEXT.partition("\n")[0]
+ANY = "*,other,1,1,8,0.5,0.6,1,1,1,2,0.5,,mine\n"
+A = "a,cv,0.5,0.6,4,1,0.2,0.9,0.8,0.1,1,0.1,,mine"
+SHARES = ("utilization", "across_sockets", "across_nodes")
+
+
+def refusal(folder: Path, text: str) -> str:
+    """The message with which a table of this text is refused, its folder left out."""
+    path = folder / "m.csv"
+    path.write_text(text, "utf-8")
+    with pytest.raises(ModelError) as error:
+        Models.load(path)
+    message = str(error.value)
+    assert "\n" not in message
+    return message.replace(f"{folder}/", "")
+
+
+def row(**changes: str) -> str:
+    """A table whose third line has these changes."""
+    values = dict(zip(HEADER.split(","), A.split(","), strict=True))
+    return f"{HEADER}\n{ANY}" + ",".join({**values, **changes}.values()) + "\n"
+
+
+def test_the_models_here_are_those_of_the_papers_and_families() -> None:
+    assert [model.model for model in MODELS] == [
+        *GAINS,
+        *("VGG16", "InceptionV3", "GNMT", "DeepSpeech", "ESPnet", "DeepFM", "GCN", "LeNet-like", "VGG-like"),
+        *("cv", "nlp", "speech", "*"),
+    ]
+    assert len(MODELS) == len(list(MODELS))
+
+
+def test_a_model_that_the_table_does_not_have_is_any_other() -> None:
+    assert MODELS.of("GPT") is MODELS.of("") is MODELS.of("*")
+    assert MODELS.of("VAE") is not MODELS.of("*")
+    assert "VAE" in MODELS
+    assert "GPT" not in MODELS
+
+
+def test_a_file_of_ones_own_takes_the_place_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(row(phases="idle:30; train", capacity="1.2"), "utf-8")
+    models = Models.load(path)
+    assert [model.model for model in models] == ["*", "a"]
+    assert models.of("a").phases == (("idle", 30.0), ("train", math.inf))
+    assert models.of("a").capacity == 1.2
+    assert models.of("VAE").model == "*"
+
+
+def test_the_file_here_can_be_copied(tmp_path: Path) -> None:
+    path = tmp_path / "copy.csv"
+    path.write_text(TEXT, "utf-8")
+    assert list(Models.load(path)) == list(MODELS)
+
+
+def test_columns_may_have_any_order(tmp_path: Path) -> None:
+    table = [line.split(",")[::-1] for line in (HEADER, *ANY.splitlines())]
+    path = tmp_path / "m.csv"
+    path.write_text("\n".join(",".join(fields) for fields in table), "utf-8")
+    assert list(Models.load(path)) == [replace(MODELS.of("*"), source="mine")]
+
+
+def test_models_go_to_other_processes() -> None:
+    assert list(pickle.loads(pickle.dumps(MODELS))) == list(MODELS)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "message"),
+    [
+        ("utilization", "87", "utilization is '87': it must be a finite number above 0 and at most 1, a share"),
+        ("utilization", "0", "utilization is '0': it must be a finite number above 0 and at most 1"),
+        ("capacity", "44.6", "capacity is '44.6': it must be a finite number above 0 and at most 10, a share"),
+        ("capacity", "-0.1", "capacity is '-0.1': it must be a finite number above 0 and at most 10"),
+        ("memory_gib", "inf", "memory_gib is 'inf': it must be a finite number above 0"),
+        ("memory_gib", "0.5", "memory_min_gib is 1: it must be at most memory_gib, 0.5"),
+        ("memory_min_gib", "nan", "memory_min_gib is 'nan': it must be a finite number of at least 0"),
+        ("batch_s", "", "batch_s is '': it must be a finite number above 0"),
+        ("across_nodes", "1.1", "across_nodes is '1.1': it must be a finite number above 0 and at most 1, a share"),
+        ("suspend_s", "-1", "suspend_s is '-1': it must be a finite number of at least 0"),
+        ("migrate_s", "soon", "migrate_s is 'soon': it must be a finite number of at least 0"),
+        ("checkpoint_gib", "1e999", "checkpoint_gib is '1e999': it must be a finite number of at least 0"),
+        ("phases", "trian:3", "phases has 'trian' (did you mean `train`?): give idle, train, decode"),
+        ("phases", "idle;train:3", "phases has 'idle': give KIND:SECONDS with seconds above 0"),
+        ("phases", "idle:0", "phases has 'idle:0': give KIND:SECONDS with seconds above 0"),
+        ("phases", "idle:inf", "phases has 'idle:inf': give KIND:SECONDS with seconds above 0"),
+        ("phases", "idle:x", "phases has 'idle:x': give KIND:SECONDS with seconds above 0"),
+    ],
+)
+def test_a_wrong_value_is_named_with_row_and_column(tmp_path: Path, column: str, text: str, message: str) -> None:
+    assert refusal(tmp_path, row(**{column: text})).startswith(f"m.csv:3: 'a': {message}")
+
+
+def test_errors_of_the_table_name_the_way_out(tmp_path: Path) -> None:
+    assert refusal(tmp_path, row().replace("capacity", "capacty", 1)).startswith(
+        "m.csv:1: unknown column 'capacty' (did you mean `capacity`?): the columns are model,family,"
+    )
+    assert refusal(tmp_path, row().replace(",source", "", 1).replace(",mine", "")).startswith(
+        "m.csv:1: column 'source' is missing: the header must hold model,family,"
+    )
+    assert refusal(tmp_path, row().replace("family", "model", 1)) == (
+        "m.csv:1: column 'model' is there twice: remove one"
+    )
+    assert refusal(tmp_path, row() + row().splitlines()[2]) == "m.csv:4: model 'a' is already in row 3: remove one"
+    assert refusal(tmp_path, row().replace(ANY, "")) == (
+        "m.csv: no row '*': add one, for jobs whose model is unknown or not in the table"
+    )
+    assert refusal(tmp_path, row(model="")) == (
+        "m.csv:3: '': model is empty: name it as in traces, or '*' for any other"
+    )
+    assert refusal(tmp_path, row() + "b,cv\n").startswith("m.csv:4: the row has 2 fields, the header 14")
+    assert refusal(tmp_path, "") == "m.csv: the file is empty: it needs a header and at least one row"
+    with pytest.raises(ModelError, match=r"none\.csv: no such file: check the path"):
+        Models.load(tmp_path / "none.csv")
+
+
+def test_a_model_outside_of_its_bounds_cannot_be_made() -> None:
+    with pytest.raises(ModelError, match=r"^utilization is 1.2: it must be a finite number above 0 and at most 1$"):
+        replace(MODELS.of("*"), utilization=1.2)
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+def test_a_perturbed_table_has_one_quantity_scaled_up_to_its_bound(quantity: str, factor: float) -> None:
+    most = {**dict.fromkeys(SHARES, 1.0), "capacity": MOST_CAPACITY}.get(quantity, math.inf)
+    for before, after in zip(MODELS, MODELS.scaled(quantity, factor), strict=True):
+        most_here = min(most, before.memory_gib) if quantity == "memory_min_gib" else most
+        assert getattr(after, quantity) == min(getattr(before, quantity) * factor, most_here)
+        same = {quantity: getattr(before, quantity)}
+        if quantity == "memory_gib":
+            assert after.memory_min_gib == min(before.memory_min_gib, after.memory_gib)
+            same["memory_min_gib"] = before.memory_min_gib
+        assert replace(after, **same) == before
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+def test_gains_move_with_a_perturbed_capacity_and_against_a_perturbed_utilization(factor: float) -> None:
+    def gain(models: Models, name: str) -> float:
+        return max(copies * packed_rate([models.of(name)] * copies) for copies in range(2, 12))
+
+    for name in GAINS:
+        model, changed = MODELS.of(name), MODELS.scaled("capacity", factor)
+        assert gain(changed, name) == pytest.approx(factor * model.capacity / model.utilization)
+        assert (gain(changed, name) > gain(MODELS, name)) is (factor > 1)
+        against = MODELS.scaled("utilization", factor)
+        assert gain(against, name) == pytest.approx(model.capacity / min(1, factor * model.utilization))
+        assert (gain(against, name) < gain(MODELS, name)) is (factor > 1)
+
+
+@given(st.sampled_from(QUANTITIES), st.floats(0.01, 100))
+def test_any_perturbed_table_is_still_a_table(quantity: str, factor: float) -> None:
+    changed = MODELS.scaled(quantity, factor)
+    assert [model.model for model in changed] == [model.model for model in MODELS]
+    assert changed.file == f"models.csv, {quantity} x{factor:g}"
+
+
+def test_what_cannot_be_scaled_is_refused() -> None:
+    with pytest.raises(
+        ModelError, match=r"^'capacty' cannot be scaled \(did you mean `capacity`\?\): give one of util"
+    ):
+        MODELS.scaled("capacty", 1.3)
+    with pytest.raises(ModelError, match=r"^'phases' cannot be scaled"):
+        MODELS.scaled("phases", 1.3)
+    for factor in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ModelError, match="give a finite factor above 0"):
+            MODELS.scaled("capacity", factor)
