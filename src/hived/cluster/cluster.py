@@ -593,32 +593,29 @@ class Cluster:
             for name, shape in zip(nodes.names, nodes.shapes, strict=True):
                 yield nodes.hierarchy.spec.name, name, shape.leaves
 
-    def hosts(self, vc: str) -> Iterator[tuple[int, int, int, int]]:
-        """The hosts of a VC: numbers of chain and host, healthy leaf cells, and the free ones among them. O(hosts).
+    def hosts(self, vc: str) -> Iterator[tuple[tuple[int, int], int, int]]:
+        """The hosts of a VC, each the numbers of its chain and its own, with its healthy and its free leaf cells.
 
         Those of pinned cells are left out. Under a quota they are the nodes of the cluster, the same for all VCs, and
-        the quota may allow fewer leaf cells.
+        the quota may allow fewer leaf cells. O(hosts).
         """
         state = self._committed()
         for pool in state.pools[state.tenants.index(vc)]:
             if pool.pinned is None:
-                space, bad = pool.space(), pool.binding.bad
+                space, bad, chain = pool.space(), pool.binding.bad, pool.nodes.number
                 for host, shape in enumerate(pool.virtual.shapes):
-                    yield pool.nodes.number, host, (shape.full & ~bad[host]).bit_count(), space.free[host].bit_count()
+                    yield (chain, host), (shape.full & ~bad[host]).bit_count(), space.free[host].bit_count()
 
-    def hosts_of(self, group: str) -> tuple[tuple[int, int, int], ...]:
-        """The hosts of a guaranteed group: numbers of chain and host, and its leaf cells there, a host once."""
+    def hosts_of(self, group: str) -> tuple[tuple[tuple[int, int], int], ...]:
+        """The hosts of a guaranteed group as in :meth:`hosts`, each once, with its leaf cells there. O(pods)."""
         held = self._state.groups[group]
-        pool = held.pool
-        if pool is None:
+        if held.pool is None:
             return ()
-        if len(held.spots) == 1:
-            host, mask = held.spots[0]
-            return ((pool.nodes.number, host, mask.bit_count()),)
+        chain = held.pool.nodes.number
         found: dict[int, int] = {}
         for host, mask in held.spots:
             found[host] = found.get(host, 0) + mask.bit_count()
-        return tuple([(pool.nodes.number, host, gpus) for host, gpus in found.items()])
+        return tuple([((chain, host), gpus) for host, gpus in found.items()])
 
     def group(self, name: str) -> GroupStatus:
         """The status of a group. Raises :class:`RequestError` when there is none of that name."""

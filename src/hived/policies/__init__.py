@@ -2,6 +2,7 @@
 
 from .arrival import FIFO, Greedy, YarnCS
 from .duration import SJF, SRTF
+from .gandiva import Gandiva
 from .registry import DEFAULT, by_vc, make_policy, policies_of, policy_names, split_policy
 from .tiresias import Tiresias
 
@@ -10,6 +11,7 @@ __all__ = [
     "FIFO",
     "SJF",
     "SRTF",
+    "Gandiva",
     "Greedy",
     "Tiresias",
     "YarnCS",

@@ -24,13 +24,14 @@ from hived.spec.compiled import ClusterSpec
 
 from .arrival import FIFO, Greedy, YarnCS
 from .duration import SJF, SRTF
+from .gandiva import Gandiva
 from .tiresias import Tiresias
 
 #: group of entry points by which installed packages offer policies
 ENTRY_POINTS = "hived.policies"
 DEFAULT = YarnCS.name
 _HERE: dict[str, Callable[..., Policy]] = {
-    policy.name: policy for policy in (YarnCS, FIFO, Greedy, SJF, SRTF, Tiresias)
+    policy.name: policy for policy in (YarnCS, FIFO, Greedy, SJF, SRTF, Tiresias, Gandiva)
 }
 
 

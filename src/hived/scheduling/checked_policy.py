@@ -10,6 +10,7 @@ from hived.cells import HostClass, Rank
 from hived.errors import PolicyError
 
 from .policy import Displaced, JobView, Policy, Reaction
+from .slicing.parameters import TimeSlicing
 
 #: questions for a sort key that are asked twice: so many at first, and then every so manyth
 _ALL_TWICE, _SOME_TWICE = 1000, 16
@@ -30,6 +31,10 @@ class CheckedPolicy:
         self.by_submission: bool = getattr(policy.order, "__func__", None) is Policy.order
         #: whether it has jobs that give up their affinity
         self.relaxes: bool = type(policy).relax is not Policy.relax
+        self.time_slicing: TimeSlicing | None = policy.time_slicing
+        if not isinstance(self.time_slicing, TimeSlicing | None) or (self.preempts and self.time_slicing):
+            what = f"time_slicing is {self.time_slicing!r}; it must be None or a TimeSlicing, without preempts"
+            raise PolicyError(self.name, what)
         self.resume_s: float = float(self._attribute("resume_s", (int, float)))
 
     def _attribute(self, name: str, of: Any) -> Any:

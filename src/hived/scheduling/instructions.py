@@ -91,7 +91,7 @@ class Share:
     job: int
     kind: Kind
     turns: tuple[Turn, ...]  #: none: it is suspended; else their shares sum to at most 1
-    resumes: float = 0.0  #: the fraction of all slices at whose start it is resumed
+    resumes: float = 0.0  #: how often it is resumed, per second
     moved: bool = False  #: whether it was migrated from another server, or its number of GPUs changed
     limit: float = 1.0  #: of a guest: the fraction of the owner's idle GPU time that it may use
 

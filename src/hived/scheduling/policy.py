@@ -40,6 +40,7 @@ class JobView(NamedTuple):
     reviewed: float = 0.0  #: time of the latest review (:meth:`Policy.review_after`), or of its submission
     duration: float | None = None  #: how long it runs in all; for a clairvoyant policy alone
     remaining: float | None = None  #: of which is left; the duration unless the policy preempts
+    elastic: bool = False  #: whether it may run on more GPUs than it asked for, and give them up again
 
 
 @dataclass(frozen=True, slots=True)

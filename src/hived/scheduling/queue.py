@@ -30,10 +30,11 @@ class Status(Enum):
     MOVING = "moving"  #: runs on a loan, and is being stopped to start elsewhere at its turn
     LEAVING = "leaving"  #: runs on a loan, and is being stopped for good
     GUARANTEED = "guaranteed"
+    SHARING = "sharing"  #: has turns on GPUs of other jobs of its VC, and holds none
 
 
 # module constants: enum members are slow to look up before Python 3.12, and every step reads them
-NOWHERE, WAITING, RESERVED, LENT, MOVING, LEAVING, GUARANTEED = Status
+NOWHERE, WAITING, RESERVED, LENT, MOVING, LEAVING, GUARANTEED, SHARING = Status
 _HOLDS = (GUARANTEED, LENT, MOVING, LEAVING)
 
 

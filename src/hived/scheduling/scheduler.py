@@ -28,7 +28,7 @@ from math import inf
 from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Decision, Preempt, Wait
+from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Wait
 from hived.cluster.demands import Demand
 from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSuggested, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
@@ -46,6 +46,7 @@ from .queue import (
     MOVING,
     NOWHERE,
     RESERVED,
+    SHARING,
     WAITING,
     Entry,
     Key,
@@ -54,6 +55,9 @@ from .queue import (
     VcQueues,
 )
 from .running import RunningJobs
+from .slicing.probe import Probe
+from .slicing.servers import Host, Servers
+from .slicing.slicer import Slicer
 
 _GUARANTEED, _OPPORTUNISTIC, _ = Kind
 #: reasons to wait that do not block the jobs behind: the wait may never end
@@ -84,10 +88,12 @@ class Scheduler:
         carry_out: Callable[[Instruction], None],
         explains: bool = True,
         per_second: float = 1.0,
+        probe: Probe | None = None,
     ) -> None:
         """``explains``: whether jobs that wait get reasons; without it no :class:`~.instructions.Hold` is issued.
 
-        ``per_second``: how many of the engine's units of time a second has.
+        ``per_second``: how many of the engine's units of time a second has; ``probe``: what is measured of jobs, for
+        policies under which they share GPUs. Raises :class:`~hived.errors.PolicyError` for such a policy without it.
         """
         self.cluster = cluster
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
@@ -107,6 +113,15 @@ class Scheduler:
         self._passing = False
         # None: no policy preempts
         self._running = self._follow_running()
+        self._probe = probe
+        self._sharing = next((policy.name for policy in self.policies.all if policy.time_slicing), "")
+        if self._sharing and probe is None:
+            raise PolicyError(
+                self._sharing, "its jobs take turns on GPUs, which this engine cannot do yet: simulate it"
+            )
+        # by VC, made when its first job comes; under a quota all share the servers
+        self._slicers: dict[str, Slicer | None] = {}
+        self._servers: Servers | None = None
         # the job that a policy is asked about
         self._asked: Entry | None = None
         # changed since the last dispatch: jobs that joined a queue; VCs marked dirty; whether GPUs may have become idle
@@ -165,9 +180,18 @@ class Scheduler:
         ``waits``: it is requeued, at its old place; where the policy preempts, at the place that it has by now.
         """
         was = entry.status
+        self._now = max(self._now, now)
+        if was is SHARING:
+            self._free_shared(entry)
+            return
         if not entry.holds:
             raise InvariantError(f"job {entry.number} ends, and does not run")
+        if was is GUARANTEED and self._servers is not None and not self._slicer(entry.vc):
+            self._servers.give(self.cluster.hosts_of(entry.name))
         self.cluster.release(entry.name)
+        if self._sharing and was is GUARANTEED and (slicer := self._slicer(entry.vc)) is not None:
+            slicer.leave(entry, self._now)
+            self._dirty[entry.vc] = None
         self._idle = True
         line, policy = entry.line, entry.policy
         preempts = policy is not None and policy.preempts
@@ -197,6 +221,24 @@ class Scheduler:
                 self._running.follow(entry, now)
                 self._settle_work(entry)
             self.wait(entry)
+
+    def _free_shared(self, entry: Entry) -> None:
+        """A job that held no GPUs of its own has ended."""
+        slicer = self._slicer(entry.vc)
+        assert slicer is not None
+        slicer.leave(entry, self._now)
+        entry.status = NOWHERE
+        entry.demand = entry.loan_demand = None
+        del self.jobs[entry.number], self._by_name[entry.name]
+        self._dirty[entry.vc] = None
+
+    def set_priority(self, entry: Entry, priority: int, now: float) -> None:
+        """Change the priority of a job that shares GPUs while it runs: it decides who has turns (Gandiva, 4.2)."""
+        slicer = self._slicer(entry.vc)
+        self._now = max(self._now, now)
+        if slicer is None or entry.number not in slicer.seats:
+            raise InvariantError(f"job {entry.number} does not share GPUs")
+        slicer.set_priority(entry, priority, self._now)
 
     def leaving(self, entry: Entry) -> None:
         """A running job is being stopped for good: it leaves its queues, and holds its GPUs until it has ended."""
@@ -305,6 +347,8 @@ class Scheduler:
         return self.hardware_changed()
 
     def _follow_running(self) -> RunningJobs | None:
+        #: VCs with jobs that were not tried since they came
+        self._unshared: set[str] = set()
         self._passing = any(policy.patience > 0 for policy in self.policies.all)
         preempts = any(policy.preempts for policy in self.policies.all)
         return RunningJobs(self._key, self._per_second) if preempts else None
@@ -334,6 +378,9 @@ class Scheduler:
             self._now = now
             for entry in () if self._running is None else self._running.due(now):
                 self.rekey(entry)
+            for slicer in self._slicers.values() if self._sharing else ():
+                if slicer is not None and slicer.next_wake <= now:
+                    slicer.wake(now)
             while True:
                 version = -1  # of the cluster, while there are reservations
                 if self.reserved:
@@ -348,10 +395,13 @@ class Scheduler:
                     self._idle = False
                     if self._heads or self._explains or self._passing:  # all heads may have been passed by
                         self._lend()
-                if self._dirty or self._new or self._idle:
+                if self._dirty or self._new or self._idle or (self._sharing and self._share(now)):
                     continue
                 if not self.reserved or version == self.cluster.version:
-                    return
+                    break
+            for slicer in self._slicers.values() if self._sharing else ():
+                if slicer is not None:
+                    slicer.publish(now)
         except PolicyError as error:
             if error.at is not None or self._asked is None:
                 raise
@@ -359,8 +409,11 @@ class Scheduler:
 
     @property
     def next_review(self) -> float:
-        """When the order of a running job changes, and the engine has to dispatch; infinity for never."""
-        return inf if self._running is None else self._running.next_review
+        """When the order of a running job changes, or its turns, and the engine has to dispatch; infinity for never."""
+        review = inf if self._running is None else self._running.next_review
+        if self._sharing:
+            return min(review, *[slicer.next_wake for slicer in self._slicers.values() if slicer is not None], inf)
+        return review
 
     def _reservation_changed(self, entry: Entry) -> bool:
         """Whether the placement of a preemptor can start now, has moved, or is no longer possible."""
@@ -529,6 +582,8 @@ class Scheduler:
                 entry.status = GUARANTEED
                 self._follow(entry)
                 self._carry_out(Promote(entry.number))
+                if self._sharing:
+                    self._adopt(entry)
                 return True
             if promoted is None:
                 return self._blocked_on_loan(entry)
@@ -575,6 +630,8 @@ class Scheduler:
 
     def _schedule(self, entry: Entry) -> bool | None:
         """Submit a job's request to the core and carry out the decision. Returns as :meth:`_take_turn`."""
+        if self._sharing and entry.request.priority >= 0 and (slicer := self._slicer(entry.vc)) is not None:
+            return slicer.start(entry, self._now) or self._blocked(entry)
         request, excluded = entry.request, entry.excluded
         if entry.status is not RESERVED and (not self._explains or entry.near is not None):
             keep = entry.may_preempt
@@ -633,6 +690,8 @@ class Scheduler:
             entry.status, kind = GUARANTEED, _GUARANTEED
         self._follow(entry)
         self._carry_out(Start(entry.number, kind, decision.placement))
+        if self._servers is not None and entry.status is GUARANTEED:
+            self._adopt(entry)
         return True
 
     def _reserve(self, entry: Entry, decision: Preempt) -> bool:
@@ -677,6 +736,90 @@ class Scheduler:
         entry.settled = entry.kept
         if duration is not None:
             entry.view = entry.view._replace(remaining=duration - entry.kept / self._per_second)
+
+    # -- sharing GPUs -------------------------------------------------------------------------------------------------
+
+    def _slicer(self, vc: str) -> Slicer | None:
+        """The slicer of a VC; None where its jobs do not share GPUs."""
+        try:
+            return self._slicers[vc]
+        except KeyError:
+            parameters = self.policies[vc].time_slicing
+            slicer = None
+            if self._quota and self._servers is None:
+                self._servers = self._make_servers(vc)
+            if parameters is not None and self._probe is not None:
+                servers = self._servers or self._make_servers(vc)
+                slicer = Slicer(
+                    parameters, servers, self.cluster, self._take_hosts, self._carry_out, self._probe, self._per_second
+                )
+            self._slicers[vc] = slicer
+            return slicer
+
+    def _make_servers(self, vc: str) -> Servers:
+        return Servers(self.cluster.hosts(vc))
+
+    def _adopt(self, entry: Entry) -> None:
+        """A job got guaranteed GPUs that no slicer has chosen."""
+        slicer = self._slicer(entry.vc)
+        if slicer is not None:
+            slicer.adopt(entry, self._now)
+        elif self._servers is not None:
+            self._servers.take(self.cluster.hosts_of(entry.name), entry.view.gpus)
+
+    def _take_hosts(
+        self, entry: Entry, request: Request, hosts: tuple[Host, ...], near: Placement | None
+    ) -> Placement | None:
+        """Take free GPUs of these hosts for a job, and loans there back; None where a quota has too few left."""
+        placed = self.cluster.place(request, self._now, near, False, (), True, (), hosts)
+        if placed is None:
+            return None
+        if entry.status is WAITING:
+            self._leave(entry)
+        if isinstance(placed, Preempt):
+            for name in placed.victims:
+                victim = self._by_name[name]
+                self._carry_out(Stop(victim.number, entry.number, self._keeps_work(victim, entry)))
+            bound = self.cluster.schedule(request, now=self._now)
+            if not isinstance(bound, Bind):
+                raise InvariantError(f"job {entry.number} waits for victims that have ended")
+            self.cluster.commit(bound)
+            return bound.placement
+        return placed.placement
+
+    def _share(self, now: float) -> bool:
+        """Let jobs that found no GPUs take turns; whether to look at the lines again. O(jobs in line)."""
+        for vc, slicer in self._slicers.items():
+            if slicer is None or not (slicer.changed or slicer.moved or vc in self._unshared):
+                continue
+            self._unshared.discard(vc)
+            for entry in slicer.settle(now):
+                entry.status = NOWHERE
+                self.wait(entry)
+            self._share_waiting(slicer, self._queues_of(vc).line)
+            if slicer.moved:  # GPUs elsewhere are idle now
+                slicer.moved, self._idle = False, True
+                self._dirty[vc] = None
+        return bool(self._dirty or self._new or self._idle)
+
+    def _share_waiting(self, slicer: Slicer, line: Queue) -> None:
+        """The jobs in line take turns where they can, in their order."""
+        seconds = self._now / self._per_second
+        for entry in list(line):
+            if entry.status is not WAITING:
+                continue
+            held_back = isinstance(line, PassingQueue) and line.holds_back(entry, seconds)
+            if held_back or not slicer.can_oversubscribe(entry):
+                if not isinstance(line, PassingQueue) or seconds - entry.view.submitted >= line.patience:
+                    break
+                continue
+            self._leave(entry)
+            slicer.oversubscribe(entry, self._now)
+            self._dirty[entry.vc], self._idle = None, True  # those behind it are tried now
+            if not isinstance(line, PassingQueue):
+                break
+        if line.first is not None:
+            self._blocked(line.first)
 
     # -- loans --------------------------------------------------------------------------------------------------------
 
@@ -834,11 +977,13 @@ class Scheduler:
         else:
             self.queues[entry.vc].misfits.add(entry)
         self._new[entry.number] = entry
+        if self._sharing:
+            self._unshared.add(entry.vc)
 
     def _leave(self, entry: Entry) -> None:
         """Remove a job from its queues."""
         self._new.pop(entry.number, None)
-        if entry.status is GUARANTEED:
+        if entry.status is GUARANTEED or entry.status is SHARING:
             return
         if entry.line is not None:
             entry.line.remove(entry)
@@ -912,6 +1057,9 @@ class Scheduler:
         if self._running is not None:
             entries = [entry for entry in self.jobs.values() if entry.holds]
             self._running.validate({e for e in entries if e.policy is not None and e.policy.preempts})
+        for slicer in self._slicers.values():
+            if slicer is not None:
+                slicer.validate()
         lines: dict[str, list[Entry]] = {vc: [] for vc in self.queues}
         backlogs: dict[Queue, list[Entry]] = {q: [] for qs in self.queues.values() for q in (qs.backlog, qs.outsized)}
         for number, entry in self.jobs.items():

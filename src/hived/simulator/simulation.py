@@ -5,8 +5,8 @@ instant release their GPUs before any job is placed. An instant has no length, s
 after it counts:
 intervals of length 0 are not recorded, and a job that loses its GPUs and gets the same ones back is not preempted.
 
-The work of a job is its duration; the work left is kept when it stops, so that rates other than 1 would change only
-this file.
+The work of a job is its duration, the time that it takes alone at best affinity. It is done at a rate, which changes
+only at events, so the time of its finish is known in between (:mod:`.work`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from hived.scheduling import (
     Policies,
     Promote,
     Scheduler,
+    Share,
     SomePolicies,
     Start,
     Status,
@@ -40,12 +41,15 @@ from hived.scheduling import (
 from .record import Record, Run, gpus_of
 from .traces import TraceJob
 from .traces.model import MS
+from .work import RatedTurn, Work
 
 _NEVER = 1 << 62
 #: in place of a number of stops: the next event is a review of the order (a submission: -1)
 _REVIEW = -2
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
 MOST_STOPS = 10_000
+#: the turns and the rate of a job that runs at the rate 1
+_ALONE: tuple[tuple[RatedTurn, ...], float] = ((), 1.0)
 #: an interval in which a job holds GPUs: start, kind, placement
 _Interval = tuple[int, Kind, Placement]
 
@@ -54,10 +58,24 @@ class Simulation:
     """One scheduler on one trace. O(log jobs) per event plus the scheduler's own cost."""
 
     def __init__(
-        self, cluster: Cluster, policies: Policies, record: Record, opportunistic: bool, soft: Collection[int] = ()
+        self,
+        cluster: Cluster,
+        policies: Policies,
+        record: Record,
+        opportunistic: bool,
+        soft: Collection[int] = (),
+        work: Work | None = None,
     ) -> None:
-        """``opportunistic``: whether jobs may start on idle GPUs before their turn; ``soft``: jobs of soft affinity."""
-        self._scheduler = Scheduler(cluster, policies, self._carry_out, explains=False, per_second=MS)
+        """``opportunistic``: whether jobs may start on idle GPUs before their turn; ``soft``: jobs of soft affinity.
+
+        ``work``: how fast jobs run; None: always at the rate 1.
+        """
+        self._scheduler = Scheduler(cluster, policies, self._carry_out, explains=False, per_second=MS, probe=work)
+        self._work = work
+        # by job that does not run at the rate 1 on GPUs of its own: its turns with their rates, and the sum of these
+        self._turns: dict[int, tuple[tuple[RatedTurn, ...], float]] = {}
+        # by job that holds GPUs and does no work yet: the turns that it will have
+        self._pauses: dict[int, tuple[tuple[RatedTurn, ...], float]] = {}
         self._policies = policies
         self._early = opportunistic
         self._quota = cluster.sharing is Sharing.QUOTA
@@ -68,16 +86,17 @@ class Simulation:
         n = len(record.jobs)
         # the members of a request, by its number of GPUs, negated under soft affinity
         self._members: dict[int, tuple[Member, ...]] = {}
-        self._left = [job.duration_ms for job in record.jobs]
+        # work left, in milliseconds at the rate 1
+        self._left: list[float] = [job.duration_ms for job in record.jobs]
         # open intervals by job: the jobs that hold GPUs
         self._intervals: dict[int, _Interval] = {}
         # (time, job, number of stops of the job): an entry is void if the job was stopped since
         self._finishes: list[tuple[int, int, int]] = []
         self._stops = [0] * n
         # jobs that were stopped: the least work that was ever left, and the stops since
-        self._futile: dict[int, tuple[int, int]] = {}
+        self._futile: dict[int, tuple[float, int]] = {}
         # jobs preempted at this instant: the interval, the work left after it, and kept (as the scheduler counts it)
-        self._preempted: dict[int, tuple[_Interval, int, float]] = {}
+        self._preempted: dict[int, tuple[_Interval, float, float, float]] = {}
         record.first_start = [-1] * n
         record.finish = [-1] * n
         record.preemptions = [0] * n
@@ -101,7 +120,7 @@ class Simulation:
         number, total = 0, len(jobs)
         next_submit = jobs[0].submit_ms if jobs else _NEVER
         finish, entries = self._record.finish, scheduler.jobs
-        reviews = any(policy.preempts for policy in self._policies.all)
+        reviews = any(policy.preempts or policy.time_slicing for policy in self._policies.all)
         while True:
             time, stopped = next_submit, -1
             if finishes and finishes[0][0] <= time:
@@ -127,6 +146,9 @@ class Simulation:
                 while finishes and finishes[0][0] == time:
                     _, job, stopped = heappop(finishes)
                     if stopped == stops[job]:
+                        if job in self._pauses:
+                            self._go_on(job, time)
+                            continue
                         ended, now = True, time
                         self._close(job, now)
                         finish[job] = now
@@ -146,11 +168,11 @@ class Simulation:
             progress(number)
 
     def _entry(self, number: int) -> Entry:
-        name, tenant, submitted, duration, gpus, _, user, model, priority = self._jobs[number]
+        name, tenant, submitted, duration, gpus, _, user, model, priority, _, _, elastic = self._jobs[number]
         policy, at = self._policies[tenant], submitted / MS
         lasts = duration / MS if policy.clairvoyant else None
         # by position, which is faster than by name
-        view = JobView(name, gpus, at, number, tenant, user, model, priority, 0.0, False, at, lasts, lasts)
+        view = JobView(name, gpus, at, number, tenant, user, model, priority, 0.0, False, at, lasts, lasts, elastic)
         soft = number in self._soft or (policy.relaxes and policy.relax(view, at))
         shape = -gpus if soft else gpus
         members = self._members.get(shape)
@@ -167,12 +189,20 @@ class Simulation:
         if isinstance(instruction, Start):
             job = instruction.job
             self._intervals[job] = (now, instruction.kind, instruction.placement)
-            heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
             if self._record.first_start[job] < 0:
                 self._record.first_start[job] = now
+            if self._work is None:
+                heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
+            else:
+                self._set_turns(job, self._work.alone_on(job, instruction.placement))
+        elif isinstance(instruction, Share):
+            self._share(instruction)
         elif isinstance(instruction, Promote):  # the finish does not change
             job = instruction.job
+            turns = self._turns.get(job)
             self._intervals[job] = (now, Kind.GUARANTEED, self._close(job, now))
+            if turns is not None:
+                self._turns[job] = turns
         elif isinstance(instruction, (Stop, Move)):
             job = instruction.job
             if isinstance(instruction, Move):
@@ -185,9 +215,10 @@ class Simulation:
         """Take the GPUs of a job; it counts as preempted only if it has not got them back at the end of the instant."""
         interval = self._intervals.pop(job)
         since = interval[0]
+        _, rate = self._turns.pop(job, _ALONE)
         if since < now:
-            left = self._left[job] - (now - since)
-            self._preempted[job] = (interval, left, self._scheduler.jobs[job].kept)
+            left = self._left[job] - (now - since) * rate
+            self._preempted[job] = (interval, left, self._scheduler.jobs[job].kept, rate)
             self._left[job] = left + self._resume(job) if keeps_work else self._jobs[job].duration_ms
         elif self._record.first_start[job] == now:
             self._record.first_start[job] = -1
@@ -195,16 +226,16 @@ class Simulation:
 
     def _end_instant(self, now: int) -> None:
         """End the instant ``now``: record as preempted the jobs that lost their GPUs and did not get the same back."""
-        for job, ((since, kind, placement), left, kept) in self._preempted.items():
+        for job, ((since, kind, placement), left, kept, rate) in self._preempted.items():
             interval = self._intervals.get(job)
             if interval is not None and interval[1] is kind and set(interval[2].pods) == set(placement.pods):
                 self._intervals[job] = (since, kind, interval[2])
-                self._left[job] = left + now - since
+                self._left[job] = left + (now - since) * rate
                 self._scheduler.jobs[job].kept = kept
                 self._stops[job] += 1
-                heappush(self._finishes, (now + left, job, self._stops[job]))
+                heappush(self._finishes, (now + ceil(left / rate), job, self._stops[job]))
             else:
-                self._record.runs.append(Run(job, since, now, kind, placement))
+                self._record.runs.append(Run(job, since, now, kind, placement, 1.0, rate))
                 self._record.preemptions[job] += 1
                 gpus = gpus_of(placement)
                 self._record.preempted_gpus += gpus
@@ -260,10 +291,60 @@ class Simulation:
         if job not in self._intervals:
             raise InvariantError(f"job {job} stops, and does not run")
         since, kind, placement = self._intervals.pop(job)
+        turns = self._turns.pop(job, None)
         if now > since:  # intervals of length 0 are not recorded
-            self._record.runs.append(Run(job, since, now, kind, placement))
-            self._left[job] -= now - since
+            if turns is None:
+                self._record.runs.append(Run(job, since, now, kind, placement))
+                self._left[job] -= now - since
+            else:
+                for place, share, rate in turns[0]:
+                    self._record.runs.append(Run(job, since, now, kind, place, share, rate))
+                self._left[job] -= (now - since) * turns[1]
         return placement
+
+    # -- sharing GPUs -------------------------------------------------------------------------------------------------
+
+    def _share(self, instruction: Share) -> None:
+        """A job has other turns from now on, or starts."""
+        job, now, work = instruction.job, self._now, self._work
+        assert work is not None
+        if job in self._intervals:
+            self._close(job, now)
+        self._stops[job] += 1  # voids its expected finish
+        self._pauses.pop(job, None)
+        if not instruction.turns:  # suspended
+            return
+        if self._record.first_start[job] < 0:
+            self._record.first_start[job] = now
+        turns = work.turns(instruction)
+        self._intervals[job] = (now, instruction.kind, instruction.turns[0].placement)
+        pause = work.pause_ms(instruction)
+        if pause:
+            self._pauses[job] = turns, sum([turn.rate for turn in turns])
+            self._turns[job] = tuple([turn._replace(rate=0.0) for turn in turns]), 0.0
+            heappush(self._finishes, (now + pause, job, self._stops[job]))
+        else:
+            self._set_turns(job, turns)
+
+    def _set_turns(self, job: int, turns: tuple[RatedTurn, ...]) -> None:
+        """Its turns from now on, at these rates, and so its finish."""
+        rate = sum([turn.rate for turn in turns])
+        if rate != 1.0 or len(turns) > 1 or turns[0].share != 1.0:
+            self._turns[job] = turns, rate
+        else:
+            self._turns.pop(job, None)
+        if rate:
+            heappush(self._finishes, (self._now + ceil(self._left[job] / rate), job, self._stops[job]))
+
+    def _go_on(self, job: int, now: int) -> None:
+        """A job that held its GPUs without working goes on."""
+        self._now = now
+        turns, _ = self._pauses.pop(job)
+        _, kind, placement = self._intervals[job]
+        self._close(job, now)
+        self._intervals[job] = (now, kind, placement)
+        self._stops[job] += 1
+        self._set_turns(job, turns)
 
 
 def members_of(gpus: int, soft: bool) -> tuple[Member, ...]:
@@ -296,11 +377,13 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     after_event: Callable[[Scheduler], None] | None = None,
     soft: Collection[int] = (),
+    work: Work | None = None,
 ) -> Record:
     """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``cluster``.
 
-    ``soft``: the numbers of the jobs that accept any GPUs.
+    ``soft``: the numbers of the jobs that accept any GPUs; ``work``: how fast jobs run, which a policy under which they
+    share GPUs needs.
     """
     policies = policies if isinstance(policies, Policies) else Policies(policies)
     record = Record(cluster.sharing.value, policies.name, jobs)
-    return Simulation(cluster, policies, record, opportunistic, soft).run(until, progress, after_event)
+    return Simulation(cluster, policies, record, opportunistic, soft, work).run(until, progress, after_event)

@@ -20,7 +20,10 @@ class TimeSlicing:
     most_height: float = 8.0
     profile_s: float = 60.0  #: how long a job runs before it may be packed. Ours
     trial_s: float = 60.0  #: how long a packed set of jobs is measured before it is kept or undone. Ours
+    most_trials: int = 3  #: packings of a job that may be undone before it is tried no more. Ours
     idle_s: float = 60.0  #: how long nothing changes in a VC before elastic jobs grow. Ours
+    #: whether every slice is carried out for itself, for small cases; else jobs have their shares of the time
+    exact: bool = False
     gpu_memory_gib: float = 24.0  #: of a GPU; 24 is that of a P40 (section 6)
 
     def __post_init__(self) -> None:

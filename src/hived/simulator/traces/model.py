@@ -28,6 +28,9 @@ class TraceJob(NamedTuple):
     user: str = ""  #: of the tenant; empty: unknown
     model: str = ""  #: what the job trains; empty: unknown
     priority: int = 0  #: inside its tenant's virtual cluster, 0 to 1000: the higher preempt the lower
+    mode: str = ""  #: guaranteed, opportunistic or either; empty: either
+    soft: bool = False  #: whether it accepts any GPUs, however far apart
+    elastic: bool = False  #: whether it may grow onto more GPUs than it asks for, and shrink again
 
 
 @dataclass(frozen=True, slots=True)

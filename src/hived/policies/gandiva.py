@@ -1,0 +1,37 @@
+"""Gandiva (OSDI'18): introspective scheduling inside a cluster."""
+
+from __future__ import annotations
+
+from hived.scheduling import Policy, TimeSlicing
+
+
+class Gandiva(Policy):
+    """Jobs start at once, on GPUs of their own or taking turns with others; packed, migrated and grown as measured.
+
+    A job that finds no free GPUs takes turns on those of a server whose jobs have as many GPUs as it (section 4.2).
+    If there is none, it waits, and the jobs behind it pass for ``patience`` seconds.
+    """
+
+    name = "gandiva"
+
+    def __init__(
+        self,
+        packs: bool = True,
+        migrates: bool = True,
+        grows: bool = True,
+        quantum_s: float = 60.0,
+        most_height: float = 8.0,
+        profile_s: float = 60.0,
+        trial_s: float = 60.0,
+        most_trials: int = 3,
+        idle_s: float = 60.0,
+        gpu_memory_gib: float = 24.0,
+        exact: bool = False,
+        patience: float = 3_600.0,
+    ) -> None:
+        """``patience``: ours, in seconds; the others: :class:`~hived.scheduling.TimeSlicing`."""
+        self.patience = patience
+        self.time_slicing = TimeSlicing(
+            quantum_s, packs, migrates, grows, most_height, profile_s, trial_s, most_trials, idle_s, exact,
+            gpu_memory_gib,
+        )  # fmt: skip

@@ -1,0 +1,198 @@
+"""The jobs of a VC that share its GPUs on one server, and the turns that they get (Gandiva, OSDI'18, 4.2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hived.cluster.decisions import Placement, PodPlacement
+
+from ..instructions import Turn
+from .rotation import rotation
+from .servers import Host, Spread
+
+if TYPE_CHECKING:
+    from ..queue import Entry
+
+
+class Seat:
+    """A job that time-slicing has placed: an *owner* holds GPUs of the VC, a *sharer* has turns on those of owners."""
+
+    __slots__ = (
+        "base", "entry", "gpus", "placement", "priority", "queue", "ran", "share", "since", "spread", "trials",
+        "turns", "weight",
+    )  # fmt: skip
+
+    def __init__(self, entry: Entry, gpus: int, spread: Spread = (), placement: Placement | None = None) -> None:
+        self.entry = entry
+        #: GPUs that it asked for, and those that it has; an elastic job may have grown
+        self.base = self.gpus = gpus
+        #: the GPUs that it holds; none: it is a sharer
+        self.spread, self.placement = spread, placement
+        #: of its server; None: it holds GPUs of several, which are its own all the time
+        self.queue: RunQueue | None = None
+        self.priority = entry.request.priority
+        self.weight = 1
+        #: its turns as the engine has them
+        self.turns: tuple[Turn, ...] = ()
+        #: seconds for which it has run, up to ``since``, and its share from then on
+        self.ran = self.since = self.share = 0.0
+        #: trials in which it was packed in vain
+        self.trials = 0
+
+    @property
+    def job(self) -> int:
+        """Its number."""
+        return self.entry.number
+
+    def ran_by(self, now: float) -> float:
+        """Seconds for which it has run by ``now``, in the engine's unit of time."""
+        return self.ran + self.share * (now - self.since)
+
+    def __repr__(self) -> str:
+        return f"Seat({self.entry.name!r}, {self.gpus} GPUs, {'owner' if self.spread else 'sharer'})"
+
+
+#: jobs that run together, packed on the same GPUs; most have one member
+Unit = tuple[Seat, ...]
+
+
+class RunQueue:
+    """The units of one server. Where all fit, each runs all the time; else they take turns."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        #: in order of arrival
+        self.seats: dict[Seat, None] = {}
+        self.units: list[Unit] = []
+        #: GPUs that its owners hold
+        self.gpus = 0
+        #: GPUs that its jobs ask for
+        self.asked = 0
+        #: a packed unit under trial: the unit, its newest member, and the throughput that it has to exceed
+        self.trial: tuple[Unit, Seat, float] | None = None
+        #: when the trial ends
+        self.trial_ends = 0.0
+        #: packings that were undone: the job, and the jobs of the unit
+        self.undone: set[tuple[int, tuple[int, ...]]] = set()
+        #: when its units have changed, from which exact slices are counted
+        self.changed_at = 0.0
+
+    def add(self, seat: Seat) -> None:
+        """Add a job as a unit of its own."""
+        seat.queue = self
+        self.seats[seat] = None
+        self.units.append((seat,))
+        self.asked += seat.gpus
+        if seat.spread:
+            self.gpus += seat.gpus
+
+    def remove(self, seat: Seat) -> None:
+        """Remove a job, and end the trial that it takes part in."""
+        seat.queue = None
+        del self.seats[seat]
+        self.asked -= seat.gpus
+        if seat.spread:
+            self.gpus -= seat.gpus
+        at = next(number for number, unit in enumerate(self.units) if seat in unit)
+        left = tuple([other for other in self.units[at] if other is not seat])
+        if self.trial is not None and seat in self.trial[0]:
+            newest, self.trial = self.trial[1], None
+            if newest is not seat and len(left) > 1:  # it is packed anew once this has settled
+                left = tuple([other for other in left if other is not newest])
+                self.units.append((newest,))
+        self.units[at : at + 1] = [left] if left else []
+
+    def own(self, seat: Seat, spread: Spread, placement: Placement) -> None:
+        """A sharer takes GPUs of the server."""
+        seat.spread, seat.placement = spread, placement
+        self.gpus += seat.gpus
+
+    def pack(self, seat: Seat, unit: Unit) -> Unit:
+        """Pack a job, which is a unit of its own, with those of another; returns the new unit."""
+        self.units.remove((seat,))
+        at = self.units.index(unit)
+        self.units[at] = (*unit, seat)
+        return self.units[at]
+
+    def unpack(self, seat: Seat) -> None:
+        """Take a job out of its unit."""
+        at = next(number for number, unit in enumerate(self.units) if seat in unit)
+        self.units[at] = tuple([other for other in self.units[at] if other is not seat])
+        self.units.append((seat,))
+
+    @property
+    def height(self) -> float:
+        """GPUs asked for over GPUs: above 1, its jobs share them (Gandiva, section 4.2)."""
+        return self.asked / self.gpus if self.gpus else float("inf")
+
+    @property
+    def needed(self) -> int:
+        """GPUs that its units need to run at once."""
+        return sum([unit[0].gpus for unit in self.units])
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether its units take turns."""
+        return self.needed > self.gpus
+
+    def sharers(self) -> Iterator[Seat]:
+        """The jobs that hold no GPUs, in order of arrival."""
+        return (seat for seat in self.seats if not seat.spread)
+
+    def turns(self, exact: int = -1) -> list[tuple[Seat, tuple[Turn, ...], float]]:
+        """Every job with its turns, and the fraction of slices at whose start it is resumed. O(jobs * GPUs).
+
+        ``exact``: the number of a slice since the last change, for the turns of that slice alone.
+        """
+        pods = [pod for seat in self.seats if seat.placement is not None for pod in seat.placement.pods]
+        if not pods:
+            return [(seat, (), 0.0) for seat in self.seats]
+        some = next(seat.placement for seat in self.seats if seat.placement is not None)
+        node, devices = pods[0].node, [device for pod in pods for device in pod.leaf_cells]
+
+        def on(positions: tuple[int, ...]) -> Placement:
+            return Placement(some.chain, (PodPlacement(node, tuple(sorted([devices[at] for at in positions]))),))
+
+        if not self.overloaded:
+            return self._all_the_time(devices, on)
+        cycle = rotation(
+            self.gpus,
+            tuple([unit[0].gpus for unit in self.units]),
+            tuple([max(seat.weight for seat in unit) for unit in self.units]),
+            tuple([max(seat.priority for seat in unit) for unit in self.units]),
+        )
+        found = []
+        now = None if exact < 0 else dict(cycle.slices[exact % len(cycle.slices)])
+        for number, unit in enumerate(self.units):
+            if now is None:
+                places = [(on(positions), share) for positions, share in cycle.turns[number]]
+            else:
+                places = [(on(now[number]), 1.0)] if number in now else []
+            for seat in unit:
+                beside = tuple([other.job for other in unit if other is not seat])
+                turns = tuple([Turn(place, share, beside) for place, share in places])
+                found.append((seat, turns, cycle.resumes[number]))
+        return found
+
+    def _all_the_time(self, devices: list[int], on) -> list[tuple[Seat, tuple[Turn, ...], float]]:  # type: ignore[no-untyped-def]
+        """Every unit on GPUs of its own: an owner's, or those that are left."""
+        left = set(range(len(devices)))
+        places: dict[Unit, Placement] = {}
+        for unit in self.units:
+            owner = next((seat for seat in unit if seat.placement is not None), None)
+            if owner is not None and owner.placement is not None:
+                places[unit] = owner.placement
+                own = {device for pod in owner.placement.pods for device in pod.leaf_cells}
+                left -= {at for at, device in enumerate(devices) if device in own}
+        for unit in self.units:
+            if unit not in places:
+                chosen = sorted(left)[: unit[0].gpus]
+                left.difference_update(chosen)
+                places[unit] = on(tuple(chosen))
+        found = []
+        for unit, place in places.items():
+            for seat in unit:
+                beside = tuple([other.job for other in unit if other is not seat])
+                found.append((seat, (Turn(place, 1.0, beside),), 0.0))
+        return found

@@ -1,0 +1,92 @@
+"""How fast jobs work in the simulator: affinity, turns, jobs beside, and what suspending and migrating cost.
+
+The rate of a job is its work per second, against running alone on the GPUs that it asks for at best affinity. Between
+two changes it is constant, so no slice is simulated for itself: a job that is resumed ``n`` times a second, at
+``suspend_s`` each, loses ``n * suspend_s`` of its time. A suspend comes up to a mini-batch late; that time is booked to
+the job that ran, whose next slices are the shorter (Gandiva, OSDI'18, section 4.1), so shares are what they should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hived.cluster.decisions import Placement
+from hived.scheduling import Share
+from hived.spec.compiled import ClusterSpec
+
+from .models import Affinities, JobModel, Models, packed_rate
+from .traces import TraceJob
+from .traces.model import MS
+
+
+class RatedTurn(NamedTuple):
+    """GPUs of a job with its fraction of their time, and its work per second there."""
+
+    placement: Placement
+    share: float
+    rate: float
+
+
+class Work:
+    """The rates of the jobs of a trace, and what a scheduler may measure of them (:class:`~hived.scheduling.Probe`)."""
+
+    def __init__(self, jobs: Sequence[TraceJob], spec: ClusterSpec, models: Models) -> None:
+        self._jobs = jobs
+        self._models: list[JobModel] = [models.of(job.model) for job in jobs]
+        self._affinities = Affinities(spec)
+        #: by job that shares GPUs: its rate while it has its turn, against running alone there
+        self._beside: dict[int, float] = {}
+        self._packed: dict[tuple[str, ...], float] = {}
+
+    def alone_on(self, job: int, placement: Placement) -> tuple[RatedTurn, ...]:
+        """The turns of a job that has GPUs for itself."""
+        return (RatedTurn(placement, 1.0, self._speed(job, placement)),)
+
+    def turns(self, instruction: Share) -> tuple[RatedTurn, ...]:
+        """The turns of an instruction with their rates."""
+        job = instruction.job
+        mates = instruction.turns[0].beside
+        beside = self._beside[job] = self.packed(job, mates) if mates else 1.0
+        total = sum([turn.share for turn in instruction.turns])
+        lost = instruction.resumes * self._models[job].suspend_s / total
+        factor = beside * max(0.0, 1.0 - lost)
+        return tuple(
+            [
+                RatedTurn(placement, share, share * factor * self._speed(job, placement))
+                for placement, share, _ in instruction.turns
+            ]
+        )
+
+    def packed(self, job: int, mates: Sequence[int]) -> float:
+        """The rate of a job that is packed with others."""
+        models = sorted([self._models[other] for other in (job, *mates)], key=lambda model: model.name)
+        key = tuple([model.name for model in models])
+        rate = self._packed.get(key)
+        if rate is None:
+            rate = self._packed[key] = packed_rate(models)
+        return rate
+
+    def pause_ms(self, instruction: Share) -> int:
+        """How long a job holds its GPUs before it works: it was migrated."""
+        return round(self._models[instruction.job].migrate_s * MS) if instruction.moved else 0
+
+    def _speed(self, job: int, placement: Placement) -> float:
+        """By affinity and, for an elastic job, the number of GPUs (linear)."""
+        of = self._jobs[job]
+        speed = self._affinities.rate(self._models[job], of.gpus, placement)
+        return speed * placement.gpus / of.gpus if of.elastic else speed
+
+    # -- measurements -------------------------------------------------------------------------------------------------
+
+    def utilization(self, job: int) -> float:
+        """Share of the time of its GPUs that the job uses alone."""
+        return self._models[job].utilization
+
+    def memory_gib(self, job: int) -> float:
+        """Most memory that the job uses on a GPU."""
+        return self._models[job].memory_gib
+
+    def rate(self, job: int) -> float:
+        """Its rate while it has its turn, against running alone there."""
+        return self._beside.get(job, 1.0)

@@ -1,0 +1,86 @@
+"""Reads a simulation's runs from outside, and checks what holds whoever shares GPUs with whom.
+
+It knows the contract of ``runs.csv`` alone: work is conserved, GPUs are not used beyond their time and memory, gangs
+are whole.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from hived.scheduling import Kind
+from hived.simulator.record import Record, Run
+from hived.simulator.traces import TraceJob
+
+
+def check_runs(record: Record, memory: Mapping[str, float], gpu_memory: float = 24.0) -> None:
+    """Check a record; ``memory``: GiB per GPU by model."""
+    jobs = record.jobs
+    _check_work(record, jobs)
+    for run in record.runs:
+        assert run.start < run.end, run
+        assert 0 < run.share <= 1 + 1e-9 and run.rate >= 0, run
+        pods = run.placement.pods
+        devices = {(pod.node, leaf) for pod in pods for leaf in pod.leaf_cells}
+        assert len(devices) == sum(len(pod.leaf_cells) for pod in pods), f"a GPU twice: {run}"
+        if not jobs[run.job].elastic and jobs[run.job].gpus <= 4:
+            assert len(devices) == jobs[run.job].gpus, f"a gang is whole: {run} of {jobs[run.job]}"
+    _check_gpus(record, jobs, memory, gpu_memory)
+
+
+def _check_work(record: Record, jobs: Sequence[TraceJob]) -> None:
+    """The integral of the rate is the job's work, and no job is in two places for more than all of its time."""
+    done: dict[int, float] = defaultdict(float)
+    by_job: dict[int, list[Run]] = defaultdict(list)
+    for run in record.runs:
+        done[run.job] += run.rate * (run.end - run.start)
+        by_job[run.job].append(run)
+    for number, job in enumerate(jobs):
+        if record.finish[number] >= 0:
+            assert abs(done[number] - job.duration_ms) <= 16 + 1e-6 * job.duration_ms, (job, done[number])
+            assert record.finish[number] >= job.submit_ms
+        else:
+            assert done[number] <= job.duration_ms + 16
+    for number, runs in by_job.items():
+        intervals: dict[tuple[int, int], float] = defaultdict(float)
+        for run in runs:
+            intervals[run.start, run.end] += run.share
+        ordered = sorted(intervals)
+        assert all(a[1] <= b[0] for a, b in zip(ordered, ordered[1:], strict=False)), f"job {number} runs twice"
+        assert all(share <= 1 + 1e-9 for share in intervals.values()), f"job {number} has more than its time"
+        assert ordered[0][0] >= jobs[number].submit_ms
+
+
+def _check_gpus(record: Record, jobs: Sequence[TraceJob], memory: Mapping[str, float], gpu_memory: float) -> None:
+    """At every moment, on every GPU: shares of units sum to at most 1, and what runs together fits its memory.
+
+    Jobs of one interval, placement and share may be packed: they count once if their models' memories fit together.
+    """
+    on: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in record.runs:
+        for pod in run.placement.pods:
+            for leaf in pod.leaf_cells:
+                on[pod.node, leaf].append(run)
+    for gpu, runs in on.items():
+        edges = sorted({time for run in runs for time in (run.start, run.end)})
+        for start, end in zip(edges, edges[1:], strict=False):
+            here = [run for run in runs if run.start <= start and run.end >= end and run.kind is not Kind.GUEST]
+            total = sum(run.share for run in here)
+            if total <= 1 + 1e-9:
+                continue
+            units: dict[tuple[object, ...], list[Run]] = defaultdict(list)
+            for run in here:
+                units[run.placement.pods, run.share].append(run)
+            room = 0.0
+            for packed in units.values():
+                # as few units as the memory allows
+                bins: list[float] = []
+                for need in sorted((memory.get(jobs[run.job].model, memory["*"]) for run in packed), reverse=True):
+                    at = next((at for at, used in enumerate(bins) if used + need <= gpu_memory), None)
+                    if at is None:
+                        bins.append(need)
+                    else:
+                        bins[at] += need
+                room += packed[0].share * len(bins)
+            assert room <= 1 + 1e-9, f"GPU {gpu} at {start}: {here}"
