@@ -192,7 +192,7 @@ class Simulation:
             if self._record.first_start[job] < 0:
                 self._record.first_start[job] = now
             if self._work is None:
-                heappush(self._finishes, (now + self._left[job], job, self._stops[job]))
+                heappush(self._finishes, (now + int(self._left[job]), job, self._stops[job]))
             else:
                 self._set_turns(job, self._work.alone_on(job, instruction.placement))
         elif isinstance(instruction, Share):

@@ -15,7 +15,7 @@ from hived.cluster.decisions import Placement
 from hived.scheduling import Share
 from hived.spec.compiled import ClusterSpec
 
-from .models import Affinities, JobModel, Models, packed_rate
+from .models import JobModel, Locality, Models, packed_rate
 from .traces import TraceJob
 from .traces.model import MS
 
@@ -34,10 +34,9 @@ class Work:
     def __init__(self, jobs: Sequence[TraceJob], spec: ClusterSpec, models: Models) -> None:
         self._jobs = jobs
         self._models: list[JobModel] = [models.of(job.model) for job in jobs]
-        self._affinities = Affinities(spec)
+        self._locality = Locality(spec.chains)
         #: by job that shares GPUs: its rate while it has its turn, against running alone there
         self._beside: dict[int, float] = {}
-        self._packed: dict[tuple[str, ...], float] = {}
 
     def alone_on(self, job: int, placement: Placement) -> tuple[RatedTurn, ...]:
         """The turns of a job that has GPUs for itself."""
@@ -60,12 +59,7 @@ class Work:
 
     def packed(self, job: int, mates: Sequence[int]) -> float:
         """The rate of a job that is packed with others."""
-        models = sorted([self._models[other] for other in (job, *mates)], key=lambda model: model.name)
-        key = tuple([model.name for model in models])
-        rate = self._packed.get(key)
-        if rate is None:
-            rate = self._packed[key] = packed_rate(models)
-        return rate
+        return packed_rate([self._models[other] for other in (job, *mates)])
 
     def pause_ms(self, instruction: Share) -> int:
         """How long a job holds its GPUs before it works: it was migrated."""
@@ -74,7 +68,7 @@ class Work:
     def _speed(self, job: int, placement: Placement) -> float:
         """By affinity and, for an elastic job, the number of GPUs (linear)."""
         of = self._jobs[job]
-        speed = self._affinities.rate(self._models[job], of.gpus, placement)
+        speed = self._locality.rate(self._models[job], placement)
         return speed * placement.gpus / of.gpus if of.elastic else speed
 
     # -- measurements -------------------------------------------------------------------------------------------------

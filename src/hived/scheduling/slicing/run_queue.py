@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from hived.cluster.decisions import Placement, PodPlacement
@@ -175,7 +175,9 @@ class RunQueue:
                 found.append((seat, turns, cycle.resumes[number]))
         return found
 
-    def _all_the_time(self, devices: list[int], on) -> list[tuple[Seat, tuple[Turn, ...], float]]:  # type: ignore[no-untyped-def]
+    def _all_the_time(
+        self, devices: list[int], on: Callable[[tuple[int, ...]], Placement]
+    ) -> list[tuple[Seat, tuple[Turn, ...], float]]:
         """Every unit on GPUs of its own: an owner's, or those that are left."""
         left = set(range(len(devices)))
         places: dict[Unit, Placement] = {}
@@ -190,7 +192,7 @@ class RunQueue:
                 chosen = sorted(left)[: unit[0].gpus]
                 left.difference_update(chosen)
                 places[unit] = on(tuple(chosen))
-        found = []
+        found: list[tuple[Seat, tuple[Turn, ...], float]] = []
         for unit, place in places.items():
             for seat in unit:
                 beside = tuple([other.job for other in unit if other is not seat])
