@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from hived.scheduling import Kind
 from hived.simulator.record import Record, Run
@@ -20,7 +21,8 @@ def check_runs(record: Record, memory: Mapping[str, float], gpu_memory: float = 
     _check_work(record, jobs)
     for run in record.runs:
         assert run.start < run.end, run
-        assert 0 < run.share <= 1 + 1e-9 and run.rate >= 0, run
+        assert 0 < run.share <= 1 + 1e-9, run
+        assert run.rate >= 0, run
         pods = run.placement.pods
         devices = {(pod.node, leaf) for pod in pods for leaf in pod.leaf_cells}
         assert len(devices) == sum(len(pod.leaf_cells) for pod in pods), f"a GPU twice: {run}"
@@ -47,7 +49,7 @@ def _check_work(record: Record, jobs: Sequence[TraceJob]) -> None:
         for run in runs:
             intervals[run.start, run.end] += run.share
         ordered = sorted(intervals)
-        assert all(a[1] <= b[0] for a, b in zip(ordered, ordered[1:], strict=False)), f"job {number} runs twice"
+        assert all(a[1] <= b[0] for a, b in pairwise(ordered)), f"job {number} runs twice"
         assert all(share <= 1 + 1e-9 for share in intervals.values()), f"job {number} has more than its time"
         assert ordered[0][0] >= jobs[number].submit_ms
 
@@ -64,7 +66,7 @@ def _check_gpus(record: Record, jobs: Sequence[TraceJob], memory: Mapping[str, f
                 on[pod.node, leaf].append(run)
     for gpu, runs in on.items():
         edges = sorted({time for run in runs for time in (run.start, run.end)})
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             here = [run for run in runs if run.start <= start and run.end >= end and run.kind is not Kind.GUEST]
             total = sum(run.share for run in here)
             if total <= 1 + 1e-9:

@@ -8,7 +8,7 @@ from hived.scheduling import Policy, TimeSlicing
 class Gandiva(Policy):
     """Jobs start at once, on GPUs of their own or taking turns with others; packed, migrated and grown as measured.
 
-    A job that finds no free GPUs takes turns on those of a server whose jobs have as many GPUs as it (section 4.2).
+    A job that finds no free GPUs takes turns on those of a server whose jobs have as many GPUs as it (Gandiva, 4.2).
     If there is none, it waits, and the jobs behind it pass for ``patience`` seconds.
     """
 
@@ -20,7 +20,7 @@ class Gandiva(Policy):
         migrates: bool = True,
         grows: bool = True,
         quantum_s: float = 60.0,
-        most_height: float = 8.0,
+        most_height: float = 4.0,
         profile_s: float = 60.0,
         trial_s: float = 60.0,
         most_trials: int = 3,

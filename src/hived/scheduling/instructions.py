@@ -84,8 +84,7 @@ class Turn(NamedTuple):
     beside: tuple[int, ...] = ()  #: packed with it or, of different kinds, owner and guests
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """``job`` starts, or goes on, and has these turns from now on (Gandiva, OSDI'18, 4.2.2; AntMan, OSDI'20, 3.3)."""
 
     job: int
@@ -97,6 +96,18 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Shares:
+    """Jobs have other turns from now on: those of one server whose turns have changed."""
+
+    jobs: tuple[Share, ...]
+
+    @property
+    def job(self) -> int:
+        """The first of them."""
+        return self.jobs[0].job
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """``job`` was tried and has to wait, for these reasons."""
 
@@ -104,4 +115,4 @@ class Hold:
     reasons: tuple[Reason, ...]  #: the decisive one first
 
 
-Instruction = Start | Reserve | Unreserve | Stop | Promote | Move | Downgrade | Share | Hold
+Instruction = Start | Reserve | Unreserve | Stop | Promote | Move | Downgrade | Shares | Hold

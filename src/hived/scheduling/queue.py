@@ -190,6 +190,11 @@ class Queue:
         place = bisect_left(self._entries, (key,))
         return place, [entry for _, entry in self._entries[: min(place, most)]]
 
+    def of_kinds(self, status: Status) -> list[Entry]:
+        """The first job of a status; where jobs pass each other, that of each kind of request, in order."""
+        first = next((entry for _, entry in self._entries if entry.status is status), None)
+        return [] if first is None else [first]
+
     def __iter__(self) -> Iterator[Entry]:
         return (entry for _, entry in merge(self._entries, self._passed))
 
@@ -287,6 +292,10 @@ class PassingQueue(Queue):
                 if self._by_submission:
                     break
         return False
+
+    def of_kinds(self, status: Status) -> list[Entry]:
+        firsts = [next((e for e in entries if e[1].status is status), None) for entries in self._by_kind.values()]
+        return [entry for _, entry in sorted([first for first in firsts if first is not None])]
 
     def ahead(self, key: Key, most: int) -> tuple[int, list[Entry]]:
         before = [entry for entry in self if entry.key < key]

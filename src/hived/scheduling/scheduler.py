@@ -122,6 +122,8 @@ class Scheduler:
         # by VC, made when its first job comes; under a quota all share the servers
         self._slicers: dict[str, Slicer | None] = {}
         self._servers: Servers | None = None
+        # when a slicer is called, and its VC, earliest first
+        self._wakes: list[tuple[float, str]] = []
         # the job that a policy is asked about
         self._asked: Entry | None = None
         # changed since the last dispatch: jobs that joined a queue; VCs marked dirty; whether GPUs may have become idle
@@ -378,8 +380,9 @@ class Scheduler:
             self._now = now
             for entry in () if self._running is None else self._running.due(now):
                 self.rekey(entry)
-            for slicer in self._slicers.values() if self._sharing else ():
-                if slicer is not None and slicer.next_wake <= now:
+            while self._wakes and self._wakes[0][0] <= now:
+                slicer = self._slicers[heappop(self._wakes)[1]]
+                if slicer is not None:
                     slicer.wake(now)
             while True:
                 version = -1  # of the cluster, while there are reservations
@@ -400,7 +403,7 @@ class Scheduler:
                 if not self.reserved or version == self.cluster.version:
                     break
             for slicer in self._slicers.values() if self._sharing else ():
-                if slicer is not None:
+                if slicer is not None and slicer.pending:
                     slicer.publish(now)
         except PolicyError as error:
             if error.at is not None or self._asked is None:
@@ -411,9 +414,7 @@ class Scheduler:
     def next_review(self) -> float:
         """When the order of a running job changes, or its turns, and the engine has to dispatch; infinity for never."""
         review = inf if self._running is None else self._running.next_review
-        if self._sharing:
-            return min(review, *[slicer.next_wake for slicer in self._slicers.values() if slicer is not None], inf)
-        return review
+        return min(review, self._wakes[0][0]) if self._wakes else review
 
     def _reservation_changed(self, entry: Entry) -> bool:
         """Whether the placement of a preemptor can start now, has moved, or is no longer possible."""
@@ -751,7 +752,14 @@ class Scheduler:
             if parameters is not None and self._probe is not None:
                 servers = self._servers or self._make_servers(vc)
                 slicer = Slicer(
-                    parameters, servers, self.cluster, self._take_hosts, self._carry_out, self._probe, self._per_second
+                    parameters,
+                    servers,
+                    self.cluster,
+                    self._take_hosts,
+                    self._carry_out,
+                    self._probe,
+                    lambda at: heappush(self._wakes, (at, vc)),
+                    self._per_second,
                 )
             self._slicers[vc] = slicer
             return slicer
@@ -803,20 +811,17 @@ class Scheduler:
         return bool(self._dirty or self._new or self._idle)
 
     def _share_waiting(self, slicer: Slicer, line: Queue) -> None:
-        """The jobs in line take turns where they can, in their order."""
+        """The jobs in line take turns where they can, in their order. O(kinds of requests * jobs on loan)."""
         seconds = self._now / self._per_second
-        for entry in list(line):
-            if entry.status is not WAITING:
-                continue
-            held_back = isinstance(line, PassingQueue) and line.holds_back(entry, seconds)
-            if held_back or not slicer.can_oversubscribe(entry):
-                if not isinstance(line, PassingQueue) or seconds - entry.view.submitted >= line.patience:
-                    break
-                continue
-            self._leave(entry)
-            slicer.oversubscribe(entry, self._now)
-            self._dirty[entry.vc], self._idle = None, True  # those behind it are tried now
-            if not isinstance(line, PassingQueue):
+        for entry in line.of_kinds(WAITING):
+            if slicer.can_oversubscribe(entry) and not (
+                isinstance(line, PassingQueue) and line.holds_back(entry, seconds)
+            ):
+                self._leave(entry)
+                slicer.oversubscribe(entry, self._now)
+                self._dirty[entry.vc], self._idle = None, True  # those behind it are tried now
+                break
+            if not isinstance(line, PassingQueue) or seconds - entry.view.submitted >= line.patience:
                 break
         if line.first is not None:
             self._blocked(line.first)

@@ -150,18 +150,19 @@ def _labelled(progress: Callable[[str, int], None], label: str) -> Callable[[int
 
 
 def soft_jobs(jobs: Sequence[TraceJob], share: float, seed: int) -> frozenset[int]:
-    """The numbers of the jobs with soft affinity: this share of those with several GPUs, drawn uniformly.
+    """The numbers of the jobs with soft affinity: those of the trace, and this share of all with several GPUs, drawn.
 
     They depend on the trace, the share and the seed alone, so every scheme and policy gets the same ones; with one
     seed, those of a larger share include those of a smaller one. Raises :class:`~hived.errors.InputError`.
     """
     if not 0 <= share <= 1:
         raise InputError(f"a share of {share:g} of the jobs with soft affinity: it must be from 0 to 1")
+    of_trace = frozenset([number for number, job in enumerate(jobs) if job.soft])
     several = [number for number, job in enumerate(jobs) if job.gpus > 1]
     if not share:
-        return frozenset()
+        return of_trace
     Random(seed).shuffle(several)
-    return frozenset(several[: round(share * len(several))])
+    return of_trace.union(several[: round(share * len(several))])
 
 
 def never_fit(spec: ClusterSpec, jobs: Sequence[TraceJob], soft: Collection[int] = ()) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from math import ceil
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
-from hived.cluster.requests import Member, Request
+from hived.cluster.requests import OPPORTUNISTIC, Member, Request
 from hived.cluster.sharing import Sharing
 from hived.errors import InvariantError, PolicyError
 from hived.scheduling import (
@@ -32,12 +32,14 @@ from hived.scheduling import (
     Promote,
     Scheduler,
     Share,
+    Shares,
     SomePolicies,
     Start,
     Status,
     Stop,
 )
 
+from .models import Models
 from .record import Record, Run, gpus_of
 from .traces import TraceJob
 from .traces.model import MS
@@ -168,18 +170,21 @@ class Simulation:
             progress(number)
 
     def _entry(self, number: int) -> Entry:
-        name, tenant, submitted, duration, gpus, _, user, model, priority, _, _, elastic = self._jobs[number]
+        name, tenant, submitted, duration, gpus, _, user, model, priority, mode, soft, elastic = self._jobs[number]
         policy, at = self._policies[tenant], submitted / MS
         lasts = duration / MS if policy.clairvoyant else None
         # by position, which is faster than by name
         view = JobView(name, gpus, at, number, tenant, user, model, priority, 0.0, False, at, lasts, lasts, elastic)
-        soft = number in self._soft or (policy.relaxes and policy.relax(view, at))
+        soft = soft or number in self._soft or (policy.relaxes and policy.relax(view, at))
         shape = -gpus if soft else gpus
         members = self._members.get(shape)
         if members is None:
             members = self._members[shape] = members_of(gpus, soft=shape < 0)
+        if mode == "opportunistic":
+            priority = OPPORTUNISTIC
         request = Request(name, tenant, priority, members, whole_nodes=True)
-        entry = Entry(number, request, view, self._early, (shape, priority) if priority else shape)
+        early = self._early and mode != "guaranteed"
+        entry = Entry(number, request, view, early, (shape, priority) if priority else shape)
         entry.policy = policy  # what it may see is in the view
         return entry
 
@@ -195,8 +200,9 @@ class Simulation:
                 heappush(self._finishes, (now + int(self._left[job]), job, self._stops[job]))
             else:
                 self._set_turns(job, self._work.alone_on(job, instruction.placement))
-        elif isinstance(instruction, Share):
-            self._share(instruction)
+        elif isinstance(instruction, Shares):
+            for share in instruction.jobs:
+                self._share(share)
         elif isinstance(instruction, Promote):  # the finish does not change
             job = instruction.job
             turns = self._turns.get(job)
@@ -381,9 +387,11 @@ def simulate(
 ) -> Record:
     """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``cluster``.
 
-    ``soft``: the numbers of the jobs that accept any GPUs; ``work``: how fast jobs run, which a policy under which they
-    share GPUs needs.
+    ``soft``: the numbers of jobs that accept any GPUs, beside those of the trace; ``work``: how fast jobs run; without
+    it at the rate 1 or, under a policy by which they share GPUs, by the models of :mod:`.models`.
     """
     policies = policies if isinstance(policies, Policies) else Policies(policies)
+    if work is None and any(policy.time_slicing for policy in policies.all):
+        work = Work(jobs, cluster.spec, Models.load())
     record = Record(cluster.sharing.value, policies.name, jobs)
     return Simulation(cluster, policies, record, opportunistic, soft, work).run(until, progress, after_event)

@@ -3,7 +3,7 @@
 The rate of a job is its work per second, against running alone on the GPUs that it asks for at best affinity. Between
 two changes it is constant, so no slice is simulated for itself: a job that is resumed ``n`` times a second, at
 ``suspend_s`` each, loses ``n * suspend_s`` of its time. A suspend comes up to a mini-batch late; that time is booked to
-the job that ran, whose next slices are the shorter (Gandiva, OSDI'18, section 4.1), so shares are what they should be.
+the job that ran, whose next slices are the shorter (Gandiva, OSDI'18, 4.1), so shares are what they should be.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Work:
         job = instruction.job
         mates = instruction.turns[0].beside
         beside = self._beside[job] = self.packed(job, mates) if mates else 1.0
-        total = sum([turn.share for turn in instruction.turns])
-        lost = instruction.resumes * self._models[job].suspend_s / total
-        factor = beside * max(0.0, 1.0 - lost)
+        factor = beside
+        if instruction.resumes:
+            total = sum([turn.share for turn in instruction.turns])
+            factor *= max(0.0, 1.0 - instruction.resumes * self._models[job].suspend_s / total)
         return tuple(
             [
                 RatedTurn(placement, share, share * factor * self._speed(job, placement))

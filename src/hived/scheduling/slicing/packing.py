@@ -1,4 +1,4 @@
-"""Which job to pack with which, on the server where both take turns (Gandiva, OSDI'18, section 4.2.2)."""
+"""Which job to pack with which, on the server where both take turns (Gandiva, OSDI'18, 4.2.2)."""
 
 from __future__ import annotations
 

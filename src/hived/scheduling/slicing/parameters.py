@@ -9,22 +9,22 @@ from hived.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class TimeSlicing:
-    """How the jobs of a VC share GPUs (Gandiva, OSDI'18, section 4.2). Times in seconds."""
+    """How the jobs of a VC share GPUs (Gandiva, OSDI'18, 4.2). Times in seconds."""
 
-    quantum_s: float = 60.0  #: a slice (section 4.1)
+    quantum_s: float = 60.0  #: a slice (4.1)
     packs: bool = True  #: whether jobs are packed where a server is overloaded
     migrates: bool = True  #: whether jobs move to another server, for locality and to lower the height
     grows: bool = True  #: whether elastic jobs grow into idle GPUs
-    #: most GPUs that the jobs of a server ask for, over the server's GPUs: suspended jobs keep their states in the
-    #: memory of the host. Ours: the paper has no limit
-    most_height: float = 8.0
+    #: most GPUs that the jobs of a server ask for, over the server's GPUs. Ours: the paper has no limit; suspended jobs
+    #: keep their states in the memory of the host, and 448 GB (6) has room for about three per GPU of 24 GB
+    most_height: float = 4.0
     profile_s: float = 60.0  #: how long a job runs before it may be packed. Ours
     trial_s: float = 60.0  #: how long a packed set of jobs is measured before it is kept or undone. Ours
     most_trials: int = 3  #: packings of a job that may be undone before it is tried no more. Ours
     idle_s: float = 60.0  #: how long nothing changes in a VC before elastic jobs grow. Ours
     #: whether every slice is carried out for itself, for small cases; else jobs have their shares of the time
     exact: bool = False
-    gpu_memory_gib: float = 24.0  #: of a GPU; 24 is that of a P40 (section 6)
+    gpu_memory_gib: float = 24.0  #: of a GPU; 24 is that of a P40 (6)
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -20,7 +20,7 @@ class Seat:
 
     __slots__ = (
         "base", "entry", "gpus", "placement", "priority", "queue", "ran", "share", "since", "spread", "trials",
-        "turns", "weight",
+        "turns", "weight", "whole",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, gpus: int, spread: Spread = (), placement: Placement | None = None) -> None:
@@ -29,6 +29,8 @@ class Seat:
         self.base = self.gpus = gpus
         #: the GPUs that it holds; none: it is a sharer
         self.spread, self.placement = spread, placement
+        #: its turns on GPUs of its own
+        self.whole: tuple[Turn, ...] = () if placement is None else (Turn(placement),)
         #: of its server; None: it holds GPUs of several, which are its own all the time
         self.queue: RunQueue | None = None
         self.priority = entry.request.priority
@@ -44,6 +46,11 @@ class Seat:
     def job(self) -> int:
         """Its number."""
         return self.entry.number
+
+    def hold(self, spread: Spread, placement: Placement | None) -> None:
+        """Hold these GPUs from now on; () and None: no GPUs."""
+        self.spread, self.placement = spread, placement
+        self.whole = () if placement is None else (Turn(placement),)
 
     def ran_by(self, now: float) -> float:
         """Seconds for which it has run by ``now``, in the engine's unit of time."""
@@ -77,6 +84,8 @@ class RunQueue:
         self.undone: set[tuple[int, tuple[int, ...]]] = set()
         #: when its units have changed, from which exact slices are counted
         self.changed_at = 0.0
+        # per positions of its GPUs: these as a placement
+        self._places: dict[tuple[int, ...], Placement] = {}
 
     def add(self, seat: Seat) -> None:
         """Add a job as a unit of its own."""
@@ -86,6 +95,7 @@ class RunQueue:
         self.asked += seat.gpus
         if seat.spread:
             self.gpus += seat.gpus
+            self._places = {}
 
     def remove(self, seat: Seat) -> None:
         """Remove a job, and end the trial that it takes part in."""
@@ -94,6 +104,7 @@ class RunQueue:
         self.asked -= seat.gpus
         if seat.spread:
             self.gpus -= seat.gpus
+            self._places = {}
         at = next(number for number, unit in enumerate(self.units) if seat in unit)
         left = tuple([other for other in self.units[at] if other is not seat])
         if self.trial is not None and seat in self.trial[0]:
@@ -105,8 +116,9 @@ class RunQueue:
 
     def own(self, seat: Seat, spread: Spread, placement: Placement) -> None:
         """A sharer takes GPUs of the server."""
-        seat.spread, seat.placement = spread, placement
+        seat.hold(spread, placement)
         self.gpus += seat.gpus
+        self._places = {}
 
     def pack(self, seat: Seat, unit: Unit) -> Unit:
         """Pack a job, which is a unit of its own, with those of another; returns the new unit."""
@@ -123,7 +135,7 @@ class RunQueue:
 
     @property
     def height(self) -> float:
-        """GPUs asked for over GPUs: above 1, its jobs share them (Gandiva, section 4.2)."""
+        """GPUs asked for over GPUs: above 1, its jobs share them (Gandiva, 4.2)."""
         return self.asked / self.gpus if self.gpus else float("inf")
 
     @property
@@ -145,14 +157,21 @@ class RunQueue:
 
         ``exact``: the number of a slice since the last change, for the turns of that slice alone.
         """
+        if self.asked == self.gpus and len(self.units) == len(self.seats):
+            return [(seat, seat.whole, 0.0) for seat in self.seats]  # each on its own GPUs
         pods = [pod for seat in self.seats if seat.placement is not None for pod in seat.placement.pods]
         if not pods:
             return [(seat, (), 0.0) for seat in self.seats]
-        some = next(seat.placement for seat in self.seats if seat.placement is not None)
+        chain = next(seat.placement.chain for seat in self.seats if seat.placement is not None)
         node, devices = pods[0].node, [device for pod in pods for device in pod.leaf_cells]
+        places = self._places
 
         def on(positions: tuple[int, ...]) -> Placement:
-            return Placement(some.chain, (PodPlacement(node, tuple(sorted([devices[at] for at in positions]))),))
+            place = places.get(positions)
+            if place is None:
+                leaves = tuple(sorted([devices[at] for at in positions]))
+                place = places[positions] = Placement(chain, (PodPlacement(node, leaves),))
+            return place
 
         if not self.overloaded:
             return self._all_the_time(devices, on)
@@ -162,17 +181,19 @@ class RunQueue:
             tuple([max(seat.weight for seat in unit) for unit in self.units]),
             tuple([max(seat.priority for seat in unit) for unit in self.units]),
         )
-        found = []
+        found: list[tuple[Seat, tuple[Turn, ...], float]] = []
         now = None if exact < 0 else dict(cycle.slices[exact % len(cycle.slices)])
         for number, unit in enumerate(self.units):
-            if now is None:
-                places = [(on(positions), share) for positions, share in cycle.turns[number]]
-            else:
-                places = [(on(now[number]), 1.0)] if number in now else []
+            resumes = cycle.resumes[number]
+            of_unit = cycle.turns[number]
+            if now is not None:
+                of_unit = ((now[number], 1.0),) if number in now else ()
+            if len(unit) == 1:
+                found.append((unit[0], tuple([Turn(on(at), share) for at, share in of_unit]), resumes))
+                continue
             for seat in unit:
                 beside = tuple([other.job for other in unit if other is not seat])
-                turns = tuple([Turn(place, share, beside) for place, share in places])
-                found.append((seat, turns, cycle.resumes[number]))
+                found.append((seat, tuple([Turn(on(at), share, beside) for at, share in of_unit]), resumes))
         return found
 
     def _all_the_time(
@@ -180,20 +201,20 @@ class RunQueue:
     ) -> list[tuple[Seat, tuple[Turn, ...], float]]:
         """Every unit on GPUs of its own: an owner's, or those that are left."""
         left = set(range(len(devices)))
-        places: dict[Unit, Placement] = {}
+        of_units: dict[Unit, Placement] = {}
         for unit in self.units:
             owner = next((seat for seat in unit if seat.placement is not None), None)
             if owner is not None and owner.placement is not None:
-                places[unit] = owner.placement
+                of_units[unit] = owner.placement
                 own = {device for pod in owner.placement.pods for device in pod.leaf_cells}
                 left -= {at for at, device in enumerate(devices) if device in own}
         for unit in self.units:
-            if unit not in places:
+            if unit not in of_units:
                 chosen = sorted(left)[: unit[0].gpus]
                 left.difference_update(chosen)
-                places[unit] = on(tuple(chosen))
+                of_units[unit] = on(tuple(chosen))
         found: list[tuple[Seat, tuple[Turn, ...], float]] = []
-        for unit, place in places.items():
+        for unit, place in of_units.items():
             for seat in unit:
                 beside = tuple([other.job for other in unit if other is not seat])
                 found.append((seat, (Turn(place, 1.0, beside),), 0.0))

@@ -1,6 +1,6 @@
 """The servers of a VC as Gandiva sees them, and the choice of GPUs for a job: the first steps of its Algorithm 1.
 
-The *affinity* of a server is the number of GPUs of the first job on it, 0 while it is empty (Gandiva, OSDI'18, section
+The *affinity* of a server is the number of GPUs of the first job on it, 0 while it is empty (Gandiva, OSDI'18,
 4.2): so jobs of one size are together, and leave GPUs that are close together for jobs of another size. Under a quota
 the servers are those of the whole cluster, which all VCs share; else they are the hosts of the VC's own cells.
 """

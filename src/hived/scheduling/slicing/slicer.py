@@ -1,8 +1,8 @@
 """Time-slicing in one VC: where jobs start, and what becomes of them as others come and go (Gandiva, OSDI'18, 4.2).
 
 *Reactive*: a job that arrives takes free GPUs by Algorithm 1 (:class:`~.servers.Servers`), else turns on those of a
-server of its own affinity (section 4.2.1); a departure lowers the height of the most loaded server. *Introspective*:
-jobs are packed, migrated, grown and shrunk by what is measured of them (section 4.2.2). Both at once: each event does
+server of its own affinity (4.2.1); a departure lowers the height of the most loaded server. *Introspective*:
+jobs are packed, migrated, grown and shrunk by what is measured of them (Gandiva, 4.2.2). Both at once: each event does
 what its change allows, and a timer the rest.
 
 The choices that the paper leaves open:
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
 from math import inf
 
 from hived.cluster.cluster import Cluster
@@ -25,7 +24,7 @@ from hived.cluster.decisions import Placement
 from hived.cluster.requests import Member, Request
 from hived.errors import InvariantError, ensure
 
-from ..instructions import Instruction, Kind, Share, Turn
+from ..instructions import Instruction, Kind, Share, Shares, Turn
 from ..queue import GUARANTEED, SHARING, Entry
 from .packing import next_packing, throughput
 from .parameters import TimeSlicing
@@ -48,10 +47,13 @@ class Slicer:
         take: Take,
         carry_out: Callable[[Instruction], None],
         probe: Probe,
+        call_at: Callable[[float], None],
         per_second: float,
     ) -> None:
+        """``call_at``: have :meth:`wake` called at a time."""
         self.parameters, self.servers, self.probe = parameters, servers, probe
         self._cluster, self._take, self._carry_out = cluster, take, carry_out
+        self._call_at = call_at
         self._per_second = per_second
         self._now = 0.0
         #: every job here, by number
@@ -70,8 +72,7 @@ class Slicer:
         self._apart: dict[Seat, None] = {}
         #: elastic jobs
         self._elastic: dict[Seat, None] = {}
-        #: when a server is looked at again, earliest first; void unless it is the time in ``_wake_at``
-        self._wakes: list[tuple[float, Host]] = []
+        #: when a server is looked at again
         self._wake_at: dict[Host, float] = {}
         #: when elastic jobs may grow; infinity where none could
         self._grow_at = inf
@@ -168,7 +169,7 @@ class Slicer:
         if queue is None:
             return
         queue.remove(seat)
-        seat.spread, seat.placement = (), None
+        seat.hold((), None)
         self._changed(queue.host)
         # sharers need GPUs to take turns on: these are not for the next in line
         while (widest := max([s.gpus for s in queue.sharers()], default=0)) > queue.gpus:
@@ -206,9 +207,10 @@ class Slicer:
         self._grow_at = inf
         if self._elastic and self.parameters.grows:
             self._grow_at = self._now + self.parameters.idle_s * self._per_second
+            self._call_at(self._grow_at)
 
     def set_priority(self, entry: Entry, priority: int, now: float) -> None:
-        """Change the priority of a job while it runs (section 4.2)."""
+        """Change the priority of a job while it runs (Gandiva, 4.2)."""
         self._now = now
         seat = self.seats[entry.number]
         seat.priority = priority
@@ -244,7 +246,7 @@ class Slicer:
         return True
 
     def _settle_on(self, seat: Seat, spread: Spread, placement: Placement) -> None:
-        seat.spread, seat.placement = spread, placement
+        seat.hold(spread, placement)
         seat.entry.placement = placement
         self.servers.take(spread, seat.gpus)
         self._moved[seat] = True
@@ -297,11 +299,11 @@ class Slicer:
                     self._moved.pop(seat, None)
                     queue.remove(seat)
                     self._changed(host)
-                    self._carry_out(Share(seat.job, Kind.GUARANTEED, ()))
+                    self._carry_out(Shares((Share(seat.job, Kind.GUARANTEED, ()),)))
         return homeless
 
     def _promote_sharers(self) -> None:
-        """Sharers take free GPUs, from the server with the greatest height first (section 4.2.1, on departures)."""
+        """Sharers take free GPUs, from the server with the greatest height first (Gandiva, 4.2.1, on departures)."""
         while self.sharers and self.servers.idle:
             found = self._next_owner()
             if found is None or not self._own(*found):
@@ -330,7 +332,7 @@ class Slicer:
         return iter(sorted(found, key=lambda one: (-one[0], one[1])))
 
     def _co_locate(self) -> None:
-        """Migrate jobs whose GPUs are on several servers to a single one (section 4.2.2, Figure 8)."""
+        """Migrate jobs whose GPUs are on several servers to a single one (Gandiva, 4.2.2, Figure 8)."""
         for seat in list(self._apart):
             self.servers.give(seat.spread)
             spread = self.servers.choose(seat.gpus, together=True)
@@ -339,7 +341,7 @@ class Slicer:
                 self._move(seat, spread)
 
     def _defragment(self) -> None:
-        """Move jobs off nearly empty servers, to servers with fewer free GPUs (section 4.2.2).
+        """Move jobs off nearly empty servers, to servers with fewer free GPUs (Gandiva, 4.2.2).
 
         Jobs on one server lose nothing by it. It ends when every server in use has fewer than 3 of 4 GPUs free.
         """
@@ -363,7 +365,7 @@ class Slicer:
                 self._move(seat, ((min(others)[1], seat.gpus),))
 
     def _separate(self) -> None:
-        """Unpack where GPUs suffice again (section 4.1)."""
+        """Unpack where GPUs suffice again (Gandiva, 4.1)."""
         for host in list(self._dirty):
             queue = self.queues.get(host)
             if queue is None:
@@ -374,7 +376,7 @@ class Slicer:
                         queue.unpack(seat)
 
     def _evade(self) -> None:
-        """A job that those of higher priority suspend migrates to a server where it has turns (section 4.2.2)."""
+        """A job that those of higher priority suspend migrates to a server where it has turns (Gandiva, 4.2.2)."""
         for host in list(self._dirty):
             queue = self.queues.get(host)
             if queue is None or len({seat.priority for seat in queue.seats}) < 2:
@@ -403,7 +405,7 @@ class Slicer:
         self.servers.give(seat.spread)
         self.sharers += 1
         queue.remove(seat)
-        seat.spread, seat.placement = (), None
+        seat.hold((), None)
         self._changed(queue.host)
 
     def _less_urgent(self, seat: Seat) -> Iterator[Host]:
@@ -416,20 +418,14 @@ class Slicer:
 
     # -- introspection ------------------------------------------------------------------------------------------------
 
-    @property
-    def next_wake(self) -> float:
-        """When :meth:`wake` has something to do; infinity for never."""
-        wakes = self._wakes
-        while wakes and self._wake_at.get(wakes[0][1]) != wakes[0][0]:
-            heappop(wakes)
-        return min(wakes[0][0] if wakes else inf, self._grow_at)
-
     def wake(self, now: float) -> None:
-        """Do what is due by ``now``: trials end and begin, exact slices change, elastic jobs grow."""
+        """Do what is due by ``now``: trials end and begin, exact slices change, elastic jobs grow.
+
+        A call at another time than asked for does nothing. O(servers waited for).
+        """
         self._now = now
-        while self._wakes and self._wakes[0][0] <= now:
-            at, host = heappop(self._wakes)
-            if self._wake_at.get(host) == at:
+        for host, at in list(self._wake_at.items()):
+            if at <= now:
                 del self._wake_at[host]
                 self._dirty[host] = None
         if self._grow_at <= now:
@@ -439,10 +435,10 @@ class Slicer:
     def _wake(self, host: Host, at: float) -> None:
         if at < self._wake_at.get(host, inf):
             self._wake_at[host] = at
-            heappush(self._wakes, (at, host))
+            self._call_at(at)
 
     def _pack(self, queue: RunQueue) -> None:
-        """End the trial that is due, and begin the next one (section 4.2.2)."""
+        """End the trial that is due, and begin the next one (Gandiva, 4.2.2)."""
         now, second = self._now, self._per_second
         if queue.trial is not None:
             unit, newest, before = queue.trial
@@ -497,6 +493,11 @@ class Slicer:
 
     # -- to the engine ------------------------------------------------------------------------------------------------
 
+    @property
+    def pending(self) -> bool:
+        """Whether :meth:`publish` has something to tell."""
+        return bool(self._dirty or self._moved)
+
     def publish(self, now: float) -> None:
         """Tell the engine of every job whose turns have changed. O(jobs of the servers that have changed)."""
         self._now = now
@@ -507,28 +508,29 @@ class Slicer:
             queue = self.queues.get(host)
             if queue is None:
                 continue
-            if self.parameters.packs:
+            if self.parameters.packs and (queue.trial is not None or queue.asked > queue.gpus):
                 self._pack(queue)
             number = -1
             if exact and queue.overloaded:
                 number = round((now - queue.changed_at) / quantum)
                 self._wake(host, queue.changed_at + (number + 1) * quantum)
-            for seat, turns, resumes in queue.turns(number):
-                self._tell(seat, turns, resumes)
-        for seat in list(self._moved):
-            if seat.queue is None and seat.placement is not None:
-                self._tell(seat, (Turn(seat.placement),), 0.0)
-        self._moved.clear()
+            self._tell(queue.turns(number))
+        if self._moved:
+            self._tell([(seat, seat.whole, 0.0) for seat in self._moved if seat.queue is None and seat.spread])
+            self._moved.clear()
 
-    def _tell(self, seat: Seat, turns: tuple[Turn, ...], resumes: float) -> None:
-        moved = self._moved.pop(seat, None)
-        if turns == seat.turns and not moved:
-            return
-        seat.ran, seat.since = seat.ran_by(self._now), self._now
-        seat.share = sum([turn.share for turn in turns])
-        seat.turns = turns
-        resumes /= self.parameters.quantum_s
-        self._carry_out(Share(seat.job, Kind.GUARANTEED, turns, resumes, bool(moved)))
+    def _tell(self, found: list[tuple[Seat, tuple[Turn, ...], float]]) -> None:
+        now, new, of_moved, quantum = self._now, [], self._moved, self.parameters.quantum_s
+        for seat, turns, resumes in found:
+            moved = of_moved.pop(seat, False) if of_moved else False
+            if turns == seat.turns and not moved:
+                continue
+            seat.ran += seat.share * (now - seat.since)
+            seat.since, seat.turns = now, turns
+            seat.share = sum([turn.share for turn in turns])
+            new.append(Share(seat.job, Kind.GUARANTEED, turns, resumes / quantum, moved))
+        if new:
+            self._carry_out(Shares(tuple(new)))
 
     # -- checks -------------------------------------------------------------------------------------------------------
 

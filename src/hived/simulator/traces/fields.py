@@ -18,6 +18,9 @@ from .model import MS, TraceJob
 MAX_SECONDS = 10**12  #: about 31,700 years: a larger number is in a wrong unit
 MAX_GPUS = 10**6  #: a larger number is of a wrong column
 
+#: how a job may run: on cells of its VC alone, on GPUs that others leave alone, or on either, its own at its turn
+MODES = ("guaranteed", "opportunistic", "either")
+
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _MILLISECOND = Decimal("0.001")
 _PLAIN_DIGITS = 12  #: an integer of at most this many digits is below MAX_SECONDS and needs no further check
@@ -77,6 +80,22 @@ def priority_of(text: str) -> int:
     return int(value)
 
 
+def mode_of(text: str) -> str:
+    """One of :data:`MODES`, or "". Raises :class:`FieldError` for any other text."""
+    text = text.strip(" \t")
+    if text and text not in MODES:
+        raise FieldError(f"is {shown(text)}: give {', '.join(MODES[:-1])} or {MODES[-1]}, or leave it empty")
+    return text
+
+
+def truth_of(text: str) -> bool:
+    """``true`` or ``false``, in any case; empty: false. Raises :class:`FieldError` for any other text."""
+    word = text.strip(" \t").lower()
+    if word not in ("true", "false", ""):
+        raise FieldError(f"is {shown(text)}: give true or false, or leave it empty")
+    return word == "true"
+
+
 def identifier(text: str) -> str:
     """The name of a job or tenant: ``text`` itself, if it is not blank and fits on one line.
 
@@ -129,6 +148,10 @@ def check_job(job: TraceJob) -> None:
         raise FieldError(f"gpus is {job.gpus}: it must lie between 1 and {MAX_GPUS}")
     if not 0 <= job.priority <= HIGHEST:
         raise FieldError(f"priority is {job.priority}: it must lie between 0 and {HIGHEST}")
+    try:
+        mode_of(job.mode)
+    except FieldError as error:
+        raise FieldError(f"mode {error}") from None
 
 
 def _number(text: str, way_out: str) -> Decimal:

@@ -20,7 +20,20 @@ if TYPE_CHECKING:
     import polars
 
 #: what an expression may name; ``submit`` and ``duration`` are in seconds
-FILTER_COLUMNS = ("job_id", "tenant", "user", "model", "gpus", "priority", "submit", "duration", "status")
+FILTER_COLUMNS = (
+    "job_id",
+    "tenant",
+    "user",
+    "model",
+    "gpus",
+    "priority",
+    "submit",
+    "duration",
+    "status",
+    "mode",
+    "soft",
+    "elastic",
+)
 
 
 def need_polars(what: str) -> None:

@@ -1,8 +1,8 @@
 """Reading our own format: CSV with the columns ``job_id,tenant,submit_s,duration_s,gpus,status``.
 
 Times are seconds since the start of the trace and stay as they are; ``duration_s`` is the time the job
-holds its GPUs. The columns ``user,model,priority`` are optional, and so is every value in them: a job without a
-priority has 0.
+holds its GPUs. The columns ``user,model,priority,mode,soft,elastic`` are optional, and so is every value in them: a job
+without a priority has 0.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import Location, TraceError
-from .fields import FieldError, gpu_count, identifier, milliseconds, one_line, priority_of, shown
+from .fields import FieldError, gpu_count, identifier, milliseconds, mode_of, one_line, priority_of, shown, truth_of
 from .formats import Parsed
 from .model import TraceJob
 from .tables import Row, columns
 
 COLUMNS = ("job_id", "tenant", "submit_s", "duration_s", "gpus", "status")
-OPTIONAL = ("user", "model", "priority")
+OPTIONAL = ("user", "model", "priority", "mode", "soft", "elastic")
 
 
 def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
@@ -25,10 +25,12 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
     Raises :class:`~hived.errors.TraceError`, with file and line, for the first row that is wrong.
     """
     places = columns(header[1], COLUMNS, Location(file, header[0]), optional=OPTIONAL, others=False)
-    at_id, at_tenant, at_submit, at_duration, at_gpus, at_status, at_user, at_model, at_priority = places
-    more = max(at_user, at_model, at_priority) >= 0
-    user = model = ""
+    at_id, at_tenant, at_submit, at_duration, at_gpus, at_status, *at_more = places
+    at_user, at_model, at_priority, at_mode, at_soft, at_elastic = at_more
+    more = max(at_more) >= 0
+    user = model = mode = ""
     priority = 0
+    soft = elastic = False
     seen: dict[str, int] = {}
     tenants: set[str] = set()  # few and repeated: each is checked once
     words: set[str] = {""}  # statuses, users and models
@@ -68,6 +70,12 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
                 if text not in priorities:
                     priorities[text] = priority_of(text)
                 priority = priorities[text]
+                column = "mode"
+                mode = mode_of(row[at_mode]) if at_mode >= 0 else ""
+                column = "soft"
+                soft = at_soft >= 0 and truth_of(row[at_soft])
+                column = "elastic"
+                elastic = at_elastic >= 0 and truth_of(row[at_elastic])
         except FieldError as error:
             raise TraceError(f"{column} {error}", Location(file, line)) from None
         first = seen.setdefault(job_id, line)
@@ -76,5 +84,9 @@ def parse(header: Row, rows: Iterator[Row], file: str) -> Parsed:
                 f"job_id {shown(job_id)} is already in row {first}: give every job its own",
                 Location(file, line),
             )
-        jobs.append(TraceJob(job_id, tenant, submit_ms, duration_ms, gpus, status, user, model, priority))
+        jobs.append(
+            TraceJob(
+                job_id, tenant, submit_ms, duration_ms, gpus, status, user, model, priority, mode, soft, elastic
+            )
+        )  # fmt: skip
     return Parsed(jobs)

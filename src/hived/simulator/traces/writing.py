@@ -19,7 +19,7 @@ from .model import Trace, seconds
 def write_trace(trace: Trace, path: str | PathLike[str], *, overwrite: bool = False) -> None:
     """Write ``trace`` to ``path`` as CSV, gzipped if the name ends with ``.gz``. O(jobs).
 
-    Users, models and priorities have a column each if any job has one.
+    Each optional column is written if any job has a value in it.
 
     Reading the file gives the same jobs, times exact to the millisecond. (The trace's name becomes the
     file's, ``dropped`` is not kept, and ``synthetic`` is kept by the ids' prefix.) The gzip header has neither
@@ -66,8 +66,12 @@ def _csv(trace: Trace, where: Location) -> str:
     writer.writerow((*COLUMNS, *more))
     for job in trace.jobs:
         fields = (job.job_id, job.tenant, seconds(job.submit_ms), seconds(job.duration_ms), job.gpus, job.status)
-        writer.writerow((*fields, *(getattr(job, name) for name in more)))
+        writer.writerow((*fields, *(_text(getattr(job, name)) for name in more)))
     return text.getvalue()
+
+
+def _text(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _packed(data: bytes) -> bytes:
