@@ -122,6 +122,9 @@ class Scheduler:
         # by VC, made when its first job comes; under a quota all share the servers
         self._slicers: dict[str, Slicer | None] = {}
         self._servers: Servers | None = None
+        # VCs whose slicers have something to do before the dispatch ends, and those of them with new jobs in line
+        self._restless: dict[str, None] = {}
+        self._unshared: set[str] = set()
         # when a slicer is called, and its VC, earliest first
         self._wakes: list[tuple[float, str]] = []
         # the job that a policy is asked about
@@ -349,8 +352,6 @@ class Scheduler:
         return self.hardware_changed()
 
     def _follow_running(self) -> RunningJobs | None:
-        #: VCs with jobs that were not tried since they came
-        self._unshared: set[str] = set()
         self._passing = any(policy.patience > 0 for policy in self.policies.all)
         preempts = any(policy.preempts for policy in self.policies.all)
         return RunningJobs(self._key, self._per_second) if preempts else None
@@ -398,13 +399,16 @@ class Scheduler:
                     self._idle = False
                     if self._heads or self._explains or self._passing:  # all heads may have been passed by
                         self._lend()
-                if self._dirty or self._new or self._idle or (self._sharing and self._share(now)):
+                if self._dirty or self._new or self._idle or (self._restless and self._share(now)):
                     continue
                 if not self.reserved or version == self.cluster.version:
                     break
-            for slicer in self._slicers.values() if self._sharing else ():
-                if slicer is not None and slicer.pending:
-                    slicer.publish(now)
+            if self._restless:
+                for vc in self._restless:
+                    slicer = self._slicers[vc]
+                    if slicer is not None:
+                        slicer.publish(now)
+                self._restless.clear()
         except PolicyError as error:
             if error.at is not None or self._asked is None:
                 raise
@@ -759,6 +763,7 @@ class Scheduler:
                     self._carry_out,
                     self._probe,
                     lambda at: heappush(self._wakes, (at, vc)),
+                    lambda: self._restless.setdefault(vc),
                     self._per_second,
                 )
             self._slicers[vc] = slicer
@@ -797,7 +802,8 @@ class Scheduler:
 
     def _share(self, now: float) -> bool:
         """Let jobs that found no GPUs take turns; whether to look at the lines again. O(jobs in line)."""
-        for vc, slicer in self._slicers.items():
+        for vc in list(self._restless):
+            slicer = self._slicers[vc]
             if slicer is None or not (slicer.changed or slicer.moved or vc in self._unshared):
                 continue
             self._unshared.discard(vc)
@@ -982,8 +988,9 @@ class Scheduler:
         else:
             self.queues[entry.vc].misfits.add(entry)
         self._new[entry.number] = entry
-        if self._sharing:
+        if self._sharing and self._slicer(entry.vc) is not None:
             self._unshared.add(entry.vc)
+            self._restless[entry.vc] = None
 
     def _leave(self, entry: Entry) -> None:
         """Remove a job from its queues."""

@@ -35,6 +35,8 @@ class Work:
         self._jobs = jobs
         self._models: list[JobModel] = [models.of(job.model) for job in jobs]
         self._locality = Locality(spec.chains)
+        # whether every node is one socket, so that GPUs of one node have the best affinity
+        self._flat = all(chain.node_level <= 2 for chain in spec.chains)
         #: by job that shares GPUs: its rate while it has its turn, against running alone there
         self._beside: dict[int, float] = {}
 
@@ -48,15 +50,13 @@ class Work:
         mates = instruction.turns[0].beside
         beside = self._beside[job] = self.packed(job, mates) if mates else 1.0
         factor = beside
+        of_job = instruction.turns
         if instruction.resumes:
-            total = sum([turn.share for turn in instruction.turns])
+            total = sum([turn.share for turn in of_job])
             factor *= max(0.0, 1.0 - instruction.resumes * self._models[job].suspend_s / total)
-        return tuple(
-            [
-                RatedTurn(placement, share, share * factor * self._speed(job, placement))
-                for placement, share, _ in instruction.turns
-            ]
-        )
+        if self._flat and len(of_job[0].placement.pods) == 1 and not self._jobs[job].elastic:
+            return tuple([RatedTurn(placement, share, share * factor) for placement, share, _ in of_job])
+        return tuple([RatedTurn(at, share, share * factor * self._speed(job, at)) for at, share, _ in of_job])
 
     def packed(self, job: int, mates: Sequence[int]) -> float:
         """The rate of a job that is packed with others."""

@@ -64,6 +64,10 @@ class Seat:
 Unit = tuple[Seat, ...]
 
 
+def _largest_first(unit: Unit) -> int:
+    return -unit[0].gpus
+
+
 class RunQueue:
     """The units of one server. Where all fit, each runs all the time; else they take turns."""
 
@@ -134,6 +138,12 @@ class RunQueue:
         self.units.append((seat,))
 
     @property
+    def graded(self) -> bool:
+        """Whether its jobs differ in weight or priority."""
+        first = next(iter(self.seats))
+        return any(s.weight != first.weight or s.priority != first.priority for s in self.seats)
+
+    @property
     def height(self) -> float:
         """GPUs asked for over GPUs: above 1, its jobs share them (Gandiva, 4.2)."""
         return self.asked / self.gpus if self.gpus else float("inf")
@@ -157,8 +167,6 @@ class RunQueue:
 
         ``exact``: the number of a slice since the last change, for the turns of that slice alone.
         """
-        if self.asked == self.gpus and len(self.units) == len(self.seats):
-            return [(seat, seat.whole, 0.0) for seat in self.seats]  # each on its own GPUs
         pods = [pod for seat in self.seats if seat.placement is not None for pod in seat.placement.pods]
         if not pods:
             return [(seat, (), 0.0) for seat in self.seats]
@@ -175,15 +183,16 @@ class RunQueue:
 
         if not self.overloaded:
             return self._all_the_time(devices, on)
-        cycle = rotation(
-            self.gpus,
-            tuple([unit[0].gpus for unit in self.units]),
-            tuple([max(seat.weight for seat in unit) for unit in self.units]),
-            tuple([max(seat.priority for seat in unit) for unit in self.units]),
-        )
+        units = sorted(self.units, key=_largest_first)  # so that equal ones have equal cycles
+        weights: tuple[int, ...] = ()
+        priorities: tuple[int, ...] = ()
+        if self.graded:
+            weights = tuple([max(seat.weight for seat in unit) for unit in units])
+            priorities = tuple([max(seat.priority for seat in unit) for unit in units])
+        cycle = rotation(self.gpus, tuple([unit[0].gpus for unit in units]), weights, priorities)
         found: list[tuple[Seat, tuple[Turn, ...], float]] = []
         now = None if exact < 0 else dict(cycle.slices[exact % len(cycle.slices)])
-        for number, unit in enumerate(self.units):
+        for number, unit in enumerate(units):
             resumes = cycle.resumes[number]
             of_unit = cycle.turns[number]
             if now is not None:

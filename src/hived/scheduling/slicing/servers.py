@@ -33,12 +33,15 @@ class Servers:
         self.idle = 0
         #: GPUs of the largest server
         self.widest = 1
+        #: GPUs of the smallest
+        self.smallest = 1 << 30
         self._at: dict[tuple[int, int], list[Host]] = {}
         for host, gpus, free in hosts:
             self.gpus[host], self.free[host], self.jobs[host] = gpus, free, 0
             # what is in use belongs to jobs that this index was not told about
             self.affinity[host] = gpus if free < gpus else 0
             self.widest = max(self.widest, gpus)
+            self.smallest = min(self.smallest, gpus)
             self.idle += free
             self._add(host)
 
@@ -123,6 +126,11 @@ class Servers:
                 if not gpus:
                     return tuple(sorted(found))
         return None
+
+    @property
+    def nearly_empty(self) -> bool:
+        """Whether a server in use has 3 of 4 GPUs free, if all are of one size; else it may. O(sizes of jobs)."""
+        return any(affinity and 4 * free >= 3 * self.smallest for affinity, free in self._at)
 
     def by_free(self) -> Iterator[Host]:
         """Servers in use that have free GPUs, the most free first."""

@@ -36,6 +36,9 @@ from .servers import Host, Servers, Spread
 Take = Callable[[Entry, Request, tuple[Host, ...], Placement | None], Placement | None]
 
 
+_GUARANTEED = Kind.GUARANTEED
+
+
 class Slicer:
     """The jobs of one VC on its servers. An event costs O(jobs on the servers that it changes)."""
 
@@ -48,12 +51,13 @@ class Slicer:
         carry_out: Callable[[Instruction], None],
         probe: Probe,
         call_at: Callable[[float], None],
+        on_change: Callable[[], None],
         per_second: float,
     ) -> None:
-        """``call_at``: have :meth:`wake` called at a time."""
+        """``call_at``: have :meth:`wake` called at a time; ``on_change``: :meth:`settle` and :meth:`publish`, soon."""
         self.parameters, self.servers, self.probe = parameters, servers, probe
         self._cluster, self._take, self._carry_out = cluster, take, carry_out
-        self._call_at = call_at
+        self._call_at, self._on_change = call_at, on_change
         self._per_second = per_second
         self._now = 0.0
         #: every job here, by number
@@ -189,6 +193,7 @@ class Slicer:
     def _changed(self, host: Host) -> None:
         """The jobs or GPUs of a server have changed."""
         self._dirty[host] = None
+        self._on_change()
         queue = self.queues[host]
         queue.changed_at = self._now
         known = self._height_of.pop(host, None)
@@ -204,6 +209,7 @@ class Slicer:
 
     def _touched(self) -> None:
         self.changed = True
+        self._on_change()
         self._grow_at = inf
         if self._elastic and self.parameters.grows:
             self._grow_at = self._now + self.parameters.idle_s * self._per_second
@@ -346,6 +352,8 @@ class Slicer:
         Jobs on one server lose nothing by it. It ends when every server in use has fewer than 3 of 4 GPUs free.
         """
         servers = self.servers
+        if not servers.nearly_empty:
+            return
         for host in list(servers.by_free()):
             if 4 * servers.free[host] < 3 * servers.gpus[host]:
                 return
@@ -428,6 +436,7 @@ class Slicer:
             if at <= now:
                 del self._wake_at[host]
                 self._dirty[host] = None
+                self._on_change()
         if self._grow_at <= now:
             self._grow_at = inf
             self._grow()
@@ -493,11 +502,6 @@ class Slicer:
 
     # -- to the engine ------------------------------------------------------------------------------------------------
 
-    @property
-    def pending(self) -> bool:
-        """Whether :meth:`publish` has something to tell."""
-        return bool(self._dirty or self._moved)
-
     def publish(self, now: float) -> None:
         """Tell the engine of every job whose turns have changed. O(jobs of the servers that have changed)."""
         self._now = now
@@ -514,7 +518,12 @@ class Slicer:
             if exact and queue.overloaded:
                 number = round((now - queue.changed_at) / quantum)
                 self._wake(host, queue.changed_at + (number + 1) * quantum)
-            self._tell(queue.turns(number))
+            if queue.asked == queue.gpus and len(queue.units) == len(queue.seats):  # each on its own GPUs
+                found = [(seat, seat.whole, 0.0) for seat in queue.seats if seat.turns is not seat.whole]
+            else:
+                found = queue.turns(number)
+            if found:
+                self._tell(found)
         if self._moved:
             self._tell([(seat, seat.whole, 0.0) for seat in self._moved if seat.queue is None and seat.spread])
             self._moved.clear()
@@ -523,12 +532,12 @@ class Slicer:
         now, new, of_moved, quantum = self._now, [], self._moved, self.parameters.quantum_s
         for seat, turns, resumes in found:
             moved = of_moved.pop(seat, False) if of_moved else False
-            if turns == seat.turns and not moved:
+            if (turns is seat.turns or turns == seat.turns) and not moved:
                 continue
             seat.ran += seat.share * (now - seat.since)
             seat.since, seat.turns = now, turns
-            seat.share = sum([turn.share for turn in turns])
-            new.append(Share(seat.job, Kind.GUARANTEED, turns, resumes / quantum, moved))
+            seat.share = turns[0][1] if len(turns) == 1 else sum([turn[1] for turn in turns])
+            new.append(Share(seat.entry.number, _GUARANTEED, turns, resumes / quantum, moved))
         if new:
             self._carry_out(Shares(tuple(new)))
 
