@@ -24,6 +24,7 @@ from hived import __version__
 from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
 from hived.simulator.experiment import Options, Results, run_experiment
+from hived.simulator.models import assign_models
 from hived.simulator.parallel import Task
 from hived.simulator.planner import Levels, demands_of, equal_base, make_plan
 from hived.simulator.traces import (
@@ -42,7 +43,7 @@ from hived.spec.quotas import equal_nodes, share_out
 from .measures import measured
 
 #: of the measures and of what is simulated: results that were kept under another one are not read
-MEASURES = 2
+MEASURES = 3
 GPUS_PER_NODE = 8
 QUOTAS = tuple((row.tenant, Decimal(repr(row.quota_percent))) for row in TABLE1)
 TENANTS = tuple(tenant for tenant, _ in QUOTAS)
@@ -99,6 +100,7 @@ class Simulation:
     days: int = 0
     share: float = 1.0
     seed: int = 1
+    mix: str = ""  #: models of the jobs, drawn by these weights; "": none
 
     def task(self, label: str) -> Task:
         """The task that runs it."""
@@ -110,7 +112,7 @@ class Simulation:
     @property
     def cost(self) -> float:
         """Roughly, to begin with the longest."""
-        weights = {"yarn-cs": 1.0}
+        weights = {"yarn-cs": 1.0, "gandiva": 10.0}
         return (self.share if self.days else 10.0) * sum(weights.get(arm.policy, 5.0) for arm in self.arms)
 
 
@@ -143,6 +145,8 @@ def prepared(simulation: Simulation) -> Trace:
         trace = cut_window(trace, first, first + simulation.days)
     if simulation.share < 1:
         trace = sample_jobs(trace, simulation.share, simulation.seed)
+    if simulation.mix:
+        trace = replace(trace, jobs=assign_models(trace.jobs, simulation.mix, simulation.seed))
     return compress_clock(trace, simulation.clock)
 
 
