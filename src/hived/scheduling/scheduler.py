@@ -511,12 +511,12 @@ class Scheduler:
         if line.holds_back(entry, seconds):
             return self._blocked(entry)
         demand = entry.demand
-        started: bool | None
         preempts = entry.request.priority > 0  # jobs of lower priorities, whatever the policy
-        if self._explains or demand is None or preempts or demand.least_gpus <= self.cluster.free_gpus(demand):
-            started = self._take_turn(entry)
-        else:  # most of those that are passed
-            started = self._blocked(entry)
+        shrinks = self._sharing and (slicer := self._slicer(entry.vc)) is not None and slicer.grown
+        few = demand is not None and demand.least_gpus > self.cluster.free_gpus(demand)
+        # most of those that are passed are blocked without a look at hosts
+        tries = self._explains or preempts or shrinks or not few
+        started = self._take_turn(entry) if tries else self._blocked(entry)
         if started is None:
             line.pass_by()
             return True

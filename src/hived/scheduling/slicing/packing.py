@@ -11,7 +11,12 @@ from .run_queue import RunQueue, Seat, Unit
 
 def throughput(unit: Unit, probe: Probe) -> float:
     """Work per second of a unit while it has its slice: the sum of its jobs' rates, each against running alone."""
-    return sum([probe.rate(seat.job) for seat in unit])
+    return 1.0 if len(unit) == 1 else sum([probe.rate(seat.job) for seat in unit])
+
+
+def members(unit: Unit, seat: Seat) -> tuple[int, ...]:
+    """The jobs of a unit with one more."""
+    return tuple(sorted([seat.job, *[other.job for other in unit]]))
 
 
 def next_packing(
@@ -43,6 +48,6 @@ def next_packing(
             alike = unit[0].gpus == seat.gpus and unit[0].priority == seat.priority
             if unit is single or not fits or not alike:
                 continue
-            if (seat.job, tuple([other.job for other in unit])) not in queue.undone:
+            if members(unit, seat) not in queue.undone:
                 return (seat, unit), next_profiled
     return None, next_profiled

@@ -84,8 +84,8 @@ class RunQueue:
         self.trial: tuple[Unit, Seat, float] | None = None
         #: when the trial ends
         self.trial_ends = 0.0
-        #: packings that were undone: the job, and the jobs of the unit
-        self.undone: set[tuple[int, tuple[int, ...]]] = set()
+        #: packings that were undone: their jobs
+        self.undone: set[tuple[int, ...]] = set()
         #: when its units have changed, from which exact slices are counted
         self.changed_at = 0.0
         # per positions of its GPUs: these as a placement

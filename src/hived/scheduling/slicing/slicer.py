@@ -26,7 +26,7 @@ from hived.errors import InvariantError, ensure
 
 from ..instructions import Instruction, Kind, Share, Shares, Turn
 from ..queue import GUARANTEED, SHARING, Entry
-from .packing import next_packing, throughput
+from .packing import members, next_packing, throughput
 from .parameters import TimeSlicing
 from .probe import Probe
 from .run_queue import RunQueue, Seat
@@ -458,13 +458,13 @@ class Slicer:
             if throughput(unit, self.probe) <= before * (1 + 1e-9):
                 queue.unpack(newest)
                 newest.trials += 1
-                queue.undone.add((newest.job, tuple([seat.job for seat in unit[:-1]])))
+                queue.undone.add(members(unit[:-1], newest))
         if not queue.overloaded:
             return
         packing, profiled = next_packing(queue, self.probe, self.parameters, now, second)
         if packing is not None:
             seat, unit = packing
-            before = (throughput(unit, self.probe) + throughput((seat,), self.probe)) / 2
+            before = (throughput(unit, self.probe) + throughput((seat,), self.probe)) / 2  # taking turns
             queue.trial = queue.pack(seat, unit), seat, before
             queue.trial_ends = now + self.parameters.trial_s * second
             self._wake(queue.host, queue.trial_ends)
@@ -486,6 +486,11 @@ class Slicer:
                 if demand is not None and self._cluster.free_gpus(demand) >= seat.gpus:
                     self._move(seat, ((seat.queue.host, 2 * seat.gpus),))
                     grown = True
+
+    @property
+    def grown(self) -> bool:
+        """Whether elastic jobs have GPUs to give up. O(elastic jobs)."""
+        return any(seat.gpus > seat.base for seat in self._elastic)
 
     def _shrink_for(self, gpus: int) -> bool:
         """Elastic jobs give up GPUs until ``gpus`` are free together, those that have grown most first."""
