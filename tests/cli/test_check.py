@@ -68,13 +68,13 @@ def test_the_cap_on_the_grace_of_loans_is_shown_where_it_is_not_the_default(hive
 
 
 def test_the_guests_that_a_vc_takes_in_are_shown_where_there_can_be_any(hived: Hived, folder: Path) -> None:
-    text = NODES.replace("a: {", "a: {guests: 2, ", 1)
+    text = NODES.replace("a: {", "a: {guests: all, ", 1)
     (folder / "spec.yaml").write_text(text, encoding="utf-8")
     lines = [line.strip("─├└ ") for line in hived("check", "spec.yaml").out.splitlines()]
-    assert "a: 8 GPUs, up to 2 guests beside a guaranteed job on each GPU" in lines
+    assert "a: 8 GPUs, guests of all VCs beside its jobs" in lines
     assert "b: 8 GPUs" in lines
     found = json.loads(hived("check", "spec.yaml", "--json").out)
-    assert [vc["guests"] for vc in found["virtual_clusters"]] == [2, 0]
+    assert [vc["guests"] for vc in found["virtual_clusters"]] == ["all", "none"]
 
 
 def test_json_of_a_wrong_spec_is_no_json_but_one_line_on_standard_error(hived: Hived, folder: Path) -> None:

@@ -20,7 +20,7 @@ from hived import Bind, Preempt
 from hived.cluster import BindingKind, Cluster, Decision, Member, Placement, Request, Sharing, Wait
 from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.states import GroupState
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import ClusterSpec, GuestSharing
 
 from ..strategies import feasible_specs
 from .helpers import carry_out, check_bindings, check_no_gpu_is_held_twice, devices, spots
@@ -39,8 +39,8 @@ class SharingMachine(RuleBasedStateMachine):
     #: whether victims may run on for a while, as opportunistic or until they are ended
     slow: ClassVar[bool] = True
 
-    @initialize(spec=feasible_specs(), guests=st.integers(0, 2))
-    def build(self, spec: ClusterSpec, guests: int) -> None:
+    @initialize(spec=feasible_specs(), guests=st.sampled_from(["none", "own", "all"]))
+    def build(self, spec: ClusterSpec, guests: GuestSharing) -> None:
         vcs = tuple(replace(vc, guests=guests) for vc in spec.virtual_clusters)
         self.spec = spec = replace(spec, virtual_clusters=vcs)
         self.cluster = Cluster(spec, self.sharing, binding=self.binding)
@@ -137,7 +137,8 @@ class SharingMachine(RuleBasedStateMachine):
         assert placement.guaranteed == (not request.opportunistic)
         victims = decision.victims if isinstance(decision, Preempt) else ()
         users = [g for g in self.groups() if mine & devices(g.placement) and not g.guest]
-        if request.guest and users and not victims:
+        if request.guest:
+            assert not victims
             assert all(group.guaranteed for group in users), "it would be their guest"
             return
         for group in self.groups():
@@ -240,7 +241,7 @@ class SharingMachine(RuleBasedStateMachine):
         """Per chain and node, the healthy devices that are neither used nor reserved; none in private clusters."""
         if self.sharing is Sharing.PRIVATE:
             return {}
-        taken = self.bad.union(*(devices(group.placement) for group in self.groups()))
+        taken = self.bad.union(*(devices(group.placement) for group in self.groups() if not group.guest))
         return {
             (chain, node): {device for device in range(gpus) if (node, device) not in taken}
             for (chain, node), gpus in self.nodes.items()

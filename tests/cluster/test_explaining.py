@@ -52,7 +52,11 @@ SENTENCES: list[tuple[Reason, str]] = [
     ),
     (LostReservation(None, "n7"), "it had GPUs reserved, and node n7 turned bad under them; ask again"),
     (LostReservation(None, None), "it had GPUs reserved, and the cluster was reconfigured since; ask again"),
-    (Suspended(1, "own"), "it was a guest on 1 GPU, and own owns them no longer; schedule it again to go on"),
+    (
+        Suspended(1, "own"),
+        "it was a guest on 1 GPU, and own has some of them now, and its VC has no such guests; "
+        "schedule it again to go on",
+    ),
     (Suspended(8), "it is suspended, and has given its 8 GPUs up; schedule it again to go on"),
     (
         Misconfigured("vc", "no VC `reserch` (did you mean `research`?)"),

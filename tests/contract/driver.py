@@ -15,6 +15,7 @@ import pytest
 
 from hived import Bind, Cluster, Preempt, RecordedCluster, Request, RequestError, Wait
 from hived.cluster.decisions import Decision, PodPlacement
+from hived.cluster.guests import MOST_GUESTS
 from hived.cluster.reasons import PreemptedBy, Suspended
 from hived.cluster.states import GroupState
 from hived.spec import ClusterSpec, spec_from_dict
@@ -250,8 +251,11 @@ class Driver:
             assert not decision.downgraded
             users = self.user_of()
             others = {users[device] for device in wanted if device in users} - {name}
-            beside = request.guest and others != set(victims)  # an owner's own are not as good as idle ones to it
-            assert beside or others == set(victims)
+            if request.guest:
+                assert not victims
+                assert all(self.accepts(self.running[other].request.vc, request.vc) for other in others)
+            else:
+                assert others == set(victims)
             if decision.placement != was.placement:
                 assert not wanted & self.bad
                 for other, reservation in self.preempting.items():
@@ -302,23 +306,32 @@ class Driver:
 
     @contextmanager
     def evicting(self) -> Iterator[None]:
-        """A change within it evicts the guests of former owners, and the cluster reports them."""
-        before = {name: self.cluster.group(name) for name in self.running}
+        """A change within it evicts guests from leaf cells of groups that have none, and the cluster reports them."""
         yield
         evicted = self.cluster.evicted()
-        known = set(self.cluster.groups())
-        lost: set[Device] = set()
-        for name, group in before.items():
-            after = self.cluster.group(name) if name in known else None
-            if group.guaranteed and (after is None or not after.guaranteed or after.since != group.since):
-                lost |= devices(group.placement.pods if group.placement else ())
-        guests = {name for name, run in self.running.items() if run.guest and devices(run.pods) & lost}
-        assert (set(evicted), len(evicted)) == (guests, len(guests))
+        groups = [self.cluster.group(name) for name in self.cluster.groups()]
+        known = {group.name for group in groups}
+        refused: set[str] = set()
+        for group in groups:
+            if group.state in RUNNING and not group.guest and group.placement is not None:
+                takes = devices(group.placement.pods)
+                refused |= {
+                    name
+                    for name, run in self.running.items()
+                    if run.guest and name in known and devices(run.pods) & takes
+                    if not self.accepts(group.vc, run.request.vc)
+                }
+        assert (set(evicted), len(evicted)) == (refused, len(refused))
         for name in evicted:
             reason = self.cluster.group(name).reasons[0]
             assert isinstance(reason, Suspended)
-            assert reason.owner in before
+            assert reason.owner in known
             del self.running[name]
+
+    def accepts(self, owner: str, guest: str) -> bool:
+        """Whether a VC has guests of another, or of its own."""
+        sharing = {vc.name: vc.guests for vc in self.cluster.spec.virtual_clusters}.get(owner, "none")
+        return sharing == "all" or (sharing == "own" and owner == guest)
 
     def _gone(self, name: str) -> None:
         del self.running[name]
@@ -406,8 +419,10 @@ class Driver:
             assert len(set(victims)) == len(victims)
         users = self.user_of()
         in_the_way = {users[device] for device in wanted if device in users}
-        if request.guest and not victims and in_the_way:
+        if request.guest:
+            assert not victims
             assert all(self.guaranteed(name) for name in in_the_way), "it would be their guest"
+            assert all(self.accepts(self.running[name].request.vc, request.vc) for name in in_the_way)
             return
         assert in_the_way <= set(victims), f"{in_the_way} run there, the victims are {victims}"
         for victim in victims:
@@ -467,16 +482,14 @@ class Driver:
         )
 
     def _check_guests(self) -> None:
-        """Each device of a guest is owned by a guaranteed group, whose VC accepts that many guests on one."""
-        takes = {vc.name: vc.guests for vc in self.cluster.spec.virtual_clusters}
+        """The users of the devices of a guest accept it, and there are few guests on each."""
         users = self.user_of()
         there = Counter(device for run in self.running.values() if run.guest for device in devices(run.pods))
-        for device, guests in there.items():
-            owner = users[device]
-            assert self.guaranteed(owner)
-            assert guests <= takes[self.running[owner].request.vc]
+        assert all(guests <= MOST_GUESTS for guests in there.values())
         for name, run in self.running.items():
-            assert self.cluster.group(name).guest == run.guest
+            assert self.cluster.group(name).guest == run.guest == run.request.guest
+            for owner in {users[device] for device in devices(run.pods) if run.guest and device in users}:
+                assert self.accepts(self.running[owner].request.vc, run.request.vc)
 
     def _check_groups(self) -> None:
         known = self.cluster.groups()

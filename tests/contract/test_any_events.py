@@ -15,22 +15,23 @@ from hived import Bind, Cluster, Member, Preempt, Request, RequestError, Wait
 from hived.cluster.decisions import Decision
 from hived.events.replay import replay
 from hived.spec import ClusterSpec
+from hived.spec.compiled import GuestSharing
 
 from ..strategies import feasible_specs
 from .driver import Driver, Run, devices
 from .test_safety_differential import tight_specs
 
 
-def with_guests(spec: ClusterSpec, numbers: Sequence[int]) -> ClusterSpec:
-    """The same, and each VC takes so many guests in."""
-    vcs = [replace(vc, guests=number) for vc, number in zip(spec.virtual_clusters, cycle(numbers), strict=False)]
+def with_guests(spec: ClusterSpec, sharing: Sequence[GuestSharing]) -> ClusterSpec:
+    """The same, and the VCs have guests of these."""
+    vcs = [replace(vc, guests=whose) for vc, whose in zip(spec.virtual_clusters, cycle(sharing), strict=False)]
     return replace(spec, virtual_clusters=tuple(vcs))
 
 
 SPECS = st.builds(
     with_guests,
     st.one_of(tight_specs(), feasible_specs(max_gpus=16)),
-    st.one_of(st.just([0]), st.lists(st.integers(0, 3), min_size=1, max_size=3)),
+    st.one_of(st.just(["none"]), st.lists(st.sampled_from(["none", "own", "all"]), min_size=1, max_size=3)),
 )
 SEEDS = st.integers(0, 1_000_000)
 
@@ -294,8 +295,7 @@ class Walk:
         for name in report.cancelled:
             driver.running.pop(name, None)
         for name, run in driver.running.items():
-            assert run.guest or not driver.cluster.group(name).guest
-            run.guest = driver.cluster.group(name).guest
+            assert run.guest == driver.cluster.group(name).guest
         driver.respecified(self.spec)
         for name, *_ in (*report.lost, *report.downgraded):
             driver.running[name].downgraded = True

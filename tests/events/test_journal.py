@@ -75,7 +75,7 @@ def test_the_specs_of_deployed_clusters_are_read_as_they_were_written(path: Path
 
 def test_device_indices_pins_weights_and_caps_are_kept() -> None:
     chain = replace(HARDWARE, node_names=("n1", "n2"), device_indices={1: (7, 6, 5, 4, 3, 2, 1, 0), 0: tuple(range(8))})
-    capped = VirtualClusterSpec("c", (), opportunistic_weight=2.5, opportunistic_grace_seconds=90, guests=2)
+    capped = VirtualClusterSpec("c", (), opportunistic_weight=2.5, opportunistic_grace_seconds=90, guests="own")
     tenants = (*SPEC.virtual_clusters, capped)
     spec = ClusterSpec((chain,), tenants, "c.yaml", (("webServerAddress", 3),))
     assert from_line(to_line(Opened(spec))) == Opened(spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
@@ -17,6 +17,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         hints = get_type_hints(kind)
         fields = [field for field in dataclasses.fields(kind) if field.compare]
         return st.builds(kind, **{field.name: values(hints[field.name]) for field in fields})
+    if origin is Literal:
+        return st.sampled_from(arguments)
     if origin in (UnionType, Union):
         return st.one_of(*map(values, arguments))
     if origin is tuple and arguments[-1] is not Ellipsis:

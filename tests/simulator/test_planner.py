@@ -93,7 +93,7 @@ physicalCluster:
   - {cellType: RACK, cellChildren: [{cellAddress: n0, pinnedCellId: mine}, {cellAddress: n1}]}
   - {cellType: RACK, cellChildren: [{cellAddress: n2}, {cellAddress: n3}]}
 virtualClusters:
-  a: {guests: 2, virtualCells: [{cellType: RACK, cellNumber: 1}], pinnedCells: [{pinnedCellId: mine}]}
+  a: {guests: own, virtualCells: [{cellType: RACK, cellNumber: 1}], pinnedCells: [{pinnedCellId: mine}]}
   b: {virtualCells: [{cellType: RACK.NODE, cellNumber: 1}], opportunisticWeight: 3}
 """
 
@@ -108,7 +108,7 @@ def test_all_else_in_a_spec_stays_and_cells_above_nodes_become_nodes(tmp_path: P
     _, after = like_base(path)
     assert after.chains == before.chains
     a, b = after.virtual_clusters
-    assert (a.guests, a.pinned, b.opportunistic_weight) == (2, before.virtual_clusters[0].pinned, 3)
+    assert (a.guests, a.pinned, b.opportunistic_weight) == ("own", before.virtual_clusters[0].pinned, 3)
     assert [(cells.level, cells.number) for cells in a.cells] == [(3, 1), (1, 4)]
     assert [(cells.level, cells.number) for cells in b.cells] == [(2, 2)]
 

@@ -261,11 +261,13 @@ def test_without_a_cap_loans_ask_for_30_seconds_of_grace_at_most() -> None:
     assert [vc.opportunistic_grace_seconds for vc in compiled(vcs="a: {}\nb:").virtual_clusters] == [30, 30]
 
 
-@pytest.mark.parametrize(("written", "guests"), [("0", 0), ("64", 64), ("null", 0), ("", 0)])
-def test_a_vc_may_take_guests_in(written: str, guests: int) -> None:
+@pytest.mark.parametrize(
+    ("written", "guests"), [("none", "none"), ("own", "own"), ("all", "all"), ("null", "none"), ("", "none")]
+)
+def test_a_vc_may_take_guests_in(written: str, guests: str) -> None:
     (vc,) = compiled(vcs=f"a:\n  guests: {written}").virtual_clusters
     assert vc.guests == guests
-    assert compiled(vcs="a: {}").virtual_clusters[0].guests == 0
+    assert compiled(vcs="a: {}").virtual_clusters[0].guests == "none"
 
 
 @pytest.mark.parametrize("weight", [True, "2", float("inf"), float("nan"), 0, 10**400])

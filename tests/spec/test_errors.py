@@ -408,10 +408,11 @@ def test_the_cap_on_the_grace_of_loans_is_a_whole_number_of_seconds(written: str
 
 
 @pytest.mark.parametrize(
-    ("written", "message"), [("-1", "must be at least 0, not -1"), ("65", "must be at most 64, not 65")]
+    ("written", "found"), [("2", "the number 2"), ("every", "the text `every`"), ("true", "the truth value true")]
 )
-def test_the_guests_that_a_vc_takes_in_are_a_small_number(written: str, message: str) -> None:
-    assert error_of(vcs=f"a:\n  guests: {written} #!") == f"virtualClusters.a.guests: {message}"
+def test_the_guests_of_a_vc_are_none_its_own_or_all(written: str, found: str) -> None:
+    error = error_of(vcs=f"a:\n  guests: {written} #!")
+    assert error == f"virtualClusters.a.guests: expected 'none', 'own' or 'all', not {found}"
 
 
 def test_dots_in_type_names_are_refused_only_where_they_confuse() -> None:

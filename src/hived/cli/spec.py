@@ -21,7 +21,7 @@ from hived.errors import InputError
 from hived.events.replay import ReplayError
 from hived.events.replay import replay as carry_out
 from hived.spec import ChainSpec, ClusterSpec, load_spec
-from hived.spec.compiled import OPPORTUNISTIC_GRACE_SECONDS
+from hived.spec.compiled import NO_GUESTS, OPPORTUNISTIC_GRACE_SECONDS
 from hived.words import counted
 
 from .console import messages, output
@@ -108,8 +108,8 @@ def _virtual_tree(cluster: ClusterSpec) -> Tree:
         words = f"[bold]{escape(vc.name)}[/bold]: {counted(cluster.reserved(vc), 'GPU')}"
         if vc.opportunistic_weight is not None:
             words += f", opportunistic weight {vc.opportunistic_weight:.15g}"
-        if vc.guests:
-            words += f", up to {vc.guests:,} guests beside a guaranteed job on each GPU"
+        if vc.guests != NO_GUESTS:
+            words += f", guests of {'its own' if vc.guests == 'own' else 'all VCs'} beside its jobs"
         if vc.policy:
             words += f", policy {escape(vc.policy)}"
         if vc.opportunistic_grace_seconds != OPPORTUNISTIC_GRACE_SECONDS:

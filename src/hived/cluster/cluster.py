@@ -21,10 +21,11 @@ from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from . import recovery
-from .decisions import Bind, Decision, Placement, Preempt, Record, Wait
+from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, Wait
 from .demands import Demand
 from .explain import queries
 from .groups import Group
+from .guests import Leaves
 from .names import Names, leaf_state, set_health
 from .parts import Part
 from .placing import admitted, moved, replanned, select_victims
@@ -172,6 +173,7 @@ class Cluster:
         keep: bool = False,
         victims: Sequence[str] = (),
         hosts: Sequence[tuple[int, int]] = (),
+        beside: Sequence[PodPlacement] | None = None,
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         """Decide a request as :meth:`schedule` does, for a new group; None, and nothing queued, where it has to wait.
@@ -182,7 +184,9 @@ class Cluster:
         preempts, as :meth:`select_victims` names them; ``demand``: the answer of :meth:`demand` for
         this request, or for one that differs by name alone. It is not checked against the request, and decides the leaf
         cells. ``hosts``: for a scheduler that chooses them itself, one of :meth:`hosts` for each pod of a guaranteed
-        request, each another; it takes their free leaf cells, or none.
+        request, each another; it takes their free leaf cells, or none. ``beside``: of a guest, the leaf cells that it
+        may run on, in order of preference; the shortest prefix is used that it fits. None: it may run on any, and
+        prefers those without a group, then those with few guests.
         """
         _check_seconds(now)
         state = self._committed()
@@ -192,14 +196,14 @@ class Cluster:
         at = () if near is None else self._parts(near)
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
         groups = self._candidates(request, demand, victims) if victims else ()
-        group = admitted(state, request, demand, suggested, now, at, idle, groups, hosts)
+        group = admitted(state, request, demand, suggested, now, at, idle, groups, hosts, self._leaves(beside))
         if group is None:
             return None
         if keep:
             self._keep(group)
             return group.answer(KEPT)
         excluded = () if suggested is None else suggested.given[1]
-        asked = request, now, near, idle, excluded, False, victims, hosts
+        asked = request, now, near, idle, excluded, False, victims, hosts, beside
         decision = group.answer(Asked("place", asked, state.version))
         self._open = decision, group
         return decision
@@ -335,6 +339,13 @@ class Cluster:
     def _parts(self, placement: Placement) -> tuple[Part, ...]:
         names = self._by_name()
         return tuple([part for pod in placement.pods for part in names.parts(*pod, placement.chain)[0]])
+
+    def _leaves(self, beside: Sequence[PodPlacement] | None) -> Leaves | None:
+        """Leaf cells by name, as parts; each name is looked up once."""
+        if beside is None:
+            return None
+        names = self._by_name()
+        return lambda start, end: [part for pod in beside[start:end] for part in names.parts_of(pod)]
 
     def _suggested(self, names: Collection[str] | None, excluded: Collection[str]) -> Suggested | None:
         """The nodes that a request may use, None for all. O(names)."""
@@ -527,7 +538,7 @@ class Cluster:
             state.waiting.pop(group.name, None)
 
     def evicted(self) -> tuple[str, ...]:
-        """Names of the guests evicted since the last call, because the owner of some leaf cells gave them up."""
+        """Names of the guests evicted since the last call: groups that do not accept them got their leaf cells."""
         state = self._committed()
         evicted = tuple(state.evicted)
         state.evicted.clear()

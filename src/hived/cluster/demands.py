@@ -58,6 +58,8 @@ class Demands:
     def __init__(self, spec: ClusterSpec, lent: Sequence[Nodes], pools: Sequence[Sequence[Pool]]) -> None:
         """``lent``: the chains that opportunistic groups may use; ``pools``: of each tenant."""
         self.lent = lent
+        # whether tenants have chains of their own: there guests stay among themselves
+        self._private = not lent
         self._pools = pools
         self._gpus = spec.gpus
         self._tenants = {vc.name: number for number, vc in enumerate(spec.virtual_clusters)}
@@ -116,7 +118,10 @@ class Demands:
                 raise RequestError(
                     "pinned_cell_id", "an opportunistic group cannot ask for a pinned cell; give it priority 0 or more"
                 )
-            places = [(nodes.number, nodes.number, nodes.hierarchy) for nodes in self.lent]
+            lent = self.lent
+            if request.guest and self._private:
+                lent = [pool.nodes for pool in self._pools[tenant] if pool.pinned is None]
+            places = [(nodes.number, nodes.number, nodes.hierarchy) for nodes in lent]
         else:
             pools = self._pools[tenant]
             if pinned is not None and all(pool.pinned != pinned for pool in pools):
@@ -185,7 +190,7 @@ def _key(request: Any) -> tuple[object, ...] | None:
         if (*map(type, values),) not in _MEMBER_TYPES:
             return None
         others += values
-    return priority < 0, *others
+    return priority < 0, guest, *others
 
 
 def check_form(request: Any) -> None:

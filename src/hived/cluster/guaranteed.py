@@ -266,7 +266,8 @@ def promoted(
     placement on other leaves need not be bound. O(levels + pods).
     """
     group.loan, group.in_place = loan, in_place
-    keeps = suggested is None and not (loan.preempted_by or loan.guest)  # whether it may keep its leaves
+    others = loan.guest and not state.guests_of(loan.chain).alone(loan)  # they have its leaves, or have reserved them
+    keeps = suggested is None and not (loan.preempted_by or others)  # whether it may keep its leaves
     for pool in state.pools[demand.tenant] if keeps else ():
         spots = pool.in_place(loan.parts) if pool.pinned == group.request.pinned_cell_id else None
         if spots is not None:

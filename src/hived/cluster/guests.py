@@ -1,17 +1,19 @@
-"""Guests: opportunistic groups that share leaves with their owners, without cells of their own (AntMan, OSDI'20, 3.3).
+"""Guests: opportunistic groups that hold no cells, on leaves without a group or beside their owners (AntMan, OSDI'20).
 
-A VC sets how many guests its guaranteed groups accept on a leaf. A guest is no loan, and is in no index from which
-other answers are computed, so guests never change an answer to any other group. A guest keeps its leaves while each
-of them has an owner, and is requeued when one loses its owner.
+A *loan* holds idle cells and is preempted; a guest holds nothing: its leaves are idle to all other groups, so guests
+never change an answer to any of them. A guest is never a victim. It stays where it is when the owner of its leaves
+ends, and when another group gets them whose VC accepts it (``guests`` of a VC: nobody, groups of its own, or of every
+VC). It is requeued only where that VC does not. In a private cluster guests stay on the nodes of their own VC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hived.cells import Space
 from hived.errors import ensure
+from hived.spec.compiled import GuestSharing
 
 from .groups import Group
 from .parts import Part
@@ -21,79 +23,154 @@ from .undo import Undo
 if TYPE_CHECKING:
     from .nodes import Nodes
 
+#: most guests on a leaf. Each process on a GPU keeps a context of hundreds of MB whatever its limits are, and a caller
+#: that gives no order has a space of nodes per number of guests. Ours: the papers pack at most six (Gandiva, Table 1)
+MOST_GUESTS = 8
+#: leaves in order of preference: those from a position to another
+Leaves = Callable[[int, int], list[Part]]
+
 
 class Guests:
     """The guests on a chain's nodes, and the leaves with room for more."""
 
-    def __init__(self, nodes: Nodes, limits: Sequence[int], undo: Undo) -> None:
-        """``limits``: per tenant, how many guests its groups accept on a leaf."""
-        self._nodes, self._limits, self._note = nodes, limits, undo.note
+    def __init__(self, nodes: Nodes, sharing: Sequence[GuestSharing], undo: Undo) -> None:
+        """``sharing``: per tenant, whose guests its groups accept."""
+        self._nodes, self._sharing, self._note = nodes, sharing, undo.note
         #: per node with guests: these with their leaves
         self.held: dict[int, dict[Group, int]] = {}
-        #: nodes whose entries in the spaces may be out of date
-        self.dirty: set[int] = set()
-        self._spaces: list[Space] = []
+        # by tenant with guests of its own, -1 for all others: the spaces, and the nodes that are out of date there
+        self._spaces: dict[int, list[Space]] = {}
+        self._dirty: dict[int, set[int]] = {}
+        # for searches in given leaves: all nodes are empty in between, but for these
+        self._given: Space | None = None
+        self._set: set[int] = set()
 
     def add(self, group: Group) -> None:
         """Add a guest to its leaves. O(pods)."""
         for _, node, mask in group.parts:
             held = self.held.setdefault(node, {})
             held[group] = held.get(group, 0) | mask
-            self.dirty.add(node)
+        self.mark_dirty({node for _, node, _ in group.parts})
         self._note((self.remove, group))
 
     def remove(self, group: Group) -> None:
         """Remove a guest from its leaves. O(pods)."""
-        for node in {node for _, node, _ in group.parts}:
+        nodes = {node for _, node, _ in group.parts}
+        for node in nodes:
             del self.held[node][group]
             if not self.held[node]:
                 del self.held[node]
-            self.dirty.add(node)
+        self.mark_dirty(nodes)
         self._note((self.add, group))
 
-    def on(self, parts: Iterable[Part]) -> list[Group]:
-        """The guests on some of these leaves, in order of arrival."""
-        found = {g for _, node, mask in parts for g, held in self.held.get(node, {}).items() if held & mask}
-        return sorted(found, key=lambda group: group.sequence)
+    def mark_dirty(self, nodes: Collection[int]) -> None:
+        """Mark nodes whose entries in the spaces may be out of date."""
+        for dirty in self._dirty.values():
+            dirty.update(nodes)
 
-    def admit(self, parts: Sequence[Part]) -> bool:
-        """Whether there is room for a guest on all these leaves, bad ones included."""
-        here = all(part.chain == self._nodes.number for part in parts)
-        return here and not any(mask & ~self._room(node)[-1] for _, node, mask in parts)
+    def accepts(self, owner: Group, tenant: int) -> bool:
+        """Whether a group accepts guests of a tenant on its leaves."""
+        sharing = self._sharing[owner.tenant]
+        return sharing == "all" or (sharing == "own" and owner.tenant == tenant)
 
-    def spaces(self) -> list[Space]:
-        """The leaves with room, as one space per number of guests: none, at most one, and so on up to the limit.
+    def refused(self, owner: Group) -> list[Group]:
+        """The guests on the leaves of a group that it does not accept, in order of arrival."""
+        found = {
+            guest
+            for _, node, mask in owner.parts
+            for guest, held in self.held.get(node, {}).items()
+            if held & mask and not self.accepts(owner, guest.tenant)
+        }
+        return sorted(found, key=lambda guest: guest.sequence)
 
-        Each prefers the leaves with fewer guests. O(nodes that changed * groups there); the first time O(nodes).
-        """
+    def alone(self, guest: Group) -> bool:
+        """Whether no other group has, or has reserved, leaves of a guest, and all are healthy."""
         nodes = self._nodes
-        idle = nodes.idle_space()  # which marks the changed nodes as dirty
-        if not self._spaces:
-            none = [0] * len(nodes.shapes)
-            self._spaces = [Space(idle.shapes, idle.groups, idle.node_level, none) for _ in range(max(self._limits))]
-            self.dirty.update(nodes.held)
-        for node in self.dirty:
-            fewer = -1
-            for space, room in zip(self._spaces, self._room(node), strict=True):
-                room &= ~nodes.bad[node]
-                space.set(node, room, room & fewer)
-                fewer = room
-        self.dirty.clear()
-        return self._spaces
+        return not any(
+            mask & (nodes.used[node] | nodes.reserved[node] | nodes.bad[node]) for _, node, mask in guest.parts
+        )
 
-    def _room(self, node: int) -> list[int]:
+    def admit(self, tenant: int, parts: Sequence[Part]) -> bool:
+        """Whether there is room for a guest on all these leaves, bad ones included."""
+        nodes = self._nodes
+        return all(
+            chain == nodes.number
+            and not self._more_than(node)[-1] & mask
+            and all(self.accepts(owner, tenant) for owner, of_it in nodes.held.get(node, {}).items() if of_it & mask)
+            for chain, node, mask in parts
+        )
+
+    # -- where guests fit ---------------------------------------------------------------------------------------------
+
+    def spaces(self, tenant: int) -> list[Space]:
+        """The leaves for a guest of a tenant: without a group and guests; with no guest, at most one, and so on.
+
+        Each prefers the leaves of the one before. O(nodes that changed * groups there); the first time O(nodes).
+        """
+        self._nodes.idle_space()  # which marks the changed nodes as dirty
+        key = tenant if self._sharing[tenant] == "own" else -1
+        spaces = self._spaces.get(key)
+        if spaces is None:
+            spaces = self._spaces[key] = [self._empty() for _ in range(MOST_GUESTS + 1)]
+            self._dirty[key] = set(range(len(self._nodes.shapes)))
+        for node in self._dirty[key]:
+            better = 0
+            for space, room in zip(spaces, self._healthy_room(node, tenant), strict=True):
+                space.set(node, room, better)
+                better = room
+        self._dirty[key].clear()
+        return spaces
+
+    def prefixes(self, tenant: int, leaves: Leaves, gpus: int) -> Iterator[Space]:
+        """The leaves for a guest of a tenant among the first of those given: ``gpus``, then twice as many, and so on.
+
+        O(leaves); a space is valid until the next.
+        """
+        space = self._given = self._given or self._empty()
+        for node in self._set:
+            space.set(node, 0, 0)
+        self._set.clear()
+        start, end = 0, gpus
+        while parts := leaves(start, end):
+            found: dict[int, int] = {}
+            for chain, node, mask in parts:
+                if chain == self._nodes.number:
+                    found[node] = found.get(node, 0) | mask
+            for node, mask in found.items():
+                before = space.free[node]
+                space.set(node, before | (mask & self._healthy_room(node, tenant)[-1]), before)
+            self._set.update(found)
+            if found:
+                yield space
+            start, end = end, 2 * end
+
+    def leave_out(self, space: Space, nodes: Iterable[int]) -> None:
+        """Take nodes out of a space for one search."""
+        for node in nodes:
+            space.set(node, 0, 0)
+            self.mark_dirty((node,))
+
+    def _empty(self) -> Space:
+        idle = self._nodes.idle_space()
+        return Space(idle.shapes, idle.groups, idle.node_level, [0] * len(idle.shapes))
+
+    def _healthy_room(self, node: int, tenant: int) -> list[int]:
+        nodes = self._nodes
+        room = [leaves & ~nodes.bad[node] for leaves in self._room(node, tenant)]
+        return [room[0] & ~nodes.owned[node], *room]
+
+    def _room(self, node: int, tenant: int) -> list[int]:
         """Leaves that can take one guest more, by the most guests that they have: none, one, and so on."""
-        more, room = self._more_than(node), 0
-        for group, mask in self._nodes.held.get(node, {}).items():
-            limit = self._limits[group.tenant]
-            if group.pool is not None and group.running and limit:
-                room |= mask & ~more[limit - 1]
-        room &= ~self._nodes.reserved[node]
-        return [room & ~leaves for leaves in more[:-1]]
+        nodes = self._nodes
+        room = nodes.shapes[node].full & ~(nodes.reserved[node] | nodes.lent[node])
+        for group, mask in nodes.held.get(node, {}).items():
+            if not self.accepts(group, tenant):
+                room &= ~mask
+        return [room & ~leaves for leaves in self._more_than(node)]
 
     def _more_than(self, node: int) -> list[int]:
-        """Leaves with more guests than none, than one, and so on up to the limit."""
-        more = [0] * (max(self._limits) + 1)
+        """Leaves with more guests than none, than one, and so on up to the most less one."""
+        more = [0] * MOST_GUESTS
         for mask in self.held.get(node, {}).values():
             for number, already in enumerate(more):
                 more[number] |= mask
@@ -101,7 +178,7 @@ class Guests:
         return more
 
     def validate(self, guests: Iterable[Group]) -> None:
-        """Re-derive the guests per node, their owners and the spaces from the groups. O(nodes + groups)."""
+        """Re-derive the guests per node, whether owners accept them, and the spaces. O(nodes + groups)."""
         held: dict[int, dict[Group, int]] = {}
         for group in guests:
             ensure(group.state is GroupState.ALLOCATED, f"{group} is in nobody's way")
@@ -110,12 +187,17 @@ class Guests:
                 of_node[group] = of_node.get(group, 0) | mask
         ensure(held == self.held, "guests per node")
         for node, of_node in held.items():
-            owners = [(g, m) for g, m in self._nodes.held[node].items() if g.guaranteed and g.running]
-            owned = sum(mask for _, mask in owners)
-            ensure(not any(mask & ~owned for mask in of_node.values()), f"guests of node {node} are beside owners")
-            for owner, mask in owners:
-                ensure(not mask & self._more_than(node)[self._limits[owner.tenant]], f"guests beside {owner}")
-        for number, space in enumerate(self.spaces()):
-            space.validate()
-            for node, bad in enumerate(self._nodes.bad):
-                ensure(space.free[node] == self._room(node)[number] & ~bad, f"room for guests on node {node}")
+            count = [
+                sum(mask >> leaf & 1 for mask in of_node.values()) for leaf in range(self._nodes.shapes[node].leaves)
+            ]
+            ensure(max(count) <= MOST_GUESTS, f"guests of node {node}")
+            for owner, mask in self._nodes.held.get(node, {}).items():
+                for guest, of_guest in of_node.items():
+                    beside = owner.running and mask & of_guest
+                    ensure(not beside or self.accepts(owner, guest.tenant), f"{owner} accepts {guest}")
+        for key in self._spaces:
+            tenant = key if key >= 0 else next((t for t, s in enumerate(self._sharing) if s != "own"), -1)
+            for number, space in enumerate(self.spaces(tenant) if tenant >= 0 else ()):
+                space.validate()
+                for node in range(len(self._nodes.shapes)):
+                    ensure(space.free[node] == self._healthy_room(node, tenant)[number], f"room on node {node}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hived.errors import RequestError
 
+from .decisions import PodPlacement
 from .nodes import Nodes
 from .parts import Part
 from .state import State
@@ -18,6 +19,7 @@ class Names:
     def __init__(self, chains: Sequence[Nodes]) -> None:
         #: the chains of the nodes
         self.chains = chains
+        self._parts_of: dict[PodPlacement, list[Part]] = {}
         #: per chain: number of each node
         self.numbers = [{name: n for n, name in enumerate(nodes.names)} for nodes in chains]
 
@@ -42,6 +44,13 @@ class Names:
             if mask:
                 parts.append(Part(chain, node, mask))
         return parts, tuple(device for device in devices if device in found)
+
+    def parts_of(self, pod: PodPlacement) -> list[Part]:
+        """The same for a pod's leaf cells, kept for the next time."""
+        parts = self._parts_of.get(pod)
+        if parts is None:
+            parts = self._parts_of[pod] = self.parts(pod.node, pod.leaf_cells, "")[0]
+        return parts
 
     def of(self, node_name: str, device: int | None) -> list[Part]:
         """All leaves of a node, or those of one device: one per chain that has it."""

@@ -309,7 +309,7 @@ class Nodes:
                 self._tops.add(node // self._per_top, owned.bit_count() - self._counted[node])
                 self._counted[node] = owned.bit_count()
         if self.guests is not None:
-            self.guests.dirty |= self._dirty
+            self.guests.mark_dirty(self._dirty)
         self._dirty.clear()
 
     def mark_dirty(self, node: int) -> None:

@@ -11,6 +11,7 @@ from hived.cells import Found, Space, find
 from .demands import Choice, Demand
 from .fairness import shares
 from .groups import Group
+from .guests import Leaves
 from .nodes import Nodes, farthest_from_guaranteed
 from .parts import Part
 from .pool import packed
@@ -20,29 +21,28 @@ from .suggested import Suggested
 
 def place(state: State, group: Group, demand: Demand, suggested: Suggested | None = None) -> bool:
     """Choose leaves for an opportunistic group; ``False`` when it has to wait. O(levels + pods) where GPUs are idle."""
-    return without_preemption(state, group, demand, suggested) or any(
+    if group.request.guest:
+        return as_guest(state, group, demand, suggested)
+    return on_idle(state, group, demand, suggested) or any(
         _with_victims(state, group, demand.tenant, choice, suggested) for choice in demand.choices
     )
 
 
-def without_preemption(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
-    """Choose idle leaves or, for a request with the guest option, leaves of owners; ``False`` for neither."""
-    return on_idle(state, group, demand, suggested) or (
-        group.request.guest and _as_guest(state, group, demand, suggested)
-    )
+def as_guest(
+    state: State, group: Group, demand: Demand, suggested: Suggested | None, beside: Leaves | None = None
+) -> bool:
+    """Choose leaves without a group, or of owners that accept the guest: the best of ``beside``, else few guests first.
 
-
-def _as_guest(state: State, group: Group, demand: Demand, suggested: Suggested | None) -> bool:
-    """Choose leaves whose owners accept guests, the fewest guests first. O(levels + pods + nodes that changed)."""
+    O(levels + pods + nodes that changed); with ``beside`` O(its leaves) in place of the nodes that changed.
+    """
     for step, choice in demand.tries:
-        nodes = state.chains[choice.chain]
-        guests = nodes.guests
+        guests = state.chains[choice.chain].guests
         if guests is None:
             continue
-        for space in guests.spaces():
-            for node in suggested.others(nodes) if suggested is not None else ():
-                space.set(node, 0, 0)
-                guests.dirty.add(node)
+        spaces = guests.spaces(group.tenant) if beside is None else guests.prefixes(group.tenant, beside, demand.gpus)
+        for space in spaces:
+            if suggested is not None:
+                guests.leave_out(space, suggested.others(state.chains[choice.chain]))
             found = find(space, choice.needs, packed, choice.caps[step])
             if found is not None:
                 _set_choice(state, group, choice, found, step)

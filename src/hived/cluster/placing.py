@@ -14,6 +14,7 @@ from hived.errors import RequestError
 from . import guaranteed, opportunistic
 from .demands import Demand
 from .groups import Group
+from .guests import Leaves
 from .parts import Part
 from .reasons import Reason
 from .requests import EVERY_NODE, Request
@@ -31,12 +32,13 @@ def admitted(
     idle: bool = False,
     victims: Sequence[Group] = (),
     hosts: Sequence[tuple[int, int]] = (),
+    beside: Leaves | None = None,
 ) -> Group | None:
     """Place and admit a new group; None, and no transaction open, where it has to wait.
 
     ``near``: the leaves where it ran, which it prefers; ``idle``: an opportunistic group takes idle leaves only;
     ``victims``: running groups of its VC that it preempts; ``hosts``: of its VC, one for each pod, that it takes free
-    leaves of.
+    leaves of; ``beside``: of a guest, leaves that it may run on, the best first.
     """
     if state.joined and request.group in state.joined:
         on = state.joined[request.group]
@@ -54,6 +56,8 @@ def admitted(
         found = guaranteed.on_hosts(state, group, demand, hosts)
     elif request.priority >= 0:
         found = guaranteed.place(state, group, demand, suggested)
+    elif request.guest:
+        found = opportunistic.as_guest(state, group, demand, suggested, beside)
     else:
         found = (opportunistic.on_idle if idle else opportunistic.place)(state, group, demand, suggested)
     if not found:
@@ -119,7 +123,8 @@ def moved(
     again.near = group.parts
     if request.opportunistic:
         state.vacate(group)
-        found = opportunistic.without_preemption(state, again, demand, suggested)
+        place = opportunistic.as_guest if request.guest else opportunistic.on_idle
+        found = place(state, again, demand, suggested)
     elif group.guaranteed:
         state.vacate(group)
         found = guaranteed.on_free(state, again, demand, suggested)

@@ -169,7 +169,7 @@ class Suspended:
 
     kind: ClassVar[ReasonKind] = ReasonKind.SUSPENDED
     leaf_cells: int  #: the number that it had
-    owner: str | None = None  #: for an evicted guest: the former owner of its leaf cells
+    owner: str | None = None  #: for an evicted guest: the group that got some of its leaf cells
 
 
 Reason = (

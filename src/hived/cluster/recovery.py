@@ -204,19 +204,17 @@ class Recovery:
 
         ``wanted``: for each pod, the level of its reserved cell; where that fails, all levels at which its VC has
         reserved any are tried. Empty: opportunistic. The caller has made sure that no other group has its leaves. A
-        request with the guest option is a guest where other groups own its leaves, or if it was one ``before``; it is
-        requeued where these accept no more. O(tries * pods * levels).
+        guest is requeued where the groups there do not accept it. O(tries * pods * levels).
         """
         state, request = self._state, record.request
         nodes = state.chains[at.chain]
-        since, guest = (0.0, False) if before is None else (before.since, before.guest)
-        if request.guest:
-            guest = guest or any(state.chains[chain].used[node] & mask for chain, node, mask in at.parts)
-        if guest and (nodes.guests is None or at.missing or not nodes.guests.admit(at.parts)):
+        since = 0.0 if before is None else before.since
+        tenant, guest = state.tenant(request.vc), request.guest
+        if guest and (nodes.guests is None or at.missing or not nodes.guests.admit(tenant, at.parts)):
             state.wait(request, (Suspended(sum(mask.bit_count() for _, _, mask in at.parts)),), since)
             self.cancelled.append(record.group)
             return
-        group = Group(request, state.tenant(request.vc), since)
+        group = Group(request, tenant, since)
         group.guest = guest
         levels: list[tuple[int, ...]] = []
         if wanted and at.parts and not at.missing and request.priority > OPPORTUNISTIC:
@@ -247,6 +245,7 @@ class Recovery:
                 state.lend(group)
             for chain in state.chains_of(group):
                 chain.claim(LeafEvent.ALLOCATE, group)
+            state.evict(group)
         group.level = nodes.common_level(at.parts)
         group.within = nodes.chain.names[group.level] if group.level else None
         state.transition(group, GroupEvent.BIND)

@@ -52,7 +52,7 @@ class Request:
     soft_affinity: bool = False  #: where ``within`` does not fit: relax it level by level, rather than wait
     #: split a pod of more leaf cells than a node has into pods of whole nodes: for jobs of a trace
     whole_nodes: bool = False
-    #: run an opportunistic group as a guest of guaranteed ones, where nothing is idle and their VCs accept guests
+    #: run an opportunistic group as a guest: it holds no cells, and runs on idle ones or beside groups that accept it
     guest: bool = False
 
     def __post_init__(self) -> None:

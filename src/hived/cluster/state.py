@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 
 from hived.cells import LevelSafety, Rank
 from hived.errors import ensure
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import NO_GUESTS, ClusterSpec, GuestSharing
 
 from .demands import Demands
 from .doomed import doom
@@ -70,9 +70,9 @@ class State:
                 for tenant, vc in enumerate(spec.virtual_clusters)
             ]
         )
-        #: per tenant: guests that its groups accept on a leaf
-        self.guests = [vc.guests for vc in spec.virtual_clusters]
-        if any(self.guests):
+        #: per tenant: whose guests its groups accept
+        self.guests: list[GuestSharing] = [vc.guests for vc in spec.virtual_clusters]
+        if set(self.guests) != {NO_GUESTS}:
             for nodes in self.chains:
                 nodes.guests = Guests(nodes, self.guests, self.undo)
         #: guests evicted since the caller last read this list
@@ -112,7 +112,7 @@ class State:
             self.pools.append([])
             self.sizes.append(0)
             self.weights.append(0)
-            self.guests.append(0)
+            self.guests.append(NO_GUESTS)
             self.opportunistic_gpus.append({})
             self.loans.append({})
         return self.tenants.index(name)
@@ -178,6 +178,8 @@ class State:
             group.within = nodes.chain.names[group.level]
         if not group.guest:
             nodes.claim(RESERVE if group.victims else ALLOCATE, group)
+            if nodes.guests is not None and not group.victims:
+                self.evict(group)
         for other in group.overtaken:
             if other.pool is not None:
                 other.pool.unbind(other.spots)
@@ -205,6 +207,7 @@ class State:
         for _, node, mask in group.parts:
             self.chains[group.chain].apply(BIND, node, mask)
             self.chains[group.chain].mark_dirty(node)  # its leaves can take guests from now on
+        self.evict(group)
 
     def suspend(self, group: Group, why: tuple[Reason, ...]) -> None:
         """Requeue a running group: release its leaf cells, and restore its place in line. O(groups waiting)."""
@@ -257,8 +260,6 @@ class State:
             return
         pool.give(group)
         pool.unbind(group.spots)
-        if self.chains[group.chain].guests is not None:
-            self._evict(group)
 
     def _drop_victim(self, group: Group) -> None:
         """Remove a victim that has ended from its preemptors."""
@@ -367,11 +368,11 @@ class State:
         assert guests is not None
         return guests
 
-    def _evict(self, owner: Group) -> None:
-        """Requeue the guests on the leaves of a former owner."""
+    def evict(self, owner: Group) -> None:
+        """Requeue the guests that the group which got their leaves does not accept."""
         guests = self.chains[owner.chain].guests
         if guests is not None and guests.held:
-            for guest in guests.on(owner.parts):
+            for guest in guests.refused(owner):
                 self.suspend(guest, (Suspended(guest.gpus, owner.name),))
                 self.evicted.append(guest.name)
                 self.undo.note((self.evicted.pop,))
@@ -395,7 +396,6 @@ class State:
         undo.note((self.downgraded.pop, group))
         nodes.refresh_use(group)
         self.lend(group)
-        self._evict(group)
 
     def _unmark_downgraded(self, group: Group) -> None:
         if group in self.downgraded:

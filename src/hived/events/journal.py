@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, get_args
 
-from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Record
+from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record
 from hived.cluster.requests import Request
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
@@ -89,6 +89,7 @@ class Placed(Call):
     keep: bool = False
     victims: tuple[str, ...] = ()
     hosts: tuple[tuple[int, int], ...] = ()
+    beside: tuple[PodPlacement, ...] | None = None
     answer: Bind | Preempt | None = None  #: None: it waits
 
     def answered(self, answer: Bind | Preempt | None) -> Placed:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hived.cells import Rank
 from hived.cluster.cluster import Cluster, as_records, compiled_spec
-from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Record
+from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record
 from hived.cluster.demands import Demand
 from hived.cluster.pool import packed
 from hived.cluster.recovery import Reconfiguration
@@ -68,10 +68,12 @@ class RecordedCluster(Cluster):
         keep: bool = False,
         victims: Sequence[str] = (),
         hosts: Sequence[tuple[int, int]] = (),
+        beside: Sequence[PodPlacement] | None = None,
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         excluded = _in_order(excluded_nodes) or ()
-        call = journal.Placed.of(request, now, near, idle, excluded, keep, tuple(victims), tuple(hosts))
+        leaves = None if beside is None else tuple(beside)
+        call = journal.Placed.of(request, now, near, idle, excluded, keep, tuple(victims), tuple(hosts), leaves)
         decision: Bind | Preempt | None = self._recorded(call)
         return decision
 

@@ -553,7 +553,9 @@ class Scheduler:
         if entry.status is LENT:  # it gives its loan up, and then takes its turn as any job that waits
             return self._move(entry)
         request, excluded = entry.request, entry.excluded
-        placed = self.cluster.place(request, self._now, entry.near, False, excluded, True, victims, (), entry.demand)
+        placed = self.cluster.place(
+            request, self._now, entry.near, False, excluded, True, victims, (), None, entry.demand
+        )
         return placed is not None and self._apply(entry, placed, True)
 
     def _preempt_loans(self, running: RunningJobs, entry: Entry) -> bool:
@@ -640,7 +642,9 @@ class Scheduler:
         request, excluded = entry.request, entry.excluded
         if entry.status is not RESERVED and (not self._explains or entry.near is not None):
             keep = entry.may_preempt
-            placed = self.cluster.place(request, self._now, entry.near, False, excluded, keep, (), (), entry.demand)
+            placed = self.cluster.place(
+                request, self._now, entry.near, False, excluded, keep, (), (), None, entry.demand
+            )
             if placed is not None:
                 return self._apply(entry, placed, keep)
             if not self._explains:
@@ -922,7 +926,7 @@ class Scheduler:
         decision = None
         if reasons is None:
             loan, excluded = entry.loan, entry.excluded
-            decision = self.cluster.place(loan, self._now, None, True, excluded, True, (), (), entry.loan_demand)
+            decision = self.cluster.place(loan, self._now, None, True, excluded, True, (), (), None, entry.loan_demand)
         if decision is not None:
             self._dequeue(entry)
             entry.status, entry.placement = LENT, decision.placement

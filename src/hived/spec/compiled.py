@@ -15,11 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
 
 #: node and device index
 Device = tuple[str, int]
 #: the longest grace period of a loan between SIGTERM and SIGKILL, where the virtual cluster gives no other
 OPPORTUNISTIC_GRACE_SECONDS = 30
+#: who may be guests of a virtual cluster, beside its own groups: nobody, opportunistic groups of its own, or of all
+GuestSharing: TypeAlias = Literal["none", "own", "all"]
+NO_GUESTS: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class VirtualClusterSpec:
     pinned: tuple[PinnedCellSpec, ...] = ()
     opportunistic_weight: float | None = None  #: of its share of what is lent, above 0; None: the size of the VC
     opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: longest grace period of its loans
-    guests: int = 0  #: opportunistic groups that may run beside a guaranteed one on each of its leaf cells
+    guests: GuestSharing = NO_GUESTS  #: whose opportunistic groups may run beside its groups, on their leaf cells
     policy: str = ""  #: the name of its scheduling policy; "": the default of the engine
 
     def reserved(self) -> list[tuple[str, int, int]]:

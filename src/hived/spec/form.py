@@ -76,6 +76,8 @@ def _message(detail: ErrorDetails, path: KeyPath) -> str:
             return f"must be at least {detail['ctx']['ge']}, not {value}"
         case "less_than_equal":
             return f"must be at most {detail['ctx']['le']:,}, not {value:,}"
+        case "literal_error":
+            return f"expected {detail['ctx']['expected']}, not {_described(value)}"
         case "too_short":
             return "is empty: at least one entry is needed"
         case "invalid_key":

@@ -13,13 +13,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from .compiled import GuestSharing
 from .document import KeyPath, shown
 
 #: the most cells of one entry or cell type, and the most nodes of a cluster: ten times the largest foreseeable number
 MAX_CELLS = 2_000_000
-
-#: the most guests that a virtual cluster may allow on a leaf cell
-MOST_GUESTS = 64
 
 #: keys of deployed specs that are ignored, by their place
 IGNORED_KEYS: dict[KeyPath, tuple[str, ...]] = {
@@ -129,7 +127,7 @@ class VirtualCluster(_Form):
     pinned_cells: list[PinnedCell] | None = None
     opportunistic_weight: Weight = None
     opportunistic_grace_seconds: int | None = Field(default=None, ge=0)
-    guests: int | None = Field(default=None, ge=0, le=MOST_GUESTS)
+    guests: GuestSharing | None = None
     policy: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 

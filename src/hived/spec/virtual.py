@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .compiled import OPPORTUNISTIC_GRACE_SECONDS, PinnedCellSpec, VirtualCellsSpec, VirtualClusterSpec
+from .compiled import (
+    NO_GUESTS,
+    OPPORTUNISTIC_GRACE_SECONDS,
+    GuestSharing,
+    PinnedCellSpec,
+    VirtualCellsSpec,
+    VirtualClusterSpec,
+)
 from .document import Document, KeyPath, did_you_mean, shown
 from .hierarchy import Hierarchy
 from .model import VirtualCluster
@@ -24,9 +31,10 @@ def compile_virtual(
     for vc, reserved in clusters.items():
         cells: dict[tuple[str, int], int] = {}
         pinned: list[PinnedCellSpec] = []
-        weight, grace, guests, policy = None, OPPORTUNISTIC_GRACE_SECONDS, 0, ""
+        weight, grace, policy = None, OPPORTUNISTIC_GRACE_SECONDS, ""
+        guests: GuestSharing = NO_GUESTS
         if reserved is not None:
-            weight, guests, policy = reserved.opportunistic_weight, reserved.guests or 0, reserved.policy or ""
+            weight, guests, policy = reserved.opportunistic_weight, reserved.guests or NO_GUESTS, reserved.policy or ""
             if reserved.opportunistic_grace_seconds is not None:
                 grace = reserved.opportunistic_grace_seconds
             for number, entry in enumerate(reserved.virtual_cells or ()):

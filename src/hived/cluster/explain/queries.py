@@ -96,7 +96,7 @@ def explain(
                 "it asked to be guaranteed, and runs on as opportunistic: no cells of its VC stand under it now"
             )
         if holds.guest:
-            lines.append("- it is a guest there, and waits again when one of its GPUs has no owner any more")
+            lines.append("- it is a guest there: it holds no cells, and makes room for groups whose VCs have no guests")
         if group in state.jobs:
             lines.append(f"jobs on its allocation: {', '.join(state.jobs[group])}")
         return [*lines, *map(say, preemption_reasons(state, holds, ended=False))]

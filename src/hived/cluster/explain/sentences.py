@@ -76,8 +76,8 @@ def say(reason: why.Reason) -> str:
             return "it had GPUs reserved, and the cluster was reconfigured since; ask again"
         case why.Suspended():
             if reason.owner is not None:
-                own = f"{_name(reason.owner)} owns them no longer; schedule it again to go on"
-                return f"it was a guest on {_gpus(reason.leaf_cells)}, and {own}"
+                now = f"{_name(reason.owner)} has some of them now, and its VC has no such guests"
+                return f"it was a guest on {_gpus(reason.leaf_cells)}, and {now}; schedule it again to go on"
             return f"it is suspended, and has given its {_gpus(reason.leaf_cells)} up; schedule it again to go on"
     assert_never(reason)
 
