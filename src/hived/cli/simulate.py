@@ -80,7 +80,17 @@ def simulate(
     soft: Annotated[
         float, typer.Option(help="Share of the multi-GPU jobs that accept any GPUs of their tenant.", min=0, max=1)
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the synthetic trace, of --sample and of --soft.", min=0)] = 1,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="Job models (CSV, docs/models.md): jobs run as fast as affinity and jobs beside them allow."),
+    ] = None,
+    mix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=WEIGHT,...", help="Models of jobs without one, e.g. cv=10,nlp=60,speech=30; by --seed."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic trace, of --sample, --soft and --mix.", min=0)] = 1,
     jobs: Annotated[int, typer.Option(help="Jobs of the synthetic trace; the paper has 141950.", min=1)] = JOBS,
     days: Annotated[int, typer.Option(help="Days of the synthetic trace; the paper has 60.", min=1)] = DAYS,
     nodes: Annotated[
@@ -145,6 +155,8 @@ def simulate(
             clock_compression=clock_compression,
             binding=binding,
             soft=soft,
+            models=models,
+            mix=mix,
             seed=seed,
             jobs=jobs,
             days=days,

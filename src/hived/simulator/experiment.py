@@ -16,9 +16,11 @@ from hived.policies import policies_of
 from hived.scheduling import Policies, Policy, Reaction, Scheduler
 from hived.spec.compiled import ClusterSpec
 
+from .models import Models
 from .record import Record
 from .simulation import members_of, simulate
 from .traces import Trace, TraceJob
+from .work import Work
 
 
 class Preempted(StrEnum):
@@ -47,6 +49,8 @@ class Options:
     binding: BindingKind = BindingKind.DYNAMIC  #: when VCs are bound, under ``hived``
     soft: float = 0.0  #: the share of the multi-GPU jobs that accept any GPUs, 0 to 1; they lose no speed
     seed: int = 1  #: decides which jobs these are
+    #: how fast jobs run on their GPUs; None: at the rate 1, but by the models of the package where they share GPUs
+    models: Models | None = None
     #: policies of single tenants, whatever the run's
     tenant_policies: tuple[tuple[str, PolicyGiven], ...] = ()
 
@@ -137,8 +141,9 @@ def run_experiment(
             cluster = Cluster(spec, sharing=scheme, rank=made.rank, ranks=made.ranks, binding=options.binding)
             label = f"{scheme.value} {made.name}"
             report = None if progress is None else _labelled(progress, label)
+            work = None if options.models is None else Work(trace.jobs, spec, options.models)
             record = simulate(
-                cluster, made, trace.jobs, options.opportunistic, options.until_ms, report, after_event, soft
+                cluster, made, trace.jobs, options.opportunistic, options.until_ms, report, after_event, soft, work
             )
             records.append(record)
             sizes.append(node_sizes(cluster))

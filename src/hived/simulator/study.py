@@ -29,6 +29,7 @@ from hived.words import counted
 
 from .experiment import Options, PolicyGiven, Preempted, Results, check_tenants, labels, run_experiment, some
 from .figures import STEMS, draw, need_matplotlib, styled, write_figures
+from .models import Models, assign_models
 from .output import (
     CHECKSUMS,
     PARQUET,
@@ -94,6 +95,8 @@ def simulate(
     clock_compression: float = 1.0,
     binding: str = BindingKind.DYNAMIC,
     soft: float = 0.0,
+    models: str | os.PathLike[str] | None = None,
+    mix: str | None = None,
     seed: int = 1,
     jobs: int = JOBS,
     days: int = DAYS,
@@ -112,7 +115,9 @@ def simulate(
     file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. The trace is filtered, cut to the
     window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in days, ``tenants`` are
     those of the figures over time. ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for
-    several runs, or a mapping of tenants to theirs. Deterministic. Raises :class:`~hived.errors.InputError`, in one
+    several runs, or a mapping of tenants to theirs. With ``models``, a file of job models (``docs/models.md``), jobs
+    run at the rate that affinity and jobs beside them allow; under a policy by which they share GPUs they always do.
+    ``mix`` draws the models of jobs without one. Deterministic. Raises :class:`~hived.errors.InputError`, in one
     line, for anything that is wrong.
     """
     named = tuple(dict.fromkeys(_named(Sharing, scheme, "scheme") for scheme in _several(schemes)))
@@ -123,6 +128,7 @@ def simulate(
         raise InputError(f"until {until:g} (--until): must be a number of days above 0, at most {_MOST_DAYS:,}")
     if frames not in ("polars", "pandas"):
         raise InputError(f"frames {frames!r}: give polars or pandas")
+    table = None if models is None and mix is None else Models.load(models)
     options = Options(
         named,
         policies,
@@ -133,6 +139,7 @@ def simulate(
         _named(BindingKind, binding, "binding"),
         soft,
         seed,
+        table,
         of_tenants,
     )
     cluster = None if spec is None else _spec(spec)
@@ -146,6 +153,8 @@ def simulate(
         loaded = cut_window(loaded, first, last)
     if sample is not None:
         loaded = sample_jobs(loaded, sample, seed)
+    if mix is not None:
+        loaded = replace(loaded, jobs=assign_models(loaded.jobs, mix, seed, table))
     loaded = compress_clock(loaded, clock_compression)
     if cluster is None:
         cluster = cluster_for(loaded, nodes, _named(Quotas, quotas, "quotas"))

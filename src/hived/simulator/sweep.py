@@ -127,7 +127,7 @@ def tasks_of(settings: Sequence[Setting]) -> list[Task]:
     digest, modules = lru_cache(_digest), lru_cache(_modules)  # of this call: files may change before another
     tasks = []
     for one in settings:
-        files = {path: digest(path) for path in (one["spec"], one["trace"]) if path is not None}
+        files = {path: digest(path) for path in (one["spec"], one["trace"], one["models"]) if path}
         content = {**files, **modules(one["spec"], _policy_names(one))}
         identity = {"hived": __version__, **_columns(one), "schemes": list(one["schemes"]), "sha256": content}
         tasks.append(Task(" ".join(f"{name}={_columns(one)[name]}" for name in names), run, (one, files), identity))
