@@ -70,6 +70,10 @@ def sweep(
     soft: Annotated[
         str, _list("SHARE", "Share of the multi-GPU jobs that accept any GPUs of their tenant; by seed.")
     ] = "0",
+    models: Annotated[str | None, _list("FILE", "Files of job models, as hived simulate --models.")] = None,
+    mix: Annotated[
+        str | None, typer.Option(metavar="NAME=WEIGHT,...", help="Models of jobs without one; by seed.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Each combination so many times, with the seeds 1, 2, ...", min=1)] = 1,
     scheme: Annotated[str, typer.Option(metavar="SCHEME,...", help="Sharing schemes of every run.")] = ",".join(
         Sharing
@@ -107,6 +111,7 @@ def sweep(
         "clock_compression": _values("--clock-compression", clock_compression, _number),
         "until": _values("--until", until, _number),
         "soft": _values("--soft", soft, _number),
+        "models": _values("--models", models, str),
         "spec": _values("--spec", spec, str),
         "nodes": _values("--nodes", nodes, _positive),
         "quotas": _values("--quotas", quotas, _one_of(Quotas)),
@@ -116,6 +121,7 @@ def sweep(
     }
     axes: dict[str, Sequence[Any]] = {name: values for name, values in lists.items() if values}
     axes["filter"] = (filter_,)
+    axes["mix"] = (mix,)
     axes["opportunistic"] = (not no_opportunistic,)
     axes["schemes"] = (tuple(dict.fromkeys(_values("--scheme", scheme, _one_of(Sharing)))),)
     axes["seed"] = range(1, seeds + 1)

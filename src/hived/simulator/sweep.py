@@ -104,10 +104,10 @@ def check_settings(settings: Sequence[Setting]) -> None:
     """
     several = len({one["seed"] for one in settings}) > 1
     for one in settings:
-        if several and one["trace"] is not None and one["sample"] is None and not one["soft"]:
+        if several and one["trace"] is not None and one["sample"] is None and not one["soft"] and not one["mix"]:
             raise InputError(
                 f"--seeds: nothing is drawn from the trace {one['trace']}, so runs of all seeds are the same; "
-                "give --sample or --soft, or one seed, or no --trace for synthetic traces"
+                "give --sample, --soft or --mix, or one seed, or no --trace for synthetic traces"
             )
     for spec, names in dict.fromkeys((one["spec"], _policy_names(one)) for one in settings):
         if spec is not None:
