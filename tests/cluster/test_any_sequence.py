@@ -20,7 +20,7 @@ from hived import Bind, Preempt
 from hived.cluster import BindingKind, Cluster, Decision, Member, Placement, Request, Sharing, Wait
 from hived.cluster.explain.queries import GroupStatus
 from hived.cluster.states import GroupState
-from hived.spec.compiled import ClusterSpec, GuestSharing
+from hived.spec.compiled import ClusterSpec, GuestsOf
 
 from ..strategies import feasible_specs
 from .helpers import carry_out, check_bindings, check_no_gpu_is_held_twice, devices, spots
@@ -40,7 +40,7 @@ class SharingMachine(RuleBasedStateMachine):
     slow: ClassVar[bool] = True
 
     @initialize(spec=feasible_specs(), guests=st.sampled_from(["none", "own", "all"]))
-    def build(self, spec: ClusterSpec, guests: GuestSharing) -> None:
+    def build(self, spec: ClusterSpec, guests: GuestsOf) -> None:
         vcs = tuple(replace(vc, guests=guests) for vc in spec.virtual_clusters)
         self.spec = spec = replace(spec, virtual_clusters=vcs)
         self.cluster = Cluster(spec, self.sharing, binding=self.binding)

@@ -15,14 +15,14 @@ from hived import Bind, Cluster, Member, Preempt, Request, RequestError, Wait
 from hived.cluster.decisions import Decision
 from hived.events.replay import replay
 from hived.spec import ClusterSpec
-from hived.spec.compiled import GuestSharing
+from hived.spec.compiled import GuestsOf
 
 from ..strategies import feasible_specs
 from .driver import Driver, Run, devices
 from .test_safety_differential import tight_specs
 
 
-def with_guests(spec: ClusterSpec, sharing: Sequence[GuestSharing]) -> ClusterSpec:
+def with_guests(spec: ClusterSpec, sharing: Sequence[GuestsOf]) -> ClusterSpec:
     """The same, and the VCs have guests of these."""
     vcs = [replace(vc, guests=whose) for vc, whose in zip(spec.virtual_clusters, cycle(sharing), strict=False)]
     return replace(spec, virtual_clusters=tuple(vcs))

@@ -15,7 +15,7 @@ from hived.cluster.guests import MOST_GUESTS
 from hived.cluster.reasons import Suspended
 from hived.cluster.states import GroupState, LeafState
 from hived.spec import ClusterSpec
-from hived.spec.compiled import GuestSharing
+from hived.spec.compiled import GuestsOf
 
 from .driver import Driver
 from .specs import Spec, flat, lent, wants
@@ -242,7 +242,7 @@ def test_a_guest_is_opportunistic() -> None:
 @settings(max_examples=40)
 @given(SPECS, st.lists(st.sampled_from(["own", "all"]), min_size=1, max_size=3), SEEDS)
 def test_with_guests_and_without_everybody_else_is_answered_the_same(
-    spec: ClusterSpec, sharing: list[GuestSharing], seed: int
+    spec: ClusterSpec, sharing: list[GuestsOf], seed: int
 ) -> None:
     """Two clusters are asked the same, and one has guests besides: sharing safety holds with them as without."""
     walk, dice = Walk(with_guests(spec, sharing), seed, breaks=False), Random(seed)

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from hived.scheduling import Kind
+from hived.simulator.models import Models
 from hived.simulator.record import Record, Run
 from hived.simulator.traces import TraceJob
+from hived.spec.compiled import ClusterSpec
 
 
 def check_runs(record: Record, memory: Mapping[str, float], gpu_memory: float = 24.0) -> None:
@@ -86,3 +88,57 @@ def _check_gpus(record: Record, jobs: Sequence[TraceJob], memory: Mapping[str, f
                         bins[at] += need
                 room += packed[0].share * len(bins)
             assert room <= 1 + 1e-9, f"GPU {gpu} at {start}: {here}"
+
+
+def check_guests(
+    record: Record, models: Models, spec: ClusterSpec, gpu_memory: float = 32.0, held_back: bool = True
+) -> None:
+    """Check a record of AntMan: who runs beside whom, in what memory, and what that does to quotas.
+
+    ``held_back``: whether the VCs' quotas hold everywhere (not without virtual clusters).
+    """
+    jobs = record.jobs
+    _check_work(record, jobs)
+    of_vc = {vc.name: vc for vc in spec.virtual_clusters}
+    on: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in record.runs:
+        assert run.start < run.end, run
+        assert 0 <= run.rate <= 1 + 1e-9, run
+        assert run.share == 1, run
+        leaves = [(pod.node, leaf) for pod in run.placement.pods for leaf in pod.leaf_cells]
+        assert len({*leaves}) == len(leaves) == jobs[run.job].gpus, f"a gang is whole: {run} of {jobs[run.job]}"
+        for leaf in leaves:
+            on[leaf].append(run)
+    beside: dict[Run, set[int]] = defaultdict(set)
+    for gpu, runs in on.items():
+        edges = sorted({time for run in runs for time in (run.start, run.end)})
+        for start, end in pairwise(edges):
+            here = [run for run in runs if run.start <= start and run.end >= end]
+            owners = [run for run in here if run.kind is Kind.GUARANTEED]
+            guests = [run for run in here if run.kind is not Kind.GUARANTEED]
+            assert len(owners) <= 1, f"two guaranteed jobs on {gpu} at {start}: {owners}"
+            need = sum(models.of(jobs[run.job].model).memory_gib for run in owners)
+            need += sum(models.of(jobs[run.job].model).memory_min_gib for run in guests if run.rate)
+            assert need <= gpu_memory + 1e-9, f"{need} GiB on {gpu} at {start}: {here}"
+            for owner in owners:
+                for guest in guests:
+                    beside[guest].add(owner.job)
+                    sharing, tenant = of_vc[jobs[owner.job].tenant].guests, jobs[guest.job].tenant
+                    assert sharing == "all" or (sharing == "own" and tenant == jobs[owner.job].tenant), (owner, guest)
+    for run in record.runs:
+        if run.kind is not Kind.GUARANTEED:
+            assert (run.kind is Kind.GUEST) == bool(beside[run]), f"{run} beside {beside[run]}"
+        assert run.kind is not Kind.GUARANTEED or jobs[run.job].mode != "opportunistic"
+    for name, vc in of_vc.items() if held_back else ():
+        charged = [(run.start, jobs[run.job].gpus) for run in record.runs if _charges(run, jobs, name)]
+        charged += [(run.end, -jobs[run.job].gpus) for run in record.runs if _charges(run, jobs, name)]
+        used = 0
+        for _, gpus in sorted(charged):
+            used += gpus
+            assert used <= spec.reserved(vc), f"{name} has {used} GPUs of its {spec.reserved(vc)}"
+    if all(vc.guests == "all" for vc in of_vc.values()):
+        assert not sum(record.preemptions), "nobody is killed"
+
+
+def _charges(run: Run, jobs: Sequence[TraceJob], vc: str) -> bool:
+    return run.kind is Kind.GUARANTEED and jobs[run.job].tenant == vc

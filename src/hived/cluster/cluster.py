@@ -604,6 +604,13 @@ class Cluster:
             for name, shape in zip(nodes.names, nodes.shapes, strict=True):
                 yield nodes.hierarchy.spec.name, name, shape.leaves
 
+    def leaves(self) -> Iterator[PodPlacement]:
+        """Every leaf cell, in the order of the nodes. O(leaf cells)."""
+        for nodes in self._state.chains:
+            for node, (name, shape) in enumerate(zip(nodes.names, nodes.shapes, strict=True)):
+                for device in nodes.devices(node, shape.full):
+                    yield PodPlacement(name, (device,))
+
     def hosts(self, vc: str) -> Iterator[tuple[tuple[int, int], int, int]]:
         """The hosts of a VC, each the numbers of its chain and its own, with its healthy and its free leaf cells.
 

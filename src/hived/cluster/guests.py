@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hived.cells import Space
 from hived.errors import ensure
-from hived.spec.compiled import GuestSharing
+from hived.spec.compiled import GuestsOf
 
 from .groups import Group
 from .parts import Part
@@ -33,7 +33,7 @@ Leaves = Callable[[int, int], list[Part]]
 class Guests:
     """The guests on a chain's nodes, and the leaves with room for more."""
 
-    def __init__(self, nodes: Nodes, sharing: Sequence[GuestSharing], undo: Undo) -> None:
+    def __init__(self, nodes: Nodes, sharing: Sequence[GuestsOf], undo: Undo) -> None:
         """``sharing``: per tenant, whose guests its groups accept."""
         self._nodes, self._sharing, self._note = nodes, sharing, undo.note
         #: per node with guests: these with their leaves

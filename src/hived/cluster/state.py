@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 
 from hived.cells import LevelSafety, Rank
 from hived.errors import ensure
-from hived.spec.compiled import NO_GUESTS, ClusterSpec, GuestSharing
+from hived.spec.compiled import NO_GUESTS, ClusterSpec, GuestsOf
 
 from .demands import Demands
 from .doomed import doom
@@ -71,7 +71,7 @@ class State:
             ]
         )
         #: per tenant: whose guests its groups accept
-        self.guests: list[GuestSharing] = [vc.guests for vc in spec.virtual_clusters]
+        self.guests: list[GuestsOf] = [vc.guests for vc in spec.virtual_clusters]
         if set(self.guests) != {NO_GUESTS}:
             for nodes in self.chains:
                 nodes.guests = Guests(nodes, self.guests, self.undo)

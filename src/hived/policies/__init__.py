@@ -1,5 +1,6 @@
 """Scheduling policies, by name: what a tenant's own scheduler does inside its virtual cluster."""
 
+from .antman import AntMan
 from .arrival import FIFO, Greedy, YarnCS
 from .duration import SJF, SRTF
 from .gandiva import Gandiva
@@ -11,6 +12,7 @@ __all__ = [
     "FIFO",
     "SJF",
     "SRTF",
+    "AntMan",
     "Gandiva",
     "Greedy",
     "Tiresias",

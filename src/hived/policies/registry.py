@@ -22,6 +22,7 @@ from hived.errors import InputError, PolicyError
 from hived.scheduling import Policies, Policy
 from hived.spec.compiled import ClusterSpec
 
+from .antman import AntMan
 from .arrival import FIFO, Greedy, YarnCS
 from .duration import SJF, SRTF
 from .gandiva import Gandiva
@@ -31,7 +32,7 @@ from .tiresias import Tiresias
 ENTRY_POINTS = "hived.policies"
 DEFAULT = YarnCS.name
 _HERE: dict[str, Callable[..., Policy]] = {
-    policy.name: policy for policy in (YarnCS, FIFO, Greedy, SJF, SRTF, Tiresias, Gandiva)
+    policy.name: policy for policy in (YarnCS, FIFO, Greedy, SJF, SRTF, Tiresias, Gandiva, AntMan)
 }
 
 

@@ -1,6 +1,7 @@
 """The scheduler: queues of all virtual clusters over one cluster, ordered by a policy. Pure."""
 
 from .checked_policy import CheckedPolicy, Policies, SomePolicies
+from .guests import GuestSharing
 from .instructions import (
     Downgrade,
     Hold,
@@ -26,6 +27,7 @@ __all__ = [
     "Displaced",
     "Downgrade",
     "Entry",
+    "GuestSharing",
     "Hold",
     "Instruction",
     "JobView",

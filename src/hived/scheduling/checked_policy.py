@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from hived.cells import HostClass, Rank
 from hived.errors import PolicyError
 
+from .guests.parameters import GuestSharing
 from .policy import Displaced, JobView, Policy, Reaction
 from .slicing.parameters import TimeSlicing
 
@@ -34,6 +35,11 @@ class CheckedPolicy:
         self.time_slicing: TimeSlicing | None = policy.time_slicing
         if not isinstance(self.time_slicing, TimeSlicing | None) or (self.preempts and self.time_slicing):
             what = f"time_slicing is {self.time_slicing!r}; it must be None or a TimeSlicing, without preempts"
+            raise PolicyError(self.name, what)
+        self.guests: GuestSharing | None = policy.guests
+        other = self.preempts or self.time_slicing
+        if not isinstance(self.guests, GuestSharing | None) or (other and self.guests):
+            what = f"guests is {self.guests!r}; it must be None or a GuestSharing, without preempts and time_slicing"
             raise PolicyError(self.name, what)
         self.resume_s: float = float(self._attribute("resume_s", (int, float)))
 

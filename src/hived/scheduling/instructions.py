@@ -81,7 +81,8 @@ class Turn(NamedTuple):
 
     placement: Placement
     share: float = 1.0  #: of the time
-    beside: tuple[int, ...] = ()  #: packed with it or, of different kinds, owner and guests
+    beside: tuple[int, ...] = ()  #: packed with it; or owner and guests, on the GPU with the least room
+    owner: int | None = None  #: of it and those beside: whose GPUs they are; None: they are equal
 
 
 class Share(NamedTuple):
@@ -92,7 +93,7 @@ class Share(NamedTuple):
     turns: tuple[Turn, ...]  #: none: it is suspended; else their shares sum to at most 1
     resumes: float = 0.0  #: how often it is resumed, per second
     moved: bool = False  #: whether it was migrated from another server, or its number of GPUs changed
-    limit: float = 1.0  #: of a guest: the fraction of the owner's idle GPU time that it may use
+    limit: float = 1.0  #: of a guest: the part of the owner's idle GPU time that it may use; of an owner: the most
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from hived.cells import HostClass
 from hived.cluster.pool import packed
 
+from .guests.parameters import GuestSharing
 from .slicing.parameters import TimeSlicing
 
 
@@ -82,6 +83,8 @@ class Policy:
     displaced: Reaction = Reaction.SUSPEND
     #: how jobs that find no free GPUs share those of running jobs of their VC; None: they wait
     time_slicing: TimeSlicing | None = None
+    #: how jobs that wait are guests, in clusters whose VCs accept some; None: they run on loans, where they may
+    guests: GuestSharing | None = None
 
     def order(self, job: JobView) -> tuple[float, ...]:
         """Sort key of a job: the smallest is next. Jobs of a higher priority come first in any case.

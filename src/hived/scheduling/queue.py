@@ -36,6 +36,7 @@ class Status(Enum):
 # module constants: enum members are slow to look up before Python 3.12, and every step reads them
 NOWHERE, WAITING, RESERVED, LENT, MOVING, LEAVING, GUARANTEED, SHARING = Status
 _HOLDS = (GUARANTEED, LENT, MOVING, LEAVING)
+_BEFORE_TURN = (LENT, MOVING, LEAVING)
 
 
 class Entry:
@@ -69,6 +70,8 @@ class Entry:
     backlog: Queue | None = None
     #: whether it is in its backlog
     queued = False
+    #: whether it runs as a guest before its turn, rather than on a loan
+    guest = False
     #: the GPUs that it runs on or that are reserved for it
     placement: Placement | None = None
     #: the loan that it ran on until its turn came: it is placed as close to that as possible
@@ -100,7 +103,7 @@ class Entry:
     def loan(self) -> Request:
         """The request for a loan before its turn."""
         if self._loan is None:
-            self._loan = loan_of(self.request)
+            self._loan = loan_of(self.request, self.guest)
         return self._loan
 
     @property
@@ -113,12 +116,17 @@ class Entry:
         """Whether it holds GPUs."""
         return self.status in _HOLDS
 
+    @property
+    def runs_as_guest(self) -> bool:
+        """Whether it runs, and holds no cells."""
+        return self.guest and self.status in _BEFORE_TURN
+
     def __repr__(self) -> str:
         return f"Entry({self.name!r}, {self.status.value})"
 
 
-def loan_of(request: Request) -> Request:
-    """The opportunistic request of a job that may start early: the same GPUs, on any idle cells."""
+def loan_of(request: Request, guest: bool = False) -> Request:
+    """The opportunistic request of a job that may start early: the same GPUs, on any idle cells, or as a guest."""
     return Request(
         request.group,
         request.vc,
@@ -128,6 +136,7 @@ def loan_of(request: Request) -> Request:
         within=request.within,
         soft_affinity=request.soft_affinity,
         whole_nodes=request.whole_nodes,
+        guest=guest,
     )
 
 

@@ -35,9 +35,11 @@ from hived.cluster.requests import Request
 from hived.cluster.sharing import Sharing
 from hived.cluster.states import GroupState
 from hived.errors import InvariantError, PolicyError, RequestError, ensure
-from hived.spec.compiled import ClusterSpec
+from hived.spec.compiled import NO_GUESTS, ClusterSpec
 
 from .checked_policy import CheckedPolicy, Policies, SomePolicies
+from .guests.parameters import GuestSharing
+from .guests.scheduler import GuestScheduler
 from .instructions import Downgrade, Hold, Instruction, Kind, Move, Promote, Reserve, Start, Stop, Unreserve
 from .queue import (
     GUARANTEED,
@@ -119,6 +121,12 @@ class Scheduler:
             raise PolicyError(
                 self._sharing, "its jobs take turns on GPUs, which this engine cannot do yet: simulate it"
             )
+        guests = next((policy for policy in self.policies.all if policy.guests), None)
+        if guests is not None and (probe is None or self._sharing):
+            why = "which this engine cannot do yet: simulate it" if probe is None else f"not beside {self._sharing}"
+            raise PolicyError(guests.name, f"its jobs are guests of others, {why}")
+        # None: no policy has guests, or no VC accepts them
+        self._guests = None if guests is None or guests.guests is None else self._make_guests(guests.guests)
         # by VC, made when its first job comes; under a quota all share the servers
         self._slicers: dict[str, Slicer | None] = {}
         self._servers: Servers | None = None
@@ -127,6 +135,8 @@ class Scheduler:
         self._unshared: set[str] = set()
         # when a slicer is called, and its VC, earliest first
         self._wakes: list[tuple[float, str]] = []
+        # guests that the core has requeued, and that have not been stopped yet
+        self._evicted: set[str] = set()
         # the job that a policy is asked about
         self._asked: Entry | None = None
         # changed since the last dispatch: jobs that joined a queue; VCs marked dirty; whether GPUs may have become idle
@@ -193,7 +203,12 @@ class Scheduler:
             raise InvariantError(f"job {entry.number} ends, and does not run")
         if was is GUARANTEED and self._servers is not None and not self._slicer(entry.vc):
             self._servers.give(self.cluster.hosts_of(entry.name))
-        self.cluster.release(entry.name)
+        if self._guests is not None:
+            self._guests.forget(entry)
+        if entry.name in self._evicted:
+            self._evicted.remove(entry.name)
+        else:
+            self.cluster.release(entry.name)
         if self._sharing and was is GUARANTEED and (slicer := self._slicer(entry.vc)) is not None:
             slicer.leave(entry, self._now)
             self._dirty[entry.vc] = None
@@ -385,6 +400,8 @@ class Scheduler:
                 slicer = self._slicers[heappop(self._wakes)[1]]
                 if slicer is not None:
                     slicer.wake(now)
+            if self._guests is not None:
+                self._guests.wake(now)
             while True:
                 version = -1  # of the cluster, while there are reservations
                 if self.reserved:
@@ -403,6 +420,9 @@ class Scheduler:
                     continue
                 if not self.reserved or version == self.cluster.version:
                     break
+            if self._guests is not None:
+                self._guests.settle(now)
+                self._guests.publish(now)
             if self._restless:
                 for vc in self._restless:
                     slicer = self._slicers[vc]
@@ -418,6 +438,8 @@ class Scheduler:
     def next_review(self) -> float:
         """When the order of a running job changes, or its turns, and the engine has to dispatch; infinity for never."""
         review = inf if self._running is None else self._running.next_review
+        if self._guests is not None:
+            review = min(review, self._guests.next_step)
         return min(review, self._wakes[0][0]) if self._wakes else review
 
     def _reservation_changed(self, entry: Entry) -> bool:
@@ -452,6 +474,8 @@ class Scheduler:
                     self._schedule(entry)
                 continue
             self._enqueue(entry)
+            if entry.guest:
+                continue
             if entry.request.opportunistic or (entry.policy is not None and entry.policy.preempts):
                 self._idle = True  # a VC above its fair share, or a later job of its own, may have to give loans up
             while not self._idle and backlog.first is not None and backlog.first.number in new:
@@ -594,6 +618,8 @@ class Scheduler:
                 return True
             if promoted is None:
                 return self._blocked_on_loan(entry)
+            if entry.guest and not self._guest_moves(entry):
+                return None
             if not self._move(entry):
                 return False
             if entry.policy is not None and entry.policy.preempts:
@@ -725,6 +751,13 @@ class Scheduler:
         """A job has GPUs, or has them otherwise than before."""
         if self._running is not None and entry.policy is not None and entry.policy.preempts:
             self._running.follow(entry, self._now)
+        if self._guests is not None:
+            for name in self.cluster.evicted():
+                self.cluster.cancel(name)
+                self._evicted.add(name)
+                guest = self._by_name[name]
+                self._carry_out(Stop(guest.number, entry.number, self._keeps_work(guest, entry)))
+            self._guests.follow(entry, self._now)
 
     def _keeps_work(self, victim: Entry, by: Entry) -> bool:
         policy = victim.policy
@@ -835,6 +868,25 @@ class Scheduler:
                 break
         if line.first is not None:
             self._blocked(line.first)
+
+    # -- guests -------------------------------------------------------------------------------------------------------
+
+    def _make_guests(self, parameters: GuestSharing) -> GuestScheduler | None:
+        if self._probe is None or all(vc.guests == NO_GUESTS for vc in self.cluster.spec.virtual_clusters):
+            return None
+        return GuestScheduler(
+            parameters, self.cluster, self._probe, self._start_as_guest, self._carry_out, self._per_second
+        )
+
+    def _start_as_guest(self, entry: Entry, placement: Placement, kind: Kind) -> None:
+        self._dequeue(entry)
+        entry.status, entry.placement = LENT, placement
+        self._follow(entry)
+        self._carry_out(Start(entry.number, kind, placement))
+
+    def _guest_moves(self, entry: Entry) -> bool:
+        """Whether a guest whose turn has come leaves the GPUs that an owner has for free cells of its VC."""
+        return entry.policy is not None and entry.policy.guests is not None and entry.policy.guests.moves
 
     # -- loans --------------------------------------------------------------------------------------------------------
 
@@ -950,6 +1002,8 @@ class Scheduler:
 
     def _find_queues(self, entry: Entry) -> None:
         """Find a job's line and backlog, None where its request can never fit. O(1) for a cached shape."""
+        if self._guests is not None and not entry.guest and entry.policy is not None and entry.policy.guests:
+            entry.guest = entry.early or entry.request.opportunistic
         key = entry.vc, entry.shape, entry.early
         found = self._shapes.get(key)
         if found is None:
@@ -967,6 +1021,8 @@ class Scheduler:
                 backlog = queues.backlog if opportunistic or line is not None else queues.outsized
             found = self._shapes[key] = _ShapeInfo(line, backlog, turn, loan)
         entry.line, entry.backlog, entry.demand, entry.loan_demand = found
+        if entry.guest and self._guests is not None and entry.backlog is not None:
+            entry.backlog = self._guests.backlog(entry)
 
     def _queues_of(self, vc: str) -> VcQueues:
         queues = self.queues.get(vc)
@@ -1016,7 +1072,7 @@ class Scheduler:
         entry.queued = True
         before = backlog.first
         backlog.add(entry)
-        if backlog.first is not before:
+        if backlog.first is not before and not entry.guest:
             self._head_changed(before, backlog.first)
 
     def _dequeue(self, entry: Entry) -> None:
@@ -1026,7 +1082,7 @@ class Scheduler:
         entry.queued = False
         before = backlog.first
         backlog.remove(entry)
-        if backlog.first is not before:
+        if backlog.first is not before and not entry.guest:
             self._head_changed(before, backlog.first)
 
     def _head_changed(self, before: Entry | None, after: Entry | None) -> None:
@@ -1091,10 +1147,12 @@ class Scheduler:
             if entry.status is WAITING:
                 if entry.line is not None:
                     lines[entry.vc].append(entry)
-                if entry.backlog is not None:
+                if entry.backlog is not None and not entry.guest:
                     backlogs[entry.backlog].append(entry)
             elif entry.status in (LENT, MOVING) and entry in self.queues[entry.vc].line:
                 lines[entry.vc].append(entry)
+        if self._guests is not None:
+            self._guests.validate(list(self.jobs.values()))
         for vc, entries in lines.items():
             line = self.queues[vc].line
             ensure(sorted(entries, key=_by_key) == list(line), f"the line of {vc}: {entries} {list(line)}")

@@ -122,7 +122,7 @@ class Simulation:
         number, total = 0, len(jobs)
         next_submit = jobs[0].submit_ms if jobs else _NEVER
         finish, entries = self._record.finish, scheduler.jobs
-        reviews = any(policy.preempts or policy.time_slicing for policy in self._policies.all)
+        reviews = any(policy.preempts or policy.time_slicing or policy.guests for policy in self._policies.all)
         while True:
             time, stopped = next_submit, -1
             if finishes and finishes[0][0] <= time:
@@ -234,7 +234,8 @@ class Simulation:
         """End the instant ``now``: record as preempted the jobs that lost their GPUs and did not get the same back."""
         for job, ((since, kind, placement), left, kept, rate) in self._preempted.items():
             interval = self._intervals.get(job)
-            if interval is not None and interval[1] is kind and set(interval[2].pods) == set(placement.pods):
+            again = interval is not None and interval[1] is kind and set(interval[2].pods) == set(placement.pods)
+            if interval is not None and again and self._turns.get(job, _ALONE)[1] == rate and rate:
                 self._intervals[job] = (since, kind, interval[2])
                 self._left[job] = left + (now - since) * rate
                 self._scheduler.jobs[job].kept = kept
@@ -391,7 +392,7 @@ def simulate(
     it at the rate 1 or, under a policy by which they share GPUs, by the models of :mod:`.models`.
     """
     policies = policies if isinstance(policies, Policies) else Policies(policies)
-    if work is None and any(policy.time_slicing for policy in policies.all):
+    if work is None and any(policy.time_slicing or policy.guests for policy in policies.all):
         work = Work(jobs, cluster.spec, Models.load())
     record = Record(cluster.sharing.value, policies.name, jobs)
     return Simulation(cluster, policies, record, opportunistic, soft, work).run(until, progress, after_event)

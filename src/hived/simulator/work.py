@@ -15,7 +15,7 @@ from hived.cluster.decisions import Placement
 from hived.scheduling import Share
 from hived.spec.compiled import ClusterSpec
 
-from .models import JobModel, Locality, Models, packed_rate
+from .models import JobModel, Locality, Models, guest_rates, packed_rate
 from .traces import TraceJob
 from .traces.model import MS
 
@@ -47,16 +47,30 @@ class Work:
     def turns(self, instruction: Share) -> tuple[RatedTurn, ...]:
         """The turns of an instruction with their rates."""
         job = instruction.job
-        mates = instruction.turns[0].beside
-        beside = self._beside[job] = self.packed(job, mates) if mates else 1.0
+        beside = self._beside[job] = self._beside_others(instruction) if instruction.turns[0].beside else 1.0
         factor = beside
         of_job = instruction.turns
         if instruction.resumes:
             total = sum([turn.share for turn in of_job])
             factor *= max(0.0, 1.0 - instruction.resumes * self._models[job].suspend_s / total)
         if self._flat and len(of_job[0].placement.pods) == 1 and not self._jobs[job].elastic:
-            return tuple([RatedTurn(placement, share, share * factor) for placement, share, _ in of_job])
-        return tuple([RatedTurn(at, share, share * factor * self._speed(job, at)) for at, share, _ in of_job])
+            return tuple([RatedTurn(placement, share, share * factor) for placement, share, *_ in of_job])
+        return tuple([RatedTurn(at, share, share * factor * self._speed(job, at)) for at, share, *_ in of_job])
+
+    def _beside_others(self, instruction: Share) -> float:
+        """The rate of a job beside others: as a guest, as their owner, or packed with them.
+
+        The limits of the guests of an owner may differ while one of them is new. Each has its part of the idle time as
+        if all had its own limit, and the owner loses what guests with the highest limit cost it.
+        """
+        job, mates, owner = instruction.job, instruction.turns[0].beside, instruction.turns[0].owner
+        models, limit = self._models, instruction.limit
+        if owner is None:
+            return self.packed(job, mates) * limit
+        if owner == job:
+            return guest_rates(models[job], [models[other] for other in mates], limit)[0]
+        guests = [job, *(other for other in mates if other != owner)]
+        return guest_rates(models[owner], [models[guest] for guest in guests], limit)[1][0]
 
     def packed(self, job: int, mates: Sequence[int]) -> float:
         """The rate of a job that is packed with others."""
@@ -81,6 +95,10 @@ class Work:
     def memory_gib(self, job: int) -> float:
         """Most memory that the job uses on a GPU."""
         return self._models[job].memory_gib
+
+    def memory_min_gib(self, job: int) -> float:
+        """Least memory with which the job can go on."""
+        return self._models[job].memory_min_gib
 
     def rate(self, job: int) -> float:
         """Its rate while it has its turn, against running alone there."""

@@ -22,7 +22,7 @@ Device = tuple[str, int]
 #: the longest grace period of a loan between SIGTERM and SIGKILL, where the virtual cluster gives no other
 OPPORTUNISTIC_GRACE_SECONDS = 30
 #: who may be guests of a virtual cluster, beside its own groups: nobody, opportunistic groups of its own, or of all
-GuestSharing: TypeAlias = Literal["none", "own", "all"]
+GuestsOf: TypeAlias = Literal["none", "own", "all"]
 NO_GUESTS: Final = "none"
 
 
@@ -104,7 +104,7 @@ class VirtualClusterSpec:
     pinned: tuple[PinnedCellSpec, ...] = ()
     opportunistic_weight: float | None = None  #: of its share of what is lent, above 0; None: the size of the VC
     opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: longest grace period of its loans
-    guests: GuestSharing = NO_GUESTS  #: whose opportunistic groups may run beside its groups, on their leaf cells
+    guests: GuestsOf = NO_GUESTS  #: whose opportunistic groups may run beside its groups, on their leaf cells
     policy: str = ""  #: the name of its scheduling policy; "": the default of the engine
 
     def reserved(self) -> list[tuple[str, int, int]]:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from .compiled import GuestSharing
+from .compiled import GuestsOf
 from .document import KeyPath, shown
 
 #: the most cells of one entry or cell type, and the most nodes of a cluster: ten times the largest foreseeable number
@@ -127,7 +127,7 @@ class VirtualCluster(_Form):
     pinned_cells: list[PinnedCell] | None = None
     opportunistic_weight: Weight = None
     opportunistic_grace_seconds: int | None = Field(default=None, ge=0)
-    guests: GuestSharing | None = None
+    guests: GuestsOf | None = None
     policy: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 

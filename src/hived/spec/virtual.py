@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from .compiled import (
     NO_GUESTS,
     OPPORTUNISTIC_GRACE_SECONDS,
-    GuestSharing,
+    GuestsOf,
     PinnedCellSpec,
     VirtualCellsSpec,
     VirtualClusterSpec,
@@ -32,7 +32,7 @@ def compile_virtual(
         cells: dict[tuple[str, int], int] = {}
         pinned: list[PinnedCellSpec] = []
         weight, grace, policy = None, OPPORTUNISTIC_GRACE_SECONDS, ""
-        guests: GuestSharing = NO_GUESTS
+        guests: GuestsOf = NO_GUESTS
         if reserved is not None:
             weight, guests, policy = reserved.opportunistic_weight, reserved.guests or NO_GUESTS, reserved.policy or ""
             if reserved.opportunistic_grace_seconds is not None:

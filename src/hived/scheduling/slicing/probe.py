@@ -14,5 +14,8 @@ class Probe(Protocol):
     def memory_gib(self, job: int) -> float:
         """Most memory that a job uses on each of its GPUs."""
 
+    def memory_min_gib(self, job: int) -> float:
+        """Least memory with which a job can go on, on each of its GPUs: between two mini-batches (AntMan, 3.2)."""
+
     def rate(self, job: int) -> float:
         """Mini-batches per second now, while it has its slice, against running alone on its GPUs."""

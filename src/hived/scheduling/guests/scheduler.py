@@ -1,0 +1,329 @@
+"""Guests: jobs on idle GPUs or beside the owners, limited in place of preempted (AntMan, OSDI'20, 3.3).
+
+A job whose turn has not come, or that is opportunistic, runs on the GPUs that are used least: below a utilization by
+owner and guests together, with room for its least memory. It keeps its place in line. When its turn comes it becomes
+guaranteed where it runs, once no other job has its GPUs. It goes on when the owner of its GPUs ends, and when a
+guaranteed job gets them; this one's cells and speed come first, by the limits of :class:`GuestSharing`.
+
+The choices that the paper leaves open:
+
+- A job is tried as a guest as soon as it finds no turn: no queueing time is predicted.
+- A guest that finds no room lets those behind it pass, in its VC and in others.
+- A guest whose least memory does not fit beside an owner that has come stops, all on the host, until it fits.
+- A guest on several GPUs is as fast as on the one with the least room, and has the limit of the latest owner.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from math import inf
+from typing import NamedTuple
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Bind, Placement, PodPlacement, Preempt
+from hived.errors import ensure
+
+from ..instructions import Instruction, Kind, Share, Shares, Turn
+from ..queue import GUARANTEED, WAITING, Entry, Queue
+from ..slicing.probe import Probe
+from .parameters import GuestSharing
+
+#: so many GPUs, and four times those that it asks for, are tried for a guest before all are
+_MOST_FREE = 16
+
+
+class GuestQueue(Queue):
+    """Jobs that wait and fit where the first of them does."""
+
+    __slots__ = ("_lacking", "_trying")
+
+    def __init__(self, trying: dict[GuestQueue, None], lacking: dict[GuestQueue, None]) -> None:
+        """``trying``: the queues that are tried next, which it joins with its first job, unless it is ``lacking``."""
+        super().__init__()
+        self._trying, self._lacking = trying, lacking
+
+    def add(self, entry: Entry) -> None:
+        """Insert ``entry`` by its key."""
+        super().add(entry)
+        if self not in self._lacking:
+            self._trying[self] = None
+
+
+class _Leaf:
+    """A GPU with its jobs."""
+
+    __slots__ = ("guests", "load", "memory", "number", "owner", "pod")
+
+    def __init__(self, number: int, pod: PodPlacement) -> None:
+        self.number = number
+        self.pod = pod
+        #: who has its cell
+        self.owner: Entry | None = None
+        #: in the order in which they came
+        self.guests: list[Entry] = []
+        #: utilization by all of them
+        self.load = 0.0
+        #: GiB: the most that the owner, and the least that each guest needs
+        self.memory = 0.0
+
+
+class _Shared(NamedTuple):
+    """Beside whom a job runs, as an instruction has it."""
+
+    kind: Kind
+    beside: tuple[int, ...] = ()
+    owner: int | None = None
+    limit: float = 1.0
+
+
+class GuestScheduler:
+    """All guests of a cluster. An event costs O(GPUs of the job * jobs there), a guest's start O(GPUs with room)."""
+
+    def __init__(
+        self,
+        parameters: GuestSharing,
+        cluster: Cluster,
+        probe: Probe,
+        started: Callable[[Entry, Placement, Kind], None],
+        carry_out: Callable[[Instruction], None],
+        per_second: float,
+    ) -> None:
+        """``started``: a waiting job runs as a guest from now on."""
+        self.parameters, self._cluster, self._probe = parameters, cluster, probe
+        self._started, self._carry_out, self._per_second = started, carry_out, per_second
+        self._leaves = [_Leaf(number, pod) for number, pod in enumerate(cluster.leaves())]
+        self._by_name = {(leaf.pod.node, leaf.pod.leaf_cells[0]): leaf for leaf in self._leaves}
+        #: GPUs below the most utilization, the freest first
+        self._room: list[tuple[float, int]] = [(0.0, leaf.number) for leaf in self._leaves]
+        #: the GPUs of each job
+        self._at: dict[Entry, list[_Leaf]] = {}
+        #: per owner: when it came; per guest: when its limit begins, or has begun, to rise
+        self._since: dict[Entry, float] = {}
+        #: as each job was last published
+        self._shared: dict[Entry, _Shared] = {}
+        self._changed: dict[Entry, None] = {}
+        #: jobs that wait, by what decides whether they fit
+        self._waiting: dict[Hashable, GuestQueue] = {}
+        #: those with a job, but for those that found no room since a job last left its GPUs
+        self._trying: dict[GuestQueue, None] = {}
+        self._lacking: dict[GuestQueue, None] = {}
+        #: (time, number of the job, job): when a limit changes
+        self._steps: list[tuple[float, int, Entry]] = []
+
+    # -- jobs come and go ---------------------------------------------------------------------------------------------
+
+    def backlog(self, entry: Entry) -> GuestQueue:
+        """The queue of the jobs that fit where this one does."""
+        kind = entry.vc, entry.kind, self._probe.memory_min_gib(entry.number)
+        queue = self._waiting.get(kind)
+        if queue is None:
+            queue = self._waiting[kind] = GuestQueue(self._trying, self._lacking)
+        return queue
+
+    def follow(self, entry: Entry, now: float) -> None:
+        """A job has GPUs, or has them otherwise than before."""
+        guest, before = entry.runs_as_guest, self._at.get(entry)
+        if before is not None:
+            if not guest and entry in self._since and before[0].owner is entry:
+                return  # it was an owner before
+            self.gone(entry)
+        assert entry.placement is not None
+        by_name = self._by_name
+        leaves = [by_name[node, leaf] for node, of_pod in entry.placement.pods for leaf in of_pod]
+        self._at[entry] = leaves
+        settles = now + self.parameters.settle_s * self._per_second
+        since = now
+        for leaf in leaves:
+            if guest:
+                if leaf.owner is not None:
+                    since = max(since, self._since[leaf.owner] + settles - now)
+                leaf.guests.append(entry)
+            else:
+                leaf.owner = entry
+                for other in leaf.guests:
+                    self._since[other] = settles
+            self._count(leaf)
+        self._since[entry] = since
+        if before is None:
+            self._shared[entry] = _Shared(self._kind(entry))
+        elif not guest:  # promoted
+            self._shared[entry] = self._shared[entry]._replace(kind=Kind.GUARANTEED)
+            self._changed[entry] = None
+
+    def gone(self, entry: Entry) -> None:
+        """A job has left its GPUs."""
+        for leaf in self._at.pop(entry):
+            if leaf.owner is entry:
+                leaf.owner = None
+            else:
+                leaf.guests.remove(entry)
+            self._count(leaf)
+        self._changed.pop(entry, None)
+        del self._since[entry]
+        if self._lacking:
+            self._trying.update(self._lacking)
+            self._lacking.clear()
+
+    def forget(self, entry: Entry) -> None:
+        """A job runs no more."""
+        self.gone(entry)
+        del self._shared[entry]
+
+    def _count(self, leaf: _Leaf) -> None:
+        """The jobs of a GPU have changed."""
+        probe, room, number = self._probe, self._room, leaf.number
+        most = self.parameters.most_utilization
+        if leaf.load < most:
+            del room[bisect_left(room, (leaf.load, number))]
+        load, memory = 0.0, 0.0
+        for guest in leaf.guests:
+            load += probe.utilization(guest.number)
+            memory += probe.memory_min_gib(guest.number)
+            self._changed[guest] = None
+        if leaf.owner is not None:
+            load += probe.utilization(leaf.owner.number)
+            memory += probe.memory_gib(leaf.owner.number)
+            if leaf.guests or self._shared.get(leaf.owner, _ALONE).beside:
+                self._changed[leaf.owner] = None
+        leaf.load, leaf.memory = load, memory
+        if load < most:
+            insort(room, (load, number))
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def settle(self, now: float) -> None:
+        """Start waiting jobs where there is room, in their order; a kind that finds none lets the others pass."""
+        heads = [(queue.first.key, queue.first) for queue in self._trying if queue.first is not None]
+        self._trying.clear()
+        heapify(heads)  # keys end with the number of the job
+        while heads:
+            _, entry = heappop(heads)
+            queue = entry.backlog
+            assert isinstance(queue, GuestQueue)
+            if not self._start(entry, now):
+                self._lacking[queue] = None
+            elif queue.first is not None:
+                heappush(heads, (queue.first.key, queue.first))
+
+    def _start(self, entry: Entry, now: float) -> bool:
+        demand = entry.loan_demand
+        if demand is None or len(self._room) < demand.least_gpus:
+            return False
+        most = self.parameters.gpu_memory_gib - self._probe.memory_min_gib(entry.number)
+        fit = (leaf.pod for _, number in self._room if (leaf := self._leaves[number]).memory <= most)
+        first = list(islice(fit, _MOST_FREE + 4 * demand.gpus))  # of thousands
+        placed = self._place(entry, first, now)
+        if placed is None and len(first) == _MOST_FREE + 4 * demand.gpus:
+            placed = self._place(entry, [*first, *fit], now)
+        if placed is None:
+            return False
+        at = [self._by_name[node, leaf] for node, of_pod in placed.placement.pods for leaf in of_pod]
+        kind = Kind.GUEST if any(leaf.owner is not None for leaf in at) else Kind.OPPORTUNISTIC
+        self._started(entry, placed.placement, kind)
+        return True
+
+    def _place(self, entry: Entry, beside: list[PodPlacement], now: float) -> Bind | Preempt | None:
+        demand = entry.loan_demand
+        return self._cluster.place(entry.loan, now, None, False, entry.excluded, True, (), (), beside, demand)
+
+    # -- limits -------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_step(self) -> float:
+        """When a limit changes."""
+        return self._steps[0][0] if self._steps else inf
+
+    def wake(self, now: float) -> None:
+        """Limits have risen."""
+        while self._steps and self._steps[0][0] <= now:
+            _, _, entry = heappop(self._steps)
+            for leaf in self._at.get(entry, ()) if entry.runs_as_guest else ():
+                self._changed[entry] = None
+                if leaf.owner is not None:
+                    self._changed[leaf.owner] = None
+
+    def publish(self, now: float) -> None:
+        """Issue what has changed for each job, guests before owners."""
+        if not self._changed:
+            return
+        changed = [entry for entry in self._changed if entry in self._at]
+        self._changed.clear()
+        changed.sort(key=lambda entry: (entry.status is GUARANTEED, entry.number))
+        for entry in changed:
+            shared = self._as_guest(entry, now) if entry.runs_as_guest else self._as_owner(entry)
+            if shared != self._shared[entry]:
+                self._shared[entry] = shared
+                assert entry.placement is not None
+                turn = Turn(entry.placement, 1.0, shared.beside, shared.owner)
+                self._carry_out(Shares((Share(entry.number, shared.kind, (turn,), limit=shared.limit),)))
+
+    def _kind(self, entry: Entry) -> Kind:
+        if not entry.runs_as_guest:
+            return Kind.GUARANTEED if entry.status is GUARANTEED else Kind.OPPORTUNISTIC
+        return Kind.GUEST if any(leaf.owner is not None for leaf in self._at[entry]) else Kind.OPPORTUNISTIC
+
+    def _as_owner(self, entry: Entry) -> _Shared:
+        guests = {guest.number: guest for leaf in self._at[entry] for guest in leaf.guests}
+        if not guests:
+            return _Shared(self._kind(entry))
+        limit = max([self._shared[guest].limit for guest in guests.values()])
+        return _Shared(self._kind(entry), tuple(sorted(guests)), entry.number, limit)
+
+    def _as_guest(self, entry: Entry, now: float) -> _Shared:
+        leaf = min(self._at[entry], key=self._time_left)
+        owner = leaf.owner
+        others = tuple([guest.number for guest in leaf.guests if guest is not entry])
+        kind, limit = self._kind(entry), 1.0
+        if not all(self._fits(entry, leaf) for leaf in self._at[entry]):
+            limit = 0.0
+        elif kind is Kind.GUEST:
+            since = now - self._since[entry]
+            limit = self.parameters.limit(since, self._per_second)
+            after = self.parameters.next_step(since, self._per_second)
+            if after < inf:
+                heappush(self._steps, (now + after, entry.number, entry))
+        if owner is None:
+            return _Shared(kind, others, None, limit)
+        return _Shared(kind, (owner.number, *others), owner.number, limit)
+
+    def _time_left(self, leaf: _Leaf) -> float:
+        """The time that a GPU's owner leaves idle, against what its guests would use."""
+        utilization = self._probe.utilization
+        idle = 1.0 if leaf.owner is None else 1.0 - utilization(leaf.owner.number)
+        return idle / sum([utilization(guest.number) for guest in leaf.guests])
+
+    def _fits(self, entry: Entry, leaf: _Leaf) -> bool:
+        """Whether a guest's least memory fits on a GPU, after that of the owner and of the guests before it."""
+        memory = 0.0 if leaf.owner is None else self._probe.memory_gib(leaf.owner.number)
+        for guest in leaf.guests:
+            memory += self._probe.memory_min_gib(guest.number)
+            if guest is entry:
+                break
+        return memory <= self.parameters.gpu_memory_gib
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    def validate(self, entries: list[Entry]) -> None:
+        """Check the GPUs against the jobs that hold some. O(GPUs * jobs there)."""
+        ensure(set(self._at) == {entry for entry in entries if entry.holds}, "the jobs on GPUs")
+        for entry, leaves in self._at.items():
+            assert entry.placement is not None
+            names = [(node, leaf) for node, of_pod in entry.placement.pods for leaf in of_pod]
+            ensure([self._by_name[name] for name in names] == leaves, f"{entry} is where it is")
+            for leaf in leaves:
+                ensure((leaf.owner is entry) is not entry.runs_as_guest, f"{entry} on {leaf.pod}")
+                ensure((entry in leaf.guests) is entry.runs_as_guest, f"{entry} on {leaf.pod}")
+        most = self.parameters.most_utilization
+        room = sorted((leaf.load, leaf.number) for leaf in self._leaves if leaf.load < most)
+        ensure(room == self._room, "the GPUs with room")
+        waiting = {entry for entry in entries if entry.guest and entry.queued}
+        queued = [entry for queue in self._waiting.values() for entry in queue]
+        ensure(set(queued) == waiting and len(queued) == len(waiting), "the jobs that wait to be guests")
+        ensure(all(entry.status is WAITING for entry in queued), f"{queued} wait")
+        ensure(not self._trying, "all were tried")
+
+
+_ALONE = _Shared(Kind.GUARANTEED)

@@ -1,0 +1,336 @@
+"""AntMan on hand-made timelines, from outside on random traces, and inside VCs as in private clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.sharing import Sharing
+from hived.errors import InputError, PolicyError
+from hived.policies import AntMan, Gandiva, Tiresias, YarnCS
+from hived.scheduling import Kind, Policies, Policy
+from hived.simulator.models import OWNER_LOSS, Models, packed_rate
+from hived.simulator.record import Record, Run
+from hived.simulator.simulation import simulate
+from hived.simulator.traces import TraceJob
+from hived.simulator.traces.model import MS
+from hived.simulator.work import Work
+from hived.spec import spec_from_dict
+from hived.spec.compiled import ClusterSpec
+
+from .sharing_reader import check_guests
+
+MODELS = Models.load()
+U = {model.model: model.utilization for model in MODELS}
+
+
+def cluster_spec(vcs: Mapping[str, int], gpus: int = 4, guests: str | Mapping[str, str] = "all") -> ClusterSpec:
+    """Nodes of so many GPUs for each VC, and whose guests these have."""
+    nodes = sum(vcs.values())
+    accept = {vc: guests if isinstance(guests, str) else guests.get(vc, "none") for vc in vcs}
+    spec: dict[str, Any] = {
+        "physicalCluster": {
+            "cellTypes": {
+                "NODE": {"childCellType": "GPU", "childCellNumber": gpus, "isNodeLevel": True},
+                "RACK": {"childCellType": "NODE", "childCellNumber": nodes},
+            },
+            "physicalCells": [{"cellType": "RACK", "cellChildren": [{"cellAddress": f"n{i}"} for i in range(nodes)]}],
+        },
+        "virtualClusters": {
+            vc: {"guests": accept[vc], "virtualCells": [{"cellType": "RACK.NODE", "cellNumber": number}]}
+            for vc, number in vcs.items()
+        },
+    }
+    return spec_from_dict(spec)
+
+
+def job(
+    name: str, gpus: int, seconds: float, at: float = 0.0, model: str = "GCN", mode: str = "", tenant: str = "a"
+) -> TraceJob:
+    return TraceJob(name, tenant, round(at * MS), round(seconds * MS), gpus, "pass", model=model, mode=mode)
+
+
+def play(
+    spec: ClusterSpec,
+    jobs: Sequence[TraceJob],
+    policy: Policy | Policies | None = None,
+    sharing: Sharing = Sharing.HIVED,
+    early: bool = True,
+) -> Record:
+    """Simulate, with every index re-derived after every event, and the runs checked from outside."""
+    policy = policy or AntMan()
+    work = Work(jobs, spec, MODELS)
+    cluster = Cluster(spec, sharing=sharing)
+    record = simulate(cluster, policy, jobs, early, after_event=lambda s: s.validate(), work=work)
+    if isinstance(policy, AntMan):
+        check_guests(record, MODELS, spec)
+    return record
+
+
+def named(record: Record, name: str) -> list[Run]:
+    """The runs of a job, in order of time."""
+    number = next(number for number, one in enumerate(record.jobs) if one.job_id == name)
+    return sorted([run for run in record.runs if run.job == number], key=lambda run: run.start)
+
+
+def rates(record: Record, name: str) -> list[tuple[float, Kind, Any]]:
+    """When a job's kind or rate changes, in seconds, and what they are then."""
+    return [(run.start / MS, run.kind, pytest.approx(run.rate)) for run in named(record, name)]
+
+
+def at(record: Record, name: str, second: float) -> Run:
+    (run,) = [run for run in named(record, name) if run.start <= second * MS < run.end]
+    return run
+
+
+def gpus_of(run: Run) -> set[tuple[str, int]]:
+    return {(pod.node, leaf) for pod in run.placement.pods for leaf in pod.leaf_cells}
+
+
+GUARANTEED, OPPORTUNISTIC, GUEST = Kind
+
+
+def test_a_guaranteed_job_arrives_beside_two_guests_second_by_second() -> None:
+    jobs = [
+        job("g1", 1, 600, 0, "RHN", "opportunistic"),
+        job("g2", 1, 600, 1, "DeepFM", "opportunistic"),
+        job("own", 1, 200, 60, "GCN", "guaranteed"),
+    ]
+    record = play(cluster_spec({"a": 1}, 1), jobs)
+    together = packed_rate([MODELS.of("RHN"), MODELS.of("DeepFM")])
+    assert together < 1
+    own = [(60.0, GUARANTEED, 1.0), *((80.0 + 5 * n, GUARANTEED, 1 - (n + 1) / 4 * OWNER_LOSS) for n in range(4))]
+    assert rates(record, "own") == own
+    end = record.finish[2] / MS
+    assert end == pytest.approx(260 + 200 * OWNER_LOSS, abs=0.3), "what its guests cost it"
+    part = (1 - U["GCN"]) / (U["RHN"] + U["DeepFM"])
+    beside = [
+        (60.0, GUEST, 0.0),
+        *((80.0 + 5 * n, GUEST, min(1.0, (n + 1) / 4 * part)) for n in range(4)),
+        (end, OPPORTUNISTIC, together),
+    ]
+    assert rates(record, "g2")[:7] == [(1.0, OPPORTUNISTIC, together), *beside]
+    assert rates(record, "g1")[:8] == [(0.0, OPPORTUNISTIC, 1.0), (1.0, OPPORTUNISTIC, together), *beside]
+    assert record.preemptions == [0, 0, 0]
+
+
+def test_a_guest_beside_an_owner_that_is_stable_starts_at_the_first_step() -> None:
+    record = play(cluster_spec({"a": 1}, 1), [job("own", 1, 600), job("guest", 1, 60, 300, "ESPnet", "opportunistic")])
+    idle = 1 - U["GCN"]
+    expected = [(300.0 + 5 * n, GUEST, min(1.0, (n + 1) / 4 * idle / U["ESPnet"])) for n in range(4)]
+    assert rates(record, "guest") == expected
+
+
+def test_guests_take_the_freest_gpus_below_four_fifths_and_wait_where_there_is_none() -> None:
+    jobs = [
+        job("busy", 1, 900, 0, "LSTM", "guaranteed"),
+        job("half", 1, 900, 0, "RHN", "guaranteed"),
+        job("calm", 1, 900, 0, "GCN", "guaranteed"),
+        job("none", 1, 900, 0, "ResNet-50", "guaranteed"),
+        *[job(f"guest{n}", 1, 900, 100 + n, "GCN", "opportunistic") for n in range(4)],
+    ]
+    record = play(cluster_spec({"a": 1}), jobs)
+    where = [gpus_of(at(record, one.job_id, 200)) for one in jobs[:4]]
+    assert gpus_of(at(record, "guest0", 200)) == where[2], "30% used"
+    assert gpus_of(at(record, "guest1", 200)) == where[2], "60%, against 61.6%"
+    assert gpus_of(at(record, "guest2", 200)) == where[1]
+    assert named(record, "guest3")[0].start >= 900 * MS, "90% and more"
+
+
+def test_memory_counts_by_the_least_that_guests_need_and_the_most_of_the_owner() -> None:
+    jobs = [job("own", 1, 900, 0, "ESPnet"), *[job(f"g{n}", 1, 9, 1, "ESPnet", "opportunistic") for n in range(2)]]
+    spec = cluster_spec({"a": 1}, 1)
+    models = MODELS.scaled("utilization", 0.2)
+
+    def starts(gib: float) -> int:
+        policy, work = AntMan(gpu_memory_gib=gib), Work(jobs, spec, models)
+        record = simulate(Cluster(spec), policy, jobs, work=work)
+        check_guests(record, models, spec, gib)
+        return sum(start == MS for start in record.first_start)
+
+    assert [starts(gib) for gib in (22.5, 22.7, 26.1, 26.3)] == [0, 1, 1, 2], "19 and 3.6 each"
+
+
+def test_a_guest_whose_memory_does_not_fit_beside_an_owner_stops_and_is_not_killed() -> None:
+    jobs = [
+        *[job(f"g{n}", 1, 100, 0, "ESPnet", "opportunistic") for n in range(4)],
+        job("own", 1, 100, 10, "ESPnet", "guaranteed"),
+    ]
+    models = MODELS.scaled("utilization", 0.1)
+    spec = cluster_spec({"a": 1}, 1)
+    record = simulate(Cluster(spec), AntMan(gpu_memory_gib=24), jobs, work=Work(jobs, spec, models))
+    check_guests(record, models, spec, 24)
+    assert [at(record, f"g{n}", 50).rate > 0 for n in range(4)] == [True, False, False, False]
+    assert [at(record, f"g{n}", 111).rate > 0 for n in range(1, 4)] == [True] * 3
+    assert all(finish >= 0 for finish in record.finish)
+
+
+def test_modes_decide_who_is_a_guest_and_who_is_upgraded() -> None:
+    jobs = [
+        job("own", 4, 300, 0, "GCN", "guaranteed"),
+        job("only", 4, 300, 1, "GCN", "guaranteed"),
+        job("either", 4, 300, 2, "VAE"),
+        job("never", 4, 900, 3, "VAE", "opportunistic"),
+    ]
+    record = play(cluster_spec({"a": 1}), jobs)
+    assert {run.kind for run in named(record, "only")} == {GUARANTEED}
+    assert named(record, "only")[0].start == record.finish[0]
+    assert {run.kind for run in named(record, "either")} == {GUEST}
+    assert GUARANTEED not in {run.kind for run in named(record, "never")}
+    assert named(record, "never")[-1].kind is OPPORTUNISTIC, "alone at last"
+
+
+def test_a_guest_becomes_guaranteed_in_place_before_a_later_job_starts() -> None:
+    jobs = [job("own", 2, 300, 0), job("guest", 2, 600, 1, "VAE"), job("later", 2, 300, 2, "GCN", "guaranteed")]
+    record = play(cluster_spec({"a": 1}, 2), jobs)
+    runs = named(record, "guest")
+    upgraded = next(run for run in runs if run.kind is GUARANTEED)
+    assert upgraded.start == record.finish[0]
+    assert {frozenset(gpus_of(run)) for run in runs} == {frozenset(gpus_of(runs[0]))}
+    assert named(record, "later")[0].start >= record.finish[1]
+    assert sum(record.preemptions) == 0
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_guest_whose_turn_comes_beside_an_owner_moves_or_lets_others_have_the_cells(moves: bool) -> None:
+    jobs = [
+        job("long", 1, 900, 0),
+        job("short", 1, 300, 0, "RHN"),
+        job("guest", 1, 600, 1, "VAE"),
+        job("later", 1, 100, 2, "GCN", "guaranteed"),
+    ]
+    record = play(cluster_spec({"a": 1}, 2), jobs, AntMan(moves=moves))
+    assert gpus_of(named(record, "guest")[0]) == gpus_of(named(record, "long")[0])
+    end = record.finish[1] / MS
+    assert at(record, "guest", end + 1).kind is (GUARANTEED if moves else GUEST)
+    assert (named(record, "later")[0].start == record.finish[1]) is not moves
+
+
+def test_a_gang_is_never_upgraded_in_part() -> None:
+    jobs = [job("long", 1, 900), job("short", 1, 300), job("gang", 2, 600, 1, "VAE")]
+    record = play(cluster_spec({"a": 1}, 2), jobs)
+    kinds = {run.kind for run in named(record, "gang") if run.end <= record.finish[0]}
+    assert kinds == {GUEST}, "while one owner is left"
+    assert at(record, "gang", record.finish[1] / MS + 1).kind is GUEST
+
+
+def test_a_tenant_whose_jobs_have_no_guests_gets_its_gpus_for_itself() -> None:
+    jobs = [job("g", 4, 900, 0, "VAE", "opportunistic"), job("h", 4, 900, 0, "VAE", "opportunistic")]
+    jobs += [job("own", 4, 100, 10, tenant="b")]
+    spec = cluster_spec({"a": 1, "b": 1}, guests={"a": "own"})
+    record = play(spec, jobs)
+    assert sum(record.preemptions) == 1
+    assert at(record, "own", 50).rate == 1
+    assert all(finish >= 0 for finish in record.finish)
+    assert not {*gpus_of(at(record, "own", 50))} & {*gpus_of(at(record, "g", 50)), *gpus_of(at(record, "h", 50))}
+
+
+def test_where_no_tenant_has_guests_jobs_start_early_on_loans() -> None:
+    jobs = [job("g", 4, 900, 0, "VAE", "opportunistic"), job("own", 4, 100, 10)]
+    record = play(cluster_spec({"a": 1}, guests="none"), jobs)
+    assert [run.kind for run in named(record, "g")] == [OPPORTUNISTIC] * 2
+    assert record.preemptions == [1, 0]
+
+
+def test_jobs_of_other_policies_are_owners_too() -> None:
+    spec = cluster_spec({"a": 1, "b": 1})
+    jobs = [job("own", 4, 300, 0, tenant="b"), job("mine", 4, 300, 0), job("guest", 4, 300, 5, "VAE")]
+    record = play(spec, jobs, Policies(YarnCS(), {"a": AntMan()}))
+    assert {run.kind for run in named(record, "guest")[:1]} == {GUEST}
+    assert not sum(record.preemptions)
+
+
+def test_yarn_preempts_where_antman_limits() -> None:
+    jobs = [job(f"g{n}", 1, 600, n, "GCN", "opportunistic", "b") for n in range(8)]
+    jobs += [job(f"own{n}", 1, 300, 100 + n, "GCN", "guaranteed") for n in range(8)]
+    preempted = {}
+    for policy in YarnCS(), AntMan():
+        record = play(cluster_spec({"a": 2, "b": 0}), jobs, policy)
+        preempted[policy.name] = sum(record.preemptions)
+        assert all(finish >= 0 for finish in record.finish)
+        late = [record.first_start[n] - jobs[n].submit_ms for n in range(8, 16)]
+        assert late == [0] * 8
+    assert preempted == {YarnCS.name: 8, "antman": 0}
+
+
+TRACES = st.lists(
+    st.builds(
+        job,
+        st.just("job"),
+        st.sampled_from([1, 1, 1, 2, 2, 4]),
+        st.integers(1, 400),
+        st.integers(0, 300),
+        st.sampled_from(["VAE", "GCN", "RHN", "ESPnet", "ResNet-50", "DeepSpeech", "*"]),
+        st.sampled_from(["", "", "guaranteed", "opportunistic"]),
+        st.sampled_from(["a", "b"]),
+    ),
+    min_size=1,
+    max_size=16,
+)
+
+
+def numbered(jobs: Sequence[TraceJob]) -> list[TraceJob]:
+    ordered = sorted(jobs, key=lambda one: one.submit_ms)
+    return [one._replace(job_id=f"j{number}") for number, one in enumerate(ordered)]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    TRACES,
+    st.sampled_from(list(Sharing)),
+    st.fixed_dictionaries({"a": st.sampled_from(["own", "all", "none"]), "b": st.sampled_from(["own", "all"])}),
+    st.builds(AntMan, moves=st.booleans(), gpu_memory_gib=st.sampled_from([24.0, 32.0]), patience=st.just(0.0)),
+)
+def test_any_trace_shares_gpus_as_antman_allows(
+    jobs: list[TraceJob], sharing: Sharing, guests: dict[str, str], policy: AntMan
+) -> None:
+    spec = cluster_spec({"a": 1, "b": 2}, guests=guests)
+    trace = numbered(jobs)
+    work = Work(trace, spec, MODELS)
+    record = simulate(Cluster(spec, sharing=sharing), policy, trace, after_event=lambda s: s.validate(), work=work)
+    check_guests(record, MODELS, spec, policy.guests.gpu_memory_gib if policy.guests else 0.0)
+    assert all(finish >= 0 for finish in record.finish)
+    event(f"{sharing.value}: guests {any(run.kind is GUEST for run in record.runs)}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(TRACES)
+def test_without_loans_and_guests_virtual_clusters_are_as_private_ones(jobs: list[TraceJob]) -> None:
+    spec, trace = cluster_spec({"a": 1, "b": 2}, guests="none"), numbered(jobs)
+    trace = [one._replace(mode="guaranteed") for one in trace]
+    finishes = [play(spec, trace, sharing=sharing, early=False).finish for sharing in (Sharing.HIVED, Sharing.PRIVATE)]
+    assert finishes[0] == finishes[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(TRACES)
+def test_guaranteed_jobs_start_when_they_would_in_private_clusters_of_full_speed(jobs: list[TraceJob]) -> None:
+    """Guests take no cells: while owners lose no speed to them, guaranteed jobs start and end as without guests."""
+    trace = numbered(jobs)
+    alone = [one for one in trace if one.mode == "guaranteed"]
+    beside = [one._replace(mode=one.mode or "opportunistic") for one in trace]
+    spec = cluster_spec({"a": 1, "b": 2})
+    policy = AntMan(settle_s=1e9)
+    record = play(spec, beside, policy)
+    bare = play(spec, alone, policy, early=False)
+    begins = [start for start, one in zip(record.first_start, beside, strict=True) if one.mode == "guaranteed"]
+    ends = [end for end, one in zip(record.finish, beside, strict=True) if one.mode == "guaranteed"]
+    assert (begins, ends) == (bare.first_start, bare.finish)
+
+
+def test_parameters_and_combinations_that_mean_nothing_are_refused() -> None:
+    for wrong in {"steps": 2.5}, {"steps": 0}, {"most_utilization": 1.5}, {"settle_s": -1}, {"gpu_memory_gib": "x"}:
+        with pytest.raises(InputError, match="guests: "):
+            AntMan(**wrong)
+    spec, jobs = cluster_spec({"a": 1, "b": 1}), [job("one", 1, 1)]
+    with pytest.raises(PolicyError, match="not beside gandiva"):
+        play(spec, jobs, Policies(Gandiva(), {"a": AntMan()}))
+    tiresias = Tiresias()
+    tiresias.guests = AntMan().guests
+    with pytest.raises(PolicyError, match="without preempts"):
+        play(spec, jobs, tiresias)
