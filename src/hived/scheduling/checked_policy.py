@@ -132,17 +132,40 @@ class Policies:
         """``of``: the policy of each VC that has another than the default."""
         self.default = CheckedPolicy(default)
         self._of: dict[str, CheckedPolicy] = {}
+        self._may_share = True
         #: for a :class:`~hived.cluster.Cluster`: the rank of the default, and of the VCs that have another
         self.rank = self.default.rank
         self.ranks: dict[str, Rank] = {}
         self.assign(of or {})
 
     def assign(self, of: Mapping[str, Policy]) -> None:
-        """Change the policies of VCs; :meth:`~hived.scheduling.Scheduler.reconfigured` has to follow."""
-        checked: dict[int, CheckedPolicy] = {}  # VCs with one policy share its ranks
-        self._of = {vc: checked.setdefault(id(policy), CheckedPolicy(policy)) for vc, policy in of.items()}
+        """Change the policies of VCs; :meth:`~hived.scheduling.Scheduler.reconfigured` has to follow.
+
+        Raises as :meth:`check`, and has changed nothing then.
+        """
+        self._of = self.check(of)
         self.ranks.clear()
         self.ranks.update({vc: policy.rank for vc, policy in self._of.items()})
+
+    def forbid_sharing(self) -> None:
+        """Refuse policies under which jobs share GPUs, now and later. Raises :class:`~hived.errors.PolicyError`."""
+        self._may_share = False
+        self._check(self.all)
+
+    def check(self, of: Mapping[str, Policy]) -> dict[str, CheckedPolicy]:
+        """The policies of VCs, checked. Raises :class:`~hived.errors.PolicyError`, also for one that shares GPUs where
+        the engine cannot.
+        """
+        checked: dict[int, CheckedPolicy] = {}  # VCs with one policy share its ranks
+        found = {vc: checked.setdefault(id(policy), CheckedPolicy(policy)) for vc, policy in of.items()}
+        self._check([*checked.values()])
+        return found
+
+    def _check(self, policies: list[CheckedPolicy]) -> None:
+        for policy in policies:
+            if (policy.time_slicing or policy.guests) and not self._may_share:
+                what = "its jobs share GPUs, which is only simulated so far: hived simulate --policy NAME"
+                raise PolicyError(policy.name, what)
 
     @property
     def name(self) -> str:

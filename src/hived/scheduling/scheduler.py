@@ -116,15 +116,13 @@ class Scheduler:
         # None: no policy preempts
         self._running = self._follow_running()
         self._probe = probe
-        self._sharing = next((policy.name for policy in self.policies.all if policy.time_slicing), "")
-        if self._sharing and probe is None:
-            raise PolicyError(
-                self._sharing, "its jobs take turns on GPUs, which this engine cannot do yet: simulate it"
-            )
+        if probe is None:
+            self.policies.forbid_sharing()
+        # whether jobs take turns on GPUs under some policy
+        self._sharing = any(policy.time_slicing for policy in self.policies.all)
         guests = next((policy for policy in self.policies.all if policy.guests), None)
-        if guests is not None and (probe is None or self._sharing):
-            why = "which this engine cannot do yet: simulate it" if probe is None else f"not beside {self._sharing}"
-            raise PolicyError(guests.name, f"its jobs are guests of others, {why}")
+        if guests is not None and self._sharing:
+            raise PolicyError(guests.name, "its jobs are guests of others, not beside jobs that take turns")
         # None: no policy has guests, or no VC accepts them
         self._guests = None if guests is None or guests.guests is None else self._make_guests(guests.guests)
         # by VC, made when its first job comes; under a quota all share the servers

@@ -207,6 +207,7 @@ class JobScheduler(Dispatcher[Job, Instruction]):
         Raises what :func:`~hived.policies.by_vc` and :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
         policies = by_vc(spec)
+        self.scheduler.policies.check(policies)
         report = self.cluster.reconfigure(spec)
         self.scheduler.policies.assign(policies)
         self.health.again()

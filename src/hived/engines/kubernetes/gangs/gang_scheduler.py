@@ -221,6 +221,7 @@ class GangScheduler(GangTable):
         Raises what :func:`policies_of_pods` and :meth:`Cluster.reconfigure` raise, without any change.
         """
         policies = policies_of_pods(spec)
+        self.scheduler.policies.check(policies)
         report = self.cluster.reconfigure(spec)
         self.scheduler.policies.assign(policies)
         self.nodes.again()
