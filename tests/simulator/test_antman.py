@@ -328,7 +328,7 @@ def test_parameters_and_combinations_that_mean_nothing_are_refused() -> None:
         with pytest.raises(InputError, match="guests: "):
             AntMan(**wrong)
     spec, jobs = cluster_spec({"a": 1, "b": 1}), [job("one", 1, 1)]
-    with pytest.raises(PolicyError, match="not beside gandiva"):
+    with pytest.raises(PolicyError, match="not beside jobs that take turns"):
         play(spec, jobs, Policies(Gandiva(), {"a": AntMan()}))
     tiresias = Tiresias()
     tiresias.guests = AntMan().guests
