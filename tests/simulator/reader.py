@@ -19,8 +19,10 @@ from pathlib import Path
 
 from .hardware import Chain, Gpu, Hardware, read_hardware
 
-JOB_COLUMNS = "scheme,policy,job_id,tenant,gpus,submit_s,duration_s,start_s,finish_s,queue_s,preemptions,finished"
-RUN_COLUMNS = "scheme,policy,job_id,start_s,end_s,kind,placement"
+JOB_COLUMNS = (
+    "scheme,policy,job_id,tenant,gpus,submit_s,duration_s,start_s,finish_s,queue_s,preemptions,finished,alone_s"
+)
+RUN_COLUMNS = "scheme,policy,job_id,start_s,end_s,kind,placement,share,rate"
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def read_outcomes(folder: Path) -> dict[tuple[str, str], Outcome]:
     jobs: dict[tuple[str, str], list[JobRow]] = defaultdict(list)
     for row in _rows(folder / "jobs.csv", JOB_COLUMNS):
         assert row["finished"] in ("true", "false"), row
+        assert row["alone_s"] == "", "alone_s, and jobs run without models"
         times = [None if row[name] == "" else ms(row[name]) for name in ("start_s", "finish_s", "queue_s")]
         jobs[row["scheme"], row["policy"]].append(
             JobRow(
@@ -137,6 +140,7 @@ def read_outcomes(folder: Path) -> dict[tuple[str, str], Outcome]:
     runs: dict[tuple[str, str], list[Interval]] = defaultdict(list)
     for row in _rows(folder / "runs.csv", RUN_COLUMNS):
         placement = tuple(_part(text) for text in row["placement"].split(";"))
+        assert row["share"] == row["rate"] == "1.0", "a job has its GPUs for itself"
         run = Interval(row["job_id"], ms(row["start_s"]), ms(row["end_s"]), row["kind"], placement)
         runs[row["scheme"], row["policy"]].append(run)
     assert runs.keys() <= jobs.keys(), "a scheme is in runs.csv and not in jobs.csv"

@@ -125,7 +125,8 @@ def test_a_soft_job_runs_where_a_hard_one_waits(tmp_path: Path) -> None:
     soft = run_experiment(parse_spec(TWO, "two"), trace, Options((Sharing.PRIVATE,), soft=1.0))
     assert soft.records[0].first_start == [0, 1, 2]
     write_runs(soft, tmp_path / "runs.csv")
-    rows = [line.split(",", 6)[-1].strip('"') for line in (tmp_path / "runs.csv").read_text().splitlines()[1:]]
+    with (tmp_path / "runs.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row["placement"] for row in csv.DictReader(file)]
     assert rows[2] == "a-node-0:6,7;a-node-1:6,7", "each node once"
 
 

@@ -8,6 +8,7 @@ they are refused. A folder without it is of an older version, and believed. What
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from hived.errors import InputError
+from hived.scheduling import Kind
 from hived.simulator.output import CHECKSUMS, JOB_COLUMNS, RUN_COLUMNS, SERIES_SHARES, checksums
 
 from .pictures import Chain, Places, Stretch
@@ -30,7 +32,11 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 NEVER = np.iinfo(np.int64).max  #: the end of a job or run that does not end
 _LONGEST_FIELD = 2**31 - 1  #: the largest limit that the csv module takes
-_SHARES_BEFORE = SERIES_SHARES[:4]  #: all that an older version wrote
+#: all that an older version wrote
+_SHARES_BEFORE, _JOBS_BEFORE, _RUNS_BEFORE = SERIES_SHARES[:4], JOB_COLUMNS[:-1], RUN_COLUMNS[:-2]
+#: of a run, numbered as in :class:`Runs`
+KINDS = tuple(kind.value for kind in Kind)
+GUARANTEED, OPPORTUNISTIC, GUEST = range(3)
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -228,8 +234,8 @@ def read_jobs(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> tuple[
     vcs = {name: number for number, name in enumerate(tenants)}
     asked: dict[str, tuple[int, int, int, int]] = {}
     fates: dict[Key, list[tuple[int, int]]] = {key: [] for key in keys}
-    with reading(path, JOB_COLUMNS) as (_, rows):
-        for scheme, policy, job, tenant, gpus, submit, duration, _, finish, _, preemptions, _ in rows:
+    with reading(path, JOB_COLUMNS, _JOBS_BEFORE) as (_, rows):
+        for scheme, policy, job, tenant, gpus, submit, duration, _, finish, _, preemptions, _, *_ in rows:
             if job not in asked:
                 asked[job] = vcs[tenant], int(gpus), milliseconds(submit), milliseconds(duration)
             fates[scheme, policy].append((milliseconds(finish) if finish else NEVER, int(preemptions)))
@@ -254,6 +260,7 @@ def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict
         return {key: dict(zip(header[2:], np.asarray(points).T, strict=True)) for key, points in found.items()}
 
 
+_ALONE = (1.0, 1.0)  #: share and rate of a job that runs alone
 Placed = tuple[str, tuple[Stretch, ...]]  #: a placement as in the file, and as stretches of leaves
 
 
@@ -281,8 +288,10 @@ class Runs:
     job: Ints
     start: Ints
     end: Ints
-    lent: Ints  #: 1: opportunistic, 0: guaranteed
+    kind: Ints  #: number in :data:`KINDS`
     held: Ints  #: GPUs
+    share: Floats  #: of the time for which the job has them
+    rate: Floats  #: work per second there, against running alone at best affinity
     parts: list[tuple[Stretch, ...]]
     place: list[str]  #: as in the file
     of_job: Ints  #: a job's runs are those from ``of_job[job]`` to ``of_job[job + 1]`` (jobs + 1,)
@@ -291,22 +300,40 @@ class Runs:
 def read_runs(path: Path, jobs: Jobs, places: dict[Key, Placements]) -> dict[Key, Runs]:
     """``runs.csv``, the placements as stretches of leaves. O(runs log runs)."""
     plain: dict[Key, list[tuple[int, int, int, int]]] = {key: [] for key in places}
+    shared: dict[Key, list[tuple[float, float]]] = {key: [] for key in places}
     placed: dict[Key, list[Placed]] = {key: [] for key in places}
-    lent = {"guaranteed": 0, "opportunistic": 1}
-    with reading(path, RUN_COLUMNS) as (_, rows):
-        for scheme, policy, job, start, end, kind, placement in rows:
+    kinds = {kind: number for number, kind in enumerate(KINDS)}
+    with reading(path, RUN_COLUMNS, _RUNS_BEFORE) as (_, rows):
+        for scheme, policy, job, start, end, kind, placement, *sharing in rows:
             key = scheme, policy
-            plain[key].append((jobs.number[job], milliseconds(start), milliseconds(end), lent[kind]))
+            plain[key].append((jobs.number[job], milliseconds(start), milliseconds(end), kinds[kind]))
+            shared[key].append(_sharing(*sharing))
             placed[key].append((placement, places[key].read(placement)))
-    return {key: _sorted(jobs, np.asarray(found, dtype=np.int64), placed[key]) for key, found in plain.items()}
+    return {
+        key: _sorted(jobs, np.asarray(found, dtype=np.int64), np.asarray(shared[key], dtype=np.float64), placed[key])
+        for key, found in plain.items()
+    }
 
 
-def _sorted(jobs: Jobs, columns: Ints, placed: list[Placed]) -> Runs:
-    job, start, end, lent = columns.reshape(-1, 4).T
+def _sharing(share: str = "1.0", rate: str = "1.0") -> tuple[float, float]:
+    """Both as numbers, 1 in a file of an older version. ``ValueError`` for what cannot be."""
+    if share == rate == "1.0":
+        return _ALONE
+    found = float(share), float(rate)
+    if not (0 < found[0] <= 1 and 0 <= found[1] < math.inf):
+        raise ValueError(f"share {share}, rate {rate}")
+    return found
+
+
+def _sorted(jobs: Jobs, columns: Ints, sharing: Floats, placed: list[Placed]) -> Runs:
+    job, start, end, kind = columns.reshape(-1, 4).T
+    share, rate = sharing.reshape(-1, 2).T
     order = np.lexsort((start, job))
     job = job[order]
     place = [placed[n][0] for n in order.tolist()]
     parts = [placed[n][1] for n in order.tolist()]
     held = np.asarray([sum(part[3] for part in stretches) for stretches in parts], dtype=np.int64)
     of_job = np.searchsorted(job, np.arange(len(jobs.ids) + 1))
-    return Runs(job, start[order], end[order], lent[order], held, parts, place, of_job)
+    return Runs(
+        job, start[order], end[order], kind[order], held, share[order], rate[order], parts, place, of_job
+    )  # fmt: skip

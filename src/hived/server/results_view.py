@@ -30,7 +30,19 @@ from .pictures import (
     Waiting,
     named,
 )
-from .results_files import NEVER, Fates, Floats, Ints, Jobs, Runs, RunSummary, Summary, Tenant
+from .results_files import (
+    GUARANTEED,
+    NEVER,
+    OPPORTUNISTIC,
+    Fates,
+    Floats,
+    Ints,
+    Jobs,
+    Runs,
+    RunSummary,
+    Summary,
+    Tenant,
+)
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _NODES_NAMED = 3
@@ -231,9 +243,9 @@ class RunView:
         """
         moment = self._moment(at)
         held, waiting = self._at(moment)
-        guaranteed = self._by_chain(held, lent=0)
+        guaranteed = self._by_chain(held, GUARANTEED)
         queue = self._queue(moment, held, waiting, guaranteed, 0, MOST_WAITING)
-        lent = self.runs.lent[held] == 1
+        lent = self.runs.kind[held] == OPPORTUNISTIC
         mine = self.runs.held[held]
         return Picture(
             seq=0,
@@ -257,7 +269,7 @@ class RunView:
         """Jobs that wait at a moment, from place ``offset`` of the line on. The cost is that of a picture."""
         moment = self._moment(at)
         held, waiting = self._at(moment)
-        jobs = self._queue(moment, held, waiting, self._by_chain(held, lent=0), offset, limit)
+        jobs = self._queue(moment, held, waiting, self._by_chain(held, GUARANTEED), offset, limit)
         return Queue(jobs=jobs, total=len(waiting))
 
     def ended(self, at: float | None, offset: int, limit: int) -> EndedJobs:
@@ -291,9 +303,9 @@ class RunView:
         held = self._held.at(moment)
         return held, np.setdiff1d(self._alive.at(moment), self.runs.job[held], assume_unique=True)
 
-    def _by_chain(self, held: Ints, lent: int) -> Ints:
+    def _by_chain(self, held: Ints, kind: int) -> Ints:
         """GPUs held by VC and chain, of one kind."""
-        chosen = held[self.runs.lent[held] == lent]
+        chosen = held[self.runs.kind[held] == kind]
         found = np.zeros((len(self._tenants), len(self.places.chains)), dtype=np.int64)
         np.add.at(found, (self.jobs.tenant[self.runs.job[chosen]], self._chain[chosen]), self.runs.held[chosen])
         return found
@@ -303,12 +315,12 @@ class RunView:
         return [
             Holder(
                 **self.of(job) | {"gpus": gpus},
-                kind="opportunistic" if lent else "guaranteed",
+                kind="opportunistic" if kind == OPPORTUNISTIC else "guaranteed",
                 since=start / 1000,
                 parts=list(runs.parts[run]),
             )
-            for run, job, lent, gpus, start in np.stack(
-                (held, *(column[held] for column in (runs.job, runs.lent, runs.held, runs.start)))
+            for run, job, kind, gpus, start in np.stack(
+                (held, *(column[held] for column in (runs.job, runs.kind, runs.held, runs.start)))
             ).T.tolist()
         ]
 
@@ -318,7 +330,7 @@ class RunView:
         return len(used) / max(1, sum(len(chain.nodes) for chain in self.places.chains))
 
     def _usage(self, held: Ints, waiting: Ints, guaranteed: Ints) -> list[Usage]:
-        borrowed = self._by_chain(held, lent=1)
+        borrowed = self._by_chain(held, OPPORTUNISTIC)
         reserved = self._cells + self._pinned
         chains = (borrowed.sum(axis=0), self._chain_gpus, reserved.T, guaranteed.T)
         by_chain = [lent_by(*chain) for chain in zip(*(column.tolist() for column in chains), strict=True)]
@@ -347,7 +359,7 @@ class RunView:
         place = np.empty(len(waiting), dtype=np.int64)
         place[order] = np.arange(len(waiting)) - np.searchsorted(sorted_line, sorted_line)
         first = np.lexsort((waiting, place, outsized))[offset : offset + limit]
-        borrowers = self.runs.job[held[self.runs.lent[held] == 1]]
+        borrowers = self.runs.job[held[self.runs.kind[held] == OPPORTUNISTIC]]
         in_turn = borrowers[~self._outsized[borrowers]]
         before = [np.sort(in_turn[jobs.tenant[in_turn] == tenant]) for tenant in range(len(self._tenants))]
         found = []
@@ -450,7 +462,13 @@ class RunView:
     def _life(self, job: int) -> Life:
         runs = self.runs
         spans = [
-            Span(int(runs.start[run]), int(runs.end[run]), bool(runs.lent[run]), runs.parts[run], runs.place[run])
+            Span(
+                int(runs.start[run]),
+                int(runs.end[run]),
+                bool(runs.kind[run] == OPPORTUNISTIC),
+                runs.parts[run],
+                runs.place[run],
+            )
             for run in range(runs.of_job[job], runs.of_job[job + 1])
         ]
         submit, finish = int(self.jobs.submit[job]), int(self.fates.finish[job])

@@ -68,8 +68,8 @@ def queues(record: Record) -> Ints:
     if record.waits is None:
         finish = np.asarray(record.finish, dtype=np.int64)
         submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
-        duration = np.asarray([job.duration_ms for job in record.jobs], dtype=np.int64)
-        record.waits = finish - submit - duration
+        alone = record.alone or [job.duration_ms for job in record.jobs]
+        record.waits = finish - submit - np.asarray(alone, dtype=np.int64)
     return record.waits
 
 

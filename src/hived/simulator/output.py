@@ -29,7 +29,7 @@ from .traces import seconds
 
 JOB_COLUMNS = (
     "scheme", "policy", "job_id", "tenant", "gpus", "submit_s", "duration_s", "start_s", "finish_s", "queue_s",
-    "preemptions", "finished",
+    "preemptions", "finished", "alone_s",
 )  # fmt: skip
 #: files of every folder of results
 FILES = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
@@ -46,7 +46,7 @@ _OUTPUTS = (
     *PARQUET,
     *(f"{name}-*.{end}" for name in FIGURES for end in ("png", "svg")),
 )
-RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement")
+RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement", "share", "rate")
 #: columns of ``series.csv``, as in :class:`~.metrics.Series`, before those of the delays
 SERIES_SHARES = (
     "utilization", "opportunistic", "fragmentation", "partly_used", "guaranteed", "internal", "external",
@@ -104,7 +104,8 @@ def write_jobs(results: Results, path: Path) -> None:
 
     Here and in the other files a number that may have decimals always has them, so that Polars, which infers the types
     of columns from the first 100 rows, and pandas read them with their defaults. Times of an unfinished job are empty
-    and give no type: README.md shows how to read a file that begins with 100 such rows.
+    and give no type: README.md shows how to read a file that begins with 100 such rows. ``alone_s``, the time that the
+    job takes alone at best affinity, is empty where jobs run without models.
     """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -120,7 +121,7 @@ def write_jobs(results: Results, path: Path) -> None:
                     (
                         record.scheme, record.policy, job.job_id, job.tenant, job.gpus, _time(job.submit_ms),
                         _time(job.duration_ms), *times, record.preemptions[number],
-                        "true" if finish >= 0 else "false",
+                        "true" if finish >= 0 else "false", _time(record.alone[number]) if record.alone else "",
                     )
                 )  # fmt: skip
 
@@ -128,7 +129,8 @@ def write_jobs(results: Results, path: Path) -> None:
 def write_runs(results: Results, path: Path) -> None:
     """``runs.csv``: every interval in which a job held GPUs, by scheme and policy, then by start and job.
 
-    ``cluster.json`` describes the cluster of its placements.
+    ``cluster.json`` describes the cluster of its placements. ``share`` is the fraction of the time for which the job
+    has these GPUs, ``rate`` its work per second there against running alone at best affinity.
     """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -139,7 +141,8 @@ def write_runs(results: Results, path: Path) -> None:
                 writer.writerow(
                     (
                         record.scheme, record.policy, record.jobs[run.job].job_id, _time(run.start),
-                        _time(run.end), run.kind.value, names.text(run.placement),
+                        _time(run.end), run.kind.value, names.text(run.placement), _fraction(run.share),
+                        _fraction(run.rate),
                     )
                 )  # fmt: skip
 
@@ -274,6 +277,11 @@ def _time(ms: int) -> str:
 
 def _number(value: float) -> str:
     return "NaN" if math.isnan(value) else _decimal(f"{value:.6g}")
+
+
+def _fraction(value: float) -> str:
+    """A share or a rate, to a second in 30 years; nearly always 1."""
+    return "1.0" if value == 1.0 else _decimal(f"{value:.9g}")
 
 
 def _decimal(number: str) -> str:

@@ -52,10 +52,13 @@ class Record:
     first_start: list[int] = field(default_factory=list)  #: -1: never started
     finish: list[int] = field(default_factory=list)  #: -1: never finished
     preemptions: list[int] = field(default_factory=list)
+    #: time that each job takes alone at best affinity; empty: no job models, and its duration counts
+    alone: list[int] = field(default_factory=list)
     waits: NDArray[np.int64] | None = None  #: every job's queueing delay, cached by :func:`~.metrics.queues`
     preempted_gpus: int = 0  #: GPUs taken from opportunistic jobs, summed over all preemptions
     preempted_at: list[tuple[int, int]] = field(default_factory=list)  #: the same: time and GPUs of each preemption
 
     def queue(self, job: int) -> int:
-        """The queueing delay of a finished job, including waits after preemptions."""
-        return self.finish[job] - self.jobs[job].submit_ms - self.jobs[job].duration_ms
+        """The queueing delay of a finished job, including waits after preemptions and time lost to sharing GPUs."""
+        alone = self.alone[job] if self.alone else self.jobs[job].duration_ms
+        return self.finish[job] - self.jobs[job].submit_ms - alone

@@ -99,6 +99,7 @@ class Simulation:
         self._futile: dict[int, tuple[float, int]] = {}
         # jobs preempted at this instant: the interval, the work left after it, and kept (as the scheduler counts it)
         self._preempted: dict[int, tuple[_Interval, float, float, float]] = {}
+        record.alone = [job.duration_ms for job in record.jobs] if work is not None else []
         record.first_start = [-1] * n
         record.finish = [-1] * n
         record.preemptions = [0] * n
