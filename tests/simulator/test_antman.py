@@ -334,3 +334,12 @@ def test_parameters_and_combinations_that_mean_nothing_are_refused() -> None:
     tiresias.guests = AntMan().guests
     with pytest.raises(PolicyError, match="without preempts"):
         play(spec, jobs, tiresias)
+
+
+def test_a_gang_is_as_fast_as_on_its_gpu_with_the_least_room() -> None:
+    jobs = [job("own", 1, 900, 0, "RHN", "guaranteed"), job("gang", 2, 900, 10, "DeepFM", "opportunistic")]
+    record = play(cluster_spec({"a": 1}, 2), jobs)
+    assert at(record, "gang", 100).kind is GUEST, "beside an owner on one of its GPUs"
+    assert at(record, "gang", 100).rate == pytest.approx(1.0)
+    busy = [job("own", 1, 900, 0, "RHN", "guaranteed"), job("gang", 2, 900, 10, "RHN", "opportunistic")]
+    assert at(play(cluster_spec({"a": 1}, 2), busy), "gang", 100).rate == pytest.approx((1 - U["RHN"]) / U["RHN"])

@@ -138,7 +138,7 @@ class Guests:
                     found[node] = found.get(node, 0) | mask
             for node, mask in found.items():
                 before = space.free[node]
-                space.set(node, before | (mask & self._healthy_room(node, tenant)[-1]), before)
+                space.set(node, before | (mask & self._most_room(node, tenant)), before)
             self._set.update(found)
             if found:
                 yield space
@@ -161,12 +161,22 @@ class Guests:
 
     def _room(self, node: int, tenant: int) -> list[int]:
         """Leaves that can take one guest more, by the most guests that they have: none, one, and so on."""
+        open_leaves = self._open(node, tenant)
+        return [open_leaves & ~leaves for leaves in self._more_than(node)]
+
+    def _open(self, node: int, tenant: int) -> int:
+        """Leaves without a group, or of one that accepts guests of the tenant."""
         nodes = self._nodes
-        room = nodes.shapes[node].full & ~(nodes.reserved[node] | nodes.lent[node])
+        found = nodes.shapes[node].full & ~(nodes.reserved[node] | nodes.lent[node])
         for group, mask in nodes.held.get(node, {}).items():
             if not self.accepts(group, tenant):
-                room &= ~mask
-        return [room & ~leaves for leaves in self._more_than(node)]
+                found &= ~mask
+        return found
+
+    def _most_room(self, node: int, tenant: int) -> int:
+        """Healthy leaves that can take one guest more."""
+        full = self._more_than(node)[-1] if len(self.held.get(node, ())) >= MOST_GUESTS else 0
+        return self._open(node, tenant) & ~(full | self._nodes.bad[node])
 
     def _more_than(self, node: int) -> list[int]:
         """Leaves with more guests than none, than one, and so on up to the most less one."""

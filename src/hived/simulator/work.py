@@ -37,6 +37,8 @@ class Work:
         self._locality = Locality(spec.chains)
         # whether every node is one socket, so that GPUs of one node have the best affinity
         self._flat = all(chain.node_level <= 2 for chain in spec.chains)
+        # by job: its placement, and its speed there
+        self._speeds: dict[int, tuple[Placement, float]] = {}
         #: by job that shares GPUs: its rate while it has its turn, against running alone there
         self._beside: dict[int, float] = {}
 
@@ -82,9 +84,15 @@ class Work:
 
     def _speed(self, job: int, placement: Placement) -> float:
         """By affinity and, for an elastic job, the number of GPUs (linear)."""
+        known = self._speeds.get(job)
+        if known is not None and known[0] is placement:
+            return known[1]
         of = self._jobs[job]
         speed = self._locality.rate(self._models[job], placement)
-        return speed * placement.gpus / of.gpus if of.elastic else speed
+        if of.elastic:
+            speed *= placement.gpus / of.gpus
+        self._speeds[job] = placement, speed
+        return speed
 
     # -- measurements -------------------------------------------------------------------------------------------------
 

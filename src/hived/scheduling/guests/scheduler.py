@@ -16,6 +16,7 @@ The choices that the paper leaves open:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -24,6 +25,7 @@ from typing import NamedTuple
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Placement, PodPlacement, Preempt
+from hived.cluster.demands import Demand
 from hived.errors import ensure
 
 from ..instructions import Instruction, Kind, Share, Shares, Turn
@@ -98,6 +100,9 @@ class GuestScheduler:
         self._by_name = {(leaf.pod.node, leaf.pod.leaf_cells[0]): leaf for leaf in self._leaves}
         #: GPUs below the most utilization, the freest first
         self._room: list[tuple[float, int]] = [(0.0, leaf.number) for leaf in self._leaves]
+        #: how many of them each node has, and how many nodes have so many
+        self._on_node = Counter(leaf.pod.node for leaf in self._leaves)
+        self._nodes_with = Counter(self._on_node.values())
         #: the GPUs of each job
         self._at: dict[Entry, list[_Leaf]] = {}
         #: per owner: when it came; per guest: when its limit begins, or has begun, to rise
@@ -176,7 +181,8 @@ class GuestScheduler:
         """The jobs of a GPU have changed."""
         probe, room, number = self._probe, self._room, leaf.number
         most = self.parameters.most_utilization
-        if leaf.load < most:
+        had = leaf.load < most
+        if had:
             del room[bisect_left(room, (leaf.load, number))]
         load, memory = 0.0, 0.0
         for guest in leaf.guests:
@@ -191,26 +197,45 @@ class GuestScheduler:
         leaf.load, leaf.memory = load, memory
         if load < most:
             insort(room, (load, number))
+        if had is not (load < most):
+            here, node = self._on_node, leaf.pod.node
+            self._nodes_with[here[node]] -= 1
+            here[node] += -1 if had else 1
+            self._nodes_with[here[node]] += 1
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def settle(self, now: float) -> None:
         """Start waiting jobs where there is room, in their order; a kind that finds none lets the others pass."""
-        heads = [(queue.first.key, queue.first) for queue in self._trying if queue.first is not None]
+        if not self._trying:
+            return
+        heads = []
+        may_fit: dict[int, bool] = {}  # few, shared by many queues; none fits that does not now
+        for queue in self._trying:
+            first = queue.first
+            if first is not None:
+                demand = first.loan_demand
+                fits = may_fit.get(id(demand))
+                if fits is None:
+                    fits = may_fit[id(demand)] = demand is not None and self._may_fit(demand)
+                if fits:
+                    heads.append((first.key, first))
+                else:
+                    self._lacking[queue] = None
         self._trying.clear()
         heapify(heads)  # keys end with the number of the job
         while heads:
             _, entry = heappop(heads)
-            queue = entry.backlog
-            assert isinstance(queue, GuestQueue)
+            backlog = entry.backlog
+            assert isinstance(backlog, GuestQueue)
             if not self._start(entry, now):
-                self._lacking[queue] = None
-            elif queue.first is not None:
-                heappush(heads, (queue.first.key, queue.first))
+                self._lacking[backlog] = None
+            elif backlog.first is not None:
+                heappush(heads, (backlog.first.key, backlog.first))
 
     def _start(self, entry: Entry, now: float) -> bool:
         demand = entry.loan_demand
-        if demand is None or len(self._room) < demand.least_gpus:
+        if demand is None or not self._may_fit(demand):
             return False
         most = self.parameters.gpu_memory_gib - self._probe.memory_min_gib(entry.number)
         fit = (leaf.pod for _, number in self._room if (leaf := self._leaves[number]).memory <= most)
@@ -224,6 +249,14 @@ class GuestScheduler:
         kind = Kind.GUEST if any(leaf.owner is not None for leaf in at) else Kind.OPPORTUNISTIC
         self._started(entry, placed.placement, kind)
         return True
+
+    def _may_fit(self, demand: Demand) -> bool:
+        """Whether enough GPUs have room, on few enough nodes, memory aside. O(GPUs of a node)."""
+        for choice in demand.choices:
+            size = min([need.gpus for need in choice.needs])
+            if sum([nodes * (gpus // size) for gpus, nodes in self._nodes_with.items()]) >= len(choice.needs):
+                return True
+        return False
 
     def _place(self, entry: Entry, beside: list[PodPlacement], now: float) -> Bind | Preempt | None:
         demand = entry.loan_demand
@@ -273,27 +306,29 @@ class GuestScheduler:
         return _Shared(self._kind(entry), tuple(sorted(guests)), entry.number, limit)
 
     def _as_guest(self, entry: Entry, now: float) -> _Shared:
-        leaf = min(self._at[entry], key=self._time_left)
-        owner = leaf.owner
-        others = tuple([guest.number for guest in leaf.guests if guest is not entry])
-        kind, limit = self._kind(entry), 1.0
-        if not all(self._fits(entry, leaf) for leaf in self._at[entry]):
-            limit = 0.0
-        elif kind is Kind.GUEST:
+        kind, limit, least, gpu_memory = Kind.OPPORTUNISTIC, 1.0, inf, self.parameters.gpu_memory_gib
+        busiest: _Leaf | None = None
+        for leaf in self._at[entry]:
+            idle = 1.0  # of the time of the GPU: what an owner leaves
+            if leaf.owner is not None:
+                kind = Kind.GUEST
+                idle -= self._probe.utilization(leaf.owner.number)
+            part = idle / (leaf.load - (1.0 - idle))  # of what guests would use
+            if part < least:
+                busiest, least = leaf, part
+            if leaf.memory > gpu_memory and not self._fits(entry, leaf):
+                limit = 0.0
+        assert busiest is not None
+        if limit and kind is Kind.GUEST:
             since = now - self._since[entry]
             limit = self.parameters.limit(since, self._per_second)
             after = self.parameters.next_step(since, self._per_second)
             if after < inf:
                 heappush(self._steps, (now + after, entry.number, entry))
+        owner, others = busiest.owner, [guest.number for guest in busiest.guests if guest is not entry]
         if owner is None:
-            return _Shared(kind, others, None, limit)
+            return _Shared(kind, tuple(others), None, limit)
         return _Shared(kind, (owner.number, *others), owner.number, limit)
-
-    def _time_left(self, leaf: _Leaf) -> float:
-        """The time that a GPU's owner leaves idle, against what its guests would use."""
-        utilization = self._probe.utilization
-        idle = 1.0 if leaf.owner is None else 1.0 - utilization(leaf.owner.number)
-        return idle / sum([utilization(guest.number) for guest in leaf.guests])
 
     def _fits(self, entry: Entry, leaf: _Leaf) -> bool:
         """Whether a guest's least memory fits on a GPU, after that of the owner and of the guests before it."""
@@ -319,6 +354,10 @@ class GuestScheduler:
         most = self.parameters.most_utilization
         room = sorted((leaf.load, leaf.number) for leaf in self._leaves if leaf.load < most)
         ensure(room == self._room, "the GPUs with room")
+        on_node = Counter(leaf.pod.node for leaf in self._leaves if leaf.load < most)
+        ensure(+on_node == +self._on_node, "the GPUs with room per node")
+        nodes_with = Counter(n for n in self._on_node.values() if n)
+        ensure({n: many for n, many in self._nodes_with.items() if n and many} == nodes_with, "nodes by GPUs with room")
         waiting = {entry for entry in entries if entry.guest and entry.queued}
         queued = [entry for queue in self._waiting.values() for entry in queue]
         ensure(set(queued) == waiting and len(queued) == len(waiting), "the jobs that wait to be guests")
