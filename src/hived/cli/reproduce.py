@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,16 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hived.reproduce.command import reproduce as run_reproduction
+from hived.reproduce.papers import Paper
 from hived.reproduce.report import INDEX, Report
 from hived.simulator.parallel import all_cores
 
 from .console import messages, note, output
-
-
-class Paper(StrEnum):
-    """The papers whose evaluation can be run again."""
-
-    HIVED = "hived"
 
 
 def reproduce(
@@ -30,7 +24,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for the report; interrupted, the same command continues there.")],
     trace: Annotated[
         Path | None,
-        typer.Option(help="A trace with the tenants of the paper's Table 1. Without one: a synthetic trace."),
+        typer.Option(help="A trace; for hived, of the tenants of its Table 1. Without one: a synthetic trace."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few days of the trace and fewer seeds: minutes.")] = False,
     only: Annotated[
@@ -50,7 +44,7 @@ def reproduce(
     with _progress() as finished:
         try:
             report = run_reproduction(
-                out, trace, quick=quick, only=names, processes=jobs or all_cores(), finished=finished
+                out, trace, paper=paper, quick=quick, only=names, processes=jobs or all_cores(), finished=finished
             )
         except KeyboardInterrupt:
             note(f"interrupted: finished simulations are kept in {out}, and the same command continues")

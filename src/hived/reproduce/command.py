@@ -1,4 +1,4 @@
-"""``hived reproduce hived``: all simulations in parallel, then the report."""
+"""``hived reproduce``: all simulations in parallel, then the report."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hived.simulator.traces import Trace, read_trace
 from hived.simulator.traces.table1 import TOTAL_JOBS
 
 from . import section53
-from .evaluation import EXPERIMENTS
-from .experiment import FULL, QUICK, Experiment, Outcome, Scale
+from .experiment import FULL, QUICK, Experiment, Outcome, Runnable, Scale
+from .papers import EVALUATIONS, Paper
 from .report import Part, Report, is_ours, write
 from .results import Result
-from .simulations import TENANTS, Simulation, Workload, digest, offered_load, tenants_of, trace_of
+from .simulations import TENANTS, Workload, digest, offered_load, tenants_of, trace_of
 
 #: the folder of the results of simulations, from which an interrupted reproduction continues
 RUNS = "runs"
@@ -37,7 +37,7 @@ class Plan:
 
     experiment: Experiment
     workload: Workload
-    simulations: Mapping[str, Simulation]
+    simulations: Mapping[str, Runnable]
 
 
 def synthetic(quick: bool) -> Workload:
@@ -48,11 +48,12 @@ def synthetic(quick: bool) -> Workload:
     return replace(plain, clock=clock, crowded=round(CROWDED * clock, 3), window=window)
 
 
-def given(path: Path, quick: bool) -> Workload:
-    """A trace of a file. Raises :class:`~hived.errors.InputError` unless it has Table 1's tenants."""
+def given(path: Path, quick: bool, table1: bool) -> Workload:
+    """A trace of a file. Raises :class:`~hived.errors.InputError` unless it has Table 1's tenants, if it has to."""
     workload = Workload("", str(path), digest(path), 0, 0, 1.0, CROWDED, _QUICK_DAYS if quick else None)
     trace = read_trace(path)
-    check(trace)
+    if table1:
+        check(trace)
     return replace(workload, name=trace.name)
 
 
@@ -75,12 +76,13 @@ def reproduce(
     out: Path,
     trace: Path | None = None,
     *,
+    paper: Paper = Paper.HIVED,
     quick: bool = False,
     only: Sequence[str] = (),
     processes: int = 1,
     finished: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Run every simulation of HiveD's evaluation that ``out`` does not have yet, and write the report to ``out``.
+    """Run every simulation of a paper's evaluation that ``out`` does not have yet, and write the report to ``out``.
 
     Without ``trace`` on the synthetic trace; with one on that, and most experiments on the synthetic one too. ``only``:
     the names of experiments. The same arguments give the same bytes, but for the file of timings, whatever
@@ -91,24 +93,24 @@ def reproduce(
     if find_spec("matplotlib") is None:
         raise InputError(f"a report has figures, which need matplotlib: {command_for('figures')}")
     check_folder(out)
-    known = [experiment.name for experiment in EXPERIMENTS]
+    evaluation = EVALUATIONS[paper]
+    known = [experiment.name for experiment in evaluation.experiments]
     for name in only:
         if name not in known:
             raise InputError(f"--only {name}: no such experiment; there are {some(known, 30)}")
-    chosen = [experiment for experiment in EXPERIMENTS if not only or experiment.name in only]
+    chosen = [experiment for experiment in evaluation.experiments if not only or experiment.name in only]
     scale = QUICK if quick else FULL
-    first = synthetic(quick) if trace is None else given(trace, quick)
-    second = synthetic(quick) if trace is not None and not quick else None
+    first = synthetic(quick) if trace is None else given(trace, quick, evaluation.table1)
+    second = synthetic(quick) if trace is not None and not quick and evaluation.table1 else None
     plans = [Plan(one, first, one.simulations(first, scale)) for one in chosen]
     if second is not None:
         plans += [Plan(one, second, one.simulations(second, scale)) for one in chosen if one.second]
-    timing = section53.task(scale.requests)
+    timing = section53.task(scale.requests) if evaluation.table1 and not only else None
     with kept_results(out / RUNS) as kept:
-        run_all(plans, [] if only else [timing], kept, processes, finished)
+        run_all(plans, [] if timing is None else [timing], kept, processes, finished)
         parts = [Part(one, tuple(outcomes(one, plans, scale, kept))) for one in chosen]
-        report = Report(
-            first, second, scale, quick, tuple(parts), None if only else section53.read(kept.result(timing))
-        )
+        timed = None if timing is None else section53.read(kept.result(timing))
+        report = Report(paper, first, second, scale, quick, tuple(parts), timed)
         write(report, out)
     return report
 

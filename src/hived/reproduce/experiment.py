@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from hived.simulator.parallel import Task
 
 from .results import Result
-from .simulations import Simulation, Workload
+from .simulations import Workload
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+class Runnable(Protocol):
+    """What an experiment needs the result of: a simulation of HiveD's evaluation, or a trial."""
+
+    def task(self, label: str) -> Task:
+        """The task that runs it; its result is plain data."""
+
+    @property
+    def cost(self) -> float:
+        """Roughly, to begin with the longest."""
 
 
 class Shape(StrEnum):
@@ -77,7 +90,7 @@ class Experiment:
     name: str  #: in the names of files
     title: str
     shows: str  #: in the paper
-    simulations: Callable[[Workload, Scale], Mapping[str, Simulation]]
+    simulations: Callable[[Workload, Scale], Mapping[str, Runnable]]
     evaluate: Callable[[Workload, Scale, Mapping[str, Result]], Outcome]
     second: bool = False  #: whether it is run on the synthetic trace too, where another is given
 

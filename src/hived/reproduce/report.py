@@ -12,11 +12,12 @@ from hived.simulator.figures import styled
 from hived.simulator.parallel import write_whole
 
 from .experiment import Experiment, Outcome, Scale, Shape, trace_label
+from .papers import EVALUATIONS, Paper
 from .section53 import PAPER_MS, Timing
 from .simulations import Workload
 
 INDEX, TIMINGS = "index.md", "timings.md"
-_FIGURES = ("fig*.png", "draft-fig*.png")
+_FIGURES = ("fig*.png", "draft-fig*.png", "gandiva-fig*.png")
 #: the file of a figure of the second trace has this before its end
 _SECOND = "-table1"
 
@@ -33,6 +34,7 @@ class Part:
 class Report:
     """All experiments."""
 
+    paper: Paper
     first: Workload
     second: Workload | None
     scale: Scale
@@ -91,14 +93,13 @@ def timings(timing: Timing) -> str:
 
 def index(report: Report) -> str:
     """The whole text."""
+    evaluation = EVALUATIONS[report.paper]
     lines = [
-        "# HiveD's evaluation, run again",
+        f"# {evaluation.heading}",
         "",
-        f"`hived reproduce hived`, version {__version__}. Every figure of the evaluation of HiveD (Zhao et al., "
-        "OSDI'20), with the "
-        "paper's numbers beside ours, and three figures of its draft.",
+        f"`hived reproduce {report.paper}`, version {__version__}. {evaluation.intro}",
         "",
-        *_traces(report),
+        *(_traces(report) if evaluation.table1 else _durations(report)),
         "",
         "## Which shapes hold",
         "",
@@ -124,6 +125,14 @@ def index(report: Report) -> str:
             f"are in [{TIMINGS}]({TIMINGS}), the only file here that two runs do not have in common.",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _durations(report: Report) -> list[str]:
+    """The trace of a paper that needs durations and sizes alone."""
+    lines = [f"**Durations and sizes**, where the paper has them of a trace: {trace_label(report.first)}."]
+    if report.quick:
+        lines += ["", "**Quick.** Less of everything: the numbers show that the experiments run, not what they find."]
+    return lines
 
 
 def _traces(report: Report) -> list[str]:

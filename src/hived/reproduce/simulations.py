@@ -67,6 +67,11 @@ class Workload:
     crowded: float  #: on 200 nodes
     window: tuple[float, float] | None  #: days of the trace, before the clock is changed
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it determines a result."""
+        return {name: value for name, value in asdict(self).items() if name in _DETERMINE}
+
 
 @dataclass(frozen=True, slots=True)
 class Arm:
@@ -105,8 +110,7 @@ class Simulation:
     def task(self, label: str) -> Task:
         """The task that runs it."""
         changes = {name: value for name, value in asdict(self).items() if name != "workload"}
-        kept = {name: value for name, value in asdict(self.workload).items() if name in _DETERMINE}
-        identity = {"hived": __version__, "measures": MEASURES, "workload": kept, **changes}
+        identity = {"hived": __version__, "measures": MEASURES, "workload": self.workload.identity, **changes}
         return Task(label, carry_out, (self,), identity)
 
     @property

@@ -1,0 +1,16 @@
+"""Gandiva's evaluation (OSDI'18) by simulation, a file for each kind of experiment.
+
+What only echoes its input is left out: Table 1 is the input of the contention law; Figures 12 and 13 measure GPUs.
+"""
+
+from __future__ import annotations
+
+from ..experiment import Experiment
+from . import fig15, table3, table5, timelines
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *timelines.EXPERIMENTS,
+    table3.EXPERIMENT,
+    fig15.EXPERIMENT,
+    table5.EXPERIMENT,
+)

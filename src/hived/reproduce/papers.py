@@ -1,0 +1,46 @@
+"""The papers whose evaluation can be run again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from . import evaluation, gandiva
+from .experiment import Experiment
+
+
+class Paper(StrEnum):
+    """By the name of the command's argument."""
+
+    HIVED = "hived"
+    GANDIVA = "gandiva"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a report has of a paper."""
+
+    heading: str
+    intro: str
+    experiments: tuple[Experiment, ...]  #: in the order of the report
+    table1: bool  #: whether its traces have the tenants of HiveD's Table 1, and a second one is run; also section 5.3
+
+
+EVALUATIONS = {
+    Paper.HIVED: Evaluation(
+        "HiveD's evaluation, run again",
+        "Every figure of the evaluation of HiveD (Zhao et al., OSDI'20), with the paper's numbers beside ours, and "
+        "three figures of its draft.",
+        evaluation.EXPERIMENTS,
+        True,
+    ),
+    Paper.GANDIVA: Evaluation(
+        "Gandiva's evaluation, by simulation",
+        "Figures and tables of Gandiva (Xiao et al., OSDI'18) that are about scheduling, simulated, with the paper's "
+        "numbers beside ours. What measures GPUs is left out: Table 1 is the input of the contention law "
+        "(docs/models.md), Figures 12 and 13 are of real migrations. Figure 14, Table 4 and Figure 18 (multi-jobs) are "
+        "not built yet.",
+        gandiva.EXPERIMENTS,
+        False,
+    ),
+}
