@@ -28,7 +28,7 @@ _LOOK: dict[str, tuple[str, str, str]] = {
     "no quota": ("#CC79A7", "-", "No quota"),
     "paper": ("#999999", ":", "Paper"),
 }
-_OTHERS = ("#56B4E9", "#F0E442", "#CC79A7")
+_OTHERS = ("#56B4E9", "#E69F00", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "#F0E442")
 
 
 def look(name: str, at: int = 0) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..experiment import QUICK, Claim, Experiment, Outcome, Row, Scale, Shape, n
 from ..results import Result
 from ..simulations import Workload, trace_of
 from ..trial import Trial
-from .base import PERTURBED, completion, job, makespan, migrations, perturbed, play
+from .base import MINUTE_MS, PERTURBED, completion, job, makespan, migrations, perturbed, play
 
 SERVERS, DAYS = 25, 9.0
 LOADS = (0.6, 0.8, 1.0, 1.2)
@@ -25,20 +26,22 @@ _POLICIES = {"YARN-CS": "yarn-cs", "Gandiva": "gandiva"}
 
 
 def jobs_of(workload: Workload, load: float, days: float) -> list[TraceJob]:
-    """Jobs of the trace in its order, those of at most 8 GPUs, submitted evenly so that they ask for this load."""
+    """Jobs of the trace, drawn at random until they ask for this load, at their own times modulo ``days``.
+
+    Of at most 8 GPUs, and of a minute to a day: the paper's makespan leaves no room for longer ones.
+    """
     left = load * SERVERS * 4 * days * 24 * 60
-    chosen: list[TraceJob] = []
-    for one in trace_of(workload).jobs:
-        if one.gpus <= 8 and one.duration_ms >= 60_000:
-            chosen.append(one)
-            left -= one.gpus * one.duration_ms / 60_000
-            if left <= 0:
-                break
-    gap = days * 24 * 60 / max(1, len(chosen))
-    return [
-        job(f"job-{at}", 1 << (one.gpus - 1).bit_length(), one.duration_ms / 60_000, at * gap)
-        for at, one in enumerate(chosen)
-    ]
+    fitting = [one for one in trace_of(workload).jobs if one.gpus <= 8 and 1 <= one.duration_ms / MINUTE_MS <= 1440]
+    Random(1).shuffle(fitting)
+    chosen: list[tuple[float, int, float]] = []
+    for one in fitting:
+        gpus, minutes = 1 << (one.gpus - 1).bit_length(), one.duration_ms / MINUTE_MS
+        chosen.append((one.submit_ms / MINUTE_MS % (days * 24 * 60), gpus, minutes))
+        left -= gpus * minutes
+        if left <= 0:
+            break
+    chosen.sort()
+    return [job(f"job-{at}", gpus, minutes, time) for at, (time, gpus, minutes) in enumerate(chosen)]
 
 
 def carry_out(
@@ -108,9 +111,10 @@ def _evaluate(workload: Workload, scale: Scale, results: Mapping[str, Result]) -
     share = np.linspace(0, 100, 201)
     lines = {name: (np.asarray(plain[f"{name} {shown}  1.0"]["cdf"]), share) for name in _POLICIES}
     return Outcome(
-        f"{SERVERS} servers of 4 equal GPUs, {_days(scale):g} days; durations and sizes of {trace_label(workload)} (up "
-        f"to 8 GPUs, rounded up to a power of two), {plain[f'Gandiva {shown}  1.0']['jobs']:,} jobs at load {shown:g}, "
-        "submitted evenly; models 10:60:30 (vision, language, speech), seed 1",
+        f"{SERVERS} servers of 4 equal GPUs, {_days(scale):g} days; jobs of {trace_label(workload)} (a "
+        "minute to a day, up to 8 GPUs, rounded up to a power of two, drawn until they ask for the load, at their own "
+        f"times modulo the days), {plain[f'Gandiva {shown}  1.0']['jobs']:,} at load {shown:g}; models 10:60:30 "
+        "(vision, language, speech), seed 1",
         rows,
         [
             Claim(
