@@ -9,8 +9,8 @@ import pytest
 from hived.reproduce.command import reproduce
 from hived.reproduce.experiment import Shape
 from hived.reproduce.gandiva import EXPERIMENTS, table3
-from hived.reproduce.gandiva.fig15 import packed_gpus
 from hived.reproduce.gandiva.base import job, play
+from hived.reproduce.gandiva.fig15 import packed_gpus
 from hived.reproduce.papers import Paper
 
 

@@ -1,4 +1,4 @@
-"""Figure 15 and section 6.3: 180 GPUs, time-slicing and packing against bin packing without over-subscription."""
+"""Figure 15 (Gandiva, 6.3): 180 GPUs, time-slicing and packing against bin packing without over-subscription."""
 
 from __future__ import annotations
 
