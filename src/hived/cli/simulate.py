@@ -286,9 +286,12 @@ def _time_table(runs: list[RunReport]) -> Table:
 def _cluster_table(runs: list[RunReport], nodes: int) -> Table:
     several = nodes > 1  # with one node, a share of the nodes is 0 or 1
     of_nodes = ("internal frag.", "external frag.", "fragmented nodes", "partly used") if several else ()
-    table = numbers("scheme", ("utilization", "guaranteed", "opportunistic", *of_nodes))
+    guests = ("guests",) if any(run.guests for run in runs) else ()
+    table = numbers("scheme", ("utilization", "guaranteed", "opportunistic", *guests, *of_nodes))
     for run in runs:
         shares = [run.utilization, run.guaranteed, run.opportunistic]
+        if guests:
+            shares.append(run.guests)
         if several:
             shares += [run.internal, run.external, run.fragmentation, run.partly_used]
         table.add_row(run.scheme, *(f"{100 * share:.1f}%" for share in shares))

@@ -19,6 +19,7 @@ from hived.simulator.metrics import (
     queues,
     series,
     step,
+    time_alone,
     window_means,
 )
 from hived.simulator.record import Record
@@ -72,7 +73,7 @@ def _of_run(
     usage = Usage(results, record)
     queue = queues(record)
     submit = np.asarray([job.submit_ms for job in trace.jobs], dtype=np.int64)
-    duration = np.asarray([job.duration_ms for job in trace.jobs], dtype=np.int64)
+    alone = time_alone(record)
     several = np.asarray([job.gpus > 1 for job in trace.jobs])
     at = np.arange(0, window + 1, step(window), dtype=np.int64)
     shares = series(results, record, usage=usage)
@@ -84,7 +85,7 @@ def _of_run(
         own: dict[str, Any] = {
             "jobs": len(mine),
             "delay": _mean(queue[mine]),
-            "completion": _mean(queue[mine] + duration[mine]),
+            "completion": _mean(queue[mine] + alone[mine]),
         }
         own["over_time"] = _rounded(window_means(submit[mine], queue[mine], at, WINDOW_MS) / 60_000)
         if base is not None and inside is not None:
@@ -97,7 +98,7 @@ def _of_run(
     half_days = np.arange(0, window + WINDOW_MS, WINDOW_MS, dtype=np.int64)
     return {
         "delay": _mean(queue[everybody]),
-        "completion": _mean(queue[everybody] + duration[everybody]),
+        "completion": _mean(queue[everybody] + alone[everybody]),
         "tenants": tenants,
         "at": _rounded(at / (24 * HOUR_MS)),
         "hours": _rounded((edges[:-1] + edges[1:]) / 2 / (24 * HOUR_MS)),

@@ -105,8 +105,10 @@ class Holder(Model):
     id: str
     name: str
     vc: str
-    kind: Literal["guaranteed", "opportunistic", "reserved"]
+    kind: Literal["guaranteed", "opportunistic", "guest", "reserved"]
     gpus: int
+    share: float = 1.0  #: of the time for which it has its GPUs; below 1 if it takes turns, on any of ``parts``
+    rate: float = 1.0  #: work per second, against running alone at best affinity
     since: float
     stopping: bool = False
     priority: int = 0
@@ -160,6 +162,7 @@ class Totals(Model):
     gpus: int
     guaranteed: int
     opportunistic: int
+    guests: int = 0  #: on which guests run, which hold none
     reserved: int  #: idle, in a reservation whose other victims are still being stopped
     bad: int  #: faulty and not in use
     drained: int = 0  #: healthy, kept from new jobs (on Kubernetes for foreign pods too), and no job uses them
@@ -231,8 +234,11 @@ class Stay(Model):
 
     start: float
     end: float | None  #: None: until now
-    kind: Literal["waiting", "reserved", "guaranteed", "opportunistic", "stopping", "backoff"]
-    where: str  #: ``node:0,1,2,3;node2:0,1``; "" where it held nothing
+    kind: Literal["waiting", "reserved", "guaranteed", "opportunistic", "guest", "stopping", "backoff"]
+    #: ``node:0,1,2,3;node2:0,1``; "" where it held nothing, several with "or" between where it took turns on them
+    where: str
+    share: float = 1.0  #: of the time for which it had these GPUs
+    rate: float = 1.0  #: work per second, against running alone at best affinity
 
 
 class Moment(Model):
@@ -274,9 +280,10 @@ class Outcome(Model):
 
     view: str
     label: str
-    utilization: float | None  #: share of all GPUs in use, by whomever
+    utilization: float | None  #: share of all GPUs held, by whomever; one that jobs share counts once
     opportunistic: float | None  #: of which by opportunistic jobs
     fragmentation: float | None
+    guests: float | None = None  #: share of all GPUs on which guests run, which hold none
     #: share of all GPUs that tenants cannot have as whole nodes because of their own guaranteed jobs, and of others'
     internal: float | None = None
     external: float | None = None

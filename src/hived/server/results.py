@@ -17,7 +17,7 @@ from .results_view import RunView
 #: of a run, in the comparison as it is in its file
 _SHOWN = {
     "utilization", "opportunistic", "fragmentation", "internal", "external", "preemptions", "preempted_gpus",
-    "lost_gpu_s", "makespan_s", "finished", "unfinished",
+    "lost_gpu_s", "guests", "makespan_s", "finished", "unfinished",
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 NEVER = np.iinfo(np.int64).max  #: the end of a job or run that does not end
 _LONGEST_FIELD = 2**31 - 1  #: the largest limit that the csv module takes
 #: all that an older version wrote
-_SHARES_BEFORE, _JOBS_BEFORE, _RUNS_BEFORE = SERIES_SHARES[:4], JOB_COLUMNS[:-1], RUN_COLUMNS[:-2]
+_SHARES_BEFORE, _JOBS_BEFORE, _RUNS_BEFORE = (SERIES_SHARES[:7], SERIES_SHARES[:4]), JOB_COLUMNS[:-1], RUN_COLUMNS[:-2]
 #: of a run, numbered as in :class:`Runs`
 KINDS = tuple(kind.value for kind in Kind)
 GUARANTEED, OPPORTUNISTIC, GUEST = range(3)
@@ -124,6 +124,7 @@ class RunSummary(_Plain):
     preemptions: int
     preempted_gpus: int | None = None
     lost_gpu_s: Number | None = None
+    guests: Number | None = None
     makespan_s: Number
     overall: Delays
     tenants: dict[str, Delays]
@@ -215,7 +216,8 @@ class Jobs:
     tenant: Ints  #: number of its VC (jobs,)
     gpus: Ints  #: asked for
     submit: Ints  #: in milliseconds, as all times here
-    duration: Ints
+    alone: Ints  #: the time that it takes alone: its duration, where jobs run without models
+    modelled: bool  #: whether they run by models, so that they may share GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +235,20 @@ def read_jobs(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> tuple[
     """``jobs.csv``: every one of ``keys`` has the same jobs."""
     vcs = {name: number for number, name in enumerate(tenants)}
     asked: dict[str, tuple[int, int, int, int]] = {}
+    modelled = False
     fates: dict[Key, list[tuple[int, int]]] = {key: [] for key in keys}
     with reading(path, JOB_COLUMNS, _JOBS_BEFORE) as (_, rows):
-        for scheme, policy, job, tenant, gpus, submit, duration, _, finish, _, preemptions, _, *_ in rows:
+        for scheme, policy, job, tenant, gpus, submit, duration, _, finish, _, preemptions, _, *alone in rows:
             if job not in asked:
-                asked[job] = vcs[tenant], int(gpus), milliseconds(submit), milliseconds(duration)
+                modelled = bool(alone and alone[0])
+                takes = alone[0] if modelled else duration
+                asked[job] = vcs[tenant], int(gpus), milliseconds(submit), milliseconds(takes)
             fates[scheme, policy].append((milliseconds(finish) if finish else NEVER, int(preemptions)))
         if {len(found) for found in fates.values()} != {len(asked)}:
             raise ValueError("not every run has every job")
-    jobs = Jobs(list(asked), {job: number for number, job in enumerate(asked)}, *_columns(list(asked.values()), 4))
+    numbers = {job: number for number, job in enumerate(asked)}
+    tenant, number, submit, alone_ms = _columns(list(asked.values()), 4)
+    jobs = Jobs(list(asked), numbers, tenant, number, submit, alone_ms, modelled)
     return jobs, {key: Fates(*_columns(found, 2)) for key, found in fates.items()}
 
 
@@ -252,7 +259,7 @@ def _columns(rows: Sequence[tuple[int, ...]], number: int) -> Ints:
 def read_series(path: Path, keys: Sequence[Key], tenants: Sequence[str]) -> dict[Key, dict[str, Floats]]:
     """``series.csv``: of every run its columns by name (points,), in order of time. NaN: nothing to say."""
     delays = [f"delay_s {tenant}" for tenant in tenants]
-    forms = [("scheme", "policy", "time_s", *shares, *delays) for shares in (SERIES_SHARES, _SHARES_BEFORE)]
+    forms = [("scheme", "policy", "time_s", *shares, *delays) for shares in (SERIES_SHARES, *_SHARES_BEFORE)]
     found: dict[Key, list[list[float]]] = {key: [] for key in keys}
     with reading(path, *forms) as (header, rows):
         for scheme, policy, *values in rows:

@@ -32,6 +32,7 @@ from .pictures import (
 )
 from .results_files import (
     GUARANTEED,
+    GUEST,
     NEVER,
     OPPORTUNISTIC,
     Fates,
@@ -46,6 +47,11 @@ from .results_files import (
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _NODES_NAMED = 3
+#: shares and rates that say nothing
+_AS_GOOD_AS_ALONE = 0.9995
+Kind = Literal["guaranteed", "opportunistic", "guest"]
+_KINDS: tuple[Kind, ...] = ("guaranteed", "opportunistic", "guest")  #: by their numbers
+_HOW = {"guaranteed": "guaranteed", "opportunistic": "lent", "guest": "a guest"}
 
 
 def length(ms: int) -> str:
@@ -69,13 +75,49 @@ def place_words(parts: Sequence[Stretch], chains: Sequence[Chain]) -> str:
 
 
 class Span(NamedTuple):
-    """A run of one job."""
+    """An interval of one job: a run, or several of one time where it took turns on several sets of GPUs."""
 
     start: int
     end: int
-    lent: bool
-    parts: tuple[Stretch, ...]
+    kind: Kind
+    parts: tuple[Stretch, ...]  #: all GPUs that it had
     place: str  #: as in the file
+    gpus: int  #: at a time
+    share: float = 1.0
+    rate: float = 1.0
+
+    @property
+    def words(self) -> str:
+        """``60% of the time, at 0.58 of its speed alone``; "" for a job that has its GPUs for itself."""
+        return sharing_words(self.share, self.rate)
+
+
+def sharing_words(share: float, rate: float) -> str:
+    """``60% of the time, at 0.58 of its speed alone``; "" where both are 1.
+
+    >>> sharing_words(0.6, 0.58), sharing_words(1.0, 0.75), sharing_words(1.0, 1.0)
+    ('60% of the time, at 0.58 of its speed alone', 'at 0.75 of its speed alone', '')
+    """
+    if min(share, rate) >= _AS_GOOD_AS_ALONE:
+        return ""
+    turns = "" if share >= _AS_GOOD_AS_ALONE else f"{100 * share:.3g}% of the time, "
+    return f"{turns}at {rate:.3g} of its speed alone"
+
+
+def joined(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+    """The stretches without what is in several of them.
+
+    >>> joined([(0, 1, 2, 2), (0, 1, 0, 1), (0, 1, 3, 4), (0, 2, 0, 1)])
+    ((0, 1, 0, 1), (0, 1, 2, 5), (0, 2, 0, 1))
+    """
+    found: list[Stretch] = []
+    for chain, node, first, number in sorted(stretches):
+        if found and found[-1][:2] == (chain, node) and first <= found[-1][2] + found[-1][3]:
+            begun = found[-1][2]
+            found[-1] = chain, node, begun, max(begun + found[-1][3], first + number) - begun
+        else:
+            found.append((chain, node, first, number))
+    return tuple(found)
 
 
 class Life(NamedTuple):
@@ -90,9 +132,7 @@ class Life(NamedTuple):
 
 def stays(life: Life) -> list[Stay]:
     """Its runs, and the waiting between them."""
-    found = [
-        _stay(span.start, span.end, "opportunistic" if span.lent else "guaranteed", span.place) for span in life.spans
-    ]
+    found = [_stay(span.start, span.end, span.kind, span.place, span.share, span.rate) for span in life.spans]
     waited_from = [life.submit, *(span.end for span in life.spans)]
     until = [span.start for span in life.spans]
     if life.state in ("finished", "queued"):
@@ -101,8 +141,11 @@ def stays(life: Life) -> list[Stay]:
     return sorted(found, key=lambda stay: stay.start)
 
 
-def _stay(start: int, end: int, kind: Literal["waiting", "guaranteed", "opportunistic"], where: str = "") -> Stay:
-    return Stay(start=start / 1000, end=None if end == NEVER else end / 1000, kind=kind, where=where)
+def _stay(
+    start: int, end: int, kind: Kind | Literal["waiting"], where: str = "", share: float = 1.0, rate: float = 1.0
+) -> Stay:
+    until = None if end == NEVER else end / 1000
+    return Stay(start=start / 1000, end=until, kind=kind, where=where, share=share, rate=rate)
 
 
 def moments(life: Life, chains: Sequence[Chain]) -> list[Moment]:
@@ -116,15 +159,20 @@ def moments(life: Life, chains: Sequence[Chain]) -> list[Moment]:
 
     before: Span | None = None
     for span in life.spans:
-        kind = "lent" if span.lent else "guaranteed"
+        kind = _HOW[span.kind]
         where = f"on {place_words(span.parts, chains)}"
+        if span.words:
+            where += f", {span.words}"
         if before is None:
             say(span.start, f"started, {kind}, {where}")
-        elif before.end == span.start and before.lent and not span.lent:
+        elif before.end == span.start and before.kind == span.kind and (before.words or span.words):
+            stays_there = before.parts == span.parts
+            say(span.start, (span.words or "at full speed") + " from now on" if stays_there else f"goes on, {where}")
+        elif before.end == span.start and before.kind != "guaranteed" and span.kind == "guaranteed":
             stays_there = before.parts == span.parts
             say(span.start, "its turn came: guaranteed from now on" + ("" if stays_there else f", {where}"))
         else:
-            say(before.end, "preempted" if before.lent else "lost its GPUs")
+            say(before.end, _lost(before))
             say(span.start, f"started again, {kind}, {where}")
         before = span
     if life.state == "finished":
@@ -135,8 +183,12 @@ def moments(life: Life, chains: Sequence[Chain]) -> list[Moment]:
     elif life.state == "running":
         say(life.end, "was running when the simulation stopped")
     elif before is not None:
-        say(before.end, "preempted" if before.lent else "lost its GPUs")
+        say(before.end, _lost(before))
     return found
+
+
+def _lost(span: Span) -> str:
+    return "preempted" if span.kind == "opportunistic" else "lost its GPUs"
 
 
 class Timeline:
@@ -193,6 +245,11 @@ class RunView:
         self._lends = whole.lends and not self._private
         cut = (fates.finish[runs.job] == NEVER) & (runs.end == self.end)
         self._held = Timeline(runs.start, runs.end + cut)
+        self._running = self._held
+        if jobs.modelled:  # turns on several sets of GPUs are rows of one time
+            first = np.ones(len(runs.job), dtype=bool)
+            first[1:] = (np.diff(runs.job) != 0) | (np.diff(runs.start) != 0)
+            self._running = Timeline(runs.start[first], (runs.end + cut)[first])
         self._alive = Timeline(jobs.submit, fates.finish)
         finished = np.flatnonzero(fates.finish < NEVER)
         #: those that finished, in order, and when
@@ -245,8 +302,8 @@ class RunView:
         held, waiting = self._at(moment)
         guaranteed = self._by_chain(held, GUARANTEED)
         queue = self._queue(moment, held, waiting, guaranteed, 0, MOST_WAITING)
-        lent = self.runs.kind[held] == OPPORTUNISTIC
-        mine = self.runs.held[held]
+        kinds = self.runs.kind[held]
+        mine = held[kinds == GUARANTEED]
         return Picture(
             seq=0,
             at=moment / 1000 if at is None else at,
@@ -257,11 +314,12 @@ class RunView:
             usage=self._usage(held, waiting, guaranteed),
             totals=Totals(
                 gpus=int(self._chain_gpus.sum()),
-                guaranteed=int(mine[~lent].sum()),
-                opportunistic=int(mine[lent].sum()),
+                guaranteed=self._gpus(mine),
+                opportunistic=self._gpus(held[kinds == OPPORTUNISTIC]),
+                guests=self._gpus(held[kinds == GUEST]),
                 reserved=0,
                 bad=0,
-                fragmentation=self._fragmentation(held[~lent]),
+                fragmentation=self._fragmentation(mine),
             ),
         )
 
@@ -301,27 +359,47 @@ class RunView:
     def _at(self, moment: int) -> tuple[Ints, Ints]:
         """The runs that hold GPUs at a moment, and the jobs that wait."""
         held = self._held.at(moment)
-        return held, np.setdiff1d(self._alive.at(moment), self.runs.job[held], assume_unique=True)
+        jobs = self.runs.job[held]
+        return held, np.setdiff1d(
+            self._alive.at(moment), np.unique(jobs) if self.jobs.modelled else jobs, assume_unique=True
+        )
+
+    def _gpus(self, held: Ints) -> int:
+        """GPUs of these runs, each once. O(runs)."""
+        if not self.jobs.modelled:
+            return int(self.runs.held[held].sum())
+        return sum(part[3] for part in joined([part for run in held.tolist() for part in self.runs.parts[run]]))
 
     def _by_chain(self, held: Ints, kind: int) -> Ints:
-        """GPUs held by VC and chain, of one kind."""
+        """GPUs held by VC and chain, of one kind, each once."""
         chosen = held[self.runs.kind[held] == kind]
         found = np.zeros((len(self._tenants), len(self.places.chains)), dtype=np.int64)
+        if self.jobs.modelled:
+            parts: dict[int, list[Stretch]] = {}
+            for run, tenant in zip(chosen.tolist(), self.jobs.tenant[self.runs.job[chosen]].tolist(), strict=True):
+                parts.setdefault(tenant, []).extend(self.runs.parts[run])
+            for tenant, of_tenant in parts.items():
+                for chain, _, _, number in joined(of_tenant):
+                    found[tenant, chain] += number
+            return found
         np.add.at(found, (self.jobs.tenant[self.runs.job[chosen]], self._chain[chosen]), self.runs.held[chosen])
         return found
 
     def _holders(self, held: Ints) -> list[Holder]:
         runs = self.runs
+        turns: dict[int, list[int]] = {}  # a job's runs, several where it takes turns on several sets of GPUs
+        for run, job in zip(held.tolist(), runs.job[held].tolist(), strict=True):
+            turns.setdefault(job, []).append(run)
         return [
             Holder(
-                **self.of(job) | {"gpus": gpus},
-                kind="opportunistic" if kind == OPPORTUNISTIC else "guaranteed",
-                since=start / 1000,
-                parts=list(runs.parts[run]),
+                **self.of(job) | {"gpus": int(runs.held[of[0]])},
+                kind=_KINDS[runs.kind[of[0]]],
+                since=int(runs.start[of[0]]) / 1000,
+                share=float(runs.share[of].sum()),
+                rate=float(runs.rate[of].sum()),
+                parts=list(runs.parts[of[0]] if len(of) == 1 else joined([p for run in of for p in runs.parts[run]])),
             )
-            for run, job, kind, gpus, start in np.stack(
-                (held, *(column[held] for column in (runs.job, runs.kind, runs.held, runs.start)))
-            ).T.tolist()
+            for job, of in turns.items()
         ]
 
     def _fragmentation(self, guaranteed: Ints) -> float:
@@ -420,18 +498,21 @@ class RunView:
 
     def waited(self, job: int) -> str:
         """How long a job waited in all, in words."""
-        waited = int(self.fates.finish[job] - self.jobs.submit[job] - self.jobs.duration[job])
+        waited = int(self.fates.finish[job] - self.jobs.submit[job] - self.jobs.alone[job])
         return length(waited) if self.fates.finish[job] < NEVER else "not finished"
 
     def story(self, job: int, elsewhere: Sequence[str]) -> Story:
         """A job's history; ``elsewhere``: how long it waited in the other views, in words. O(its runs)."""
-        life, asked, work = self._life(job), int(self.jobs.gpus[job]), int(self.jobs.duration[job])
+        life, asked, work = self._life(job), int(self.jobs.gpus[job]), int(self.jobs.alone[job])
         of = self.of(job)
         lines = [f"Asks for {counted(asked, 'GPU')} of {of['vc']}, for {length(work)}."]
-        held = max((sum(part[3] for part in span.parts) for span in life.spans), default=asked)
+        held = max((span.gpus for span in life.spans), default=asked)
         if held > asked:
             lines.append(f"Holds {held:,}: a job larger than a node takes whole nodes.")
         lines.append(self._course(job, life, work))
+        length_of_all = sum(span.end - span.start for span in life.spans)
+        if length_of_all and (words := sharing_words(*_means(life.spans, length_of_all))):
+            lines.append(f"While it ran it {'had its GPUs' if words[0].isdigit() else 'worked'} {words}.")
         if elsewhere:
             lines.append(f"Waiting elsewhere: {'; '.join(elsewhere)}.")
         return Story(
@@ -448,7 +529,11 @@ class RunView:
         times = int(self.fates.preemptions[job])
         preempted = f", and was preempted {counted(times, 'time')}" if times else ""
         if life.state == "finished":
-            again = sum(span.end - span.start for span in life.spans) - work
+            if self.jobs.modelled:  # ends are rounded up to milliseconds, at every change
+                done = sum((span.end - span.start) * (span.rate or span.share) for span in life.spans)
+                again = max(0, round((done - work) / 1000)) * 1000
+            else:
+                again = sum(span.end - span.start for span in life.spans) - work
             lost = f", {length(again)} of it for work that it had to do again" if again else ""
             return f"Waited {self.waited(job)} in all{lost}{preempted}."
         if life.state == "not submitted":
@@ -465,12 +550,17 @@ class RunView:
             Span(
                 int(runs.start[run]),
                 int(runs.end[run]),
-                bool(runs.kind[run] == OPPORTUNISTIC),
+                _KINDS[runs.kind[run]],
                 runs.parts[run],
                 runs.place[run],
+                int(runs.held[run]),
+                float(runs.share[run]),
+                float(runs.rate[run]),
             )
             for run in range(runs.of_job[job], runs.of_job[job + 1])
         ]
+        if self.jobs.modelled:
+            spans = _of_one_time(spans)
         submit, finish = int(self.jobs.submit[job]), int(self.fates.finish[job])
         if finish < NEVER:
             return Life(submit, finish, self.end, "finished", spans)
@@ -504,7 +594,7 @@ class RunView:
             guaranteed=_plain(np.maximum(0.0, means("utilization") - lent)) + unknown,
             opportunistic=_plain(lent) + unknown,
             fragmentation=_plain(means("fragmentation")) + unknown,
-            waiting=[*map(int, self._alive.counts(moments) - self._held.counts(moments))],
+            waiting=[*map(int, self._alive.counts(moments) - self._running.counts(moments))],
             delay={vc.name: _plain(series[f"delay_s {vc.name}"][firsts]) + unknown for vc in self._tenants},
         )
 
@@ -514,6 +604,29 @@ class RunView:
         if end <= last:
             return np.zeros(0)
         return np.round(np.linspace(last, end, min(MOST_AFTER, max(2, math.ceil((end - last) / last * before)))), 3)
+
+
+def _of_one_time(spans: Sequence[Span]) -> list[Span]:
+    """Turns of one time as one span."""
+    found: list[Span] = []
+    for span in spans:
+        if found and found[-1].start == span.start:
+            one = found[-1]
+            found[-1] = one._replace(
+                parts=joined([*one.parts, *span.parts]),
+                place=f"{one.place} or {span.place}",
+                share=one.share + span.share,
+                rate=one.rate + span.rate,
+            )
+        else:
+            found.append(span)
+    return found
+
+
+def _means(spans: Sequence[Span], of: int) -> tuple[float, float]:
+    """Mean share and rate over the time ``of`` all spans."""
+    share = sum((span.end - span.start) * span.share for span in spans)
+    return share / of, sum((span.end - span.start) * span.rate for span in spans) / of
 
 
 def _plain(values: Floats) -> list[float | None]:

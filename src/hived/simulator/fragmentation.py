@@ -46,6 +46,7 @@ from hived.spec.compiled import ChainSpec, ClusterSpec
 
 from .experiment import NodeSizes
 from .record import Record
+from .shared_gpus import KINDS, in_use
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -65,13 +66,17 @@ class Spans(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What every pod of every run held, in the order of ``record.runs``. Arrays (pods,) but for ``sizes`` (nodes,)."""
+    """What every pod of every run held, in the order of ``record.runs``. Arrays (pods,) but for ``sizes`` (nodes,).
+
+    Where jobs run by models and may share GPUs: what was in use on every node, each GPU once (:mod:`~.shared_gpus`).
+    """
 
     sizes: Ints  #: GPUs of each node
     node: Ints  #: number of the node
-    job: Ints  #: number in the trace
+    job: Ints  #: number in the trace; where GPUs are shared, of one of the jobs; guaranteed ones are all of its tenant
     held: Spans  #: and with how many GPUs
     guaranteed: NDArray[np.bool_]
+    guests: Spans  #: GPUs on which guests run, which hold none, so that they are not among the others (n,)
 
     def runs(self) -> tuple[Ints, Ints]:
         """Job and length in time of each run, by the first of its pods."""
@@ -81,8 +86,14 @@ class Pods:
 
 
 def pods_of(record: Record, sizes: NodeSizes) -> Pods:
-    """The table of a record; ``sizes`` is of its cluster. O(pods)."""
+    """The table of a record; ``sizes`` is of its cluster. O(pods); of GPUs that may be shared O(GPUs log GPUs)."""
     numbers = {node: number for number, node in enumerate(sizes)}
+    flat = np.asarray(list(sizes.values()), dtype=np.int64)
+    if record.alone:
+        used = in_use(record, numbers)
+        spans = Spans(used.start, used.end, used.gpus)
+        own, guest = used.kind == KINDS.index(Kind.GUARANTEED), used.kind == KINDS.index(Kind.GUEST)
+        return Pods(flat, used.node[~guest], used.job[~guest], spans.of(~guest), own[~guest], spans.of(guest))
     guaranteed = Kind.GUARANTEED
     rows = [
         (numbers[placement.chain, node], job, start, end, len(leaves), kind is guaranteed)
@@ -90,8 +101,8 @@ def pods_of(record: Record, sizes: NodeSizes) -> Pods:
         for node, leaves in placement.pods
     ]
     node, job, start, end, gpus, own = np.asarray(rows, dtype=np.int64).reshape(-1, 6).T
-    flat = np.asarray(list(sizes.values()), dtype=np.int64)
-    return Pods(flat, node, job, Spans(start, end, gpus), own.astype(bool))
+    none = np.zeros(0, dtype=np.int64)
+    return Pods(flat, node, job, Spans(start, end, gpus), own.astype(bool), Spans(none, none, none))
 
 
 class _Steps(NamedTuple):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .experiment import Results
 from .fragmentation import Pods, Reservations, Spans, node_use, pods_of, reservations
 from .record import Record
+from .shared_gpus import work_done
 from .traces import TraceJob
 
 HOUR_MS = 3_600_000
@@ -63,13 +64,17 @@ def comparable_jobs(results: Results) -> NDArray[np.bool_]:
     return mask
 
 
+def time_alone(record: Record) -> Ints:
+    """Time that every job takes alone at best affinity: its duration, where jobs run without models. (jobs,)"""
+    return np.asarray(record.alone or [job.duration_ms for job in record.jobs], dtype=np.int64)
+
+
 def queues(record: Record) -> Ints:
     """Queueing delay of every job of a simulation; meaningless for unfinished jobs. (jobs,)"""
     if record.waits is None:
         finish = np.asarray(record.finish, dtype=np.int64)
         submit = np.asarray([job.submit_ms for job in record.jobs], dtype=np.int64)
-        alone = record.alone or [job.duration_ms for job in record.jobs]
-        record.waits = finish - submit - np.asarray(alone, dtype=np.int64)
+        record.waits = finish - submit - time_alone(record)
     return record.waits
 
 
@@ -80,11 +85,17 @@ def lost_work(record: Record, pods: Pods) -> Ints:
     GPUs (the sum of ``end_s - start_s`` of its rows in ``runs.csv``) and the work it had to do (``duration_s``). That
     is work done again after a restart, and time paid to suspend and resume. What an unfinished job will have to do
     again is not known.
+
+    Where jobs run by models, the time is that of its work, the sum of ``rate * (end_s - start_s)``, with the time in
+    which it held GPUs at the rate 0, by its ``share`` of them: it was migrated. That a job works slower beside others
+    or apart is no lost work: it is in its rate.
     """
-    work = np.asarray([job.duration_ms for job in record.jobs], dtype=np.int64)
-    gpus = np.asarray([job.gpus for job in record.jobs], dtype=np.int64)
+    work, gpus = time_alone(record), np.asarray([job.gpus for job in record.jobs], dtype=np.int64)
     held = np.zeros(len(record.jobs), dtype=np.int64)
-    np.add.at(held, *pods.runs())
+    if record.alone:  # a finish is rounded up to milliseconds, so at least the work
+        held = np.maximum(np.rint(work_done(record)).astype(np.int64), work)
+    else:
+        np.add.at(held, *pods.runs())
     return np.where(np.asarray(record.finish, dtype=np.int64) >= 0, gpus * (held - work), 0)
 
 
@@ -98,7 +109,7 @@ def delay(record: Record, chosen: NDArray[np.bool_], lost: Ints) -> Delay:
     if not len(numbers):
         return Delay(0, nan, nan, nan, nan, 0, nan, nan, nan, nan, nan, nan, 0.0)
     queue = queues(record)[numbers] / 1000
-    completion = queue + np.asarray([record.jobs[n].duration_ms for n in numbers.tolist()]) / 1000
+    completion = queue + time_alone(record)[numbers] / 1000
     median, p90, p95, p99 = np.percentile(queue, _PERCENTILES).tolist()
     completion_median, completion_p90, completion_p95, completion_p99 = np.percentile(completion, _PERCENTILES).tolist()
     return Delay(
@@ -192,7 +203,7 @@ class Series:
     """A record over time. All but ``edges`` (m + 1,) have one value per bin (m,), between 0 and 1."""
 
     edges: Ints
-    utilization: Floats  #: GPUs held, as a share of the shared cluster
+    utilization: Floats  #: GPUs held, as a share of the shared cluster; one that jobs share counts once
     guaranteed: Floats  #: of which by guaranteed jobs
     opportunistic: Floats  #: and by opportunistic ones
     #: share of nodes that cannot give all their GPUs to one guaranteed job, since some are in guaranteed use
@@ -202,6 +213,7 @@ class Series:
     #: shared cluster: see :mod:`~.fragmentation`
     internal: Floats
     external: Floats
+    guests: Floats  #: GPUs on which guests run; they hold none, so it is no part of the utilization
 
 
 def submission_window(results: Results) -> int:
@@ -262,4 +274,5 @@ def series(results: Results, record: Record, bin_ms: int | None = None, usage: U
         mean(partly, nodes),
         mean(usage.reservations.internal.spans, gpus),
         mean(usage.reservations.external.spans, gpus),
+        mean(pods.guests, gpus),
     )

@@ -49,7 +49,7 @@ _OUTPUTS = (
 RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement", "share", "rate")
 #: columns of ``series.csv``, as in :class:`~.metrics.Series`, before those of the delays
 SERIES_SHARES = (
-    "utilization", "opportunistic", "fragmentation", "partly_used", "guaranteed", "internal", "external",
+    "utilization", "opportunistic", "fragmentation", "partly_used", "guaranteed", "internal", "external", "guests",
 )  # fmt: skip
 
 

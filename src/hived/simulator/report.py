@@ -78,6 +78,7 @@ class RunReport:
     preemptions: int
     preempted_gpus: int
     lost_gpu_s: float  #: of all jobs that finished: see :func:`~.metrics.lost_work`
+    guests: float  #: a mean over the submission window
     makespan_s: float  #: from the start of the trace to the last event, or to ``--until``
     series: Series
     delay_over_time: DelayOverTime
@@ -149,7 +150,7 @@ def _run_json(run: RunReport) -> dict[str, object]:
         for name in (
             "scheme", "policy", "finished", "unfinished", "utilization", "opportunistic", "fragmentation",
             "partly_used", "preemptions", "preempted_gpus", "makespan_s", "guaranteed", "internal", "external",
-            "lost_gpu_s",
+            "lost_gpu_s", "guests",
         )
     }  # fmt: skip
     plain["overall"] = _tenant_json(run.overall)
@@ -231,6 +232,7 @@ def make_report(results: Results) -> Report:
             sum(record.preemptions),
             record.preempted_gpus,
             float(lost.sum()) / 1000,
+            mean(over_time.guests),
             record.end / 1000,
             over_time,
             delay_over_time(results, record, chosen),

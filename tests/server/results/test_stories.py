@@ -226,7 +226,7 @@ def test_the_comparison_is_the_summary(folder: Path) -> None:
         assert outcome.view == f"{run['scheme']} {run['policy']}"
         for name in (
             "utilization", "opportunistic", "fragmentation", "preemptions", "finished", "unfinished",
-            "internal", "external", "preempted_gpus", "lost_gpu_s", "makespan_s",
+            "internal", "external", "preempted_gpus", "lost_gpu_s", "guests", "makespan_s",
         ):  # fmt: skip
             assert getattr(outcome, name) == run[name]
         assert [tenant.tenant for tenant in outcome.tenants] == ["a", "b", "c", "idle"]
@@ -244,22 +244,29 @@ def test_the_comparison_is_the_summary(folder: Path) -> None:
 def test_results_of_an_older_version_are_compared_by_what_they_have(folder: Path) -> None:
     told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for run in told["runs"]:
-        for name in ("guaranteed", "internal", "external", "preempted_gpus", "lost_gpu_s"):
+        for name in ("guaranteed", "internal", "external", "preempted_gpus", "lost_gpu_s", "guests"):
             del run[name]
         for tenant in (run["overall"], *run["tenants"].values()):
             for name in [key for key in tenant if key.startswith(("completion", "median", "p90", "p99"))]:
                 del tenant[name]
     (folder / "summary.json").write_text(json.dumps(told), encoding="utf-8")
-    before = ResultsSource(folder).curves(HIVED)
-    with (folder / "series.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    columns = [column for column in rows[0] if column not in ("guaranteed", "internal", "external")]
-    with (folder / "series.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    whole = ResultsSource(folder)
+    for name, new in (
+        ("series.csv", ("guaranteed", "internal", "external", "guests")),
+        ("jobs.csv", ("alone_s",)),
+        ("runs.csv", ("share", "rate")),
+    ):
+        with (folder / name).open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        columns = [column for column in rows[0] if column not in new]
+        assert len(columns) == len(rows[0]) - len(new)
+        with (folder / name).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
     source = ResultsSource(folder)
-    assert source.curves(HIVED) == before
+    assert source.curves(HIVED) == whole.curves(HIVED)
+    assert source.picture(HIVED, 20_000) == whole.picture(HIVED, 20_000)
     comparison = source.comparison()
     assert comparison is not None
     outcome = comparison.outcomes[2]

@@ -31,6 +31,7 @@ export class Cells {
     this.rounds = new Uint32Array(leaves); //: the change that last touched it
     this.round = 0;
     this.known = false; //: whether there was a picture
+    this.more = new Map(); //: of leaves that jobs share: the slots of the others, beside the one of `look`
     this.holders = new Map(); //: id -> holder; a job can run and have more reserved, so the key is id and layer
     this.slots = []; //: slot -> holder
     this.free = [];
@@ -73,9 +74,11 @@ export class Cells {
       const layer = holder.kind === "reserved" ? this.kept : this.look;
       this.each(holder.parts, (leaf) => {
         const mine = holder.kind === "reserved" ? layer[leaf] === slot + 1 : layer[leaf] >> 2 === slot + 1;
-        if (!mine) return;
-        remember(leaf);
-        layer[leaf] = 0;
+        if (mine) {
+          remember(leaf);
+          layer[leaf] = 0;
+        }
+        if (holder.kind !== "reserved" && this.more.has(leaf)) this.#part(leaf, slot, remember);
       });
       this.holders.delete(keyOf(holder));
       this.slots[slot] = undefined;
@@ -92,7 +95,8 @@ export class Cells {
       const layer = holder.kind === "reserved" ? this.kept : this.look;
       this.each(holder.parts, (leaf) => {
         remember(leaf);
-        layer[leaf] = value;
+        if (layer === this.look && layer[leaf]) this.#join(leaf, slot, value);
+        else layer[leaf] = value;
       });
     }
     this.free.push(...freed);
@@ -108,6 +112,34 @@ export class Cells {
       if (touched[i + 1] !== this.look[leaf] || touched[i + 2] !== this.kept[leaf] || touched[i + 3] !== this.bad[leaf]) changed.push(leaf);
     }
     return changed;
+  }
+
+  /** One more job on a leaf in use. It is the one that is seen, but a guest never covers the owner. */
+  #join(leaf, slot, value) {
+    const seen = (this.look[leaf] >> 2) - 1;
+    const others = this.more.get(leaf) ?? [];
+    const covers = this.slots[slot].kind !== "guest" || this.slots[seen].kind === "guest";
+    this.more.set(leaf, [...others, covers ? seen : slot]);
+    if (covers) this.look[leaf] = value;
+  }
+
+  /** A job has left a leaf that it shared: another one is seen, an owner first. */
+  #part(leaf, slot, remember) {
+    remember(leaf);
+    const others = this.more.get(leaf).filter((one) => one !== slot);
+    if (!this.look[leaf]) {
+      const next = others.findLast((one) => this.slots[one].kind !== "guest") ?? others.at(-1);
+      this.look[leaf] = 4 * (next + 1) + kindBits(this.slots[next]);
+      others.splice(others.indexOf(next), 1);
+    }
+    if (others.length) this.more.set(leaf, others);
+    else this.more.delete(leaf);
+  }
+
+  /** All that run on a leaf, the one that is seen first. */
+  runners(leaf) {
+    const first = this.runner(leaf);
+    return first ? [first, ...(this.more.get(leaf) ?? []).map((slot) => this.slots[slot])] : [];
   }
 
   /** Call `work(leaf)` for the leaves of stretches; stretches beyond the cluster are cut off. */
@@ -172,10 +204,11 @@ export const short = (type) => type.split(".").at(-1).toLowerCase();
 
 const keyOf = (holder) => (holder.kind === "reserved" ? "k" : "r") + holder.id;
 
-const kindBits = (holder) => (holder.kind === "opportunistic" ? OPPORTUNISTIC : GUARANTEED) | (holder.stopping ? STOPPING : 0);
+// guests are hatched as what is given back: they hold no GPUs
+const kindBits = (holder) => (holder.kind === "opportunistic" || holder.kind === "guest" ? OPPORTUNISTIC : GUARANTEED) | (holder.stopping ? STOPPING : 0);
 
 function same(a, b) {
-  if (!a || a.kind !== b.kind || a.stopping !== b.stopping || a.since !== b.since || a.parts.length !== b.parts.length) return false;
+  if (!a || a.kind !== b.kind || a.stopping !== b.stopping || a.since !== b.since || a.share !== b.share || a.rate !== b.rate || a.parts.length !== b.parts.length) return false;
   for (let i = 0; i < a.parts.length; i++) for (let j = 0; j < 4; j++) if (a.parts[i][j] !== b.parts[i][j]) return false;
   return true;
 }

@@ -7,6 +7,13 @@ export const count = (number) => whole.format(Math.round(number));
 export const decimal = (number) => tenth.format(number);
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${Math.round(number) === 1 ? one : many}`;
 
+/** `60% of the time, at 0.58 of its speed alone`; "" for a job that has its GPUs for itself. */
+export function sharing({ share = 1, rate = 1 }) {
+  if (Math.min(share, rate) >= 0.9995) return "";
+  const turns = share >= 0.9995 ? "" : `${+(100 * share).toPrecision(3)}% of the time, `;
+  return `${turns}at ${+rate.toPrecision(3)} of its speed alone`;
+}
+
 /** A share as a percentage; "<0.1%" rather than a 0 that is none. */
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";

@@ -5,7 +5,7 @@ import { dress } from "./palette.js";
 
 const KINDS = [
   ["guaranteed", "guaranteed", "Runs inside its own VC's cells"],
-  ["opportunistic", "opportunistic", "Runs on what others leave idle; given back at once"],
+  ["opportunistic", "opportunistic", "Runs on what others leave idle; given back at once. Guests too, on GPUs that their owner has left"],
   ["reserved", "reserved", "Kept for a job that waits for others to go"],
   ["stopping", "stopping", "Told to end; its GPUs are free soon"],
   ["idle", "idle", "Nobody uses it"],

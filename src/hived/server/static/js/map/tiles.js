@@ -198,11 +198,12 @@ export class Tiles {
       return;
     }
     if (h < 29) return;
-    const kind = runner?.stopping ? "stopping" : runner ? (runner.kind === "opportunistic" ? "opportunistic" : "") : "reserved";
+    const kind = runner?.stopping ? "stopping" : runner ? (runner.kind === "guaranteed" ? "" : runner.kind) : "reserved";
     const state = [health, kind].filter(Boolean).join(", ");
     if (w > 96 && state) this.#text(state, x + w - inset, top, room - 3 * small, small, 500, ink, plate, "right");
     const middle = h > 84 ? y + h - inset - small * 1.35 - big * 0.62 : y + h - inset - big * 0.5;
-    this.#text(who.name, x + inset, middle, room, big, 600, ink, plate);
+    const others = runner ? cells.runners(leaf).length - 1 : 0;
+    this.#text(others ? `${who.name} +${others}` : who.name, x + inset, middle, room, big, 600, ink, plate);
     if (h > 84) {
       const under = runner && keeper ? `${who.vc}, kept for ${keeper.name}` : who.vc;
       this.#text(under, x + inset, y + h - inset - small * 0.5, room, small, 400, ink, plate);

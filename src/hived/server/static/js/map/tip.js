@@ -2,14 +2,17 @@
 
 import { DRAINED } from "../cells.js";
 import { el } from "../dom.js";
-import { duration } from "../format.js";
+import { duration, sharing } from "../format.js";
 import { dress } from "../palette.js";
 
 const KINDS = {
   guaranteed: "guaranteed: in its VC's own cells",
   opportunistic: "opportunistic: on what others leave idle",
+  guest: "guest: in the idle time of GPUs, beside their owner",
   reserved: "reserved: waits until those who are there have gone",
 };
+
+const MOST_OTHERS = 6; //: jobs on the same GPU that are told apart
 
 /** Lines about a leaf: {title, vc, lines: [[name, text], ...]}. */
 export function about(cells, leaf, clock, now) {
@@ -23,12 +26,16 @@ export function about(cells, leaf, clock, now) {
     if (holder === keeper && runner) lines.push(["kept for", `${holder.name} (${holder.vc})`]);
     else {
       lines.push(["VC", holder.vc], ["kind", holder.stopping ? `stopping (was ${holder.kind})` : KINDS[holder.kind]]);
+      if (sharing(holder)) lines.push(["works", sharing(holder)]);
       lines.push(["job", `${holder.gpus} GPU${holder.gpus === 1 ? "" : "s"}, priority ${holder.priority}`]);
     }
     if (holder === (runner ?? keeper)) lines.push(["since", `${clock.at(holder.since)}, for ${duration(now - holder.since)}`]);
     const bound = cells.binding(holder, leaf);
     if (bound) lines.push(["binding", bound]);
   }
+  for (const other of cells.runners(leaf).slice(1, MOST_OTHERS + 1)) lines.push(["with", [other.name, other.kind === "guest" ? "guest" : "", sharing(other)].filter(Boolean).join(", ")]);
+  const untold = cells.runners(leaf).length - 1 - MOST_OTHERS;
+  if (untold > 0) lines.push(["with", `${untold} more`]);
   const who = runner ?? keeper;
   return { title: who ? who.name : ["Idle", "Bad GPU", "Drained GPU"][cells.bad[leaf]], vc: who?.vc ?? null, lines };
 }

@@ -105,6 +105,7 @@ export class ComparePage {
       share("Utilization", (one) => one.utilization, 1),
       share("of which guaranteed", (one) => (one.utilization === null ? null : one.utilization - (one.opportunistic ?? 0)), 0, true),
       share("of which opportunistic", (one) => one.opportunistic, 0, true),
+      ...(outcomes.some(({ guests }) => guests) ? [share("GPUs with guests", (one) => one.guests, 0, true, "", "GPUs on which guests run, in the idle time of their owners; guests hold none, so this is no part of the utilization")] : []),
       share("Fragmentation (nodes in guaranteed use)", (one) => one.fragmentation, -1, false, "s-fragmentation"),
       share("External fragmentation (GPUs)", (one) => one.external, -1, false, "s-fragmentation", "GPUs that tenants reserved, and cannot have as whole nodes because of the guaranteed jobs of others, as a share of all GPUs"),
       share("Internal fragmentation (GPUs)", (one) => one.internal, -1, false, "s-fragmentation", "Idle GPUs that tenants reserved, and cannot have as whole nodes because of their own guaranteed jobs, as a share of all GPUs"),

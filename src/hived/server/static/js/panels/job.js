@@ -2,11 +2,11 @@
 
 import { ask, Refused } from "../api.js";
 import { byId, el } from "../dom.js";
-import { duration, plural } from "../format.js";
+import { duration, plural, sharing } from "../format.js";
 import { dress } from "../palette.js";
 
 const WORDS = {
-  waiting: "waiting", reserved: "GPUs reserved", guaranteed: "guaranteed", opportunistic: "opportunistic", stopping: "stopping", backoff: "pause before a retry",
+  waiting: "waiting", reserved: "GPUs reserved", guaranteed: "guaranteed", opportunistic: "opportunistic", guest: "guest", stopping: "stopping", backoff: "pause before a retry",
 };
 
 export class JobPanel {
@@ -113,7 +113,7 @@ export class JobPanel {
   #stay(stay, clock) {
     const length = el("td.number", {}, duration((stay.end ?? this.on.now()) - stay.start));
     if (stay.end === null) this.lengths.push([length, stay]);
-    return el("tr", {}, el("td", {}, el(`i.key.j-${stay.kind}`), WORDS[stay.kind] ?? stay.kind), el("td", { title: clock.full(stay.start) }, clock.at(stay.start)), length, el("td.where", {}, el("div", {}, stay.where)));
+    return el("tr", {}, el("td", {}, el(`i.key.j-${stay.kind}`), WORDS[stay.kind] ?? stay.kind, sharing(stay) ? el("small.sharing", {}, sharing(stay)) : null), el("td", { title: clock.full(stay.start) }, clock.at(stay.start)), length, el("td.where", {}, el("div", {}, stay.where)));
   }
 
   #timeline() {
@@ -124,7 +124,7 @@ export class JobPanel {
     const clock = this.on.clock();
     const bar = el("div.timeline", { role: "img", "aria-label": stays.map((stay) => `${WORDS[stay.kind] ?? stay.kind} ${duration((stay.end ?? now) - stay.start)}`).join(", then ") || "no time yet" },
       stays.map((stay) => el(`span.j-${stay.kind}`, {
-        title: `${WORDS[stay.kind] ?? stay.kind} from ${clock.at(stay.start)}, ${duration((stay.end ?? now) - stay.start)}${stay.where ? `\n${stay.where}` : ""}`,
+        title: `${WORDS[stay.kind] ?? stay.kind} from ${clock.at(stay.start)}, ${duration((stay.end ?? now) - stay.start)}${sharing(stay) ? `, ${sharing(stay)}` : ""}${stay.where ? `\n${stay.where}` : ""}`,
         vars: { left: `${((stay.start - start) / (end - start)) * 100}%`, width: `${(((stay.end ?? now) - stay.start) / (end - start)) * 100}%` },
       })));
     const open = stays.some((stay) => stay.end === null);

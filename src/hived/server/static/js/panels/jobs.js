@@ -3,7 +3,7 @@
 
 import { ask } from "../api.js";
 import { el, keyed, say } from "../dom.js";
-import { count, duration, plural } from "../format.js";
+import { count, duration, plural, sharing } from "../format.js";
 import { dress } from "../palette.js";
 
 const PAGE = 200; //: rows that are shown until more are asked for
@@ -112,7 +112,7 @@ export class JobsPanel {
 
   running() {
     const jobs = [...this.on.holders().values()].filter(({ kind }) => kind !== "reserved").map((holder) => ({
-      ...holder, place: "", state: "running", why: holder.stopping ? ["told to end"] : [], note: holder.kind === "opportunistic" && holder.priority >= 0 ? "on a loan" : null,
+      ...holder, place: "", state: "running", why: [holder.stopping ? "told to end" : "", sharing(holder)].filter(Boolean), note: holder.kind === "guest" ? "guest" : holder.kind === "opportunistic" && holder.priority >= 0 ? "on a loan" : null,
     }));
     jobs.sort((a, b) => b.since - a.since || (a.id < b.id ? 1 : -1));
     return { jobs, total: jobs.length };

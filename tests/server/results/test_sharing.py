@@ -1,0 +1,100 @@
+"""Pictures and stories of jobs that share GPUs: by turns, packed, and as guests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hived.policies import AntMan, Gandiva
+from hived.scheduling import Policy
+from hived.server.results import ResultsSource
+from hived.simulator import Options, Sharing, run_experiment
+from hived.simulator.study import Study
+from hived.simulator.traces import Trace, TraceJob
+from hived.spec.compiled import ClusterSpec
+from tests.simulator import test_antman
+from tests.simulator.test_gandiva import cluster_spec, job
+
+MINUTE = 60.0
+
+
+def source(folder: Path, jobs: list[TraceJob], policy: Policy, spec: ClusterSpec | None = None) -> ResultsSource:
+    trace = Trace("shared", tuple(jobs), True)
+    options = Options((Sharing.PRIVATE, Sharing.HIVED), (policy,))
+    Study(run_experiment(spec or cluster_spec(1), trace, options)).save(folder / "out", figures=False)
+    return ResultsSource(folder / "out")
+
+
+def turns(folder: Path) -> ResultsSource:
+    """Six jobs of 60 minutes on four GPUs: for 90 minutes in all, of which each has 4 of 6."""
+    return source(folder, [job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
+
+
+def test_jobs_that_take_turns_are_one_holder_each_and_a_gpu_counts_once(tmp_path: Path) -> None:
+    picture = turns(tmp_path).picture("hived gandiva", 30 * MINUTE)
+    assert sorted(holder.id for holder in picture.holders) == [f"j{n}" for n in range(6)]
+    for holder in picture.holders:
+        assert (holder.gpus, holder.kind) == (1, "guaranteed")
+        assert holder.share == pytest.approx(4 / 6)
+        assert 0.6 < holder.rate <= holder.share
+    assert any(len(holder.parts) > 1 or holder.parts[0][3] > 1 for holder in picture.holders), "on several by turns"
+    totals = picture.totals
+    assert (totals.gpus, totals.guaranteed, totals.opportunistic, totals.guests) == (4, 4, 0, 0)
+    assert [(usage.used, usage.waiting) for usage in picture.usage] == [(4, 0)]
+    assert picture.queue_total == 0
+
+
+def test_the_curve_of_waiting_jobs_counts_those_that_take_turns_as_running(tmp_path: Path) -> None:
+    curves = turns(tmp_path).curves("hived gandiva")
+    assert len(curves.at) > 2
+    assert set(curves.waiting) == {0}
+
+
+def test_a_story_says_what_share_a_job_had_and_how_fast_it_was(tmp_path: Path) -> None:
+    story = turns(tmp_path).story("hived gandiva", "j2")
+    assert "Asks for 1 GPU of a, for 1 h." in story.explanation
+    assert "While it ran it had its GPUs 66.9% of the time, at 0.657 of" in story.explanation
+    assert "Holds" not in story.explanation
+    assert "had to do again" not in story.explanation
+    assert any(stay.share == pytest.approx(4 / 6) and " or " in stay.where for stay in story.stays)
+    assert all(stay.rate <= stay.share for stay in story.stays)
+    assert not any("lost its GPUs" in moment.text for moment in story.moments)
+    assert any("66.7% of the time" in moment.text for moment in story.moments)
+
+
+def test_packed_jobs_are_slower_and_count_once(tmp_path: Path) -> None:
+    jobs = [job(f"j{n}", 1, 60, at=n / 10, model=name) for n, name in enumerate(["vae", "rhn"] * 3)]
+    found = source(tmp_path, jobs, Gandiva())
+    picture = found.picture("hived gandiva", 5 * MINUTE)
+    assert len(picture.holders) == 6
+    assert picture.totals.guaranteed == 4
+    packed = [holder.id for holder in picture.holders if holder.rate < 0.9 * holder.share]
+    assert packed == ["j1", "j2"]
+    assert sum(part[3] for holder in picture.holders for part in holder.parts) > 4
+
+
+def test_guests_have_a_number_of_their_own_and_hold_nothing(tmp_path: Path) -> None:
+    early = [job(f"own{n}", 1, 60, model="GCN") for n in range(4)]
+    late = [job(f"late{n}", 1, 20, at=5, model="ESPnet")._replace(mode="opportunistic") for n in range(2)]
+    found = source(tmp_path, early + late, AntMan(), test_antman.cluster_spec({"a": 1}))
+    picture = found.picture("hived antman", 15 * MINUTE)
+    guests = [holder for holder in picture.holders if holder.kind == "guest"]
+    assert guests
+    assert all(guest.share == 1 for guest in guests)
+    assert (picture.totals.guaranteed, picture.totals.opportunistic) == (4, 0)
+    assert picture.totals.guests == len({part for guest in guests for part in guest.parts})
+    story = found.story("hived antman", guests[0].id)
+    assert "guest" in [stay.kind for stay in story.stays]
+    said = [moment.text for moment in story.moments]
+    assert said == [
+        "submitted",
+        "started, a guest, on n0:0, at 0.25 of its speed alone",
+        "at 0.5 of its speed alone from now on",
+        "at 0.75 of its speed alone from now on",
+        "at full speed from now on",
+        "finished",
+    ]
+    comparison = found.comparison()
+    assert comparison is not None
+    assert all(outcome.guests is not None and 0 < outcome.guests <= 0.5 for outcome in comparison.outcomes)
