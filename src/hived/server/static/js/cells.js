@@ -31,6 +31,7 @@ export class Cells {
     this.rounds = new Uint32Array(leaves); //: the change that last touched it
     this.round = 0;
     this.known = false; //: whether there was a picture
+    this.stirred = new Set(); //: leaves whose others changed: how many they are is written there
     this.more = new Map(); //: of leaves that jobs share: the slots of the others, beside the one of `look`
     this.holders = new Map(); //: id -> holder; a job can run and have more reserved, so the key is id and layer
     this.slots = []; //: slot -> holder
@@ -69,6 +70,7 @@ export class Cells {
       touched.push(leaf, this.look[leaf], this.kept[leaf], this.bad[leaf]);
     };
     const freed = [];
+    this.stirred.clear();
     const vacate = (holder) => {
       const slot = holder.slot;
       const layer = holder.kind === "reserved" ? this.kept : this.look;
@@ -109,7 +111,7 @@ export class Cells {
     const changed = [];
     for (let i = 0; i < touched.length; i += 4) {
       const leaf = touched[i];
-      if (touched[i + 1] !== this.look[leaf] || touched[i + 2] !== this.kept[leaf] || touched[i + 3] !== this.bad[leaf]) changed.push(leaf);
+      if (touched[i + 1] !== this.look[leaf] || touched[i + 2] !== this.kept[leaf] || touched[i + 3] !== this.bad[leaf] || this.stirred.has(leaf)) changed.push(leaf);
     }
     return changed;
   }
@@ -117,6 +119,7 @@ export class Cells {
   /** One more job on a leaf in use. It is the one that is seen, but a guest never covers the owner. */
   #join(leaf, slot, value) {
     const seen = (this.look[leaf] >> 2) - 1;
+    this.stirred.add(leaf);
     const others = this.more.get(leaf) ?? [];
     const covers = this.slots[slot].kind !== "guest" || this.slots[seen].kind === "guest";
     this.more.set(leaf, [...others, covers ? seen : slot]);
@@ -126,6 +129,7 @@ export class Cells {
   /** A job has left a leaf that it shared: another one is seen, an owner first. */
   #part(leaf, slot, remember) {
     remember(leaf);
+    this.stirred.add(leaf);
     const others = this.more.get(leaf).filter((one) => one !== slot);
     if (!this.look[leaf]) {
       const next = others.findLast((one) => this.slots[one].kind !== "guest") ?? others.at(-1);
