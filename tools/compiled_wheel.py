@@ -31,6 +31,10 @@ PLAIN = {
     "cluster/requests.py",
     "scheduling/instructions.py",
     "scheduling/policy.py",
+    # parameters of policies, which say themselves what is wrong with a value; and a protocol
+    "scheduling/guests/parameters.py",
+    "scheduling/slicing/parameters.py",
+    "scheduling/slicing/probe.py",
     # for people, and for tests: nothing would be gained
     "cluster/binding_check.py",
     "cluster/explain/sentences.py",
