@@ -17,7 +17,7 @@ from .helpers import HEADER, NODES, Hived, tree
 README = Path(__file__).parents[2] / "README.md"
 VERBS = [
     ("check",), ("simulate",), ("sweep",), ("spec", "from-quotas"), ("spec", "from-demand"), ("trace", "generate"),
-    ("trace", "describe"), ("reproduce",),
+    ("trace", "describe"), ("reproduce",), ("timeline",),
 ]  # fmt: skip
 
 

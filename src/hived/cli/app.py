@@ -81,6 +81,7 @@ VERBS = (
     Verb(_STUDY, "sweep", "Many simulations in parallel: one Parquet file, means with confidence intervals", "sweep"),
     Verb(_STUDY, "reproduce", "A paper's evaluation run again: its figures and numbers beside ours", "reproduce"),
     Verb(_STUDY, "view", "The dashboard over the results of a simulation", "view"),
+    Verb(_STUDY, "timeline", "Who runs on the GPUs of a node, and when: a picture", "timeline"),
     Verb(_STUDY, "replay", "An exported event log carried out again, byte for byte", "spec"),
     Verb(_STUDY, "check", "Whether the virtual clusters of a spec fit, or why not", "spec"),
     Verb(_STUDY, "spec", "Make cluster specs", "make_spec", "spec_app"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hived.errors import InputError, NotFoundError
 from hived.simulator.output import FILES
+from hived.simulator.timeline import Recorded
 
 from . import pictures
 from . import results_files as files
@@ -77,6 +78,18 @@ class ResultsSource:
         if view is None:
             raise NotFoundError(f"no view {key[:60]!r}; there is {', '.join(map(repr, self._views))}")
         return view
+
+    def recorded(self, scheme: str | None, policy: str | None) -> Recorded:
+        """The runs of a view, the last of those meant. O(runs)."""
+        found = [
+            view
+            for view in self._views.values()
+            if scheme in (None, view.summary.scheme) and policy in (None, view.summary.policy)
+        ]
+        if not found:
+            asked = " ".join(name for name in (scheme, policy) if name is not None)
+            raise InputError(f"{asked[:60]}: not in these results, which have {', '.join(self._views)}")
+        return found[-1].recorded()
 
     def layout(self) -> pictures.Layout:
         """The clusters of all schemes, and the virtual clusters."""

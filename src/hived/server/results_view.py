@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hived.simulator.timeline import Recorded
 from hived.words import counted
 
 from .mapping import lent_by
@@ -44,6 +45,7 @@ from .results_files import (
     Summary,
     Tenant,
 )
+from .results_timeline import gpus_of_nodes, recorded_runs
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _NODES_NAMED = 3
@@ -567,6 +569,11 @@ class RunView:
         if spans and spans[-1].end == self.end:
             return Life(submit, finish, self.end, "running", spans)
         return Life(submit, finish, self.end, "queued" if submit <= self.end else "not submitted", spans)
+
+    def recorded(self) -> Recorded:
+        """All runs, as timelines of GPUs are made of them. O(runs)."""
+        runs = recorded_runs(self.runs, self.places, range(len(self.runs.job)))
+        return Recorded(self.label, runs, self.jobs.ids, gpus_of_nodes(self.places), self.end)
 
     def curves(self) -> Curves:
         """``series.csv``, thinned: shares are means from a point to the next; waiting jobs are counted at the point.

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from hived.cluster.decisions import Placement, PodPlacement
 from hived.cluster.sharing import Sharing
@@ -187,19 +188,23 @@ def write_cluster(results: Results, path: Path) -> None:
     nodes (by number) where they are not 0, 1, 2, ... O(nodes).
     """
     spec = results.spec
-    shared = [_chain(chain.name, chain, len(chain.levels), chain.node_names) for chain in spec.chains]
-    for plain, chain in zip(shared, spec.chains, strict=True):
-        plain["devices"] = {str(node): list(devices) for node, devices in sorted(chain.device_indices.items())}
-    schemes = {
-        record.scheme: _private_chains(spec) if record.scheme == Sharing.PRIVATE else shared
-        for record in results.records
-    }
+    schemes = {record.scheme: chains_of(spec, record.scheme) for record in results.records}
     plain_vcs = [_virtual_cluster(spec, vc) for vc in spec.virtual_clusters]
     text = json.dumps({"virtual_clusters": plain_vcs, "schemes": schemes}, indent=2, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def _chain(name: str, chain: ChainSpec, top: int, nodes: Sequence[str]) -> dict[str, object]:
+def chains_of(spec: ClusterSpec, scheme: str) -> list[dict[str, Any]]:
+    """The chains of a scheme's cluster, as in ``cluster.json``."""
+    if scheme == Sharing.PRIVATE:
+        return _private_chains(spec)
+    shared = [_chain(chain.name, chain, len(chain.levels), chain.node_names) for chain in spec.chains]
+    for plain, chain in zip(shared, spec.chains, strict=True):
+        plain["devices"] = {str(node): list(devices) for node, devices in sorted(chain.device_indices.items())}
+    return shared
+
+
+def _chain(name: str, chain: ChainSpec, top: int, nodes: Sequence[str]) -> dict[str, Any]:
     """The levels of ``chain`` up to ``top``; a top cell below node level counts as a node."""
     return {
         "name": name,
@@ -210,7 +215,7 @@ def _chain(name: str, chain: ChainSpec, top: int, nodes: Sequence[str]) -> dict[
     }
 
 
-def _private_chains(spec: ClusterSpec) -> list[dict[str, object]]:
+def _private_chains(spec: ClusterSpec) -> list[dict[str, Any]]:
     """A chain per tenant and kind of reserved cell, in the order in which its nodes are numbered."""
     chains = []
     for vc in spec.virtual_clusters:

@@ -33,6 +33,7 @@ from .models import Models, assign_models
 from .output import (
     CHECKSUMS,
     PARQUET,
+    chains_of,
     check_output,
     checksums,
     whole_folder,
@@ -44,6 +45,8 @@ from .output import (
 )
 from .report import Report, RunReport, make_report
 from .sizing import Quotas, cluster_for
+from .timeline import Recorded
+from .timeline_figure import picture_of
 from .traces import (
     Trace,
     compress_clock,
@@ -307,6 +310,38 @@ class Study:
             drawn = list(draw(self.report, self.tenants))
         several = len(self.results.policies) > 1
         return {f"{name}-{policy}" if several else name: figure for name, policy, figure in drawn}
+
+    def timeline(
+        self,
+        nodes: str | Iterable[str] = (),
+        window: str | tuple[float, float] | None = None,
+        *,
+        scheme: str | None = None,
+        policy: str | None = None,
+        rates: bool = False,
+    ) -> Figure:
+        """Who runs on the GPUs of nodes, and when, as ``hived timeline`` draws it.
+
+        Without ``nodes`` and ``window`` (days, ``"2:2.5"``): where and when jobs share GPUs. ``scheme`` and ``policy``:
+        the last ones, unless given. With ``rates``, below it each job's rate of progress and the sum.
+        """
+        found = [
+            record
+            for record in self.results.records
+            if scheme in (None, record.scheme) and policy in (None, record.policy)
+        ]
+        if not found:
+            raise InputError(f"timeline, {scheme or 'any scheme'}, {policy or 'any policy'}: no such run")
+        record = found[-1]
+        gpus: dict[str, list[int]] = {}
+        for chain in chains_of(self.results.spec, record.scheme):
+            of_each = range(chain["levels"][chain["node_level"] - 1]["gpus"])
+            for number, node in enumerate(chain["nodes"]):
+                gpus.setdefault(node, []).extend(chain["devices"].get(str(number), of_each))
+        names = [job.job_id for job in record.jobs]
+        recorded = Recorded(f"{record.scheme} {record.policy}", record.runs, names, gpus, record.end)
+        days = read_window(window) if isinstance(window, str) else window
+        return picture_of(recorded, tuple(_several(nodes)), days, rates)
 
     def save(
         self, folder: str | os.PathLike[str], *, overwrite: bool = False, figures: bool = True, parquet: bool = False

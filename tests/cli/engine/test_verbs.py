@@ -79,7 +79,7 @@ def test_help_has_examples_that_are_right(hived: Hived, verb: str, monkeypatch: 
 def test_the_manual_has_every_verb_and_its_examples_are_right() -> None:
     text = MANUAL.read_text(encoding="utf-8")
     found = examples(text.partition("## Jobs")[2].partition("## Exit codes")[0])
-    others = {"up", "view", "replay", "simulate", "sweep", "reproduce", "spec", "check"}
+    others = {"up", "view", "timeline", "replay", "simulate", "sweep", "reproduce", "spec", "check"}
     assert {words[0] for words in found} == {*LIVE, *KUBERNETES, *others}
     for words in found:
         assert_understood(words)
