@@ -318,7 +318,7 @@ class Driver:
                 refused |= {
                     name
                     for name, run in self.running.items()
-                    if run.guest and name in known and devices(run.pods) & takes
+                    if run.guest and name in known and name != group.name and devices(run.pods) & takes
                     if not self.accepts(group.vc, run.request.vc)
                 }
         assert (set(evicted), len(evicted)) == (refused, len(refused))

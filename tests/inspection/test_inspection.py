@@ -67,7 +67,7 @@ def _physical_leaves_are_the_groups(cluster: Cluster, leaves: dict[tuple[str, st
     priorities: dict[tuple[str, int], int] = {}
     for name in cluster.groups():
         group = cluster.group(name)
-        for node, devices in group.placement.pods if group.placement is not None else ():
+        for node, devices in group.placement.pods if group.placement is not None and not group.guest else ():
             for device in devices:
                 priority = group.priority if group.guaranteed else -1
                 priorities[node, device] = max(priorities.get((node, device), -2), priority)
@@ -209,7 +209,7 @@ def _loans_are_shown(
         device: group.name for group in groups if group.state is GroupState.PREEMPTING for device in _devices_of(group)
     }
     for group in groups:
-        if group.placement is not None and not group.guaranteed:
+        if group.placement is not None and not group.guaranteed and not group.guest:  # a guest holds no cells
             for device in _devices_of(group):
                 if reserved.get(device, group.name) == group.name:
                     wanted[group.vc].add(f"{by_device[device].address}-opp")

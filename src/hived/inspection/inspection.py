@@ -48,6 +48,7 @@ class Inspection:
         self._groups = [
             (group.tenant, group.priority, group.state, group.pool, group.spots, group.parts)
             for group in state.groups.values()
+            if not group.guest  # it holds no cells
         ]
         self._chains: list[PhysicalSide] = []
         self._sides: dict[Binding, VirtualSide] = {}
