@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from hived import Bind, Cluster, Request, Wait, replay
+from hived import Bind, Cluster, Preempt, RecordedCluster, Request, Wait, replay
 from hived.cluster.decisions import PodPlacement
 from hived.cluster.guests import MOST_GUESTS
 from hived.cluster.reasons import Suspended
@@ -276,3 +276,41 @@ def test_with_guests_and_without_everybody_else_is_answered_the_same(
                 full.cancel(name)
     assert full.cluster.check_safety() == bare.cluster.check_safety()
     event(f"{min(guests, 3)} guests or more")
+
+
+def test_a_guest_alone_holds_its_leaf_cells_as_a_loan_and_stays_as_a_guest_where_it_is_a_victim() -> None:
+    lines: list[str] = []
+    cluster = RecordedCluster.from_spec(taking({"a": 1, "b": 1}, {"a": "all", "b": "all"}), lines.append)
+
+    def bind(request: Request) -> tuple[PodPlacement, ...]:
+        decision = cluster.schedule(request)
+        assert isinstance(decision, Bind)
+        cluster.commit(decision)
+        cluster.validate()
+        return decision.placement.pods
+
+    one, two = bind(guest("one", "a", 4)), bind(guest("two", "a", 4))
+    assert one != two
+    assert cluster.hold("one", True)
+    assert not cluster.hold("one", True), "it is one"
+    assert (cluster.group("one").guest, cluster.opportunistic_gpus("a")) == (False, 4)
+    assert bind(guest("beside", "b", 4)) == one, "nobody is a guest there yet"
+    assert bind(wants("own", "a", 4)) == two, "a loan is taken last"
+    preempts = cluster.schedule(wants("other", "b", 4))
+    assert isinstance(preempts, Preempt)
+    assert preempts.victims == ("one",)
+    cluster.commit(preempts)
+    assert cluster.hold("one", False)
+    assert (cluster.group("one").guest, cluster.opportunistic_gpus("a")) == (True, 0)
+    assert bind(wants("other", "b", 4)) == one
+    assert not cluster.hold("one", True), "an owner has them"
+    assert cluster.evicted() == ()
+    assert replay(lines, Cluster).snapshot() == cluster.snapshot()
+
+
+def test_only_guests_are_held_on_and_given_up() -> None:
+    driver = Driver(taking({"a": 2}, {"a": "own"}))
+    driver.bind(wants("own", "a", 4))
+    driver.bind(lent("loan", "a", 4))
+    assert [driver.cluster.hold(name, loan) for name in ("own", "loan") for loan in (True, False)] == [False] * 4
+    driver.check()

@@ -343,3 +343,10 @@ def test_a_gang_is_as_fast_as_on_its_gpu_with_the_least_room() -> None:
     assert at(record, "gang", 100).rate == pytest.approx(1.0)
     busy = [job("own", 1, 900, 0, "RHN", "guaranteed"), job("gang", 2, 900, 10, "RHN", "opportunistic")]
     assert at(play(cluster_spec({"a": 1}, 2), busy), "gang", 100).rate == pytest.approx((1 - U["RHN"]) / U["RHN"])
+
+
+def test_a_guaranteed_job_takes_idle_gpus_before_those_with_opportunistic_jobs() -> None:
+    jobs = [job("guest", 1, 300, 0, "RHN", "opportunistic"), job("own", 1, 300, 10, "RHN", "guaranteed")]
+    record = play(cluster_spec({"a": 1}, 2), jobs)
+    assert [run.rate for run in record.runs] == [1.0, 1.0]
+    assert gpus_of(at(record, "own", 20)) != gpus_of(at(record, "guest", 20))

@@ -454,6 +454,21 @@ class Cluster:
             state.set_jobs(group.name, ())
         self._keep()
 
+    def hold(self, group: str, loan: bool) -> bool:
+        """Have a guest hold its idle leaf cells as a ``loan``, or a loan give them up and stay as a guest.
+
+        The cells of a loan are taken last by other groups; where one is a victim, it stays as their guest by this. Only
+        for requests with the guest option. ``False``, and nothing changed: it is so already, or other groups have some
+        of the leaf cells, or guests there that its VC does not accept. O(pods + groups there).
+        """
+        held = self._holding(group, "nothing to hold")
+        if not held.running or held.guaranteed or not held.request.guest or held.guest is not loan:
+            return False
+        if self._state.chains[held.chain].guests is None or not self._state.hold(held, loan):
+            return False
+        self._keep()
+        return True
+
     def suspend(self, group: str) -> None:
         """Requeue a running group, and release its leaf cells; reserved ones stay with the preemptor.
 

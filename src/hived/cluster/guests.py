@@ -157,7 +157,7 @@ class Guests:
     def _healthy_room(self, node: int, tenant: int) -> list[int]:
         nodes = self._nodes
         room = [leaves & ~nodes.bad[node] for leaves in self._room(node, tenant)]
-        return [room[0] & ~nodes.owned[node], *room]
+        return [room[0] & ~(nodes.owned[node] | nodes.lent[node]), *room]
 
     def _room(self, node: int, tenant: int) -> list[int]:
         """Leaves that can take one guest more, by the most guests that they have: none, one, and so on."""
@@ -165,11 +165,12 @@ class Guests:
         return [open_leaves & ~leaves for leaves in self._more_than(node)]
 
     def _open(self, node: int, tenant: int) -> int:
-        """Leaves without a group, or of one that accepts guests of the tenant."""
+        """Leaves without a group, or of an owner or a guest that holds them as a loan, if it accepts the tenant's."""
         nodes = self._nodes
-        found = nodes.shapes[node].full & ~(nodes.reserved[node] | nodes.lent[node])
+        found = nodes.shapes[node].full & ~nodes.reserved[node]
         for group, mask in nodes.held.get(node, {}).items():
-            if not self.accepts(group, tenant):
+            hosts = group.running and (group.guaranteed or group.request.guest)
+            if not hosts or not self.accepts(group, tenant):
                 found &= ~mask
         return found
 

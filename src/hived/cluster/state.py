@@ -368,6 +368,17 @@ class State:
         assert guests is not None
         return guests
 
+    def hold(self, group: Group, loan: bool) -> bool:
+        """Make a guest a loan on its own leaves, or a loan a guest there; ``False``: other groups are in the way."""
+        guests = self.guests_of(group.chain)
+        if loan and (not guests.alone(group) or guests.refused(group)):
+            return False
+        again = Group(group.request, group.tenant, group.since)
+        again.chain, again.level, again.parts, again.guest = group.chain, group.level, group.parts, not loan
+        self.vacate(group)
+        self.replace(group, again)
+        return True
+
     def evict(self, owner: Group) -> None:
         """Requeue the guests that the group which got their leaves does not accept."""
         guests = self.chains[owner.chain].guests

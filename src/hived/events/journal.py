@@ -126,6 +126,20 @@ class Promoted(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class Held(Call):
+    """A guest was to become a loan in place, or a loan a guest."""
+
+    call = "hold"
+    group: str
+    loan: bool
+    answer: bool = False  #: whether it did
+
+    def answered(self, answer: bool) -> Held:
+        """The same call with its answer."""
+        return replace(self, answer=answer)
+
+
+@dataclass(frozen=True, slots=True)
 class Committed(Call):
     """A decision was carried out."""
 
@@ -250,6 +264,7 @@ Event = (
     | Placed
     | Moved
     | Promoted
+    | Held
     | Suspended
     | Joined
     | Left

@@ -87,6 +87,10 @@ class RecordedCluster(Cluster):
         promoted: bool | None = self._recorded(journal.Promoted(request))
         return promoted
 
+    def hold(self, group: str, loan: bool) -> bool:
+        held: bool = self._recorded(journal.Held(group, loan))
+        return held
+
     def commit(self, decision: Decision) -> None:
         self._recorded(journal.Committed(decision))
 

@@ -133,6 +133,8 @@ class Scheduler:
         self._unshared: set[str] = set()
         # when a slicer is called, and its VC, earliest first
         self._wakes: list[tuple[float, str]] = []
+        # whose guests the jobs of each VC accept
+        self._accepts = {vc.name: vc.guests for vc in cluster.spec.virtual_clusters}
         # guests that the core has requeued, and that have not been stopped yet
         self._evicted: set[str] = set()
         # the job that a policy is asked about
@@ -207,6 +209,8 @@ class Scheduler:
             self._evicted.remove(entry.name)
         else:
             self.cluster.release(entry.name)
+            if self._guests is not None:
+                self._guests.lend()
         if self._sharing and was is GUARANTEED and (slicer := self._slicer(entry.vc)) is not None:
             slicer.leave(entry, self._now)
             self._dirty[entry.vc] = None
@@ -732,7 +736,10 @@ class Scheduler:
         self.reserved[entry.number] = entry
         self._carry_out(Reserve(entry.number, decision.placement, decision.victims))
         victims = [self._by_name[name] for name in decision.victims]
-        for victim in victims:
+        for victim in [*victims]:
+            if self._becomes_guest(victim, entry):
+                victims.remove(victim)
+                continue
             self._carry_out(Stop(victim.number, entry.number, self._keeps_work(victim, entry)))
         if not any(victim.holds for victim in victims):  # all ended within the instruction
             self._schedule(entry)
@@ -750,9 +757,10 @@ class Scheduler:
         if self._running is not None and entry.policy is not None and entry.policy.preempts:
             self._running.follow(entry, self._now)
         if self._guests is not None:
-            for name in self.cluster.evicted():
+            evicted = self.cluster.evicted()
+            self._evicted.update(evicted)
+            for name in evicted:
                 self.cluster.cancel(name)
-                self._evicted.add(name)
                 guest = self._by_name[name]
                 self._carry_out(Stop(guest.number, entry.number, self._keeps_work(guest, entry)))
             self._guests.follow(entry, self._now)
@@ -879,8 +887,16 @@ class Scheduler:
     def _start_as_guest(self, entry: Entry, placement: Placement, kind: Kind) -> None:
         self._dequeue(entry)
         entry.status, entry.placement = LENT, placement
+        self.cluster.hold(entry.name, True)
         self._follow(entry)
         self._carry_out(Start(entry.number, kind, placement))
+
+    def _becomes_guest(self, victim: Entry, owner: Entry) -> bool:
+        """Have a victim stay as a guest of the job that gets its GPUs, where that one's VC accepts it."""
+        accepted = self._accepts.get(owner.vc)
+        if self._guests is None or not (accepted == "all" or (accepted == "own" and owner.vc == victim.vc)):
+            return False
+        return self.cluster.hold(victim.name, False)
 
     def _guest_moves(self, entry: Entry) -> bool:
         """Whether a guest whose turn has come leaves the GPUs that an owner has for free cells of its VC."""

@@ -3,7 +3,8 @@
 A job whose turn has not come, or that is opportunistic, runs on the GPUs that are used least: below a utilization by
 owner and guests together, with room for its least memory. It keeps its place in line. When its turn comes it becomes
 guaranteed where it runs, once no other job has its GPUs. It goes on when the owner of its GPUs ends, and when a
-guaranteed job gets them; this one's cells and speed come first, by the limits of :class:`GuestSharing`.
+guaranteed job gets them; this one's cells and speed come first, by the limits of :class:`GuestSharing`. While it is
+alone on its GPUs it holds their cells as a loan, so that guaranteed jobs take other idle ones first.
 
 The choices that the paper leaves open:
 
@@ -115,6 +116,8 @@ class GuestScheduler:
         #: those with a job, but for those that found no room since a job last left its GPUs
         self._trying: dict[GuestQueue, None] = {}
         self._lacking: dict[GuestQueue, None] = {}
+        # those of the job that left last
+        self._left: list[_Leaf] = []
         #: (time, number of the job, job): when a limit changes
         self._steps: list[tuple[float, int, Entry]] = []
 
@@ -172,8 +175,18 @@ class GuestScheduler:
             self._trying.update(self._lacking)
             self._lacking.clear()
 
+    def lend(self) -> None:
+        """On the GPUs that a job has left, have guests hold the cells as loans: other jobs take these last."""
+        for leaf in self._left:
+            if leaf.owner is None:
+                for guest in leaf.guests:
+                    if self._cluster.hold(guest.name, True):
+                        break
+        self._left = []
+
     def forget(self, entry: Entry) -> None:
         """A job runs no more."""
+        self._left = self._at[entry]
         self.gone(entry)
         del self._shared[entry]
 
