@@ -219,6 +219,20 @@ def test_a_gang_is_never_upgraded_in_part() -> None:
     assert at(record, "gang", record.finish[1] / MS + 1).kind is GUEST
 
 
+def test_what_is_free_for_a_gang_in_line_is_reserved_for_it_and_open_to_opportunistic_jobs() -> None:
+    jobs = [
+        job("own", 2, 300, 0, "GCN", "guaranteed"),
+        job("gang", 4, 300, 1, "GCN", "guaranteed"),
+        job("small", 2, 300, 2, "GCN", "guaranteed"),
+        job("guest", 2, 600, 3, "GCN", "opportunistic"),
+    ]
+    record = play(cluster_spec({"a": 1}), jobs)
+    assert named(record, "gang")[0].start == record.finish[0]
+    assert named(record, "small")[0].start == record.finish[1], "two GPUs were free all the time"
+    assert named(record, "guest")[0].start == 3 * MS
+    assert [run.kind for run in named(record, "guest")][:2] == [OPPORTUNISTIC, GUEST]
+
+
 def test_a_tenant_whose_jobs_have_no_guests_gets_its_gpus_for_itself() -> None:
     jobs = [job("g", 4, 900, 0, "VAE", "opportunistic"), job("h", 4, 900, 0, "VAE", "opportunistic")]
     jobs += [job("own", 4, 100, 10, tenant="b")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from . import evaluation, gandiva
+from . import antman, evaluation, gandiva
 from .experiment import Experiment
 
 
@@ -14,6 +14,7 @@ class Paper(StrEnum):
 
     HIVED = "hived"
     GANDIVA = "gandiva"
+    ANTMAN = "antman"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ EVALUATIONS = {
         "(docs/models.md), Figures 12 and 13 are of real migrations. Figure 14, Table 4 and Figure 18 (multi-jobs) are "
         "not built yet.",
         gandiva.EXPERIMENTS,
+        False,
+    ),
+    Paper.ANTMAN: Evaluation(
+        "AntMan's evaluation, by simulation",
+        "Figures and tables of AntMan (Xiao et al., OSDI'20) that are about scheduling, simulated, with the paper's "
+        "numbers beside ours. What measures GPUs is left out: Figures 10 to 12, Tables 2 and 5.",
+        antman.EXPERIMENTS,
         False,
     ),
 }

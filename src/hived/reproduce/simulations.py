@@ -190,8 +190,10 @@ def shares_of(nodes: int) -> dict[str, int]:
     return dict(zip(TENANTS, share_out(GPUS_PER_NODE * nodes, percents, [1] * len(QUOTAS)), strict=True))
 
 
-def cluster_of(nodes: int, gone: Sequence[str] = (), *, quotas: bool = True) -> ClusterSpec:
+def cluster_of(nodes: int, gone: Sequence[str] = (), *, quotas: bool = True, guests: str = "none") -> ClusterSpec:
     """``nodes`` nodes of 8 GPUs shared by Table 1's quotas, without the tenants ``gone`` and their GPUs.
+
+    ``guests``: whose guests every tenant accepts.
 
     Each tenant's GPUs are as many nodes as possible, and one cell of each smaller size where the rest has it.
     """
@@ -203,7 +205,8 @@ def cluster_of(nodes: int, gone: Sequence[str] = (), *, quotas: bool = True) -> 
     for tenant, gpus in shares.items():
         cells = [(GPUS_PER_NODE, gpus // GPUS_PER_NODE), *((size, gpus // size % 2) for size in (4, 2, 1))]
         clusters[tenant] = {
-            "virtualCells": [{"cellType": _HALVES[size], "cellNumber": number} for size, number in cells if number]
+            "guests": guests,
+            "virtualCells": [{"cellType": _HALVES[size], "cellNumber": number} for size, number in cells if number],
         }
     data = {"physicalCluster": equal_nodes(left, GPUS_PER_NODE), "virtualClusters": clusters}
     return parse_spec(yaml.safe_dump(data, sort_keys=False), f"Table 1's quotas of {nodes} nodes")

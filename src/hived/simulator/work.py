@@ -68,15 +68,11 @@ class Work:
         job, mates, owner = instruction.job, instruction.turns[0].beside, instruction.turns[0].owner
         models, limit = self._models, instruction.limit
         if owner is None:
-            return self.packed(job, mates) * limit
+            return self.packed((job, *mates)) * limit
         if owner == job:
             return guest_rates(models[job], [models[other] for other in mates], limit)[0]
         guests = [job, *(other for other in mates if other != owner)]
         return guest_rates(models[owner], [models[guest] for guest in guests], limit)[1][0]
-
-    def packed(self, job: int, mates: Sequence[int]) -> float:
-        """The rate of a job that is packed with others."""
-        return packed_rate([self._models[other] for other in (job, *mates)])
 
     def pause_ms(self, instruction: Share) -> int:
         """How long a job holds its GPUs before it works: it was migrated."""
@@ -107,6 +103,10 @@ class Work:
     def memory_min_gib(self, job: int) -> float:
         """Least memory with which the job can go on."""
         return self._models[job].memory_min_gib
+
+    def packed(self, jobs: Sequence[int]) -> float:
+        """The rate of each job of a packed set."""
+        return packed_rate([self._models[job] for job in jobs])
 
     def rate(self, job: int) -> float:
         """Its rate while it has its turn, against running alone there."""

@@ -5,6 +5,7 @@ What only echoes its input is left out: Table 1 is the input of the contention l
 
 from __future__ import annotations
 
+from ..against_private import against_private
 from ..experiment import Experiment
 from . import fig15, table3, table5, timelines
 
@@ -13,4 +14,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     table3.EXPERIMENT,
     fig15.EXPERIMENT,
     table5.EXPERIMENT,
+    against_private("gandiva", table5.MIX),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,12 @@ from hived.simulator.models import assign_models
 from hived.simulator.traces import TraceJob
 
 from ..drawing import Panel, over_time
+from ..drawn import drawn
 from ..experiment import QUICK, Claim, Experiment, Outcome, Row, Scale, Shape, number, percent, trace_label
 from ..results import Result
-from ..simulations import Workload, trace_of
+from ..simulations import Workload
 from ..trial import Trial
-from .base import MINUTE_MS, PERTURBED, completion, job, makespan, migrations, perturbed, play
+from .base import PERTURBED, completion, job, makespan, migrations, perturbed, play
 
 SERVERS, DAYS = 25, 9.0
 LOADS = (0.6, 0.8, 1.0, 1.2)
@@ -26,22 +26,9 @@ _POLICIES = {"YARN-CS": "yarn-cs", "Gandiva": "gandiva"}
 
 
 def jobs_of(workload: Workload, load: float, days: float) -> list[TraceJob]:
-    """Jobs of the trace, drawn at random until they ask for this load, at their own times modulo ``days``.
-
-    Of at most 8 GPUs, and of a minute to a day: the paper's makespan leaves no room for longer ones.
-    """
-    left = load * SERVERS * 4 * days * 24 * 60
-    fitting = [one for one in trace_of(workload).jobs if one.gpus <= 8 and 1 <= one.duration_ms / MINUTE_MS <= 1440]
-    Random(1).shuffle(fitting)
-    chosen: list[tuple[float, int, float]] = []
-    for one in fitting:
-        gpus, minutes = 1 << (one.gpus - 1).bit_length(), one.duration_ms / MINUTE_MS
-        chosen.append((one.submit_ms / MINUTE_MS % (days * 24 * 60), gpus, minutes))
-        left -= gpus * minutes
-        if left <= 0:
-            break
-    chosen.sort()
-    return [job(f"job-{at}", gpus, minutes, time) for at, (time, gpus, minutes) in enumerate(chosen)]
+    """Jobs of the trace that ask for this load, of powers of two of GPUs."""
+    found = drawn(workload, load * SERVERS * 4, days)
+    return [job(f"job-{at}", 1 << (gpus - 1).bit_length(), span, time) for at, (time, gpus, span) in enumerate(found)]
 
 
 def carry_out(

@@ -22,13 +22,16 @@ class GuestSharing:
     #: whether a guest whose turn comes moves to free cells of its VC where an owner has its GPUs. Ours: the paper knows
     #: upgrades in place alone; without, jobs behind it get these cells first
     moves: bool = True
+    #: whether guests are limited. Without, all jobs of a GPU are equal, and a job joins those with which, by their
+    #: profiles, it gains: the packing of Gandiva with profiles, the baseline of the paper (5.2)
+    limits: bool = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "moves" and (isinstance(value, str) or not 0 < value < inf):
+            if field.name not in ("moves", "limits") and (isinstance(value, str) or not 0 < value < inf):
                 raise InputError(f"guests: {field.name} is {value!r}; it must be a number above 0")
-        if self.steps != int(self.steps) or self.most_utilization > 1:
+        if self.steps != int(self.steps) or (self.limits and self.most_utilization > 1):
             raise InputError("guests: steps must be a whole number, and most_utilization at most 1")
 
     def limit(self, since: float, per_second: float = 1.0) -> float:

@@ -69,8 +69,13 @@ class _Leaf:
         self.guests: list[Entry] = []
         #: utilization by all of them
         self.load = 0.0
-        #: GiB: the most that the owner, and the least that each guest needs
+        #: GiB: the most that the owner needs, and the least that each guest does or, without limits, the most
         self.memory = 0.0
+
+    def others(self, entry: Entry) -> tuple[int, ...]:
+        """The numbers of the other jobs, the owner first."""
+        jobs = self.guests if self.owner is None else (self.owner, *self.guests)
+        return tuple([job.number for job in jobs if job is not entry])
 
 
 class _Shared(NamedTuple):
@@ -125,7 +130,11 @@ class GuestScheduler:
 
     def backlog(self, entry: Entry) -> GuestQueue:
         """The queue of the jobs that fit where this one does."""
-        kind = entry.vc, entry.kind, self._probe.memory_min_gib(entry.number)
+        probe, number = self._probe, entry.number
+        kind: Hashable = entry.vc, entry.kind, probe.memory_min_gib(number)
+        if not self.parameters.limits:  # what decides how it packs
+            twice = probe.packed((number, number))
+            kind = entry.vc, entry.kind, probe.memory_gib(number), probe.utilization(number), twice
         queue = self._waiting.get(kind)
         if queue is None:
             queue = self._waiting[kind] = GuestQueue(self._trying, self._lacking)
@@ -192,7 +201,7 @@ class GuestScheduler:
 
     def _count(self, leaf: _Leaf) -> None:
         """The jobs of a GPU have changed."""
-        probe, room, number = self._probe, self._room, leaf.number
+        probe, room, number, limits = self._probe, self._room, leaf.number, self.parameters.limits
         most = self.parameters.most_utilization
         had = leaf.load < most
         if had:
@@ -200,7 +209,7 @@ class GuestScheduler:
         load, memory = 0.0, 0.0
         for guest in leaf.guests:
             load += probe.utilization(guest.number)
-            memory += probe.memory_min_gib(guest.number)
+            memory += probe.memory_min_gib(guest.number) if limits else probe.memory_gib(guest.number)
             self._changed[guest] = None
         if leaf.owner is not None:
             load += probe.utilization(leaf.owner.number)
@@ -250,8 +259,7 @@ class GuestScheduler:
         demand = entry.loan_demand
         if demand is None or not self._may_fit(demand):
             return False
-        most = self.parameters.gpu_memory_gib - self._probe.memory_min_gib(entry.number)
-        fit = (leaf.pod for _, number in self._room if (leaf := self._leaves[number]).memory <= most)
+        fit = (leaf.pod for _, number in self._room if self._admits(leaf := self._leaves[number], entry))
         first = list(islice(fit, _MOST_FREE + 4 * demand.gpus))  # of thousands
         placed = self._place(entry, first, now)
         if placed is None and len(first) == _MOST_FREE + 4 * demand.gpus:
@@ -262,6 +270,16 @@ class GuestScheduler:
         kind = Kind.GUEST if any(leaf.owner is not None for leaf in at) else Kind.OPPORTUNISTIC
         self._started(entry, placed.placement, kind)
         return True
+
+    def _admits(self, leaf: _Leaf, entry: Entry) -> bool:
+        """Whether a GPU with room has the memory for one more job and, without limits, gains by it (Gandiva, 4.2.2)."""
+        probe, number, most = self._probe, entry.number, self.parameters.gpu_memory_gib
+        if self.parameters.limits:
+            return leaf.memory <= most - probe.memory_min_gib(number)
+        if leaf.memory > most - probe.memory_gib(number):
+            return False
+        jobs = (number, *leaf.others(entry))
+        return len(jobs) == 1 or len(jobs) * probe.packed(jobs) > 1
 
     def _may_fit(self, demand: Demand) -> bool:
         """Whether enough GPUs have room, on few enough nodes, memory aside. O(GPUs of a node)."""
@@ -299,7 +317,10 @@ class GuestScheduler:
         self._changed.clear()
         changed.sort(key=lambda entry: (entry.status is GUARANTEED, entry.number))
         for entry in changed:
-            shared = self._as_guest(entry, now) if entry.runs_as_guest else self._as_owner(entry)
+            if not self.parameters.limits:
+                shared = self._packed(entry)
+            else:
+                shared = self._as_guest(entry, now) if entry.runs_as_guest else self._as_owner(entry)
             if shared != self._shared[entry]:
                 self._shared[entry] = shared
                 assert entry.placement is not None
@@ -310,6 +331,12 @@ class GuestScheduler:
         if not entry.runs_as_guest:
             return Kind.GUARANTEED if entry.status is GUARANTEED else Kind.OPPORTUNISTIC
         return Kind.GUEST if any(leaf.owner is not None for leaf in self._at[entry]) else Kind.OPPORTUNISTIC
+
+    def _packed(self, entry: Entry) -> _Shared:
+        """Without limits all jobs of a GPU are equal; a job is as fast as on its slowest."""
+        beside = [leaf.others(entry) for leaf in self._at[entry]]
+        slowest = min(beside, key=lambda others: self._probe.packed((entry.number, *others)))
+        return _Shared(self._kind(entry), slowest)
 
     def _as_owner(self, entry: Entry) -> _Shared:
         guests = {guest.number: guest for leaf in self._at[entry] for guest in leaf.guests}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -16,6 +17,9 @@ class Probe(Protocol):
 
     def memory_min_gib(self, job: int) -> float:
         """Least memory with which a job can go on, on each of its GPUs: between two mini-batches (AntMan, 3.2)."""
+
+    def packed(self, jobs: Sequence[int]) -> float:
+        """The rate of each job of a set packed on the same GPUs, against running alone: from profiles of such sets."""
 
     def rate(self, job: int) -> float:
         """Mini-batches per second now, while it has its slice, against running alone on its GPUs."""
