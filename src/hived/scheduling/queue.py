@@ -89,6 +89,8 @@ class Entry:
         self.name = request.group
         self.vc = request.vc
         self.request = request
+        #: among jobs that share GPUs with it; changes while it runs
+        self.priority = request.priority
         #: its attributes for the policy
         self.view = view
         #: how long it runs in all, in seconds; None: unknown. Its view has it if the policy is clairvoyant

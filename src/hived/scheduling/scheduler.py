@@ -255,12 +255,17 @@ class Scheduler:
         self._dirty[entry.vc] = None
 
     def set_priority(self, entry: Entry, priority: int, now: float) -> None:
-        """Change the priority of a job that shares GPUs while it runs: it decides who has turns (Gandiva, 4.2)."""
+        """Change the priority of a job among those that share GPUs with it: it decides who has turns (Gandiva, 4.2).
+
+        Its place in line stays. Raises :class:`~hived.errors.InvariantError` where jobs do not take turns.
+        """
         slicer = self._slicer(entry.vc)
         self._now = max(self._now, now)
-        if slicer is None or entry.number not in slicer.seats:
+        if slicer is None:
             raise InvariantError(f"job {entry.number} does not share GPUs")
-        slicer.set_priority(entry, priority, self._now)
+        entry.priority = priority
+        if entry.number in slicer.seats:
+            slicer.set_priority(entry, priority, self._now)
 
     def leaving(self, entry: Entry) -> None:
         """A running job is being stopped for good: it leaves its queues, and holds its GPUs until it has ended."""

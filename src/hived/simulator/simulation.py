@@ -39,6 +39,7 @@ from hived.scheduling import (
     Stop,
 )
 
+from .driver import Driver
 from .models import Models
 from .record import Record, Run, gpus_of
 from .traces import TraceJob
@@ -48,6 +49,8 @@ from .work import RatedTurn, Work
 _NEVER = 1 << 62
 #: in place of a number of stops: the next event is a review of the order (a submission: -1)
 _REVIEW = -2
+#: the same: the driver wants to be called
+_WAKE = -3
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
 MOST_STOPS = 10_000
 #: the turns and the rate of a job that runs at the rate 1
@@ -67,10 +70,12 @@ class Simulation:
         opportunistic: bool,
         soft: Collection[int] = (),
         work: Work | None = None,
+        driver: Driver | None = None,
     ) -> None:
         """``opportunistic``: whether jobs may start on idle GPUs before their turn; ``soft``: jobs of soft affinity.
 
-        ``work``: how fast jobs run; None: always at the rate 1.
+        ``work``: how fast jobs run; None: always at the rate 1. ``driver``: what submits the jobs of ``record`` after
+        those of the trace, and ends jobs; with ``work``.
         """
         self._scheduler = Scheduler(cluster, policies, self._carry_out, explains=False, per_second=MS, probe=work)
         self._work = work
@@ -86,6 +91,9 @@ class Simulation:
         self._jobs = record.jobs
         self._now = 0
         n = len(record.jobs)
+        self._driver = driver
+        # the work left of a job at which its driver is told
+        self._told_at: dict[int, float] = {}
         # the members of a request, by its number of GPUs, negated under soft affinity
         self._members: dict[int, tuple[Member, ...]] = {}
         # work left, in milliseconds at the rate 1
@@ -120,8 +128,9 @@ class Simulation:
     ) -> None:
         jobs, scheduler, finishes, stops = self._jobs, self._scheduler, self._finishes, self._stops
         now = 0
-        number, total = 0, len(jobs)
-        next_submit = jobs[0].submit_ms if jobs else _NEVER
+        driver = self._driver
+        number, total = 0, len(jobs) if driver is None else len(jobs) - len(driver.jobs)
+        next_submit = jobs[0].submit_ms if total else _NEVER
         finish, entries = self._record.finish, scheduler.jobs
         reviews = any(policy.preempts or policy.time_slicing or policy.guests for policy in self._policies.all)
         while True:
@@ -130,6 +139,8 @@ class Simulation:
                 time, job, stopped = finishes[0]
             if reviews and (review := ceil(min(scheduler.next_review, _NEVER))) < time:
                 time, stopped = review, _REVIEW
+            if driver is not None and driver.next_wake < time:
+                time, stopped = driver.next_wake, _WAKE
             if time > now and self._preempted:
                 self._end_instant(now)
                 continue  # it may have restored a finish
@@ -137,6 +148,9 @@ class Simulation:
                 break
             if stopped == _REVIEW:
                 now = self._now = time
+            elif stopped == _WAKE and driver is not None:
+                now = self._now = time
+                driver.wake(self)
             elif stopped < 0:
                 now = self._now = time
                 scheduler.wait(self._entry(number))
@@ -153,9 +167,15 @@ class Simulation:
                             self._go_on(job, time)
                             continue
                         ended, now = True, time
+                        if job in self._told_at:
+                            self._tell(job, now)
+                            continue
                         self._close(job, now)
                         finish[job] = now
                         scheduler.free(entries[job], False, now)
+                        if driver is not None:
+                            self._now = now
+                            driver.finished(job, self)
                 if not ended:
                     continue
                 self._now = now
@@ -241,6 +261,7 @@ class Simulation:
                 self._left[job] = left + (now - since) * rate
                 self._scheduler.jobs[job].kept = kept
                 self._stops[job] += 1
+                left -= self._told_at.get(job, 0.0)
                 heappush(self._finishes, (now + ceil(left / rate), job, self._stops[job]))
             else:
                 self._record.runs.append(Run(job, since, now, kind, placement, 1.0, rate))
@@ -310,6 +331,62 @@ class Simulation:
                 self._left[job] -= (now - since) * turns[1]
         return placement
 
+    # -- what a driver does -------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """The time, in milliseconds."""
+        return self._now
+
+    def submit(self, job: int) -> None:
+        """Submit a job of the driver now."""
+        assert isinstance(self._jobs, list)
+        self._jobs[job] = self._jobs[job]._replace(submit_ms=self._now)
+        self._scheduler.wait(self._entry(job))
+
+    def end(self, job: int) -> None:
+        """End a job before it has done its work; it never finishes. Nothing if it has ended."""
+        entry = self._scheduler.jobs.get(job)
+        if entry is None:
+            return
+        self._pauses.pop(job, None)
+        self._told_at.pop(job, None)
+        self._stops[job] += 1
+        if job in self._intervals:
+            self._close(job, self._now)
+        if entry.status is Status.SHARING or entry.holds:
+            self._scheduler.free(entry, False, self._now)
+        else:
+            self._scheduler.withdraw(entry)
+
+    def set_priority(self, job: int, priority: int) -> None:
+        """Change the priority of a job among those that take turns."""
+        self._scheduler.set_priority(self._scheduler.jobs[job], priority, self._now)
+
+    def tell(self, job: int, work_ms: float) -> None:
+        """Have the driver told once a job has done so much work, at least what it has done by now."""
+        self._told_at[job] = self._jobs[job].duration_ms - work_ms
+        self._expect(job)
+
+    def _tell(self, job: int, now: int) -> None:
+        """A job has done the work at which its driver is told."""
+        del self._told_at[job]
+        self._now = now
+        assert self._driver is not None
+        self._expect(job)
+        self._driver.reached(job, self)
+
+    def _expect(self, job: int) -> None:
+        """Expect anew what comes next for a running job: that its driver is told, or its end."""
+        interval = self._intervals.get(job)
+        if interval is None or job in self._pauses:
+            return
+        rate = self._turns.get(job, _ALONE)[1]
+        self._stops[job] += 1
+        if rate:
+            left = self._left[job] - (self._now - interval[0]) * rate - self._told_at.get(job, 0.0)
+            heappush(self._finishes, (self._now + max(0, ceil(left / rate)), job, self._stops[job]))
+
     # -- sharing GPUs -------------------------------------------------------------------------------------------------
 
     def _share(self, instruction: Share) -> None:
@@ -342,7 +419,8 @@ class Simulation:
         else:
             self._turns.pop(job, None)
         if rate:
-            heappush(self._finishes, (self._now + ceil(self._left[job] / rate), job, self._stops[job]))
+            left = self._left[job] - (self._told_at.get(job, 0.0) if self._told_at else 0.0)
+            heappush(self._finishes, (self._now + ceil(left / rate), job, self._stops[job]))
 
     def _go_on(self, job: int, now: int) -> None:
         """A job that held its GPUs without working goes on."""
@@ -386,14 +464,18 @@ def simulate(
     after_event: Callable[[Scheduler], None] | None = None,
     soft: Collection[int] = (),
     work: Work | None = None,
+    driver: Driver | None = None,
 ) -> Record:
     """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``cluster``.
 
     ``soft``: the numbers of jobs that accept any GPUs, beside those of the trace; ``work``: how fast jobs run; without
-    it at the rate 1 or, under a policy by which they share GPUs, by the models of :mod:`.models`.
+    it at the rate 1 or, under a policy by which they share GPUs, by the models of :mod:`.models`. ``driver``: what
+    submits jobs of its own, which are numbered after these; ``work`` is of all.
     """
     policies = policies if isinstance(policies, Policies) else Policies(policies)
-    if work is None and any(policy.time_slicing or policy.guests for policy in policies.all):
+    if driver is not None:
+        jobs = [*jobs, *driver.jobs]
+    if work is None and (driver is not None or any(policy.time_slicing or policy.guests for policy in policies.all)):
         work = Work(jobs, cluster.spec, Models.load())
     record = Record(cluster.sharing.value, policies.name, jobs)
-    return Simulation(cluster, policies, record, opportunistic, soft, work).run(until, progress, after_event)
+    return Simulation(cluster, policies, record, opportunistic, soft, work, driver).run(until, progress, after_event)

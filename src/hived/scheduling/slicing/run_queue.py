@@ -33,7 +33,7 @@ class Seat:
         self.whole: tuple[Turn, ...] = () if placement is None else (Turn(placement),)
         #: of its server; None: it holds GPUs of several, which are its own all the time
         self.queue: RunQueue | None = None
-        self.priority = entry.request.priority
+        self.priority = entry.priority
         self.weight = 1
         #: its turns as the engine has them
         self.turns: tuple[Turn, ...] = ()

@@ -1,0 +1,156 @@
+"""Multi-jobs: configurations of hyper-parameters explored together (Gandiva, OSDI'18, 2 and 6.2).
+
+A multi-job submits a few configurations at a time. Each is evaluated at every ``every`` of its run: an estimate of its
+final accuracy, whose error shrinks as it trains. A configuration that promises too little is ended. Where jobs take
+turns, the ``top`` configurations with the best estimates have the highest priority, and so GPUs for themselves; those
+that have not been evaluated come next, for early feedback; the others have the turns that are left. A multi-job ends
+when a configuration of the accuracy that it looks for has trained to its end.
+
+The paper gives no learning curves. Final accuracies are data, and the error of an estimate is a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from .driver import Live
+from .traces import TraceJob
+from .traces.model import MS
+
+_NEVER = 1 << 62
+#: priorities among the configurations of a multi-job
+_TOP, _NEW, _OTHER = 2, 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class MultiJob:
+    """A search. Times in seconds, accuracies from 0 to 1."""
+
+    name: str
+    tenant: str
+    gpus: int  #: of a configuration
+    run_s: float  #: of a whole training, alone
+    accuracies: tuple[float, ...]  #: final ones of the configurations, in the order of their submission
+    target: float  #: the accuracy that it looks for
+    start_s: float = 0.0
+    first: int = 2  #: configurations that are submitted at its start
+    more: int = 2  #: and each time when ``every`` of a run's time has passed
+    every: float = 0.03  #: of a run: until the next evaluation (1,000 mini-batches in Figure 14)
+    top: int = 2
+    least: float = 0.3  #: configurations that promise less are ended
+    error: float = 0.05  #: standard deviation of the first estimate; none at the end of the run
+    model: str = "*"
+    seed: int = 1
+    soft: bool = False  #: whether a configuration runs on any GPUs
+
+
+class _Search:
+    """The state of one multi-job."""
+
+    def __init__(self, multi_job: MultiJob, first: int) -> None:
+        """``first``: the number of its first configuration."""
+        self.of = multi_job
+        self.first = first
+        self.submitted = 0
+        self.next_ms = round(multi_job.start_s * MS)
+        #: by configuration that runs and has been evaluated: its estimate
+        self.estimates: dict[int, float] = {}
+        self.evaluations: dict[int, int] = {}
+        self.priorities: dict[int, int] = {}
+        self.random = Random(multi_job.seed)
+
+
+class Explorer:
+    """The driver of multi-jobs. An evaluation costs O(configurations that run)."""
+
+    def __init__(self, multi_jobs: Sequence[MultiJob], first: int, prioritize: bool) -> None:
+        """``first``: the number of jobs of the trace; ``prioritize``: whether the scheduler knows priorities."""
+        self._prioritize = prioritize
+        self.jobs: list[TraceJob] = []
+        self._searches: list[_Search] = []
+        self._of: dict[int, _Search] = {}
+        for multi_job in multi_jobs:
+            search = _Search(multi_job, first + len(self.jobs))
+            self._searches.append(search)
+            for at in range(len(multi_job.accuracies)):
+                self._of[first + len(self.jobs)] = search
+                self.jobs.append(_job(multi_job, at))
+        #: by multi-job: (time in ms, configurations evaluated by then), at each evaluation of a new one
+        self.explored: dict[str, list[tuple[int, int]]] = {one.name: [] for one in multi_jobs}
+        #: by multi-job: when it ended, in ms
+        self.ended: dict[str, int] = {}
+
+    @property
+    def next_wake(self) -> int:
+        """When configurations are submitted next."""
+        return min([search.next_ms for search in self._searches], default=_NEVER)
+
+    def wake(self, live: Live) -> None:
+        """Submit configurations."""
+        for search in self._searches:
+            if search.next_ms > live.now:
+                continue
+            of = search.of
+            last = min(search.submitted + (of.more if search.submitted else of.first), len(of.accuracies))
+            for at in range(search.submitted, last):
+                job = search.first + at
+                live.submit(job)
+                live.tell(job, of.every * of.run_s * MS)
+                self._set_priority(search, job, _NEW, live)
+            search.submitted = last
+            left = last < len(of.accuracies)
+            search.next_ms = live.now + max(1, round(of.every * of.run_s * MS)) if left else _NEVER
+
+    def reached(self, job: int, live: Live) -> None:
+        """Evaluate a configuration."""
+        search = self._of[job]
+        of = search.of
+        times = search.evaluations[job] = search.evaluations.get(job, 0) + 1
+        if times == 1:
+            explored = self.explored[of.name]
+            explored.append((live.now, len(explored) + 1))
+        done = min(1.0, times * of.every)
+        estimate = of.accuracies[job - search.first] + search.random.gauss(0.0, of.error) * (1 - done)
+        if estimate < of.least:
+            self._end(search, job, live)
+        else:
+            search.estimates[job] = estimate
+            if done + of.every < 1:
+                live.tell(job, (times + 1) * of.every * of.run_s * MS)
+        self._rank(search, live)
+
+    def finished(self, job: int, live: Live) -> None:
+        """A configuration has trained to its end: the search may end."""
+        search = self._of.get(job)
+        if search is None:
+            return
+        search.estimates.pop(job, None)
+        search.priorities.pop(job, None)
+        if search.of.accuracies[job - search.first] >= search.of.target:
+            self.ended[search.of.name] = live.now
+            search.next_ms = _NEVER
+            for other in range(search.first, search.first + search.submitted):
+                self._end(search, other, live)
+        self._rank(search, live)
+
+    def _end(self, search: _Search, job: int, live: Live) -> None:
+        search.estimates.pop(job, None)
+        search.priorities.pop(job, None)
+        live.end(job)
+
+    def _rank(self, search: _Search, live: Live) -> None:
+        best = sorted(search.estimates, key=lambda job: (-search.estimates[job], job))
+        for rank, job in enumerate(best):
+            self._set_priority(search, job, _TOP if rank < search.of.top else _OTHER, live)
+
+    def _set_priority(self, search: _Search, job: int, priority: int, live: Live) -> None:
+        if self._prioritize and search.priorities.get(job) != priority:
+            search.priorities[job] = priority
+            live.set_priority(job, priority)
+
+
+def _job(of: MultiJob, at: int) -> TraceJob:
+    duration = round(of.run_s * MS)
+    return TraceJob(f"{of.name}-{at}", of.tenant, 0, duration, of.gpus, "pass", model=of.model, soft=of.soft)
