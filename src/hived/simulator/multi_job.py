@@ -68,15 +68,16 @@ class Explorer:
     def __init__(self, multi_jobs: Sequence[MultiJob], first: int, prioritize: bool) -> None:
         """``first``: the number of jobs of the trace; ``prioritize``: whether the scheduler knows priorities."""
         self._prioritize = prioritize
-        self.jobs: list[TraceJob] = []
+        #: the configurations of all multi-jobs
+        self.jobs: Sequence[TraceJob] = [_job(one, at) for one in multi_jobs for at in range(len(one.accuracies))]
         self._searches: list[_Search] = []
         self._of: dict[int, _Search] = {}
         for multi_job in multi_jobs:
-            search = _Search(multi_job, first + len(self.jobs))
+            search = _Search(multi_job, first)
             self._searches.append(search)
-            for at in range(len(multi_job.accuracies)):
-                self._of[first + len(self.jobs)] = search
-                self.jobs.append(_job(multi_job, at))
+            after = first + len(multi_job.accuracies)
+            self._of.update(dict.fromkeys(range(first, after), search))
+            first = after
         #: by multi-job: (time in ms, configurations evaluated by then), at each evaluation of a new one
         self.explored: dict[str, list[tuple[int, int]]] = {one.name: [] for one in multi_jobs}
         #: by multi-job: when it ended, in ms

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from ..against_private import against_private
 from ..experiment import Experiment
-from . import fig15, table3, table5, timelines
+from . import fig15, fig18, searches, table3, table5, timelines
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *timelines.EXPERIMENTS,
+    searches.FIG14,
     table3.EXPERIMENT,
+    searches.TABLE4_EXPERIMENT,
     fig15.EXPERIMENT,
     table5.EXPERIMENT,
+    fig18.EXPERIMENT,
     against_private("gandiva", table5.MIX),
 )
