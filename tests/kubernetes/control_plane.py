@@ -62,6 +62,7 @@ class ControlPlane:
         self._controller_manager = controller_manager
         self._authz = authz
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._schedulers: dict[str, tuple[str, Mapping[str, Any] | None]] = {}  # how each was started
 
     # --- all of it
 
@@ -233,6 +234,7 @@ class ControlPlane:
         of the extender's part of the configuration.
         """
         self.stop_scheduler(scheduler_name)
+        self._schedulers[scheduler_name] = extender_url, extender
         config = self.folder / f"scheduler-{scheduler_name}.yaml"
         config.write_text(json.dumps(self._scheduler_config(extender_url, scheduler_name, extender or {})))
         port = _free_port()
@@ -250,6 +252,11 @@ class ControlPlane:
             "--v=4",
         )
         self._wait(name, f"https://127.0.0.1:{port}/healthz")
+
+    def restart_scheduler(self, scheduler_name: str = "hived") -> None:
+        """End it, if it still runs, and start it as it was started."""
+        extender_url, extender = self._schedulers[scheduler_name]
+        self.start_scheduler(extender_url, scheduler_name, extender)
 
     def stop_scheduler(self, scheduler_name: str = "hived") -> None:
         """Stop it, if it runs."""

@@ -58,8 +58,7 @@ class World:
         self._kubeconfig.write_text(config)
         self.load: Load | None = None
         self._ask_at = 0.0
-        self._extender = f"http://127.0.0.1:{self.to_service.port}/v1/extender"
-        self.plane.start_scheduler(self._extender)
+        self.plane.start_scheduler(f"http://127.0.0.1:{self.to_service.port}/v1/extender")
 
     def close(self) -> None:
         """Remove everything."""
@@ -226,14 +225,14 @@ class World:
             if CONFUSED not in words:
                 self.found.append(f"kube-scheduler has ended: {words[-1500:]}")
             self.counts["ends of kube-scheduler"] += 1
-            self.plane.start_scheduler(self._extender)
+            self.plane.restart_scheduler()
         changed_at, now = self.witness.changed_at, time.monotonic()
         if now > self._ask_at and now > changed_at + 3.0:
             self._ask_at = now + _ASK_S
             wrong = self.plane.pods_kept_for_nothing()
             if wrong and self.witness.changed_at == changed_at:  # an administrator restarts it
                 self.counts["restarts of a kube-scheduler that counts pods which are gone"] += 1
-                self.plane.start_scheduler(self._extender)
+                self.plane.restart_scheduler()
 
     # -- queries --------------------------------------------------------------------------------------------------
 

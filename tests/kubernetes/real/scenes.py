@@ -106,10 +106,19 @@ def wait_for_words(cluster: Cluster, name: str, *words: str, reason: str = "Hive
 
 
 def wait_for_places(cluster: Cluster, *names: str) -> dict[str, str]:
-    """Until these pods are bound; the nodes of all that are."""
-    return (
-        cluster.wait_until(
-            lambda: placed if set(names) <= set(placed := cluster.placed()) else None, f"{names} are placed"
-        )
-        or {}
-    )
+    """Until these pods are bound; the nodes of all that are.
+
+    A kube-scheduler whose books keep pods that are gone is restarted, once: ``docs/deploying.md``, kubernetes#141255.
+    """
+
+    def placed() -> dict[str, str] | None:
+        found = cluster.placed()
+        return found if set(names) <= set(found) else None
+
+    try:
+        return cluster.wait_until(placed, f"{names} are placed") or {}
+    except AssertionError:
+        if not cluster.plane.pods_kept_for_nothing():
+            raise
+    cluster.plane.restart_scheduler()
+    return cluster.wait_until(placed, f"{names} are placed after a restart of kube-scheduler") or {}
