@@ -146,6 +146,8 @@ class Scheduler:
         # quota sharing: VCs whose head of line is within the quota and may wait only for GPUs that other VCs hold; all
         # become dirty when a guaranteed job ends
         self._within_quota: set[str] = set()
+        # backlogs with jobs that were passed by
+        self._passed: dict[Queue, None] = {}
         # the head of each backlog, by its kind of request
         self._heads: dict[Hashable, dict[Entry, None]] = {}
         # by VC, shape, and whether the job may start early
@@ -362,6 +364,7 @@ class Scheduler:
             entry.key = self._key(entry)
         self.queues.clear()
         self._heads.clear()
+        self._passed.clear()
         self._new.clear()
         self._dirty.clear()  # some VCs may be no more
         self._within_quota.clear()
@@ -421,7 +424,7 @@ class Scheduler:
                     self._take_turns()
                 if self._idle:
                     self._idle = False
-                    if self._heads or self._explains or self._passing:  # all heads may have been passed by
+                    if self._heads or self._passed:
                         self._lend()
                 if self._dirty or self._new or self._idle or (self._restless and self._share(now)):
                     continue
@@ -444,10 +447,10 @@ class Scheduler:
     @property
     def next_review(self) -> float:
         """When the order of a running job changes, or its turns, and the engine has to dispatch; infinity for never."""
-        review = inf if self._running is None else self._running.next_review
-        if self._guests is not None:
-            review = min(review, self._guests.next_step)
-        return min(review, self._wakes[0][0]) if self._wakes else review
+        review = self._wakes[0][0] if self._wakes else inf
+        if self._running is not None:
+            review = min(review, self._running.next_review)
+        return review if self._guests is None else min(review, self._guests.next_step)
 
     def _reservation_changed(self, entry: Entry) -> bool:
         """Whether the placement of a preemptor can start now, has moved, or is no longer possible."""
@@ -829,10 +832,15 @@ class Scheduler:
             self._servers.take(self.cluster.hosts_of(entry.name), entry.view.gpus)
 
     def _take_hosts(
-        self, entry: Entry, request: Request, hosts: tuple[Host, ...], near: Placement | None
+        self,
+        entry: Entry,
+        request: Request,
+        hosts: tuple[Host, ...],
+        near: Placement | None,
+        demand: Demand | None,
     ) -> Placement | None:
         """Take free GPUs of these hosts for a job, and loans there back; None where a quota has too few left."""
-        placed = self.cluster.place(request, self._now, near, False, (), True, (), hosts)
+        placed = self.cluster.place(request, self._now, near, False, (), True, (), hosts, None, demand)
         if placed is None:
             return None
         if entry.status is WAITING:
@@ -858,7 +866,9 @@ class Scheduler:
             for entry in slicer.settle(now):
                 entry.status = NOWHERE
                 self.wait(entry)
-            self._share_waiting(slicer, self._queues_of(vc).line)
+            line = self._queues_of(vc).line
+            if len(line):
+                self._share_waiting(slicer, line)
             if slicer.moved:  # GPUs elsewhere are idle now
                 slicer.moved, self._idle = False, True
                 self._dirty[vc] = None
@@ -913,13 +923,12 @@ class Scheduler:
         """Step 3, once GPUs may have become idle."""
         if self._passing and self._running is None and not self._explains and not self.cluster.idle_gpus:
             return
-        for queues in self.queues.values() if self._explains or self._passing else ():
-            for backlog in (queues.backlog, queues.outsized):
-                if backlog.passes:
-                    before = backlog.first
-                    backlog.restore()
-                    if backlog.first is not before:
-                        self._head_changed(before, backlog.first)
+        passed, self._passed = self._passed, {}
+        for backlog in passed:
+            before = backlog.first
+            backlog.restore()
+            if backlog.first is not before:
+                self._head_changed(before, backlog.first)
         lacking: set[Hashable] = set()  # kinds that do not fit; idle GPUs only decrease here
         cluster, weights = self.cluster, self._weights
         while True:
@@ -974,19 +983,22 @@ class Scheduler:
 
     def _pass_loan(self, backlog: Queue) -> bool:
         """Let jobs pass the head of a backlog that does not fit, where the policy lets them; whether it does."""
-        before = backlog.first
-        if not isinstance(backlog, PassingQueue) or not backlog.may_pass(self._now / self._per_second):
+        first = backlog.first
+        if first is None or not (isinstance(backlog, PassingQueue) and backlog.may_pass(self._now / self._per_second)):
             return False
-        backlog.pass_by()
-        self._head_changed(before, backlog.first)
+        self._pass_by(backlog, first)
         return True
+
+    def _pass_by(self, backlog: Queue, first: Entry) -> None:
+        backlog.pass_by()
+        self._passed[backlog] = None
+        self._head_changed(first, backlog.first)
 
     def _next_loan(self, backlog: Queue, entry: Entry) -> bool:
         """Try the head of a backlog; whether the next job may be tried."""
         started = self._start_on_loan(entry) if entry.early else self._schedule(entry)
         if started is None:
-            backlog.pass_by()
-            self._head_changed(entry, backlog.first)
+            self._pass_by(backlog, entry)
             return True
         return started
 

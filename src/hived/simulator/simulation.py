@@ -137,8 +137,8 @@ class Simulation:
             time, stopped = next_submit, -1
             if finishes and finishes[0][0] <= time:
                 time, job, stopped = finishes[0]
-            if reviews and (review := ceil(min(scheduler.next_review, _NEVER))) < time:
-                time, stopped = review, _REVIEW
+            if reviews and (review := scheduler.next_review) < time and ceil(review) < time:
+                time, stopped = ceil(review), _REVIEW
             if driver is not None and driver.next_wake < time:
                 time, stopped = driver.next_wake, _WAKE
             if time > now and self._preempted:

@@ -13,7 +13,7 @@ same sizes, and shares are read off it without simulating slices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -48,9 +48,13 @@ def rotation(
     weights = weights or (1,) * number
     priorities = priorities or (0,) * number
     served = [0] * number
+    gangs = [gang for gang in range(number) if sizes[gang] <= gpus]
+    order: Callable[[int], float | tuple[float, float]] = served.__getitem__
+    if len({*weights}) > 1 or len({*priorities}) > 1:
+        order = lambda i: (-priorities[i], served[i] / weights[i])  # noqa: E731
     seen: dict[tuple[int, ...], int] = {}
     slices: list[tuple[int, ...]] = []
-    tiers = [[i for i in range(number) if priorities[i] == p and sizes[i] <= gpus] for p in sorted({*priorities})]
+    tiers = [[i for i in gangs if priorities[i] == p] for p in sorted({*priorities})]
     start = 0
     while len(slices) < MOST_SLICES:
         state = _relative(served, weights, tiers)
@@ -60,7 +64,7 @@ def rotation(
         seen[state] = len(slices)
         left, chosen = gpus, []
         # the service for its weight; ties by number
-        for gang in sorted(range(number), key=lambda i: (-priorities[i], served[i] / weights[i], i)):
+        for gang in sorted(gangs, key=order):
             if sizes[gang] <= left:
                 left -= sizes[gang]
                 chosen.append(gang)

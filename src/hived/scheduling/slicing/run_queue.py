@@ -109,6 +109,9 @@ class RunQueue:
         if seat.spread:
             self.gpus -= seat.gpus
             self._places = {}
+        if len(self.units) > len(self.seats):  # none is packed
+            self.units.remove((seat,))
+            return
         at = next(number for number, unit in enumerate(self.units) if seat in unit)
         left = tuple([other for other in self.units[at] if other is not seat])
         if self.trial is not None and seat in self.trial[0]:
@@ -136,6 +139,11 @@ class RunQueue:
         at = next(number for number, unit in enumerate(self.units) if seat in unit)
         self.units[at] = tuple([other for other in self.units[at] if other is not seat])
         self.units.append((seat,))
+
+    @property
+    def alone(self) -> bool:
+        """Whether every job has GPUs of its own."""
+        return self.asked == self.gpus and len(self.units) == len(self.seats)
 
     @property
     def graded(self) -> bool:

@@ -33,26 +33,34 @@ class Servers:
         self.idle = 0
         #: GPUs of the largest server
         self.widest = 1
-        #: GPUs of the smallest
-        self.smallest = 1 << 30
+        #: number of servers in use with 3 of 4 GPUs free, if all are of one size
+        self.nearly_empty = 0
         self._at: dict[tuple[int, int], list[Host]] = {}
+        hosts = list(hosts)
+        #: GPUs of the smallest
+        self.smallest = min([gpus for _, gpus, _ in hosts], default=1 << 30)
         for host, gpus, free in hosts:
             self.gpus[host], self.free[host], self.jobs[host] = gpus, free, 0
             # what is in use belongs to jobs that this index was not told about
             self.affinity[host] = gpus if free < gpus else 0
             self.widest = max(self.widest, gpus)
-            self.smallest = min(self.smallest, gpus)
             self.idle += free
             self._add(host)
 
-    def _key(self, host: Host) -> tuple[int, int]:
-        return self.affinity[host], self.free[host]
-
     def _add(self, host: Host) -> None:
-        insort(self._at.setdefault(self._key(host), []), host)
+        affinity, free = key = self.affinity[host], self.free[host]
+        if affinity and 4 * free >= 3 * self.smallest:
+            self.nearly_empty += 1
+        hosts = self._at.get(key)
+        if hosts is None:
+            self._at[key] = [host]
+        else:
+            insort(hosts, host)
 
     def _remove(self, host: Host) -> None:
-        key = self._key(host)
+        affinity, free = key = self.affinity[host], self.free[host]
+        if affinity and 4 * free >= 3 * self.smallest:
+            self.nearly_empty -= 1
         hosts = self._at[key]
         del hosts[bisect_left(hosts, host)]
         if not hosts:
@@ -127,11 +135,6 @@ class Servers:
                     return tuple(sorted(found))
         return None
 
-    @property
-    def nearly_empty(self) -> bool:
-        """Whether a server in use has 3 of 4 GPUs free, if all are of one size; else it may. O(sizes of jobs)."""
-        return any(affinity and 4 * free >= 3 * self.smallest for affinity, free in self._at)
-
     def by_free(self) -> Iterator[Host]:
         """Servers in use that have free GPUs, the most free first."""
         for key in sorted(self._at, key=lambda key: (-key[1], key[0])):
@@ -145,6 +148,8 @@ class Servers:
         ensure(self.idle == sum(free.values()), "idle GPUs of servers")
         at: dict[tuple[int, int], list[Host]] = {}
         for host in sorted(self.gpus):
-            at.setdefault(self._key(host), []).append(host)
+            at.setdefault((self.affinity[host], self.free[host]), []).append(host)
             ensure(bool(self.affinity[host]) == bool(jobs.get(host)), f"affinity of {host}")
         ensure(at == self._at, "servers by affinity and free GPUs")
+        nearly = [len(of) for (affinity, free), of in at.items() if affinity and 4 * free >= 3 * self.smallest]
+        ensure(self.nearly_empty == sum(nearly), "nearly empty servers")

@@ -21,6 +21,7 @@ from math import inf
 
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Placement
+from hived.cluster.demands import Demand
 from hived.cluster.requests import Member, Request
 from hived.errors import InvariantError, ensure
 
@@ -32,8 +33,8 @@ from .probe import Probe
 from .run_queue import RunQueue, Seat
 from .servers import Host, Servers, Spread
 
-#: takes free leaf cells of hosts for a job: the entry, its request, the hosts, and where it runs now
-Take = Callable[[Entry, Request, tuple[Host, ...], Placement | None], Placement | None]
+#: takes free leaf cells of hosts for a job: the entry, its request, the hosts, where it runs now, and its demand
+Take = Callable[[Entry, Request, tuple[Host, ...], Placement | None, Demand | None], Placement | None]
 
 
 _GUARANTEED = Kind.GUARANTEED
@@ -64,9 +65,11 @@ class Slicer:
         self.seats: dict[int, Seat] = {}
         #: servers on which jobs of this VC may take turns
         self.queues: dict[Host, RunQueue] = {}
-        #: per affinity: servers by height, lowest first
-        self._heights: dict[int, list[tuple[float, Host]]] = {}
+        # per affinity: servers by height, lowest first; and each server's affinity and height in there
+        self._heights_of: dict[int, list[tuple[float, Host]]] = {}
         self._height_of: dict[Host, tuple[int, float]] = {}
+        # servers whose heights may be others
+        self._stale: dict[Host, None] = {}
         #: number of sharers
         self.sharers = 0
         #: servers whose turns may have changed, and jobs that are new or were moved
@@ -147,7 +150,7 @@ class Slicer:
         self._touched()
 
     def _least_loaded(self, gpus: int) -> Host | None:
-        for _, host in self._heights.get(gpus, ()):
+        for _, host in self._heights().get(gpus, ()):
             queue = self.queues[host]
             if queue.gpus >= gpus and queue.asked + gpus <= self.parameters.most_height * queue.gpus:
                 return host
@@ -175,6 +178,8 @@ class Slicer:
         queue.remove(seat)
         seat.hold((), None)
         self._changed(queue.host)
+        if queue.alone:
+            return
         # sharers need GPUs to take turns on: these are not for the next in line
         while (widest := max([s.gpus for s in queue.sharers()], default=0)) > queue.gpus:
             host = queue.host
@@ -196,16 +201,24 @@ class Slicer:
         self._on_change()
         queue = self.queues[host]
         queue.changed_at = self._now
-        known = self._height_of.pop(host, None)
-        if known is not None:
-            heights = self._heights[known[0]]
-            del heights[bisect_left(heights, (known[1], host))]
-        if queue.seats:
-            self._height_of[host] = self.servers.affinity[host], queue.height
-            insort(self._heights.setdefault(self.servers.affinity[host], []), (queue.height, host))
-        else:
+        self._stale[host] = None
+        if not queue.seats:
             del self.queues[host]
             self._wake_at.pop(host, None)
+
+    def _heights(self) -> dict[int, list[tuple[float, Host]]]:
+        """Per affinity: servers by height, lowest first. O(changes since the last call)."""
+        stale, self._stale = self._stale, {}
+        for host in stale:
+            known = self._height_of.pop(host, None)
+            if known is not None:
+                heights = self._heights_of[known[0]]
+                del heights[bisect_left(heights, (known[1], host))]
+            queue = self.queues.get(host)
+            if queue is not None:
+                affinity, height = self._height_of[host] = self.servers.affinity[host], queue.height
+                insort(self._heights_of.setdefault(affinity, []), (height, host))
+        return self._heights_of
 
     def _touched(self) -> None:
         self.changed = True
@@ -227,10 +240,12 @@ class Slicer:
     # -- GPUs ---------------------------------------------------------------------------------------------------------
 
     def _placed(self, entry: Entry, spread: Spread, near: Placement | None) -> Placement | None:
+        request, demand = entry.request, entry.demand
         members = tuple([Member(1, number) for _, number in spread])
-        of = entry.request
-        request = Request(of.group, of.vc, of.priority, members, of.leaf_cell_type)
-        return self._take(entry, request, tuple([host for host, _ in spread]), near)
+        if request.members != members:
+            demand = None
+            request = Request(request.group, request.vc, request.priority, members, request.leaf_cell_type)
+        return self._take(entry, request, tuple([host for host, _ in spread]), near, demand)
 
     def _own(self, seat: Seat, spread: Spread) -> bool:
         """A sharer becomes the owner of free GPUs, of its own server or others."""
@@ -289,6 +304,14 @@ class Slicer:
             if self.parameters.migrates:
                 self._co_locate()
                 self._defragment()
+        for host in self._dirty:
+            queue = self.queues.get(host)
+            if queue is not None and not queue.alone:
+                return self._rearrange()
+        return []
+
+    def _rearrange(self) -> list[Entry]:
+        """Unpack, evade jobs of higher priority, and find the jobs that have no turns on their server any more."""
         self._separate()
         if self.parameters.migrates:
             self._evade()
@@ -333,7 +356,7 @@ class Slicer:
     def _by_height(self) -> Iterator[tuple[float, Host]]:
         """Servers whose jobs ask for more GPUs than it has, the greatest height first."""
         found = []
-        for heights in self._heights.values():
+        for heights in self._heights().values():
             found += heights[bisect_left(heights, (1.0, (1 << 60, 0))) :]
         return iter(sorted(found, key=lambda one: (-one[0], one[1])))
 
@@ -418,7 +441,7 @@ class Slicer:
 
     def _less_urgent(self, seat: Seat) -> Iterator[Host]:
         """Servers of its affinity on which jobs of its priority and above leave turns for it."""
-        for _, host in self._heights.get(seat.gpus, ()):
+        for _, host in self._heights().get(seat.gpus, ()):
             queue = self.queues[host]
             above = sum([other.gpus for other in queue.seats if other.priority > seat.priority])
             if queue.gpus - above >= seat.gpus:
@@ -523,7 +546,7 @@ class Slicer:
             if exact and queue.overloaded:
                 number = round((now - queue.changed_at) / quantum)
                 self._wake(host, queue.changed_at + (number + 1) * quantum)
-            if queue.asked == queue.gpus and len(queue.units) == len(queue.seats):  # each on its own GPUs
+            if queue.alone:
                 found = [(seat, seat.whole, 0.0) for seat in queue.seats if seat.turns is not seat.whole]
             else:
                 found = queue.turns(number)
@@ -561,6 +584,7 @@ class Slicer:
             if seat.queue is not None:
                 members.setdefault(seat.queue.host, set()).add(seat)
         ensure({host: set(queue.seats) for host, queue in self.queues.items()} == members, "jobs of servers")
+        self._heights()
         for host, queue in self.queues.items():
             ensure(queue.asked == sum(seat.gpus for seat in queue.seats), f"GPUs asked for on {host}")
             ensure(queue.gpus == sum(seat.gpus for seat in queue.seats if seat.spread), f"GPUs of {host}")
@@ -572,6 +596,6 @@ class Slicer:
                 ensure(len(unit) == 1 or memory <= self.parameters.gpu_memory_gib, f"memory of {unit}")
             known = self._height_of[host]
             ensure(known == (self.servers.affinity[host], queue.height), f"height of {host}")
-            ensure((queue.height, host) in self._heights[known[0]], f"{host} by height")
+            ensure((queue.height, host) in self._heights_of[known[0]], f"{host} by height")
             ensure(all(seat.gpus <= queue.gpus for seat in queue.sharers()), f"sharers of {host} have turns")
-        ensure(sum(map(len, self._heights.values())) == len(self.queues), "servers by height")
+        ensure(sum(map(len, self._heights().values())) == len(self.queues), "servers by height")

@@ -64,7 +64,11 @@ class Locality:
             needed = -(-placement.gpus // chain.node_gpus)
             return Affinity.NODES if len({pod.node for pod in pods}) == needed else Affinity.SPREAD
         # leaf cells of a pod are in the order of the leaves: its first and its last tell the sockets
-        ends = [leaf for pod in pods for leaf in (pod.leaf_cells[0], pod.leaf_cells[-1])]
+        if len(pods) == 1:
+            leaves = pods[0].leaf_cells
+            ends = [leaves[0], leaves[-1]]
+        else:
+            ends = [leaf for pod in pods for leaf in (pod.leaf_cells[0], pod.leaf_cells[-1])]
         if node in chain.devices:
             positions = chain.devices[node]
             ends = [positions[device] for device in ends]
