@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from hived.errors import ConflictError, NotFoundError
 
-from .pictures import Comparison, Curves, EndedJobs, Layout, Picture, Queue, Story, Update
+from .pictures import Comparison, Curves, EndedJobs, GpuTimeline, Layout, Picture, Queue, Story, Update
 from .schema import Model
 
 
@@ -48,6 +48,9 @@ class Source(Protocol):
     def story(self, view: str, job: str) -> Story:
         """A job's history. Raises :class:`~hived.errors.NotFoundError`."""
 
+    def timeline(self, view: str, node: str, start: float, end: float) -> GpuTimeline:
+        """Who has the GPUs of a node from ``start`` to ``end``. Raises :class:`~hived.errors.NotFoundError`."""
+
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
         """Waiting jobs in the order of a picture's queue, from place ``offset`` (0-based) on. O(offset + limit)."""
 
@@ -71,6 +74,8 @@ PAGE_HEADERS = {**FILE_HEADERS, "Content-Security-Policy": POLICY, "Referrer-Pol
 ViewKey = Annotated[str | None, Query(description="key of one of the layout's views; the first where it is left out")]
 Offset = Annotated[int, Query(ge=0, le=10_000_000, description="how many to leave out")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+Node = Annotated[str, Query(description="name of a node of the layout")]
+Time = Annotated[float, Query(allow_inf_nan=False, ge=0, le=1e10, description="a time of the layout")]
 Moment = Annotated[float | None, Query(allow_inf_nan=False, description="a time of the layout; now where left out")]
 
 
@@ -113,6 +118,11 @@ def dashboard_routes(source: Source) -> APIRouter:
     async def story(job: str, view: ViewKey = None) -> Response:
         """A job's life."""
         return _json(source.story(key(view), job))
+
+    @router.get("/v1/dashboard/timeline", response_model=GpuTimeline, tags=["dashboard"])
+    async def timeline(node: Node, start: Time, end: Time, view: ViewKey = None) -> Response:
+        """Who has the GPUs of a node of a finished simulation, and when."""
+        return _json(source.timeline(key(view), node, start, end))
 
     @router.get("/v1/dashboard/queue", response_model=Queue, tags=["dashboard"])
     async def queue(view: ViewKey = None, at: Moment = None, offset: Offset = 0, limit: Limit = 200) -> Response:

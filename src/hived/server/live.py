@@ -246,6 +246,10 @@ class DashboardView(Generic[J]):
         self._now(view)
         return self._engine.story(job)
 
+    def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
+        """Raises :class:`~hived.errors.NotFoundError`: only simulations keep who had which GPU."""
+        raise NotFoundError("a running cluster has no timeline of its GPUs; simulations have")
+
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
         """Waiting jobs."""
         return pictures.Queue(jobs=self._queue(offset, limit), total=self._now(view).usage.waiting.total())

@@ -256,6 +256,45 @@ class Story(Job):
     moments: list[Moment]
 
 
+class GpuBox(Model):
+    """A job on a GPU for some time, without a change of its share, its rate or its place in the GPU's band."""
+
+    job: int  #: place in the timeline's list
+    start: float
+    end: float
+    bottom: float  #: of the band's height, 0 to 1; of guests above 1
+    top: float
+    way: Literal["whole", "sliced", "packed", "guest"]
+    share: float  #: of the GPU's time
+    rate: float  #: of its work there, per second, against running alone at best affinity; 0: it is paused
+
+
+class GpuLane(Model):
+    """One GPU."""
+
+    device: int
+    boxes: list[GpuBox]
+
+
+class GpuUser(Model):
+    """A job of a timeline."""
+
+    id: str
+    vc: str
+    gpus: int
+    colour: int  #: 0 to 7; jobs that share a GPU have different ones
+
+
+class GpuTimeline(Model):
+    """Who has the GPUs of one node, and when."""
+
+    node: str
+    start: float
+    end: float
+    lanes: list[GpuLane]
+    jobs: list[GpuUser]  #: in order of their first starts there
+
+
 class TenantOutcome(Model):
     """Queueing delays and completion times; None: not known, or of no jobs."""
 

@@ -89,7 +89,7 @@ class ResultsSource:
         if not found:
             asked = " ".join(name for name in (scheme, policy) if name is not None)
             raise InputError(f"{asked[:60]}: not in these results, which have {', '.join(self._views)}")
-        return found[-1].recorded()
+        return found[-1].timelines.recorded()
 
     def layout(self) -> pictures.Layout:
         """The clusters of all schemes, and the virtual clusters."""
@@ -118,8 +118,12 @@ class ResultsSource:
         number = self._jobs.number.get(job)
         if number is None:
             raise NotFoundError(f"no job {job[:60]!r} in these results")
-        others = [f"{other.label} {other.waited(number)}" for other in self._views.values() if other is not of]
-        return of.story(number, others)
+        others = [f"{other.label} {other.stories.waited(number)}" for other in self._views.values() if other is not of]
+        return of.stories.story(number, others)
+
+    def timeline(self, view: str, node: str, start: float, end: float) -> pictures.GpuTimeline:
+        """Who has the GPUs of a node from ``start`` to ``end``. O(runs) for the first of a view, then O(its runs)."""
+        return self._view(view).timelines.of_node(node, start, end)
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> pictures.Queue:
         """Jobs that wait at a moment."""

@@ -44,7 +44,9 @@ class Work:
 
     def alone_on(self, job: int, placement: Placement) -> tuple[RatedTurn, ...]:
         """The turns of a job that has GPUs for itself."""
-        return (RatedTurn(placement, 1.0, self._speed(job, placement)),)
+        of = self._jobs[job]
+        alone = of.gpus == 1 and not of.elastic  # at best affinity, wherever it is
+        return (RatedTurn(placement, 1.0, 1.0 if alone else self._speed(job, placement)),)
 
     def turns(self, instruction: Share) -> tuple[RatedTurn, ...]:
         """The turns of an instruction with their rates."""
@@ -55,7 +57,8 @@ class Work:
         if instruction.resumes:
             total = sum([turn.share for turn in of_job])
             factor *= max(0.0, 1.0 - instruction.resumes * self._models[job].suspend_s / total)
-        if self._flat and len(of_job[0].placement.pods) == 1 and not self._jobs[job].elastic:
+        of = self._jobs[job]
+        if (of.gpus == 1 or (self._flat and len(of_job[0].placement.pods) == 1)) and not of.elastic:
             return tuple([RatedTurn(placement, share, share * factor) for placement, share, *_ in of_job])
         return tuple([RatedTurn(at, share, share * factor * self._speed(job, at)) for at, share, *_ in of_job])
 

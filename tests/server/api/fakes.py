@@ -13,6 +13,7 @@ from hived.server.pictures import (
     Comparison,
     Curves,
     EndedJobs,
+    GpuTimeline,
     Layout,
     Level,
     Picture,
@@ -250,6 +251,10 @@ class FakeSource:
     def story(self, view: str, job: str) -> Story:
         self._look(view)
         raise NotFoundError(f"there is no job {job!r}")
+
+    def timeline(self, view: str, node: str, start: float, end: float) -> GpuTimeline:
+        self._look(view)
+        raise NotFoundError(f"there is no node {node!r}")
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
         self._look(view)

@@ -32,7 +32,7 @@ OPERATIONS = {
     "PUT /v1/spec": "replace_spec",
     "GET /v1/decisions": "export_decisions",
 }
-EIGHT = ["layout", "picture", "curves", "story/{job}", "queue", "ended", "comparison", "stream"]
+PAGES = ["layout", "picture", "curves", "story/{job}", "timeline", "queue", "ended", "comparison", "stream"]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_every_form_that_a_text_must_have_has_words(document: Any) -> None:
 
 def test_it_has_every_path_there_is(document: Any) -> None:
     found = {name: operation["operationId"] for name, operation in operations(document)}
-    expected = {f"GET /v1/dashboard/{name}" for name in EIGHT}
+    expected = {f"GET /v1/dashboard/{name}" for name in PAGES}
     assert {name: verb for name, verb in found.items() if "dashboard" not in name} == OPERATIONS
     assert {name for name in found if "dashboard" in name} == expected
     assert len(set(found.values())) == len(found)

@@ -14,6 +14,7 @@ from hived.server.pictures import (
     Curves,
     Ended,
     EndedJobs,
+    GpuTimeline,
     Holder,
     Layout,
     Level,
@@ -257,6 +258,9 @@ class LiveStub:
             f"{self.chains[chain].nodes[node]}:{','.join(str(first + i) for i in range(many))}"
             for chain, node, first, many in holder.parts
         )
+
+    def timeline(self, view: str, node: str, start: float, end: float) -> GpuTimeline:
+        raise NotFoundError("a running cluster has no timeline of its GPUs; simulations have")
 
     def queue(self, view: str, at: float | None, offset: int, limit: int) -> Queue:
         return Queue(jobs=self.line[offset : offset + limit], total=len(self.line))

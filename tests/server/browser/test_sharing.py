@@ -43,6 +43,32 @@ def test_every_job_that_takes_turns_on_a_gpu_is_told_and_none_is_left_behind(sho
     shown.keep("shared-by-turns")
 
 
+def test_the_timeline_of_a_node_shows_who_has_its_gpus_and_opens_their_jobs(show: Show, tmp_path: Path) -> None:
+    found = source(tmp_path, [job(f"j{n}", 1, 60) for n in range(6)], Gandiva(packs=False))
+    shown = show(found, path=f"#view=hived%20gandiva&at={45 * MINUTE:.0f}&job=j4")
+    page = shown.page
+    page.get_by_role("button", name="Who has the GPUs of").click()
+    shown.until("document.querySelectorAll('#timeline .box').length >= 8")
+    assert page.locator("#timeline .band").count() == 4
+    heights = "[...document.querySelectorAll('#timeline .band')].map((band) => [...band.querySelectorAll('.box')]"
+    heights += ".filter((box) => box.classList.contains('w-sliced'))"
+    heights += ".reduce((sum, box) => sum + box.getBoundingClientRect().height, 0))"
+    assert all(abs(height - 34) < 0.5 for height in page.evaluate(heights)), "turns fill a GPU's time"
+    assert "% of the time, at 0." in str(page.locator("#timeline .box").first.get_attribute("title"))
+    shown.keep("timeline-turns")
+    page.get_by_label("How long").select_option("3600")
+    shown.until_text("#timeline .ticks", "00:")
+    page.get_by_role("button", name="Later").click()
+    page.locator("#timeline .users button", has_text="j1").click()
+    shown.until_text("#job-heading", "j1")
+    assert not page.locator("#timeline").evaluate("(dialog) => dialog.open")
+    page.keyboard.press("g")
+    shown.until("document.querySelector('#timeline').open")
+    page.keyboard.press("Escape")
+    shown.until("!document.querySelector('#timeline').open")
+    assert shown.text("#job-heading") == "j1", "only the dialog was closed"
+
+
 def test_a_guest_is_told_beside_its_owner(show: Show, tmp_path: Path) -> None:
     jobs = [job(f"own{n}", 1, 60, model="GCN") for n in range(4)]
     jobs += [job(f"late{n}", 1, 20, at=5, model="ESPnet")._replace(mode="opportunistic") for n in range(2)]
@@ -55,3 +81,10 @@ def test_a_guest_is_told_beside_its_owner(show: Show, tmp_path: Path) -> None:
     shown.page.locator(".queue-list button", has_text="late0").click()
     shown.until_text(".stays", "at 0.75 of its speed alone")
     shown.keep("guests")
+    shown.page.get_by_role("button", name="Who has the GPUs of").click()
+    shown.until("document.querySelectorAll('#timeline .w-guest.box').length >= 2")
+    top = "(box) => box.getBoundingClientRect().bottom"
+    guest = shown.page.locator("#timeline .box.w-guest").first
+    ground = shown.page.locator("#timeline .ground").first
+    assert guest.evaluate(top) <= ground.evaluate("(ground) => ground.getBoundingClientRect().top") + 1
+    shown.keep("timeline-guests")

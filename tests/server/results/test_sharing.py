@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hived.errors import InputError, NotFoundError
 from hived.policies import AntMan, Gandiva
 from hived.scheduling import Policy
 from hived.server.results import ResultsSource
@@ -98,3 +99,20 @@ def test_guests_have_a_number_of_their_own_and_hold_nothing(tmp_path: Path) -> N
     comparison = found.comparison()
     assert comparison is not None
     assert all(outcome.guests is not None and 0 < outcome.guests <= 0.5 for outcome in comparison.outcomes)
+
+
+def test_a_timeline_of_a_node_has_its_jobs_and_refuses_what_is_none(tmp_path: Path) -> None:
+    found = turns(tmp_path)
+    node = found.layout().views[-1].chains[0].nodes[0]
+    shown = found.timeline("hived gandiva", node, 10 * MINUTE, 20 * MINUTE)
+    assert [lane.device for lane in shown.lanes] == [0, 1, 2, 3]
+    assert {job.id for job in shown.jobs} == {f"j{n}" for n in range(6)}
+    assert len({job.colour for job in shown.jobs}) == 6
+    for lane in shown.lanes:
+        assert sum((box.end - box.start) * (box.top - box.bottom) for box in lane.boxes) == pytest.approx(10 * MINUTE)
+        assert {box.way for box in lane.boxes} == {"sliced"}
+    with pytest.raises(NotFoundError, match="no node 'nowhere' in HiveD"):
+        found.timeline("hived gandiva", "nowhere", 0, 1)
+    with pytest.raises(InputError, match="give an earlier start than end"):
+        found.timeline("hived gandiva", node, 5, 5)
+    assert not found.timeline("hived gandiva", node, 1e9, 1e9 + 1).jobs

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
@@ -259,7 +259,7 @@ class GuestScheduler:
         demand = entry.loan_demand
         if demand is None or not self._may_fit(demand):
             return False
-        fit = (leaf.pod for _, number in self._room if self._admits(leaf := self._leaves[number], entry))
+        fit = self._with_room(entry)
         first = list(islice(fit, _MOST_FREE + 4 * demand.gpus))  # of thousands
         placed = self._place(entry, first, now)
         if placed is None and len(first) == _MOST_FREE + 4 * demand.gpus:
@@ -271,15 +271,19 @@ class GuestScheduler:
         self._started(entry, placed.placement, kind)
         return True
 
-    def _admits(self, leaf: _Leaf, entry: Entry) -> bool:
-        """Whether a GPU with room has the memory for one more job and, without limits, gains by it (Gandiva, 4.2.2)."""
-        probe, number, most = self._probe, entry.number, self.parameters.gpu_memory_gib
-        if self.parameters.limits:
-            return leaf.memory <= most - probe.memory_min_gib(number)
-        if leaf.memory > most - probe.memory_gib(number):
-            return False
-        jobs = (number, *leaf.others(entry))
-        return len(jobs) == 1 or len(jobs) * probe.packed(jobs) > 1
+    def _with_room(self, entry: Entry) -> Iterator[PodPlacement]:
+        """GPUs below the most utilization with the memory for one more job, and that gain by it, the freest first."""
+        probe, number, leaves, limits = self._probe, entry.number, self._leaves, self.parameters.limits
+        most = self.parameters.gpu_memory_gib - (probe.memory_min_gib(number) if limits else probe.memory_gib(number))
+        for _, at in self._room:
+            leaf = leaves[at]
+            if leaf.memory <= most and (limits or self._gains(leaf, entry)):
+                yield leaf.pod
+
+    def _gains(self, leaf: _Leaf, entry: Entry) -> bool:
+        """Whether the jobs of a GPU and one more do more work packed than in turns (Gandiva, 4.2.2)."""
+        jobs = (entry.number, *leaf.others(entry))
+        return len(jobs) == 1 or len(jobs) * self._probe.packed(jobs) > 1
 
     def _may_fit(self, demand: Demand) -> bool:
         """Whether enough GPUs have room, on few enough nodes, memory aside. O(GPUs of a node)."""

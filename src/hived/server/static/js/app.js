@@ -15,6 +15,7 @@ import { Curves } from "./panels/curves.js";
 import { JobPanel } from "./panels/job.js";
 import { JobsPanel } from "./panels/jobs.js";
 import { Replay } from "./panels/replay.js";
+import { nodeOf, TimelineDialog } from "./panels/timeline.js";
 import { TotalsLine } from "./panels/totals.js";
 import { VcPanel } from "./panels/vcs.js";
 import { onSystemTheme, theme, toggleTheme } from "./theme.js";
@@ -36,7 +37,10 @@ export class App {
     this.jobs = new JobsPanel({ parent: byId("queue"), note: byId("queue-note"), input: byId("queue-filter"), tabs: byId("lists") }, {
       select, now, holders: () => this.cells?.holders ?? new Map(), view: () => this.view.key, at: () => (this.live ? null : this.at), asked: (error) => this.#asked(error),
     });
-    this.job = new JobPanel(byId("job"), { close: () => this.select(null), clock, now, view: () => this.view.key });
+    this.job = new JobPanel(byId("job"), { close: () => this.select(null), clock, now, view: () => this.view.key, timeline: (story) => this.#timelineOf(story) });
+    this.timeline = new TimelineDialog(byId("timeline"), {
+      clock, now, view: () => this.view.key, nodes: () => this.#nodes(), end: () => this.layout.end, select: (id) => this.select(id),
+    });
     this.replay = new Replay(byId("replay"), { clock, move: (at) => this.moveTo(at), range: (range) => this.#setRange(range) });
     this.compare = new ComparePage(byId("compare"), byId("tip"), {
       clock, now, speak, seek, select: (view, id) => this.openIn(view, id),
@@ -336,6 +340,7 @@ export class App {
       m: () => byId("map").focus(),
       "/": () => byId("queue-filter").focus(),
       v: () => this.#nextVc(),
+      g: () => this.#replaying() && !document.querySelector("dialog[open]") && this.#openTimeline(),
       c: () => !byId("tabs").hidden && this.#page(byId("compare").hidden ? "compare" : "cluster"),
       Escape: () => this.#escape(),
       " ": () => this.#replaying() && this.replay.toggle(),
@@ -345,12 +350,31 @@ export class App {
     setInterval(() => this.#tick(), 1000);
   }
 
+  #nodes() {
+    return [...new Set(this.view.chains.flatMap(({ nodes }) => nodes))];
+  }
+
+  /** What opens the timeline of the node that a job is on; null where there is none. */
+  #timelineOf(story) {
+    const node = this.live ? null : nodeOf(story, this.now());
+    return node === null ? null : { node, open: () => this.timeline.open(node, this.palette) };
+  }
+
+  /** The timeline of the chosen job's node, else of one on which jobs share GPUs now. */
+  #openTimeline() {
+    if (this.live) return false;
+    const holders = [...this.cells.holders.values()];
+    const [part] = (this.cells.holders.get(this.chosen) ?? holders.find(({ share }) => share < 1) ?? holders[0])?.parts ?? [];
+    this.timeline.open(part ? this.view.chains[part[0]].nodes[part[1]] : this.#nodes()[0], this.palette);
+    return undefined;
+  }
+
   #replaying() {
     return Boolean(this.layout) && !this.live;
   }
 
   #escape() {
-    if (byId("help").open) return false;
+    if (document.querySelector("dialog[open]")) return false;
     if (document.activeElement === byId("queue-filter") && byId("queue-filter").value) {
       byId("queue-filter").value = "";
       byId("queue-filter").dispatchEvent(new Event("input"));

@@ -44,6 +44,11 @@ function hex(colour) {
   return parts ? `#${parts.slice(1).map((part) => Number(part).toString(16).padStart(2, "0")).join("")}` : colour;
 }
 
+/** Shades for jobs that are told apart from each other, whatever their VCs. */
+export function ofJobs(palette) {
+  return HUES.map((_, number) => shades(number, palette));
+}
+
 function shades(number, theme) {
   const solid = HUES[number % HUES.length];
   const dark = theme.theme === "dark";

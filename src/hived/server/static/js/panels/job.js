@@ -10,7 +10,7 @@ const WORDS = {
 };
 
 export class JobPanel {
-  /** `on`: {close(), clock(), now(), view()}. */
+  /** `on`: {close(), clock(), now(), view(), timeline(story) or null}. */
   constructor(panel, on) {
     this.panel = panel;
     this.on = on;
@@ -97,6 +97,7 @@ export class JobPanel {
         story.id !== story.name ? el("span.tag.quiet", {}, `id ${story.id}`) : null),
       story.command ? el("pre.command", {}, story.command) : null,
       this.bar,
+      this.#timelineButton(story),
       story.explanation ? el("div.explanation", {}, story.explanation.split("\n").map((line) => el("p", {}, line))) : null,
       el("h3", {}, "Stays"),
       el("table.stays", {}, el("thead.unseen", {}, el("tr", {}, ["kind", "from", "length", "where"].map((name) => el("th", { scope: "col" }, name)))),
@@ -108,6 +109,12 @@ export class JobPanel {
     this.#fill(story.name, story, body);
     dress(this.panel, this.palette.vc(story.vc));
     body.scrollTop = scrolled;
+  }
+
+  /** For a finished run: who else has its GPUs. */
+  #timelineButton(story) {
+    const show = this.on.timeline(story);
+    return show && el("button.show-timeline", { type: "button", on: { click: show.open } }, `Who has the GPUs of ${show.node}`);
   }
 
   #stay(stay, clock) {
