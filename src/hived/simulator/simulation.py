@@ -44,7 +44,7 @@ from .models import Models
 from .record import Record, Run, gpus_of
 from .traces import TraceJob
 from .traces.model import MS
-from .work import RatedTurn, Work
+from .work import ALONE, Progress, Work
 
 _NEVER = 1 << 62
 #: in place of a number of stops: the next event is a review of the order (a submission: -1)
@@ -53,8 +53,6 @@ _REVIEW = -2
 _WAKE = -3
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
 MOST_STOPS = 10_000
-#: the turns and the rate of a job that runs at the rate 1
-_ALONE: tuple[tuple[RatedTurn, ...], float] = ((), 1.0)
 #: an interval in which a job holds GPUs: start, kind, placement
 _Interval = tuple[int, Kind, Placement]
 
@@ -79,10 +77,10 @@ class Simulation:
         """
         self._scheduler = Scheduler(cluster, policies, self._carry_out, explains=False, per_second=MS, probe=work)
         self._work = work
-        # by job that does not run at the rate 1 on GPUs of its own: its turns with their rates, and the sum of these
-        self._turns: dict[int, tuple[tuple[RatedTurn, ...], float]] = {}
-        # by job that holds GPUs and does no work yet: the turns that it will have
-        self._pauses: dict[int, tuple[tuple[RatedTurn, ...], float]] = {}
+        # by job that does not run at the rate 1 on GPUs of its own
+        self._progress: dict[int, Progress] = {}
+        # by job that holds GPUs and does no work yet: what it will do
+        self._pauses: dict[int, Progress] = {}
         self._policies = policies
         self._early = opportunistic
         self._quota = cluster.sharing is Sharing.QUOTA
@@ -220,16 +218,16 @@ class Simulation:
             if self._work is None:
                 heappush(self._finishes, (now + int(self._left[job]), job, self._stops[job]))
             else:
-                self._set_turns(job, self._work.alone_on(job, instruction.placement))
+                self._set_progress(job, self._work.alone_on(job, instruction.placement))
         elif isinstance(instruction, Shares):
             for share in instruction.jobs:
                 self._share(share)
         elif isinstance(instruction, Promote):  # the finish does not change
             job = instruction.job
-            turns = self._turns.get(job)
+            progress = self._progress.get(job)
             self._intervals[job] = (now, Kind.GUARANTEED, self._close(job, now))
-            if turns is not None:
-                self._turns[job] = turns
+            if progress is not None:
+                self._progress[job] = progress
         elif isinstance(instruction, (Stop, Move)):
             job = instruction.job
             if isinstance(instruction, Move):
@@ -242,7 +240,7 @@ class Simulation:
         """Take the GPUs of a job; it counts as preempted only if it has not got them back at the end of the instant."""
         interval = self._intervals.pop(job)
         since = interval[0]
-        _, rate = self._turns.pop(job, _ALONE)
+        rate = self._progress.pop(job, ALONE).rate
         if since < now:
             left = self._left[job] - (now - since) * rate
             self._preempted[job] = (interval, left, self._scheduler.jobs[job].kept, rate)
@@ -256,7 +254,7 @@ class Simulation:
         for job, ((since, kind, placement), left, kept, rate) in self._preempted.items():
             interval = self._intervals.get(job)
             again = interval is not None and interval[1] is kind and set(interval[2].pods) == set(placement.pods)
-            if interval is not None and again and self._turns.get(job, _ALONE)[1] == rate and rate:
+            if interval is not None and again and self._progress.get(job, ALONE).rate == rate and rate:
                 self._intervals[job] = (since, kind, interval[2])
                 self._left[job] = left + (now - since) * rate
                 self._scheduler.jobs[job].kept = kept
@@ -320,15 +318,16 @@ class Simulation:
         if job not in self._intervals:
             raise InvariantError(f"job {job} stops, and does not run")
         since, kind, placement = self._intervals.pop(job)
-        turns = self._turns.pop(job, None)
+        progress = self._progress.pop(job, None)
         if now > since:  # intervals of length 0 are not recorded
-            if turns is None:
+            if progress is None:
                 self._record.runs.append(Run(job, since, now, kind, placement))
                 self._left[job] -= now - since
             else:
-                for place, share, rate in turns[0]:
-                    self._record.runs.append(Run(job, since, now, kind, place, share, rate))
-                self._left[job] -= (now - since) * turns[1]
+                runs = self._record.runs
+                for (place, share, _, _), rate in zip(progress.turns, progress.rates, strict=True):
+                    runs.append(Run(job, since, now, kind, place, share, rate))
+                self._left[job] -= (now - since) * progress.rate
         return placement
 
     # -- what a driver does -------------------------------------------------------------------------------------------
@@ -381,7 +380,7 @@ class Simulation:
         interval = self._intervals.get(job)
         if interval is None or job in self._pauses:
             return
-        rate = self._turns.get(job, _ALONE)[1]
+        rate = self._progress.get(job, ALONE).rate
         self._stops[job] += 1
         if rate:
             left = self._left[job] - (self._now - interval[0]) * rate - self._told_at.get(job, 0.0)
@@ -401,23 +400,23 @@ class Simulation:
             return
         if self._record.first_start[job] < 0:
             self._record.first_start[job] = now
-        turns = work.turns(instruction)
+        progress = work.shared(instruction)
         self._intervals[job] = (now, instruction.kind, instruction.turns[0].placement)
-        pause = work.pause_ms(instruction)
+        pause = work.pause_ms(instruction) if instruction.moved else 0
         if pause:
-            self._pauses[job] = turns, sum([turn.rate for turn in turns])
-            self._turns[job] = tuple([turn._replace(rate=0.0) for turn in turns]), 0.0
+            self._pauses[job] = progress
+            self._progress[job] = progress._replace(rates=(0.0,) * len(progress.turns), rate=0.0)
             heappush(self._finishes, (now + pause, job, self._stops[job]))
         else:
-            self._set_turns(job, turns)
+            self._set_progress(job, progress)
 
-    def _set_turns(self, job: int, turns: tuple[RatedTurn, ...]) -> None:
-        """Its turns from now on, at these rates, and so its finish."""
-        rate = sum([turn.rate for turn in turns])
-        if rate != 1.0 or len(turns) > 1 or turns[0].share != 1.0:
-            self._turns[job] = turns, rate
+    def _set_progress(self, job: int, progress: Progress) -> None:
+        """Its work from now on, and so its finish."""
+        turns, _, rate = progress
+        if rate != 1.0 or len(turns) > 1 or (turns and turns[0].share != 1.0):
+            self._progress[job] = progress
         else:
-            self._turns.pop(job, None)
+            self._progress.pop(job, None)
         if rate:
             left = self._left[job] - (self._told_at.get(job, 0.0) if self._told_at else 0.0)
             heappush(self._finishes, (self._now + ceil(left / rate), job, self._stops[job]))
@@ -425,12 +424,12 @@ class Simulation:
     def _go_on(self, job: int, now: int) -> None:
         """A job that held its GPUs without working goes on."""
         self._now = now
-        turns, _ = self._pauses.pop(job)
+        progress = self._pauses.pop(job)
         _, kind, placement = self._intervals[job]
         self._close(job, now)
         self._intervals[job] = (now, kind, placement)
         self._stops[job] += 1
-        self._set_turns(job, turns)
+        self._set_progress(job, progress)
 
 
 def members_of(gpus: int, soft: bool) -> tuple[Member, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hived.cluster.decisions import Placement
-from hived.scheduling import Share
+from hived.scheduling import Share, Turn
 from hived.spec.compiled import ClusterSpec
 
 from .models import JobModel, Locality, Models, guest_rates, packed_rate
@@ -20,12 +20,16 @@ from .traces import TraceJob
 from .traces.model import MS
 
 
-class RatedTurn(NamedTuple):
-    """GPUs of a job with its fraction of their time, and its work per second there."""
+class Progress(NamedTuple):
+    """The turns of a job, and its work per second."""
 
-    placement: Placement
-    share: float
-    rate: float
+    turns: tuple[Turn, ...]
+    rates: tuple[float, ...]  #: in each of them, times its share
+    rate: float  #: in all
+
+
+#: on GPUs of its own, at best affinity
+ALONE = Progress((), (), 1.0)
 
 
 class Work:
@@ -42,14 +46,16 @@ class Work:
         #: by job that shares GPUs: its rate while it has its turn, against running alone there
         self._beside: dict[int, float] = {}
 
-    def alone_on(self, job: int, placement: Placement) -> tuple[RatedTurn, ...]:
-        """The turns of a job that has GPUs for itself."""
+    def alone_on(self, job: int, placement: Placement) -> Progress:
+        """The progress of a job that has GPUs for itself."""
         of = self._jobs[job]
-        alone = of.gpus == 1 and not of.elastic  # at best affinity, wherever it is
-        return (RatedTurn(placement, 1.0, 1.0 if alone else self._speed(job, placement)),)
+        if of.gpus == 1 and not of.elastic:  # at best affinity, wherever it is
+            return ALONE
+        speed = self._speed(job, placement)
+        return ALONE if speed == 1.0 else Progress((Turn(placement),), (speed,), speed)
 
-    def turns(self, instruction: Share) -> tuple[RatedTurn, ...]:
-        """The turns of an instruction with their rates."""
+    def shared(self, instruction: Share) -> Progress:
+        """The progress of a job with the turns of an instruction."""
         job = instruction.job
         beside = self._beside[job] = self._beside_others(instruction) if instruction.turns[0].beside else 1.0
         factor = beside
@@ -59,8 +65,10 @@ class Work:
             factor *= max(0.0, 1.0 - instruction.resumes * self._models[job].suspend_s / total)
         of = self._jobs[job]
         if (of.gpus == 1 or (self._flat and len(of_job[0].placement.pods) == 1)) and not of.elastic:
-            return tuple([RatedTurn(placement, share, share * factor) for placement, share, *_ in of_job])
-        return tuple([RatedTurn(at, share, share * factor * self._speed(job, at)) for at, share, *_ in of_job])
+            rates = [turn.share * factor for turn in of_job]
+        else:
+            rates = [turn.share * factor * self._speed(job, turn.placement) for turn in of_job]
+        return Progress(of_job, tuple(rates), sum(rates))
 
     def _beside_others(self, instruction: Share) -> float:
         """The rate of a job beside others: as a guest, as their owner, or packed with them.

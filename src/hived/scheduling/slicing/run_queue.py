@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hived.cluster.decisions import Placement, PodPlacement
@@ -68,6 +68,25 @@ def _largest_first(unit: Unit) -> int:
     return -unit[0].gpus
 
 
+class _Ground:
+    """The GPUs that the owners of one server hold, by their positions in order of the owners' arrivals."""
+
+    __slots__ = ("_chain", "_node", "_places", "devices")
+
+    def __init__(self, owners: list[Placement]) -> None:
+        self._chain, self._node = owners[0].chain, owners[0].pods[0].node
+        self.devices = [device for placement in owners for pod in placement.pods for device in pod.leaf_cells]
+        self._places: dict[tuple[int, ...], Placement] = {}
+
+    def on(self, positions: tuple[int, ...]) -> Placement:
+        """These positions as a placement. O(1) but for the first time."""
+        place = self._places.get(positions)
+        if place is None:
+            leaves = tuple(sorted([self.devices[at] for at in positions]))
+            place = self._places[positions] = Placement(self._chain, (PodPlacement(self._node, leaves),))
+        return place
+
+
 class RunQueue:
     """The units of one server. Where all fit, each runs all the time; else they take turns."""
 
@@ -88,8 +107,8 @@ class RunQueue:
         self.undone: set[tuple[int, ...]] = set()
         #: when its units have changed, from which exact slices are counted
         self.changed_at = 0.0
-        # per positions of its GPUs: these as a placement
-        self._places: dict[tuple[int, ...], Placement] = {}
+        # of its GPUs, None where the owners have changed since
+        self._ground: _Ground | None = None
 
     def add(self, seat: Seat) -> None:
         """Add a job as a unit of its own."""
@@ -99,7 +118,7 @@ class RunQueue:
         self.asked += seat.gpus
         if seat.spread:
             self.gpus += seat.gpus
-            self._places = {}
+            self._ground = None
 
     def remove(self, seat: Seat) -> None:
         """Remove a job, and end the trial that it takes part in."""
@@ -108,7 +127,7 @@ class RunQueue:
         self.asked -= seat.gpus
         if seat.spread:
             self.gpus -= seat.gpus
-            self._places = {}
+            self._ground = None
         if len(self.units) > len(self.seats):  # none is packed
             self.units.remove((seat,))
             return
@@ -125,7 +144,7 @@ class RunQueue:
         """A sharer takes GPUs of the server."""
         seat.hold(spread, placement)
         self.gpus += seat.gpus
-        self._places = {}
+        self._ground = None
 
     def pack(self, seat: Seat, unit: Unit) -> Unit:
         """Pack a job, which is a unit of its own, with those of another; returns the new unit."""
@@ -175,22 +194,15 @@ class RunQueue:
 
         ``exact``: the number of a slice since the last change, for the turns of that slice alone.
         """
-        pods = [pod for seat in self.seats if seat.placement is not None for pod in seat.placement.pods]
-        if not pods:
-            return [(seat, (), 0.0) for seat in self.seats]
-        chain = next(seat.placement.chain for seat in self.seats if seat.placement is not None)
-        node, devices = pods[0].node, [device for pod in pods for device in pod.leaf_cells]
-        places = self._places
-
-        def on(positions: tuple[int, ...]) -> Placement:
-            place = places.get(positions)
-            if place is None:
-                leaves = tuple(sorted([devices[at] for at in positions]))
-                place = places[positions] = Placement(chain, (PodPlacement(node, leaves),))
-            return place
-
+        ground = self._ground
+        if ground is None:
+            owners = [seat.placement for seat in self.seats if seat.placement is not None]
+            if not owners:
+                return [(seat, (), 0.0) for seat in self.seats]
+            ground = self._ground = _Ground(owners)
         if not self.overloaded:
-            return self._all_the_time(devices, on)
+            return self._all_the_time(ground)
+        on = ground.on
         units = sorted(self.units, key=_largest_first)  # so that equal ones have equal cycles
         weights: tuple[int, ...] = ()
         priorities: tuple[int, ...] = ()
@@ -213,10 +225,9 @@ class RunQueue:
                 found.append((seat, tuple([Turn(on(at), share, beside) for at, share in of_unit]), resumes))
         return found
 
-    def _all_the_time(
-        self, devices: list[int], on: Callable[[tuple[int, ...]], Placement]
-    ) -> list[tuple[Seat, tuple[Turn, ...], float]]:
+    def _all_the_time(self, ground: _Ground) -> list[tuple[Seat, tuple[Turn, ...], float]]:
         """Every unit on GPUs of its own: an owner's, or those that are left."""
+        devices = ground.devices
         left = set(range(len(devices)))
         of_units: dict[Unit, Placement] = {}
         for unit in self.units:
@@ -229,7 +240,7 @@ class RunQueue:
             if unit not in of_units:
                 chosen = sorted(left)[: unit[0].gpus]
                 left.difference_update(chosen)
-                of_units[unit] = on(tuple(chosen))
+                of_units[unit] = ground.on(tuple(chosen))
         found: list[tuple[Seat, tuple[Turn, ...], float]] = []
         for unit, place in of_units.items():
             for seat in unit:
