@@ -58,8 +58,9 @@ from .queue import (
 )
 from .running import RunningJobs
 from .slicing.probe import Probe
-from .slicing.servers import Host, Servers
+from .slicing.servers import Host
 from .slicing.slicer import Slicer
+from .slicing.slicers import Slicers
 
 _GUARANTEED, _OPPORTUNISTIC, _ = Kind
 #: reasons to wait that do not block the jobs behind: the wait may never end
@@ -118,21 +119,15 @@ class Scheduler:
         self._probe = probe
         if probe is None:
             self.policies.forbid_sharing()
-        # whether jobs take turns on GPUs under some policy
-        self._sharing = any(policy.time_slicing for policy in self.policies.all)
+        # None: under no policy jobs take turns on GPUs
+        self._slicers: Slicers | None = None
+        if probe is not None and any(policy.time_slicing for policy in self.policies.all):
+            self._slicers = Slicers(self.policies, cluster, self._take_hosts, carry_out, probe, per_second)
         guests = next((policy for policy in self.policies.all if policy.guests), None)
-        if guests is not None and self._sharing:
+        if guests is not None and self._slicers is not None:
             raise PolicyError(guests.name, "its jobs are guests of others, not beside jobs that take turns")
         # None: no policy has guests, or no VC accepts them
         self._guests = None if guests is None or guests.guests is None else self._make_guests(guests.guests)
-        # by VC, made when its first job comes; under a quota all share the servers
-        self._slicers: dict[str, Slicer | None] = {}
-        self._servers: Servers | None = None
-        # VCs whose slicers have something to do before the dispatch ends, and those of them with new jobs in line
-        self._restless: dict[str, None] = {}
-        self._unshared: set[str] = set()
-        # when a slicer is called, and its VC, earliest first
-        self._wakes: list[tuple[float, str]] = []
         # whose guests the jobs of each VC accept
         self._accepts = {vc.name: vc.guests for vc in cluster.spec.virtual_clusters}
         # guests that the core has requeued, and that have not been stopped yet
@@ -203,8 +198,8 @@ class Scheduler:
             return
         if not entry.holds:
             raise InvariantError(f"job {entry.number} ends, and does not run")
-        if was is GUARANTEED and self._servers is not None and not self._slicer(entry.vc):
-            self._servers.give(self.cluster.hosts_of(entry.name))
+        if self._slicers is not None and was is GUARANTEED:
+            self._slicers.leaves(entry)
         if self._guests is not None:
             self._guests.forget(entry)
         if entry.name in self._evicted:
@@ -213,8 +208,7 @@ class Scheduler:
             self.cluster.release(entry.name)
             if self._guests is not None:
                 self._guests.lend()
-        if self._sharing and was is GUARANTEED and (slicer := self._slicer(entry.vc)) is not None:
-            slicer.leave(entry, self._now)
+        if self._slicers is not None and was is GUARANTEED and self._slicers.left(entry, self._now):
             self._dirty[entry.vc] = None
         self._idle = True
         line, policy = entry.line, entry.policy
@@ -406,10 +400,8 @@ class Scheduler:
             self._now = now
             for entry in () if self._running is None else self._running.due(now):
                 self.rekey(entry)
-            while self._wakes and self._wakes[0][0] <= now:
-                slicer = self._slicers[heappop(self._wakes)[1]]
-                if slicer is not None:
-                    slicer.wake(now)
+            if self._slicers is not None:
+                self._slicers.wake(now)
             if self._guests is not None:
                 self._guests.wake(now)
             while True:
@@ -426,19 +418,17 @@ class Scheduler:
                     self._idle = False
                     if self._heads or self._passed:
                         self._lend()
-                if self._dirty or self._new or self._idle or (self._restless and self._share(now)):
+                if self._dirty or self._new or self._idle:
+                    continue
+                if self._slicers is not None and self._share(self._slicers, now):
                     continue
                 if not self.reserved or version == self.cluster.version:
                     break
             if self._guests is not None:
                 self._guests.settle(now)
                 self._guests.publish(now)
-            if self._restless:
-                for vc in self._restless:
-                    slicer = self._slicers[vc]
-                    if slicer is not None:
-                        slicer.publish(now)
-                self._restless.clear()
+            if self._slicers is not None:
+                self._slicers.publish(now)
         except PolicyError as error:
             if error.at is not None or self._asked is None:
                 raise
@@ -447,7 +437,7 @@ class Scheduler:
     @property
     def next_review(self) -> float:
         """When the order of a running job changes, or its turns, and the engine has to dispatch; infinity for never."""
-        review = self._wakes[0][0] if self._wakes else inf
+        review = inf if self._slicers is None else self._slicers.next_wake
         if self._running is not None:
             review = min(review, self._running.next_review)
         return review if self._guests is None else min(review, self._guests.next_step)
@@ -546,7 +536,8 @@ class Scheduler:
             return self._blocked(entry)
         demand = entry.demand
         preempts = entry.request.priority > 0  # jobs of lower priorities, whatever the policy
-        shrinks = self._sharing and (slicer := self._slicer(entry.vc)) is not None and slicer.grown
+        slicer = self._slicer(entry.vc)
+        shrinks = slicer is not None and slicer.grown
         few = demand is not None and demand.least_gpus > self.cluster.free_gpus(demand)
         # most of those that are passed are blocked without a look at hosts
         tries = self._explains or preempts or shrinks or not few
@@ -623,8 +614,8 @@ class Scheduler:
                 entry.status = GUARANTEED
                 self._follow(entry)
                 self._carry_out(Promote(entry.number))
-                if self._sharing:
-                    self._adopt(entry)
+                if self._slicers is not None:
+                    self._slicers.placed(entry, self._now)
                 return True
             if promoted is None:
                 return self._blocked_on_loan(entry)
@@ -673,7 +664,7 @@ class Scheduler:
 
     def _schedule(self, entry: Entry) -> bool | None:
         """Submit a job's request to the core and carry out the decision. Returns as :meth:`_take_turn`."""
-        if self._sharing and entry.request.priority >= 0 and (slicer := self._slicer(entry.vc)) is not None:
+        if entry.request.priority >= 0 and (slicer := self._slicer(entry.vc)) is not None:
             return slicer.start(entry, self._now) or self._blocked(entry)
         request, excluded = entry.request, entry.excluded
         if entry.status is not RESERVED and (not self._explains or entry.near is not None):
@@ -735,8 +726,8 @@ class Scheduler:
             entry.status, kind = GUARANTEED, _GUARANTEED
         self._follow(entry)
         self._carry_out(Start(entry.number, kind, decision.placement))
-        if self._servers is not None and entry.status is GUARANTEED:
-            self._adopt(entry)
+        if self._slicers is not None and entry.status is GUARANTEED:
+            self._slicers.placed(entry, self._now)
         return True
 
     def _reserve(self, entry: Entry, decision: Preempt) -> bool:
@@ -797,39 +788,7 @@ class Scheduler:
 
     def _slicer(self, vc: str) -> Slicer | None:
         """The slicer of a VC; None where its jobs do not share GPUs."""
-        try:
-            return self._slicers[vc]
-        except KeyError:
-            parameters = self.policies[vc].time_slicing
-            slicer = None
-            if self._quota and self._servers is None:
-                self._servers = self._make_servers(vc)
-            if parameters is not None and self._probe is not None:
-                servers = self._servers or self._make_servers(vc)
-                slicer = Slicer(
-                    parameters,
-                    servers,
-                    self.cluster,
-                    self._take_hosts,
-                    self._carry_out,
-                    self._probe,
-                    lambda at: heappush(self._wakes, (at, vc)),
-                    lambda: self._restless.setdefault(vc),
-                    self._per_second,
-                )
-            self._slicers[vc] = slicer
-            return slicer
-
-    def _make_servers(self, vc: str) -> Servers:
-        return Servers(self.cluster.hosts(vc))
-
-    def _adopt(self, entry: Entry) -> None:
-        """A job got guaranteed GPUs that no slicer has chosen."""
-        slicer = self._slicer(entry.vc)
-        if slicer is not None:
-            slicer.adopt(entry, self._now)
-        elif self._servers is not None:
-            self._servers.take(self.cluster.hosts_of(entry.name), entry.view.gpus)
+        return None if self._slicers is None else self._slicers.of(vc)
 
     def _take_hosts(
         self,
@@ -856,13 +815,9 @@ class Scheduler:
             return bound.placement
         return placed.placement
 
-    def _share(self, now: float) -> bool:
+    def _share(self, slicers: Slicers, now: float) -> bool:
         """Let jobs that found no GPUs take turns; whether to look at the lines again. O(jobs in line)."""
-        for vc in list(self._restless):
-            slicer = self._slicers[vc]
-            if slicer is None or not (slicer.changed or slicer.moved or vc in self._unshared):
-                continue
-            self._unshared.discard(vc)
+        for vc, slicer in slicers.unsettled():
             for entry in slicer.settle(now):
                 entry.status = NOWHERE
                 self.wait(entry)
@@ -1079,9 +1034,8 @@ class Scheduler:
         else:
             self.queues[entry.vc].misfits.add(entry)
         self._new[entry.number] = entry
-        if self._sharing and self._slicer(entry.vc) is not None:
-            self._unshared.add(entry.vc)
-            self._restless[entry.vc] = None
+        if self._slicers is not None:
+            self._slicers.queued(entry.vc)
 
     def _leave(self, entry: Entry) -> None:
         """Remove a job from its queues."""
@@ -1160,9 +1114,8 @@ class Scheduler:
         if self._running is not None:
             entries = [entry for entry in self.jobs.values() if entry.holds]
             self._running.validate({e for e in entries if e.policy is not None and e.policy.preempts})
-        for slicer in self._slicers.values():
-            if slicer is not None:
-                slicer.validate()
+        if self._slicers is not None:
+            self._slicers.validate()
         lines: dict[str, list[Entry]] = {vc: [] for vc in self.queues}
         backlogs: dict[Queue, list[Entry]] = {q: [] for qs in self.queues.values() for q in (qs.backlog, qs.outsized)}
         for number, entry in self.jobs.items():
