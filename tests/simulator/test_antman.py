@@ -142,6 +142,21 @@ def test_guests_take_the_freest_gpus_below_four_fifths_and_wait_where_there_is_n
     assert named(record, "guest3")[0].start >= 900 * MS, "90% and more"
 
 
+def test_a_gpu_has_room_once_its_mean_over_ten_seconds_is_below_four_fifths() -> None:
+    def gap(policy: AntMan, lasts: float) -> float:
+        jobs = [job("own", 1, 900, 0, "GCN", "guaranteed"), job("a", 1, lasts, 100, "RHN", "opportunistic")]
+        record = simulate(Cluster(spec), policy, [*jobs, job("b", 1, 60, 101, "GCN", "opportunistic")], work=None)
+        return (record.first_start[2] - record.finish[1]) / MS
+
+    spec = cluster_spec({"a": 1}, 1)
+    both = U["GCN"] + U["RHN"]
+    assert both > 0.8 > U["GCN"]
+    assert gap(AntMan(), 60) == pytest.approx(10 * (both - 0.8) / U["RHN"], abs=0.002)
+    assert gap(AntMan(window_s=20), 60) == pytest.approx(20 * (both - 0.8) / U["RHN"], abs=0.002)
+    assert gap(AntMan(window_s=0), 60) == 0
+    assert gap(AntMan(), 1) < gap(AntMan(), 60), "it was busy for less than the window"
+
+
 def test_memory_counts_by_the_least_that_guests_need_and_the_most_of_the_owner() -> None:
     jobs = [job("own", 1, 900, 0, "ESPnet"), *[job(f"g{n}", 1, 9, 1, "ESPnet", "opportunistic") for n in range(2)]]
     spec = cluster_spec({"a": 1}, 1)

@@ -201,7 +201,7 @@ class Scheduler:
         if self._slicers is not None and was is GUARANTEED:
             self._slicers.leaves(entry)
         if self._guests is not None:
-            self._guests.forget(entry)
+            self._guests.forget(entry, self._now)
         if entry.name in self._evicted:
             self._evicted.remove(entry.name)
         else:

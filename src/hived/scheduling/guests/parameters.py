@@ -12,7 +12,8 @@ from hived.errors import InputError
 class GuestSharing:
     """How the jobs of a VC are guests, and how guests are limited. Times in seconds."""
 
-    most_utilization: float = 0.8  #: of a GPU, by all its jobs, for one more (3.3: 80% over the past 10 s)
+    most_utilization: float = 0.8  #: of a GPU, by all its jobs, for one more (3.3)
+    window_s: float = 10.0  #: over which that is measured (3.3)
     #: how long guests are held after an owner came: it initialises its model, and its mini-batch time has to be stable.
     #: Ours
     settle_s: float = 20.0
@@ -29,6 +30,8 @@ class GuestSharing:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "window_s" and value == 0:
+                continue
             if field.name not in ("moves", "limits") and (isinstance(value, str) or not 0 < value < inf):
                 raise InputError(f"guests: {field.name} is {value!r}; it must be a number above 0")
         if self.steps != int(self.steps) or (self.limits and self.most_utilization > 1):

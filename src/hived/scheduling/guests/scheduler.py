@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
@@ -58,7 +58,7 @@ class GuestQueue(Queue):
 class _Leaf:
     """A GPU with its jobs."""
 
-    __slots__ = ("guests", "load", "memory", "number", "owner", "pod")
+    __slots__ = ("guests", "has_room", "load", "memory", "number", "owner", "past", "pod", "rests_at")
 
     def __init__(self, number: int, pod: PodPlacement) -> None:
         self.number = number
@@ -69,6 +69,11 @@ class _Leaf:
         self.guests: list[Entry] = []
         #: utilization by all of them
         self.load = 0.0
+        #: (since when, utilization) within the last window of measurement
+        self.past: list[tuple[float, float]] = []
+        #: whether one more job may come; else when, if its jobs stay
+        self.has_room = True
+        self.rests_at = inf
         #: GiB: the most that the owner needs, and the least that each guest does or, without limits, the most
         self.memory = 0.0
 
@@ -104,7 +109,7 @@ class GuestScheduler:
         self._started, self._carry_out, self._per_second = started, carry_out, per_second
         self._leaves = [_Leaf(number, pod) for number, pod in enumerate(cluster.leaves())]
         self._by_name = {(leaf.pod.node, leaf.pod.leaf_cells[0]): leaf for leaf in self._leaves}
-        #: GPUs below the most utilization, the freest first
+        #: GPUs with room, the freest first
         self._room: list[tuple[float, int]] = [(0.0, leaf.number) for leaf in self._leaves]
         #: how many of them each node has, and how many nodes have so many
         self._on_node = Counter(leaf.pod.node for leaf in self._leaves)
@@ -125,6 +130,8 @@ class GuestScheduler:
         self._left: list[_Leaf] = []
         #: (time, number of the job, job): when a limit changes
         self._steps: list[tuple[float, int, Entry]] = []
+        #: (time, number of the GPU): when a GPU that was busy has room, unless its jobs change before
+        self._rests: list[tuple[float, int]] = []
 
     # -- jobs come and go ---------------------------------------------------------------------------------------------
 
@@ -146,7 +153,7 @@ class GuestScheduler:
         if before is not None:
             if not guest and entry in self._since and before[0].owner is entry:
                 return  # it was an owner before
-            self.gone(entry)
+            self.gone(entry, now)
         assert entry.placement is not None
         by_name = self._by_name
         leaves = [by_name[node, leaf] for node, of_pod in entry.placement.pods for leaf in of_pod]
@@ -162,7 +169,7 @@ class GuestScheduler:
                 leaf.owner = entry
                 for other in leaf.guests:
                     self._since[other] = settles
-            self._count(leaf)
+            self._count(leaf, now)
         self._since[entry] = since
         if before is None:
             self._shared[entry] = _Shared(self._kind(entry))
@@ -170,16 +177,20 @@ class GuestScheduler:
             self._shared[entry] = self._shared[entry]._replace(kind=Kind.GUARANTEED)
             self._changed[entry] = None
 
-    def gone(self, entry: Entry) -> None:
+    def gone(self, entry: Entry, now: float) -> None:
         """A job has left its GPUs."""
         for leaf in self._at.pop(entry):
             if leaf.owner is entry:
                 leaf.owner = None
             else:
                 leaf.guests.remove(entry)
-            self._count(leaf)
+            self._count(leaf, now)
         self._changed.pop(entry, None)
         del self._since[entry]
+        self._try_again()
+
+    def _try_again(self) -> None:
+        """There is more room than before."""
         if self._lacking:
             self._trying.update(self._lacking)
             self._lacking.clear()
@@ -193,19 +204,15 @@ class GuestScheduler:
                         break
         self._left = []
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: Entry, now: float) -> None:
         """A job runs no more."""
         self._left = self._at[entry]
-        self.gone(entry)
+        self.gone(entry, now)
         del self._shared[entry]
 
-    def _count(self, leaf: _Leaf) -> None:
+    def _count(self, leaf: _Leaf, now: float) -> None:
         """The jobs of a GPU have changed."""
-        probe, room, number, limits = self._probe, self._room, leaf.number, self.parameters.limits
-        most = self.parameters.most_utilization
-        had = leaf.load < most
-        if had:
-            del room[bisect_left(room, (leaf.load, number))]
+        probe, limits = self._probe, self.parameters.limits
         load, memory = 0.0, 0.0
         for guest in leaf.guests:
             load += probe.utilization(guest.number)
@@ -216,14 +223,49 @@ class GuestScheduler:
             memory += probe.memory_gib(leaf.owner.number)
             if leaf.guests or self._shared.get(leaf.owner, _ALONE).beside:
                 self._changed[leaf.owner] = None
+        had = leaf.has_room
+        if had:
+            del self._room[bisect_left(self._room, (leaf.load, leaf.number))]
         leaf.load, leaf.memory = load, memory
-        if load < most:
-            insort(room, (load, number))
-        if had is not (load < most):
-            here, node = self._on_node, leaf.pod.node
-            self._nodes_with[here[node]] -= 1
-            here[node] += -1 if had else 1
-            self._nodes_with[here[node]] += 1
+        at = leaf.rests_at = self._rested(leaf, now)
+        leaf.has_room = at <= now
+        if leaf.has_room:
+            insort(self._room, (load, leaf.number))
+        elif at < inf:
+            heappush(self._rests, (at, leaf.number))
+        if had is not leaf.has_room:
+            self._room_changed(leaf)
+
+    def _room_changed(self, leaf: _Leaf) -> None:
+        here, node = self._on_node, leaf.pod.node
+        self._nodes_with[here[node]] -= 1
+        here[node] += 1 if leaf.has_room else -1
+        self._nodes_with[here[node]] += 1
+
+    def _rested(self, leaf: _Leaf, now: float) -> float:
+        """When a GPU has room: it, and its mean over the window of measurement, are below the most utilization.
+
+        Infinity for not before its jobs change. One without jobs has room at once: there is nothing to measure.
+        """
+        most, window, past = self.parameters.most_utilization, self.parameters.window_s * self._per_second, leaf.past
+        while len(past) > 1 and past[1][0] <= now - window:
+            del past[0]
+        past.append((now, leaf.load))
+        if leaf.load >= most:
+            return inf
+        if not window or (leaf.owner is None and not leaf.guests) or max([load for _, load in past]) < most:
+            return now
+        # the mean is linear between the moments at which the window leaves a step of the past behind
+        before = now
+        mean = _mean(past, now, window)
+        for moment in sorted({max(now, since + window) for since, _ in past}):
+            if mean < most:
+                return before
+            after = _mean(past, moment, window)
+            if after < most:
+                return before + (moment - before) * (mean - most) / (mean - after)
+            before, mean = moment, after
+        return before
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -301,11 +343,20 @@ class GuestScheduler:
 
     @property
     def next_step(self) -> float:
-        """When a limit changes."""
-        return self._steps[0][0] if self._steps else inf
+        """When a limit changes, or a GPU that was busy has room."""
+        step = self._steps[0][0] if self._steps else inf
+        return min(step, self._rests[0][0]) if self._rests else step
 
     def wake(self, now: float) -> None:
-        """Limits have risen."""
+        """Limits have risen, and GPUs have room again."""
+        while self._rests and self._rests[0][0] <= now:
+            at, number = heappop(self._rests)
+            leaf = self._leaves[number]
+            if leaf.rests_at == at and not leaf.has_room:
+                leaf.has_room = True
+                insort(self._room, (leaf.load, leaf.number))
+                self._room_changed(leaf)
+                self._try_again()
         while self._steps and self._steps[0][0] <= now:
             _, _, entry = heappop(self._steps)
             for leaf in self._at.get(entry, ()) if entry.runs_as_guest else ():
@@ -396,9 +447,12 @@ class GuestScheduler:
                 ensure((leaf.owner is entry) is not entry.runs_as_guest, f"{entry} on {leaf.pod}")
                 ensure((entry in leaf.guests) is entry.runs_as_guest, f"{entry} on {leaf.pod}")
         most = self.parameters.most_utilization
-        room = sorted((leaf.load, leaf.number) for leaf in self._leaves if leaf.load < most)
+        room = sorted((leaf.load, leaf.number) for leaf in self._leaves if leaf.has_room)
         ensure(room == self._room, "the GPUs with room")
-        on_node = Counter(leaf.pod.node for leaf in self._leaves if leaf.load < most)
+        rests = {number for _, number in self._rests}
+        for leaf in self._leaves:
+            ensure(leaf.load < most if leaf.has_room else leaf.load >= most or leaf.number in rests, f"{leaf.pod}")
+        on_node = Counter(leaf.pod.node for leaf in self._leaves if leaf.has_room)
         ensure(+on_node == +self._on_node, "the GPUs with room per node")
         nodes_with = Counter(n for n in self._on_node.values() if n)
         ensure({n: many for n, many in self._nodes_with.items() if n and many} == nodes_with, "nodes by GPUs with room")
@@ -407,6 +461,15 @@ class GuestScheduler:
         ensure(set(queued) == waiting and len(queued) == len(waiting), "the jobs that wait to be guests")
         ensure(all(entry.status is WAITING for entry in queued), f"{queued} wait")
         ensure(not self._trying, "all were tried")
+
+
+def _mean(past: Sequence[tuple[float, float]], at: float, window: float) -> float:
+    """The mean over a window that ends ``at``, of steps that hold until the next one; 0 before the first."""
+    ends = [since for since, _ in past[1:]] + [at]
+    return (
+        sum([load * max(0.0, end - max(since, at - window)) for (since, load), end in zip(past, ends, strict=True)])
+        / window
+    )
 
 
 _ALONE = _Shared(Kind.GUARANTEED)
