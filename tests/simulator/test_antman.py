@@ -200,6 +200,24 @@ def test_modes_decide_who_is_a_guest_and_who_is_upgraded() -> None:
     assert named(record, "never")[-1].kind is OPPORTUNISTIC, "alone at last"
 
 
+def test_in_the_automatic_mode_a_job_is_opportunistic_once_its_predicted_wait_is_long() -> None:
+    jobs = [job("own", 1, 100, 0, "GCN"), job("next", 1, 200, 1, "GCN"), job("last", 1, 10, 150, "GCN")]
+    spec = cluster_spec({"a": 1}, 1)
+
+    def starts(wait_s: float) -> list[tuple[float, Kind]]:
+        record = play(spec, jobs, AntMan(wait_s=wait_s))
+        return [(named(record, one.job_id)[0].start / MS, named(record, one.job_id)[0].kind) for one in jobs[1:]]
+
+    assert starts(0) == [(1.0, GUEST), (150.0, GUEST)]
+    # those that got turns have waited 0 s and 99 s: the mean that counts the latest by a tenth is 9.9 s
+    assert starts(9.8) == [(10.8, GUEST), (150.0, GUEST)]
+    assert starts(10) == [(11.0, GUEST), (160.0, GUEST)]
+    start, kind = starts(500)[0]
+    assert (start, kind) == (100.0, GUARANTEED)
+    only = [jobs[0], jobs[1]._replace(mode="opportunistic")]
+    assert named(play(spec, only, AntMan(wait_s=500)), "next")[0].start == MS, "it never waits for a turn"
+
+
 def test_a_guest_becomes_guaranteed_in_place_before_a_later_job_starts() -> None:
     jobs = [job("own", 2, 300, 0), job("guest", 2, 600, 1, "VAE"), job("later", 2, 300, 2, "GCN", "guaranteed")]
     record = play(cluster_spec({"a": 1}, 2), jobs)

@@ -17,6 +17,7 @@ class AntMan(Policy):
         self,
         most_utilization: float = 0.8,
         window_s: float = 10.0,
+        wait_s: float = 0.0,
         settle_s: float = 20.0,
         step_s: float = 5.0,
         steps: int = 4,
@@ -26,4 +27,4 @@ class AntMan(Policy):
     ) -> None:
         """``patience``: as of any policy, in seconds; the others: :class:`~hived.scheduling.GuestSharing`."""
         self.patience = patience
-        self.guests = GuestSharing(most_utilization, window_s, settle_s, step_s, steps, gpu_memory_gib, moves)
+        self.guests = GuestSharing(most_utilization, window_s, wait_s, settle_s, step_s, steps, gpu_memory_gib, moves)

@@ -403,7 +403,9 @@ class Scheduler:
             if self._slicers is not None:
                 self._slicers.wake(now)
             if self._guests is not None:
-                self._guests.wake(now)
+                for number in self._guests.wake(now):
+                    if number in self.jobs and self.jobs[number].status is WAITING:
+                        self._enqueue(self.jobs[number])
             while True:
                 version = -1  # of the cluster, while there are reservations
                 if self.reserved:
@@ -472,6 +474,8 @@ class Scheduler:
             if backlog is None:
                 if own is None and self._explains:
                     self._schedule(entry)
+                continue
+            if entry.guest and self._guests is not None and self._guests.is_patient(entry, self._now):
                 continue
             self._enqueue(entry)
             if entry.guest:

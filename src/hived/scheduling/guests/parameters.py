@@ -14,6 +14,8 @@ class GuestSharing:
 
     most_utilization: float = 0.8  #: of a GPU, by all its jobs, for one more (3.3)
     window_s: float = 10.0  #: over which that is measured (3.3)
+    #: the predicted wait from which on a job that may be either is opportunistic; 0: any wait. Ours (3.3: a long one)
+    wait_s: float = 0.0
     #: how long guests are held after an owner came: it initialises its model, and its mini-batch time has to be stable.
     #: Ours
     settle_s: float = 20.0
@@ -30,7 +32,7 @@ class GuestSharing:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "window_s" and value == 0:
+            if field.name in ("window_s", "wait_s") and value == 0:
                 continue
             if field.name not in ("moves", "limits") and (isinstance(value, str) or not 0 < value < inf):
                 raise InputError(f"guests: {field.name} is {value!r}; it must be a number above 0")

@@ -36,6 +36,8 @@ from .parameters import GuestSharing
 
 #: so many GPUs, and four times those that it asks for, are tried for a guest before all are
 _MOST_FREE = 16
+#: of the latest wait in the mean of those of its kind
+_WEIGHT = 0.1
 
 
 class GuestQueue(Queue):
@@ -132,6 +134,10 @@ class GuestScheduler:
         self._steps: list[tuple[float, int, Entry]] = []
         #: (time, number of the GPU): when a GPU that was busy has room, unless its jobs change before
         self._rests: list[tuple[float, int]] = []
+        #: by VC and GPUs: the mean wait for a turn, the latest jobs counting most, in the engine's unit
+        self._waits: dict[tuple[str, int], float] = {}
+        #: (time, number of the job): when a job that was to wait for its turn has waited for long
+        self._patient: list[tuple[float, int]] = []
 
     # -- jobs come and go ---------------------------------------------------------------------------------------------
 
@@ -147,9 +153,31 @@ class GuestScheduler:
             queue = self._waiting[kind] = GuestQueue(self._trying, self._lacking)
         return queue
 
+    def is_patient(self, entry: Entry, now: float) -> bool:
+        """Whether a job waits for its turn for now, since its wait is predicted to be short: the automatic mode (3.3).
+
+        The prediction is the mean of what jobs of its VC and size have waited lately, or what it has waited itself.
+        :meth:`wake` names it when that is long.
+        """
+        least = self.parameters.wait_s * self._per_second
+        if not least or entry.request.opportunistic or self._waits.get((entry.vc, entry.view.gpus), 0.0) >= least:
+            return False
+        long = entry.view.submitted * self._per_second + least
+        if long <= now:
+            return False
+        heappush(self._patient, (long, entry.number))
+        return True
+
+    def _got_turn(self, entry: Entry, now: float) -> None:
+        waited, kind = now - entry.view.submitted * self._per_second, (entry.vc, entry.view.gpus)
+        before = self._waits.get(kind, waited)
+        self._waits[kind] = before + (waited - before) * _WEIGHT
+
     def follow(self, entry: Entry, now: float) -> None:
         """A job has GPUs, or has them otherwise than before."""
         guest, before = entry.runs_as_guest, self._at.get(entry)
+        if entry.status is GUARANTEED:
+            self._got_turn(entry, now)
         if before is not None:
             if not guest and entry in self._since and before[0].owner is entry:
                 return  # it was an owner before
@@ -343,12 +371,17 @@ class GuestScheduler:
 
     @property
     def next_step(self) -> float:
-        """When a limit changes, or a GPU that was busy has room."""
+        """When a limit changes, a GPU that was busy has room, or a job has waited for long."""
         step = self._steps[0][0] if self._steps else inf
+        if self._patient:
+            step = min(step, self._patient[0][0])
         return min(step, self._rests[0][0]) if self._rests else step
 
-    def wake(self, now: float) -> None:
-        """Limits have risen, and GPUs have room again."""
+    def wake(self, now: float) -> list[int]:
+        """Limits have risen, and GPUs have room again. Returns the numbers of the jobs whose wait has become long."""
+        long = []
+        while self._patient and self._patient[0][0] <= now:
+            long.append(heappop(self._patient)[1])
         while self._rests and self._rests[0][0] <= now:
             at, number = heappop(self._rests)
             leaf = self._leaves[number]
@@ -363,6 +396,7 @@ class GuestScheduler:
                 self._changed[entry] = None
                 if leaf.owner is not None:
                     self._changed[leaf.owner] = None
+        return long
 
     def publish(self, now: float) -> None:
         """Issue what has changed for each job, guests before owners."""
