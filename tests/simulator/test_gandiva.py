@@ -147,9 +147,30 @@ def test_figure_8_jobs_on_several_servers_move_together_when_gpus_become_free() 
         assert len(nodes_of(record, f"j{n}", 20)) == 2
         assert len(nodes_of(record, f"j{n}", 30)) == 1
         pauses = [run for run in named(record, f"j{n}") if run.rate == 0]
-        assert [run.start for run in pauses] == [23 * MINUTE]
+        assert [run.start for run in pauses] == [23.5 * MINUTE], "once the other server is warmed up"
         assert pauses[0].end - pauses[0].start == MODELS.of("*").migrate_s * MS
     assert nodes_of(record, "j1", 30) == nodes_of(record, "j2", 30)
+
+
+def test_both_ends_of_a_migration_are_held_while_the_destination_is_warmed_up() -> None:
+    jobs = [
+        job("large", 8, 23, 0),
+        *[job(f"filler{n}", 3, 600, 1) for n in range(6)],
+        *[job(f"j{n}", 2, 600, 2 + n) for n in range(1, 3)],
+        job("short", 2, 18.25, 5),  # ends while it is about to migrate
+        *[job(f"late{n}", 2, 60, 23.2 + n / 1000) for n in range(2)],
+    ]
+    record = play(cluster_spec(8), jobs, Gandiva())
+    assert len(nodes_of(record, "j1", 23.4)) == 2, "it runs on where it was"
+    assert named(record, "short")[-1].end == record.finish[9] < 23.3 * MINUTE
+    assert not [run for run in named(record, "short") if run.rate == 0]
+    # 8 GPUs became free: 6 are held for those that migrate, until one of these ends
+    late = [named(record, f"late{n}") for n in range(2)]
+    assert [runs[0].start for runs in late] == [record.jobs[n].submit_ms for n in (10, 11)]
+    assert [[run.share for run in runs[:3]] for runs in late] == [[1, 0.5, 1], [0.5, 1]], "they take turns"
+    assert late[1][1].start == record.finish[9]
+    without = play(cluster_spec(8), jobs, Gandiva(warm_s=0))
+    assert len(nodes_of(without, "j1", 23.1)) == 1
 
 
 def test_figure_11_an_elastic_job_grows_into_idle_gpus_and_gives_them_up() -> None:

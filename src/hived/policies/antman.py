@@ -27,4 +27,7 @@ class AntMan(Policy):
     ) -> None:
         """``patience``: as of any policy, in seconds; the others: :class:`~hived.scheduling.GuestSharing`."""
         self.patience = patience
-        self.guests = GuestSharing(most_utilization, window_s, wait_s, settle_s, step_s, steps, gpu_memory_gib, moves)
+        self.guests = GuestSharing(
+            most_utilization=most_utilization, window_s=window_s, wait_s=wait_s, settle_s=settle_s, step_s=step_s,
+            steps=steps, gpu_memory_gib=gpu_memory_gib, moves=moves,
+        )  # fmt: skip

@@ -24,6 +24,7 @@ class Gandiva(Policy):
         profile_s: float = 60.0,
         trial_s: float = 60.0,
         most_trials: int = 3,
+        warm_s: float = 30.0,
         idle_s: float = 60.0,
         gpu_memory_gib: float = 24.0,
         exact: bool = False,
@@ -32,6 +33,7 @@ class Gandiva(Policy):
         """``patience``: ours, in seconds; the others: :class:`~hived.scheduling.TimeSlicing`."""
         self.patience = patience
         self.time_slicing = TimeSlicing(
-            quantum_s, packs, migrates, grows, most_height, profile_s, trial_s, most_trials, idle_s, exact,
-            gpu_memory_gib,
+            quantum_s=quantum_s, packs=packs, migrates=migrates, grows=grows, most_height=most_height,
+            profile_s=profile_s, trial_s=trial_s, most_trials=most_trials, warm_s=warm_s, idle_s=idle_s, exact=exact,
+            gpu_memory_gib=gpu_memory_gib,
         )  # fmt: skip

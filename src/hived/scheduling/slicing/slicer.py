@@ -77,6 +77,8 @@ class Slicer:
         self._moved: dict[Seat, bool] = {}
         #: jobs on several servers that would fit one
         self._apart: dict[Seat, None] = {}
+        #: jobs that will migrate: where to, and when that is warmed up
+        self._arriving: dict[Seat, tuple[Spread, float]] = {}
         #: elastic jobs
         self._elastic: dict[Seat, None] = {}
         #: when a server is looked at again
@@ -160,6 +162,7 @@ class Slicer:
         """A job has ended; the core has released what it held."""
         self._now = now
         seat = self.seats.pop(entry.number)
+        self._stays(seat)
         self._elastic.pop(seat, None)
         self._moved.pop(seat, None)
         self._unseat(seat)
@@ -273,8 +276,34 @@ class Slicer:
         self._moved[seat] = True
         self._settled(seat)
 
+    def _migrate(self, seat: Seat, spread: Spread) -> None:
+        """An owner migrates to free GPUs of other servers, once these are warmed up: it holds both until then (4.1)."""
+        warm = self.parameters.warm_s * self._per_second
+        hosts = {host for host, _ in spread}
+        if not warm or not hosts.isdisjoint([host for host, _ in seat.spread]):  # its own GPUs are among them
+            self._move(seat, spread)
+            return
+        of = seat.entry.request
+        members = tuple([Member(1, number) for _, number in spread])
+        request = Request(_arrival(seat), of.vc, of.priority, members, of.leaf_cell_type)
+        if self._take(seat.entry, request, tuple([host for host, _ in spread]), None, None) is None:
+            return  # of a quota less is left than both need
+        self.servers.take(spread, seat.gpus)
+        self._arriving[seat] = spread, self._now + warm
+        self._call_at(self._now + warm)
+
+    def _stays(self, seat: Seat) -> Spread:
+        """A job migrates no more: what was held for it is free. Returns that."""
+        spread, _ = self._arriving.pop(seat, ((), 0.0))
+        if spread:
+            self._cluster.release(_arrival(seat))
+            self.servers.give(spread)
+            self.moved = True
+        return spread
+
     def _move(self, seat: Seat, spread: Spread) -> None:
-        """An owner gives its GPUs up for others, or for another number of them: it is migrated."""
+        """An owner gives its GPUs up for others, or for another number of them."""
+        self._stays(seat)
         near, queue = seat.placement, seat.queue
         self._cluster.release(seat.entry.name)
         self.moved = True
@@ -363,11 +392,13 @@ class Slicer:
     def _co_locate(self) -> None:
         """Migrate jobs whose GPUs are on several servers to a single one (Gandiva, 4.2.2, Figure 8)."""
         for seat in list(self._apart):
+            if seat in self._arriving:
+                continue
             self.servers.give(seat.spread)
             spread = self.servers.choose(seat.gpus, together=True)
             self.servers.take(seat.spread, seat.gpus)
             if spread is not None:
-                self._move(seat, spread)
+                self._migrate(seat, spread)
 
     def _defragment(self) -> None:
         """Move jobs off nearly empty servers, to servers with fewer free GPUs (Gandiva, 4.2.2).
@@ -384,6 +415,8 @@ class Slicer:
             if queue is None or len(queue.seats) != servers.jobs[host]:
                 continue  # jobs of others are here, or of several servers
             for seat in list(queue.seats):
+                if seat in self._arriving:
+                    continue
                 others = [
                     (servers.free[other], other)
                     for other in servers.by_free()
@@ -393,7 +426,7 @@ class Slicer:
                 ]
                 if not others or not seat.spread:
                     break
-                self._move(seat, ((min(others)[1], seat.gpus),))
+                self._migrate(seat, ((min(others)[1], seat.gpus),))
 
     def _separate(self) -> None:
         """Unpack where GPUs suffice again (Gandiva, 4.1)."""
@@ -419,6 +452,7 @@ class Slicer:
                 if target is None:
                     continue
                 if seat.spread:
+                    self._stays(seat)
                     self._cluster.release(seat.entry.name)
                     self.moved = True
                     seat.entry.status, seat.entry.placement = SHARING, None
@@ -450,7 +484,7 @@ class Slicer:
     # -- introspection ------------------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:
-        """Do what is due by ``now``: trials end and begin, exact slices change, elastic jobs grow.
+        """Do what is due by ``now``: trials end and begin, exact slices change, jobs migrate, elastic jobs grow.
 
         A call at another time than asked for does nothing. O(servers waited for).
         """
@@ -460,6 +494,9 @@ class Slicer:
                 del self._wake_at[host]
                 self._dirty[host] = None
                 self._on_change()
+        for seat in [seat for seat, (_, at) in self._arriving.items() if at <= now]:
+            self._move(seat, self._stays(seat))
+            self._touched()
         if self._grow_at <= now:
             self._grow_at = inf
             self._grow()
@@ -585,6 +622,10 @@ class Slicer:
                 members.setdefault(seat.queue.host, set()).add(seat)
         ensure({host: set(queue.seats) for host, queue in self.queues.items()} == members, "jobs of servers")
         self._heights()
+        for seat, (spread, _) in self._arriving.items():
+            ensure(self.seats.get(seat.job) is seat and bool(seat.spread), f"{seat} is about to migrate")
+            held = self._cluster.hosts_of(_arrival(seat))
+            ensure(tuple(sorted(held)) == tuple(sorted(spread)), f"{seat} holds {held} to arrive at")
         for host, queue in self.queues.items():
             ensure(queue.asked == sum(seat.gpus for seat in queue.seats), f"GPUs asked for on {host}")
             ensure(queue.gpus == sum(seat.gpus for seat in queue.seats if seat.spread), f"GPUs of {host}")
@@ -599,3 +640,8 @@ class Slicer:
             ensure((queue.height, host) in self._heights_of[known[0]], f"{host} by height")
             ensure(all(seat.gpus <= queue.gpus for seat in queue.sharers()), f"sharers of {host} have turns")
         ensure(sum(map(len, self._heights().values())) == len(self.queues), "servers by height")
+
+
+def _arrival(seat: Seat) -> str:
+    """What the core knows the GPUs by that are held for a job until it arrives."""
+    return f"{seat.entry.name} (arrives)"
