@@ -314,3 +314,26 @@ def test_only_guests_are_held_on_and_given_up() -> None:
     driver.bind(lent("loan", "a", 4))
     assert [driver.cluster.hold(name, loan) for name in ("own", "loan") for loan in (True, False)] == [False] * 4
     driver.check()
+
+
+def test_a_guest_is_not_promoted_where_another_holds_its_leaf_cells_as_a_loan() -> None:
+    lines: list[str] = []
+    cluster = RecordedCluster.from_spec(taking({"a": 1, "b": 1}, {"a": "all", "b": "all"}), lines.append)
+    for request in (wants("own", "a", 4), guest("loan", "b", 4)):
+        decision = cluster.schedule(request)
+        cluster.commit(decision)
+        if request.opportunistic:
+            assert cluster.hold("loan", True)
+    loan = cluster.group("loan").placement
+    assert loan is not None
+    beside = cluster.place(guest("next", "a", 4), keep=True, beside=loan.pods)
+    assert beside is not None
+    assert beside.placement.pods == loan.pods
+    cluster.release("own")
+    assert cluster.promote(wants("next", "a", 4)) is False, "it would have a victim, and wait"
+    assert cluster.group("next").state is GroupState.ALLOCATED
+    cluster.validate()
+    assert cluster.hold("loan", False)
+    assert cluster.promote(wants("next", "a", 4)) is True
+    cluster.validate()
+    assert replay(lines, Cluster).snapshot() == cluster.snapshot()

@@ -200,6 +200,21 @@ def test_modes_decide_who_is_a_guest_and_who_is_upgraded() -> None:
     assert named(record, "never")[-1].kind is OPPORTUNISTIC, "alone at last"
 
 
+def test_a_guest_is_upgraded_where_another_holds_the_gpu_as_a_loan() -> None:
+    jobs = [
+        job("own", 1, 100, 0, "RHN", "guaranteed"),
+        job("loan", 1, 300, 1, "GCN", "opportunistic"),
+        job("next", 1, 300, 2, "GCN"),
+    ]
+    record = play(cluster_spec({"a": 1, "b": 1}, 1), jobs)
+    assert gpus_of(at(record, "next", 50)) == gpus_of(at(record, "loan", 50)) != gpus_of(at(record, "own", 50))
+    upgraded = at(record, "next", 110)
+    assert (upgraded.kind, upgraded.start) == (GUARANTEED, 100 * MS)
+    assert gpus_of(upgraded) == gpus_of(at(record, "next", 50))
+    assert at(record, "loan", 110).kind is GUEST
+    assert not sum(record.preemptions)
+
+
 def test_in_the_automatic_mode_a_job_is_opportunistic_once_its_predicted_wait_is_long() -> None:
     jobs = [job("own", 1, 100, 0, "GCN"), job("next", 1, 200, 1, "GCN"), job("last", 1, 10, 150, "GCN")]
     spec = cluster_spec({"a": 1}, 1)

@@ -255,7 +255,7 @@ class Cluster:
         again = moved(state, group, request, demand, None, group.since, in_place=True)
         if again is None:
             return None
-        stays = again.parts == group.parts
+        stays = again.parts == group.parts and not again.victims
         if stays:
             self._keep(again)
         return stays

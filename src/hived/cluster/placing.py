@@ -133,7 +133,7 @@ def moved(
     if not found:
         state.undo.rollback()
         return None
-    if in_place and again.parts != group.parts:
+    if in_place and (again.parts != group.parts or again.victims):
         state.undo.rollback()
     else:
         state.replace(group, again)

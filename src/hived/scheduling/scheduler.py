@@ -613,6 +613,8 @@ class Scheduler:
             return False
         if entry.status is LENT:
             promoted = self.cluster.promote(entry.request, entry.demand)
+            if promoted is False and self._guests is not None:
+                promoted = self._promote_beside(self._guests.beside(entry), entry)
             if promoted:
                 self._leave(entry)
                 entry.status = GUARANTEED
@@ -872,6 +874,16 @@ class Scheduler:
             return False
         return self.cluster.hold(victim.name, False)
 
+    def _promote_beside(self, others: list[Entry], entry: Entry) -> bool | None:
+        """Upgrade a guest where it runs, and have those who hold its GPUs as loans stay as its guests."""
+        accepted = self._accepts.get(entry.vc)
+        hosts = [other for other in others if accepted == "all" or (accepted == "own" and other.vc == entry.vc)]
+        held = [other for other in hosts if self.cluster.hold(other.name, False)]
+        promoted = self.cluster.promote(entry.request, entry.demand) if held else False
+        for other in held if not promoted else ():
+            self.cluster.hold(other.name, True)
+        return promoted
+
     def _guest_moves(self, entry: Entry) -> bool:
         """Whether a guest whose turn has come leaves the GPUs that an owner has for free cells of its VC."""
         return entry.policy is not None and entry.policy.guests is not None and entry.policy.guests.moves
@@ -1127,6 +1139,7 @@ class Scheduler:
             if entry.holds:
                 core = self.cluster.group(entry.name)
                 ensure(core.guaranteed is (entry.status is GUARANTEED), f"{entry} holds what its status says")
+                ensure(core.state is not GroupState.PREEMPTING, f"{entry} waits for nobody")
                 at = [placement and placement.pods for placement in (core.placement, entry.placement)]
                 ensure(at[0] == at[1], f"{entry} is where it is")
             elif not self._explains:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
@@ -27,6 +27,7 @@ from typing import NamedTuple
 from hived.cluster.cluster import Cluster
 from hived.cluster.decisions import Bind, Placement, PodPlacement, Preempt
 from hived.cluster.demands import Demand
+from hived.cluster.guests import MOST_GUESTS
 from hived.errors import ensure
 
 from ..instructions import Instruction, Kind, Share, Shares, Turn
@@ -223,6 +224,10 @@ class GuestScheduler:
             self._trying.update(self._lacking)
             self._lacking.clear()
 
+    def beside(self, entry: Entry) -> list[Entry]:
+        """The guests on the GPUs of a job, itself left out."""
+        return list({guest: None for leaf in self._at[entry] for guest in leaf.guests if guest is not entry})
+
     def lend(self) -> None:
         """On the GPUs that a job has left, have guests hold the cells as loans: other jobs take these last."""
         for leaf in self._left:
@@ -279,7 +284,7 @@ class GuestScheduler:
         while len(past) > 1 and past[1][0] <= now - window:
             del past[0]
         past.append((now, leaf.load))
-        if leaf.load >= most:
+        if leaf.load >= most or len(leaf.guests) >= MOST_GUESTS:
             return inf
         if not window or (leaf.owner is None and not leaf.guests) or max([load for _, load in past]) < most:
             return now
@@ -331,9 +336,9 @@ class GuestScheduler:
             return False
         fit = self._with_room(entry)
         first = list(islice(fit, _MOST_FREE + 4 * demand.gpus))  # of thousands
-        placed = self._place(entry, first, now)
+        placed = self._place(entry, demand, first, now)
         if placed is None and len(first) == _MOST_FREE + 4 * demand.gpus:
-            placed = self._place(entry, [*first, *fit], now)
+            placed = self._place(entry, demand, [*first, *fit], now)
         if placed is None:
             return False
         at = [self._by_name[node, leaf] for node, of_pod in placed.placement.pods for leaf in of_pod]
@@ -357,14 +362,11 @@ class GuestScheduler:
 
     def _may_fit(self, demand: Demand) -> bool:
         """Whether enough GPUs have room, on few enough nodes, memory aside. O(GPUs of a node)."""
-        for choice in demand.choices:
-            size = min([need.gpus for need in choice.needs])
-            if sum([nodes * (gpus // size) for gpus, nodes in self._nodes_with.items()]) >= len(choice.needs):
-                return True
-        return False
+        return _suffice(demand, self._nodes_with)
 
-    def _place(self, entry: Entry, beside: list[PodPlacement], now: float) -> Bind | Preempt | None:
-        demand = entry.loan_demand
+    def _place(self, entry: Entry, demand: Demand, beside: list[PodPlacement], now: float) -> Bind | Preempt | None:
+        if demand.gpus > 1 and not _suffice(demand, Counter(Counter([pod.node for pod in beside]).values())):
+            return None
         return self._cluster.place(entry.loan, now, None, False, entry.excluded, True, (), (), beside, demand)
 
     # -- limits -------------------------------------------------------------------------------------------------------
@@ -485,7 +487,8 @@ class GuestScheduler:
         ensure(room == self._room, "the GPUs with room")
         rests = {number for _, number in self._rests}
         for leaf in self._leaves:
-            ensure(leaf.load < most if leaf.has_room else leaf.load >= most or leaf.number in rests, f"{leaf.pod}")
+            may = leaf.load < most and len(leaf.guests) < MOST_GUESTS
+            ensure(may if leaf.has_room else not may or leaf.number in rests, f"room of {leaf.pod}")
         on_node = Counter(leaf.pod.node for leaf in self._leaves if leaf.has_room)
         ensure(+on_node == +self._on_node, "the GPUs with room per node")
         nodes_with = Counter(n for n in self._on_node.values() if n)
@@ -495,6 +498,15 @@ class GuestScheduler:
         ensure(set(queued) == waiting and len(queued) == len(waiting), "the jobs that wait to be guests")
         ensure(all(entry.status is WAITING for entry in queued), f"{queued} wait")
         ensure(not self._trying, "all were tried")
+
+
+def _suffice(demand: Demand, nodes_with: Mapping[int, int]) -> bool:
+    """Whether there may be room for a demand. ``nodes_with``: how many nodes have so many GPUs."""
+    for choice in demand.choices:
+        size = min([need.gpus for need in choice.needs])
+        if sum([nodes * (gpus // size) for gpus, nodes in nodes_with.items()]) >= len(choice.needs):
+            return True
+    return False
 
 
 def _mean(past: Sequence[tuple[float, float]], at: float, window: float) -> float:
