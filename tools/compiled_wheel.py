@@ -33,6 +33,7 @@ PLAIN = {
     "scheduling/policy.py",
     # parameters of policies, which say themselves what is wrong with a value; and a protocol
     "scheduling/guests/parameters.py",
+    "scheduling/numbers.py",
     "scheduling/slicing/parameters.py",
     "scheduling/slicing/probe.py",
     # for people, and for tests: nothing would be gained

@@ -7,6 +7,8 @@ from math import inf
 
 from hived.errors import InputError
 
+from ..numbers import check_number
+
 
 @dataclass(frozen=True, slots=True)
 class GuestSharing:
@@ -31,11 +33,8 @@ class GuestSharing:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("window_s", "wait_s") and value == 0:
-                continue
-            if field.name not in ("moves", "limits") and (isinstance(value, str) or not 0 < value < inf):
-                raise InputError(f"guests: {field.name} is {value!r}; it must be a number above 0")
+            if not isinstance(field.default, bool):
+                check_number("guests", field.name, getattr(self, field.name), field.name in ("window_s", "wait_s"))
         if self.steps != int(self.steps) or (self.limits and self.most_utilization > 1):
             raise InputError("guests: steps must be a whole number, and most_utilization at most 1")
 

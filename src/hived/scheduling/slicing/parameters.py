@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from hived.errors import InputError
 
+from ..numbers import check_number
+
 
 @dataclass(frozen=True, slots=True)
 class TimeSlicing:
@@ -32,9 +34,8 @@ class TimeSlicing:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or (field.name == "warm_s" and value == 0):
+            if isinstance(field.default, bool):
                 continue
-            if isinstance(value, str) or not 0 < value < float("inf"):
-                raise InputError(f"time-slicing: {field.name} is {value!r}; it must be a number above 0")
+            check_number("time-slicing", field.name, value, least_is_0=field.name == "warm_s")
         if self.most_height < 1:
             raise InputError(f"time-slicing: most_height is {self.most_height:g}; it must be at least 1")
