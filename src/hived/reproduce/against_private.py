@@ -31,7 +31,7 @@ LATER_MS, LATER_PART = 60_000, 0.01
 REASONS = (
     "was preempted: lost a loan",
     "was a guest, and slower than with a turn",
-    "had guests beside it",
+    "was slowed down on its GPUs: by jobs beside it, or GPUs further apart",
     "had a smaller share of its GPUs",
     "ran elsewhere, or after other jobs of its tenant",
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hived.simulator.traces import TraceJob
+from hived.words import counted
 
 from ..drawing import Panel, over_time
 from ..experiment import Claim, Experiment, Outcome, Row, Scale, Shape, number, percent
@@ -192,7 +193,7 @@ def _evaluate(figure: str, workload: Workload, scale: Scale, results: Mapping[st
     total = np.sum([np.asarray(values) for values in plain["rate"].values()], axis=0)
     lines = {name: (minutes, np.asarray(plain["rate"][name])) for name in shown}
     return Outcome(
-        f"{_CASES[figure][1]} servers of 4 GPUs, policy {_CASES[figure][2]}; jobs made by hand after the paper's "
+        f"{counted(_CASES[figure][1], 'server')} of 4 GPUs, policy {_CASES[figure][2]}; jobs made by hand after the paper's "
         "figure; no seed",
         rows,
         claims,
