@@ -66,7 +66,9 @@ def test_no_pod_is_evicted_before_there_is_an_event_about_it(
     assert api.done == ["HivedPreempted", "evicted"]
 
 
-@pytest.mark.parametrize(("broken", "status", "sent"), [(3, 0, 1), (1, 503, 1), (1, 403, 0), (100, 0, 0)])
+@pytest.mark.parametrize(
+    ("broken", "status", "sent"), [(3, 0, 1), (1, 503, 1), (2, 403, 1), (1, 404, 0), (100, 0, 0), (100, 403, 0)]
+)
 def test_an_event_that_is_not_answered_holds_no_eviction_up_and_is_repeated(
     broken: int, status: int, sent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

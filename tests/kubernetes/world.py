@@ -24,6 +24,7 @@ Json = dict[str, Any]
 
 PATIENCE_S = 120.0
 _ASK_S = 20.0  #: how often kube-scheduler is asked for its cache while nothing changes
+_EVENTS_S = 35.0  #: for how long an Event may be on its way
 ENDED_IN_THE_DARK = "ended without an API server"
 #: last log line of a kube-scheduler (1.36.3) that confuses a pod with an older one of its name after its watch broke:
 #: https://github.com/kubernetes/kubernetes/pull/141255; it may also go on, and count removed pods on nodes for good
@@ -181,20 +182,23 @@ class World:
         self.found += [f"it says: {line[:1500]}" for line in bugs]
 
     def _check_no_pod_is_lost(self, load: Load) -> None:
-        named = {
-            event["involvedObject"]["uid"]: event["message"]
-            for reason in ("HivedPreempted", "Preempted")
-            for event in self.cluster.api(
-                "GET", f"/api/v1/namespaces/{self.cluster.namespace}/events", fieldSelector=f"reason={reason}"
-            )["items"]
-        }
         pods = self.pods()
-        for uid, name in load.created.items():
-            if uid in pods or uid in load.ended:
-                continue
-            self.counts["pods preempted"] += 1
-            if uid not in named:
-                self.found.append(f"{name} is gone, and no Event says why; asked for by {self.plane.deletions(name)}")
+        gone = {uid: name for uid, name in load.created.items() if uid not in pods and uid not in load.ended}
+        self.counts["pods preempted"] += len(gone)
+        # both schedulers write an Event again, some seconds later, if the API server has not answered
+        until = time.monotonic() + _EVENTS_S
+        while (unnamed := gone.keys() - self._named()) and time.monotonic() < until:
+            time.sleep(0.5)
+        for uid in unnamed:
+            asked = self.plane.deletions(gone[uid])
+            self.found.append(f"{gone[uid]} is gone, and no Event says why; asked for by {asked}")
+
+    def _named(self) -> set[str]:
+        """The pods of which an Event says that they were preempted, by uid."""
+        where = f"/api/v1/namespaces/{self.cluster.namespace}/events"
+        reasons = ("HivedPreempted", "Preempted")
+        found = [self.cluster.api("GET", where, fieldSelector=f"reason={reason}")["items"] for reason in reasons]
+        return {event["involvedObject"]["uid"] for events in found for event in events}
 
     def _wait_until_free(self) -> None:
         """Wait until there are no groups, and no GPU is in use."""

@@ -30,6 +30,8 @@ _PAUSE_S = 0.5  #: after the first failure; doubled
 _EVENTS_PER_S, _EVENTS_AT_ONCE = 50.0, 300.0
 #: HTTP statuses after which a write is pointless
 _GONE = (404, 409, 422)
+#: HTTP statuses of an API server that may answer otherwise in a while
+_NOT_YET = (401, 403, 429)
 _MOST_UNSENT = 1_000  #: unsent warnings that are kept
 _LONGEST = 1024  #: characters of an Event's message
 #: a Binding that the API server has not answered can still take effect for so long
@@ -276,7 +278,8 @@ class ActionRunner:
                     await self.api.post(api_path("events", pod["namespace"]), body)
                 except ApiError as error:
                     _log.debug("no Event for pod %s: %s", event.key, error)
-                    if 400 <= error.status < 500:
+                    # a starting API server forbids everything for a second or two
+                    if 400 <= error.status < 500 and error.status not in _NOT_YET:
                         break
                 else:
                     return
