@@ -176,3 +176,13 @@ def test_slices_shorter_than_the_time_to_resume(hived: Hived, folder: Path) -> N
     line = error(hived, "mine:Wrong", body, trace="j0,a,0,9,8,p\nj1,a,5,9,8,p\n")
     assert "policy wrong, job j" in line
     assert "the job was stopped 10,000 times in a row and makes no progress" in line
+
+
+@pytest.mark.parametrize("policy", ["gandiva", "antman"])
+def test_exact_safety_is_refused_under_policies_whose_jobs_share_gpus(hived: Hived, folder: Path, policy: str) -> None:
+    given = ["--spec", "spec.yaml", "--trace", "trace.csv", "--no-figures", "--policy", policy]
+    answer = hived("simulate", *given, "--safety", "exact")
+    assert answer.code == 5
+    assert "its jobs share GPUs, so how fast they run depends on others" in answer.err
+    assert not (folder / "results").exists()
+    assert hived("simulate", *given, "--safety", "work-conserving").code == 0

@@ -77,6 +77,18 @@ def test_the_guests_that_a_vc_takes_in_are_shown_where_there_can_be_any(hived: H
     assert [vc["guests"] for vc in found["virtual_clusters"]] == ["all", "none"]
 
 
+def test_exact_safety_is_shown_and_live_engines_say_that_they_have_not_got_it_yet(hived: Hived, folder: Path) -> None:
+    text = NODES.replace("a: {", "a: {safety: exact, ", 1)
+    (folder / "spec.yaml").write_text(text, encoding="utf-8")
+    lines = [line.strip("─├└ ") for line in hived("check", "spec.yaml").out.splitlines()]
+    assert "a: 8 GPUs, exact safety" in lines
+    found = json.loads(hived("check", "spec.yaml", "--json").out)
+    assert [vc.get("safety") for vc in found["virtual_clusters"]] == ["exact", None]
+    refused = hived("up", "spec.yaml", "--simulated", "--state", folder / "state")
+    assert refused.code == 2
+    assert "virtualClusters.a.safety: exact safety is only simulated so far" in refused.err
+
+
 def test_json_of_a_wrong_spec_is_no_json_but_one_line_on_standard_error(hived: Hived, folder: Path) -> None:
     (folder / "spec.yaml").write_text(NODES.replace("n[0-1]", "n[1-0]"), encoding="utf-8")
     answer = hived("check", "--json", "spec.yaml")

@@ -347,3 +347,12 @@ def test_a_file_loads_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
     spec = load_spec(path)
     assert spec.chains == compiled().chains
     assert spec.source == str(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "safety"), [("exact", "exact"), ("work-conserving", "work-conserving"), ("", "work-conserving")]
+)
+def test_a_vc_may_be_of_exact_safety(written: str, safety: str) -> None:
+    (vc,) = compiled(vcs=f"a:\n  safety: {written}").virtual_clusters
+    assert vc.safety == safety
+    assert compiled(vcs="a: {}").virtual_clusters[0].safety == "work-conserving"

@@ -76,7 +76,8 @@ def test_an_unknown_key_lists_what_is_allowed() -> None:
     text = error_of(vcs="a:\n  virtualCell: [] #!")
     assert text == (
         "virtualClusters.a.virtualCell: unknown key `virtualCell` (did you mean `virtualCells`?); "
-        "allowed here: virtualCells, pinnedCells, opportunisticWeight, opportunisticGraceSeconds, guests, policy"
+        "allowed here: virtualCells, pinnedCells, opportunisticWeight, opportunisticGraceSeconds, guests, policy, "
+        "safety"
     )
 
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hived.cluster import BindingKind, Sharing
-from hived.simulator.experiment import Preempted, Results
+from hived.simulator.experiment import Preempted, Results, Safety
 from hived.simulator.figures import need_matplotlib
 from hived.simulator.output import check_output
 from hived.simulator.report import Report, RunReport, shorter_under_quota
@@ -77,6 +77,14 @@ def simulate(
     binding: Annotated[
         BindingKind, typer.Option(help="When hived binds the cells of a tenant: in use, or from the start for good.")
     ] = BindingKind.DYNAMIC,
+    safety: Annotated[
+        Safety | None,
+        typer.Option(
+            help="What hived promises to tenants whose jobs run before their turn: their cells; or, exact, that no job "
+            "ends later than in its tenant's private cluster.",
+            show_default="as the spec says; work-conserving",
+        ),
+    ] = None,
     soft: Annotated[
         float, typer.Option(help="Share of the multi-GPU jobs that accept any GPUs of their tenant.", min=0, max=1)
     ] = 0.0,
@@ -154,6 +162,7 @@ def simulate(
             sample=sample,
             clock_compression=clock_compression,
             binding=binding,
+            safety=safety,
             soft=soft,
             models=models,
             mix=mix,

@@ -21,7 +21,7 @@ from hived.errors import InputError
 from hived.events.replay import ReplayError
 from hived.events.replay import replay as carry_out
 from hived.spec import ChainSpec, ClusterSpec, load_spec
-from hived.spec.compiled import NO_GUESTS, OPPORTUNISTIC_GRACE_SECONDS
+from hived.spec.compiled import EXACT, NO_GUESTS, OPPORTUNISTIC_GRACE_SECONDS
 from hived.words import counted
 
 from .console import messages, output
@@ -112,6 +112,8 @@ def _virtual_tree(cluster: ClusterSpec) -> Tree:
             words += f", guests of {'its own' if vc.guests == 'own' else 'all VCs'} beside its jobs"
         if vc.policy:
             words += f", policy {escape(vc.policy)}"
+        if vc.safety == EXACT:
+            words += ", exact safety"
         if vc.opportunistic_grace_seconds != OPPORTUNISTIC_GRACE_SECONDS:
             words += f", loans have at most {vc.opportunistic_grace_seconds:,} s of grace"
         branch = tree.add(words)
@@ -149,6 +151,7 @@ def _to_json(cluster: ClusterSpec, rows: tuple[LevelSafety, ...], short: tuple[S
                 "opportunisticGraceSeconds": vc.opportunistic_grace_seconds,
                 "guests": vc.guests,
                 **({"policy": vc.policy} if vc.policy else {}),
+                **({"safety": vc.safety} if vc.safety == EXACT else {}),
                 "cells": [
                     {"cell_type": cluster.chain(c.chain).path_to(c.level), "level": c.level, "number": c.number}
                     for c in vc.cells

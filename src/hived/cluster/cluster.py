@@ -21,7 +21,7 @@ from hived.spec import SpecPath, load_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 
 from . import recovery
-from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, Wait
+from .decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves, Wait
 from .demands import Demand
 from .explain import queries
 from .groups import Group
@@ -174,6 +174,7 @@ class Cluster:
         victims: Sequence[str] = (),
         hosts: Sequence[tuple[int, int]] = (),
         beside: Sequence[PodPlacement] | None = None,
+        at: VirtualLeaves | None = None,
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         """Decide a request as :meth:`schedule` does, for a new group; None, and nothing queued, where it has to wait.
@@ -186,24 +187,25 @@ class Cluster:
         cells. ``hosts``: for a scheduler that chooses them itself, one of :meth:`hosts` for each pod of a guaranteed
         request, each another; it takes their free leaf cells, or none. ``beside``: of a guest, the leaf cells that it
         may run on, in order of preference; the shortest prefix is used that it fits. None: it may run on any, and
-        prefers those without a group, then those with few guests.
+        prefers those without a group, then those with few guests. ``at``: free leaf cells of its VC, which a guaranteed
+        group takes, or none: those that it has in another cluster of this spec (:meth:`virtual_leaves`).
         """
         _check_seconds(now)
         state = self._committed()
         demand = self._demand(request, demand)
         if request.group in state.groups:
             raise RequestError("group", f"{request.group!r} holds leaf cells already")
-        at = () if near is None else self._parts(near)
+        parts = () if near is None else self._parts(near)
         suggested = None if not excluded_nodes else self._suggested(None, excluded_nodes)
         groups = self._candidates(request, demand, victims) if victims else ()
-        group = admitted(state, request, demand, suggested, now, at, idle, groups, hosts, self._leaves(beside))
+        group = admitted(state, request, demand, suggested, now, parts, idle, groups, hosts, self._leaves(beside), at)
         if group is None:
             return None
         if keep:
             self._keep(group)
             return group.answer(KEPT)
         excluded = () if suggested is None else suggested.given[1]
-        asked = request, now, near, idle, excluded, False, victims, hosts, beside
+        asked = request, now, near, idle, excluded, False, victims, hosts, beside, at
         decision = group.answer(Asked("place", asked, state.version))
         self._open = decision, group
         return decision
@@ -242,17 +244,17 @@ class Cluster:
         """Check a request, and compile it under this spec; requests that differ by name alone share it. O(members)."""
         return self._committed().demands.of(request)
 
-    def promote(self, request: Request, demand: Demand | None = None) -> bool | None:
+    def promote(self, request: Request, at: VirtualLeaves | None = None, demand: Demand | None = None) -> bool | None:
         """Make an opportunistic group guaranteed by ``request``, on its own leaf cells.
 
         ``True``: done. ``False``: its VC has room, but its cells cannot be bound there: it would have to :meth:`move`.
-        None: its VC has no room. ``demand``: as in :meth:`place`. O(levels + pods).
+        None: its VC has no room. ``demand``, ``at``: as in :meth:`place`. O(levels + pods).
         """
         state, demand = self._committed(), self._demand(request, demand)
         group = state.groups.get(request.group)
         if request.opportunistic or group is None or group.guaranteed or not group.running:
             raise RequestError("group", f"{request.group!r} does not run as an opportunistic group")
-        again = moved(state, group, request, demand, None, group.since, in_place=True)
+        again = moved(state, group, request, demand, None, group.since, in_place=True, at=at)
         if again is None:
             return None
         stays = again.parts == group.parts and not again.victims
@@ -649,6 +651,13 @@ class Cluster:
         for host, mask in held.spots:
             found[host] = found.get(host, 0) + mask.bit_count()
         return tuple([((chain, host), gpus) for host, gpus in found.items()])
+
+    def virtual_leaves(self, group: str) -> VirtualLeaves:
+        """The leaf cells of its VC that a guaranteed group has; for :meth:`place` in another cluster. O(1)."""
+        held = self._holding(group, "it has no leaf cells of its VC")
+        if held.pool is None:
+            raise RequestError("group", f"{group!r} is opportunistic, and has no leaf cells of its VC")
+        return VirtualLeaves(held.pool.number, held.spots, held.level, held.relaxed)
 
     def group(self, name: str) -> GroupStatus:
         """The status of a group. Raises :class:`RequestError` when there is none of that name."""

@@ -42,6 +42,15 @@ class Placement:
         return ((pod.node, device) for pod in self.pods for device in pod.leaf_cells)
 
 
+class VirtualLeaves(NamedTuple):
+    """Leaf cells of a VC, by numbers that are the same in every cluster of its spec: in private ones too."""
+
+    pool: int  #: the reserved cells of one chain, or a pinned cell
+    spots: tuple[tuple[int, int], ...]  #: per pod: a host of the VC, and its leaf cells there, one bit each
+    level: int = 0  #: lowest level at which one cell of the VC holds all pods, 0 for none
+    relaxed: tuple[str, ...] = ()  #: see :class:`Bind`
+
+
 @dataclass(frozen=True, slots=True)
 class Bind:
     """The group can start now on this placement."""

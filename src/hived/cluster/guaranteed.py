@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from hived.cells import Space
 
+from .decisions import VirtualLeaves
 from .demands import Choice, Demand
 from .groups import Group
 from .pool import Pool, Spots
@@ -71,6 +72,21 @@ def on_hosts(state: State, group: Group, demand: Demand, hosts: Sequence[tuple[i
     group.level = level if len(spots) == 1 else 0
     if not _bind(state, group, pool, None):
         group.pool, group.spots = None, ()
+        return False
+    if displaces_loans(pool, group):
+        _set_victims(group, pool.nodes.on(group.parts))
+    return True
+
+
+def on_leaves(state: State, group: Group, demand: Demand, at: VirtualLeaves) -> bool:
+    """Bind these leaves of its VC; ``False`` where one is not free, or bad hardware cannot be avoided. O(pods)."""
+    pool = state.pools[demand.tenant][at.pool]
+    if any(mask & ~pool.free[host] for host, mask in at.spots):
+        return False
+    group.chain, group.pool, group.spots = pool.nodes.number, pool, at.spots
+    group.level, group.relaxed = at.level, at.relaxed
+    if not _bind(state, group, pool, None):
+        group.pool, group.spots, group.relaxed = None, (), ()
         return False
     if displaces_loans(pool, group):
         _set_victims(group, pool.nodes.on(group.parts))
@@ -258,24 +274,30 @@ def _bind(state: State, group: Group, pool: Pool, suggested: Suggested | None) -
 
 
 def promoted(
-    state: State, group: Group, loan: Group, demand: Demand, suggested: Suggested | None, in_place: bool
+    state: State,
+    group: Group,
+    loan: Group,
+    demand: Demand,
+    suggested: Suggested | None,
+    in_place: bool,
+    at: VirtualLeaves | None = None,
 ) -> bool:
     """Bind free leaves of its VC for the group that runs as ``loan``: the loan's own leaves if they can be bound.
 
     The leaves of ``loan`` are released then. ``False``, and nothing changed: its VC has no room. ``in_place``: a
-    placement on other leaves need not be bound. O(levels + pods).
+    placement on other leaves need not be bound; ``at``: the leaves of its VC. O(levels + pods).
     """
     group.loan, group.in_place = loan, in_place
     others = loan.guest and not state.guests_of(loan.chain).alone(loan)  # they have its leaves, or have reserved them
     keeps = suggested is None and not (loan.preempted_by or others)  # whether it may keep its leaves
-    for pool in state.pools[demand.tenant] if keeps else ():
+    for pool in state.pools[demand.tenant] if keeps and at is None else ():
         spots = pool.in_place(loan.parts) if pool.pinned == group.request.pinned_cell_id else None
         if spots is not None:
             group.pool, group.spots, group.parts, group.level = pool, spots, loan.parts, loan.level
             group.chain = pool.nodes.number
             state.vacate(loan)
             return True
-    if not on_free(state, group, demand, suggested):
+    if not (on_free(state, group, demand, suggested) if at is None else on_leaves(state, group, demand, at)):
         return False
     if sorted(group.parts) == sorted(loan.parts):
         spot_of = dict(zip(group.parts, group.spots, strict=True))  # every pod stays where it is

@@ -12,6 +12,7 @@ from hived.cluster.explain.diagnose import reasons
 from hived.errors import RequestError
 
 from . import guaranteed, opportunistic
+from .decisions import VirtualLeaves
 from .demands import Demand
 from .groups import Group
 from .guests import Leaves
@@ -33,12 +34,14 @@ def admitted(
     victims: Sequence[Group] = (),
     hosts: Sequence[tuple[int, int]] = (),
     beside: Leaves | None = None,
+    at: VirtualLeaves | None = None,
 ) -> Group | None:
     """Place and admit a new group; None, and no transaction open, where it has to wait.
 
     ``near``: the leaves where it ran, which it prefers; ``idle``: an opportunistic group takes idle leaves only;
     ``victims``: running groups of its VC that it preempts; ``hosts``: of its VC, one for each pod, that it takes free
-    leaves of; ``beside``: of a guest, leaves that it may run on, the best first.
+    leaves of; ``beside``: of a guest, leaves that it may run on, the best first; ``at``: the leaves of its VC that it
+    takes, which are free.
     """
     if state.joined and request.group in state.joined:
         on = state.joined[request.group]
@@ -52,6 +55,8 @@ def admitted(
         found = opportunistic.preempting(state, group, demand, suggested, victims)
     elif victims:
         found = guaranteed.preempting(state, group, demand, suggested, victims)
+    elif at is not None:
+        found = guaranteed.on_leaves(state, group, demand, at)
     elif hosts:
         found = guaranteed.on_hosts(state, group, demand, hosts)
     elif request.priority >= 0:
@@ -112,11 +117,13 @@ def moved(
     suggested: Suggested | None,
     now: float,
     in_place: bool = False,
+    at: VirtualLeaves | None = None,
 ) -> Group | None:
     """Place a running group anew, as if its leaves were free, and admit it in the open transaction; None: no place.
 
     ``request``: its own or, to promote a loan, a guaranteed one. No group of its VC is preempted for it. ``in_place``:
-    a placement on other leaves is returned without being admitted, and no transaction is open then.
+    a placement on other leaves is returned without being admitted, and no transaction is open then. ``at``: the free
+    leaves of its VC on which a loan is promoted.
     """
     state.refresh_doomed()
     again = Group(request, demand.tenant, now)
@@ -129,7 +136,7 @@ def moved(
         state.vacate(group)
         found = guaranteed.on_free(state, again, demand, suggested)
     else:
-        found = guaranteed.promoted(state, again, group, demand, suggested, in_place)
+        found = guaranteed.promoted(state, again, group, demand, suggested, in_place, at)
     if not found:
         state.undo.rollback()
         return None

@@ -20,7 +20,7 @@ from pydantic.functional_serializers import PlainSerializer, WrapSerializer
 from pydantic_core import PydanticCustomError, PydanticSerializationUnexpectedValue
 from typing_extensions import TypedDict
 
-from hived.cluster.decisions import Decision, Placement, PodPlacement, Record, Wait
+from hived.cluster.decisions import Decision, Placement, PodPlacement, Record, VirtualLeaves, Wait
 from hived.cluster.reasons import Reason
 from hived.cluster.requests import Member, Request
 from hived.errors import InputError
@@ -185,7 +185,7 @@ class Opaque:
 _KNOWN: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Request, Member, Placement, PodPlacement, Record, *get_args(Decision), *get_args(Reason)),
+        *(Request, Member, Placement, PodPlacement, Record, VirtualLeaves, *get_args(Decision), *get_args(Reason)),
         *(compiled.ClusterSpec, compiled.ChainSpec, compiled.LevelSpec),
         *(compiled.PinnedCellSpec, compiled.VirtualCellsSpec, compiled.VirtualClusterSpec),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, get_args
 
-from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record
+from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves
 from hived.cluster.requests import Request
 from hived.errors import InputError
 from hived.spec.compiled import ClusterSpec
@@ -90,7 +90,14 @@ class Placed(Call):
     victims: tuple[str, ...] = ()
     hosts: tuple[tuple[int, int], ...] = ()
     beside: tuple[PodPlacement, ...] | None = None
+    at: VirtualLeaves | None = None
     answer: Bind | Preempt | None = None  #: None: it waits
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """The arguments of the method, without the last if there is none."""
+        given = self.request, self.now, self.near, self.idle, self.excluded_nodes, self.keep, self.victims, self.hosts
+        return (*given, self.beside) if self.at is None else (*given, self.beside, self.at)
 
     def answered(self, answer: Bind | Preempt | None) -> Placed:
         """The same call with its answer."""
@@ -118,7 +125,13 @@ class Promoted(Call):
 
     call = "promote"
     request: Request
+    at: VirtualLeaves | None = None
     answer: bool | None = None  #: whether it was promoted; None: its VC has no room
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """As those of :class:`Placed`."""
+        return (self.request,) if self.at is None else (self.request, self.at)
 
     def answered(self, answer: bool | None) -> Promoted:
         """The same call with its answer."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from hived.cells import Rank
 from hived.cluster.cluster import Cluster, as_records, compiled_spec
-from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record
+from hived.cluster.decisions import Bind, Decision, Placement, PodPlacement, Preempt, Record, VirtualLeaves
 from hived.cluster.demands import Demand
 from hived.cluster.pool import packed
 from hived.cluster.recovery import Reconfiguration
@@ -69,11 +69,12 @@ class RecordedCluster(Cluster):
         victims: Sequence[str] = (),
         hosts: Sequence[tuple[int, int]] = (),
         beside: Sequence[PodPlacement] | None = None,
+        at: VirtualLeaves | None = None,
         demand: Demand | None = None,
     ) -> Bind | Preempt | None:
         excluded = _in_order(excluded_nodes) or ()
         leaves = None if beside is None else tuple(beside)
-        call = journal.Placed.of(request, now, near, idle, excluded, keep, tuple(victims), tuple(hosts), leaves)
+        call = journal.Placed.of(request, now, near, idle, excluded, keep, tuple(victims), tuple(hosts), leaves, at)
         decision: Bind | Preempt | None = self._recorded(call)
         return decision
 
@@ -83,8 +84,8 @@ class RecordedCluster(Cluster):
         )
         return decision
 
-    def promote(self, request: Request, demand: Demand | None = None) -> bool | None:
-        promoted: bool | None = self._recorded(journal.Promoted(request))
+    def promote(self, request: Request, at: VirtualLeaves | None = None, demand: Demand | None = None) -> bool | None:
+        promoted: bool | None = self._recorded(journal.Promoted(request, at))
         return promoted
 
     def hold(self, group: str, loan: bool) -> bool:

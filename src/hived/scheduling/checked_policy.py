@@ -13,6 +13,7 @@ from .guests.parameters import GuestSharing
 from .policy import Displaced, JobView, Policy, Reaction
 from .slicing.parameters import TimeSlicing
 
+_SUSPEND = Reaction.SUSPEND
 #: questions for a sort key that are asked twice: so many at first, and then every so manyth
 _ALL_TWICE, _SOME_TWICE = 1000, 16
 
@@ -42,6 +43,18 @@ class CheckedPolicy:
             what = f"guests is {self.guests!r}; it must be None or a GuestSharing, without preempts and time_slicing"
             raise PolicyError(self.name, what)
         self.resume_s: float = float(self._attribute("resume_s", (int, float)))
+
+    @property
+    def always_keeps_work(self) -> bool:
+        """Whether every displaced job keeps its work, whoever displaces it."""
+        policy = self._policy
+        own = getattr(policy, "always_keeps_work", None)  # of a policy that passes on the answers of another
+        return own if isinstance(own, bool) else type(policy).react is Policy.react and policy.displaced is _SUSPEND
+
+    @property
+    def policy(self) -> Policy:
+        """The policy itself."""
+        return self._policy
 
     def _attribute(self, name: str, of: Any) -> Any:
         value = getattr(self._policy, name)
@@ -146,6 +159,13 @@ class Policies:
         self._of = self.check(of)
         self.ranks.clear()
         self.ranks.update({vc: policy.rank for vc, policy in self._of.items()})
+
+    def replaced(self, of: Mapping[str, Policy]) -> Policies:
+        """The same policies, with others for some VCs. Raises as :meth:`check`."""
+        again = Policies(self.default.policy, of)
+        again._of = self._of | again._of
+        again._may_share = self._may_share
+        return again
 
     def forbid_sharing(self) -> None:
         """Refuse policies under which jobs share GPUs, now and later. Raises :class:`~hived.errors.PolicyError`."""

@@ -20,15 +20,15 @@ block the jobs behind them. A dispatch visits only the VCs that an event has mar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush, merge
 from itertools import islice, zip_longest
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hived.cluster.cluster import Cluster
-from hived.cluster.decisions import Bind, Decision, Placement, Preempt, Wait
+from hived.cluster.decisions import Bind, Decision, Placement, Preempt, VirtualLeaves, Wait
 from hived.cluster.demands import Demand
 from hived.cluster.reasons import BadHardware, Misconfigured, NeverFits, NotSuggested, Reason, WaitingForPreemption
 from hived.cluster.requests import Request
@@ -78,6 +78,18 @@ class _ShapeInfo(NamedTuple):
     loan: Demand | None  #: of the request before it
 
 
+class ExactVcs(Protocol):
+    """The VCs of exact safety (:mod:`.exact`)."""
+
+    @property
+    def vcs(self) -> frozenset[str]:
+        """Their names."""
+
+    @property
+    def ghost_gpus(self) -> Mapping[str, int]:
+        """Of each: GPUs of its cells that are kept for jobs which have ended early."""
+
+
 class Scheduler:
     """The policies of all VCs over one cluster. The engine numbers the jobs; a number is used once.
 
@@ -92,11 +104,13 @@ class Scheduler:
         explains: bool = True,
         per_second: float = 1.0,
         probe: Probe | None = None,
+        exact: ExactVcs | None = None,
     ) -> None:
         """``explains``: whether jobs that wait get reasons; without it no :class:`~.instructions.Hold` is issued.
 
         ``per_second``: how many of the engine's units of time a second has; ``probe``: what is measured of jobs, for
         policies under which they share GPUs. Raises :class:`~hived.errors.PolicyError` for such a policy without it.
+        ``exact``: the VCs whose jobs take cells only by :meth:`start_on`, and lose them only by :meth:`displace`.
         """
         self.cluster = cluster
         self.policies = policies if isinstance(policies, Policies) else Policies(policies)
@@ -111,6 +125,7 @@ class Scheduler:
         #: preemptors that wait for their victims to end, in the order of their reservations
         self.reserved: dict[int, Entry] = {}
         self._weights = _weights(cluster.spec)
+        self._exact = exact
         self._now = 0.0
         # whether some policy lets jobs pass each other
         self._passing = False
@@ -391,14 +406,16 @@ class Scheduler:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def dispatch(self, now: float = 0.0) -> None:
+    def dispatch(self, now: float = 0.0, reviews: bool = True) -> None:
         """Start every job that can start. ``now``: by the engine's clock, in its unit of time; the core records it.
 
+        ``reviews``: whether to review the running jobs that are due. A simulator does so after all else that happens at
+        ``now``, so that the order within an instant does not depend on events of other VCs.
         Raises :class:`~hived.errors.PolicyError`; nothing may be asked of this scheduler after that.
         """
         try:
             self._now = now
-            for entry in () if self._running is None else self._running.due(now):
+            for entry in () if self._running is None or not reviews else self._running.due(now):
                 self.rekey(entry)
             if self._slicers is not None:
                 self._slicers.wake(now)
@@ -583,7 +600,7 @@ class Scheduler:
             return self._move(entry)
         request, excluded = entry.request, entry.excluded
         placed = self.cluster.place(
-            request, self._now, entry.near, False, excluded, True, victims, (), None, entry.demand
+            request, self._now, entry.near, False, excluded, True, victims, (), None, None, entry.demand
         )
         return placed is not None and self._apply(entry, placed, True)
 
@@ -612,7 +629,7 @@ class Scheduler:
         if entry.yields:  # it is being stopped already, and is scheduled again once it has ended
             return False
         if entry.status is LENT:
-            promoted = self.cluster.promote(entry.request, entry.demand)
+            promoted = self.cluster.promote(entry.request, None, entry.demand)
             if promoted is False and self._guests is not None:
                 promoted = self._promote_beside(self._guests.beside(entry), entry)
             if promoted:
@@ -676,7 +693,7 @@ class Scheduler:
         if entry.status is not RESERVED and (not self._explains or entry.near is not None):
             keep = entry.may_preempt
             placed = self.cluster.place(
-                request, self._now, entry.near, False, excluded, keep, (), (), None, entry.demand
+                request, self._now, entry.near, False, excluded, keep, (), (), None, None, entry.demand
             )
             if placed is not None:
                 return self._apply(entry, placed, keep)
@@ -790,6 +807,35 @@ class Scheduler:
         if duration is not None:
             entry.view = entry.view._replace(remaining=duration - entry.kept / self._per_second)
 
+    # -- exact safety -------------------------------------------------------------------------------------------------
+
+    def start_on(self, entry: Entry, at: VirtualLeaves, now: float) -> None:
+        """Give a job these leaf cells of its VC: its virtual job has started there. The engine has it wait, or run.
+
+        Raises :class:`~hived.errors.InvariantError` where they are not free; bad hardware is not provided for yet.
+        """
+        self._now = max(self._now, now)
+        if entry.status is LENT:
+            if self.cluster.promote(entry.request, at, entry.demand):
+                self._leave(entry)
+                entry.status = GUARANTEED
+                self._follow(entry)
+                self._carry_out(Promote(entry.number))
+                return
+            if not self._move(entry):
+                raise InvariantError(f"job {entry.number} does not leave its loan at once")
+        request, near, excluded = entry.request, entry.near, entry.excluded
+        placed = self.cluster.place(request, now, near, False, excluded, True, (), (), None, at, entry.demand)
+        if placed is None:
+            raise InvariantError(f"job {entry.number} does not get the cells of its VC: safety is broken")
+        self._apply(entry, placed, True)
+
+    def displace(self, entry: Entry, stop: Stop, now: float) -> None:
+        """Take its cells from a job whose virtual job was stopped."""
+        self._now = max(self._now, now)
+        entry.keeps = stop.keeps_work
+        self._carry_out(stop)
+
     # -- sharing GPUs -------------------------------------------------------------------------------------------------
 
     def _slicer(self, vc: str) -> Slicer | None:
@@ -805,7 +851,7 @@ class Scheduler:
         demand: Demand | None,
     ) -> Placement | None:
         """Take free GPUs of these hosts for a job, and loans there back; None where a quota has too few left."""
-        placed = self.cluster.place(request, self._now, near, False, (), True, (), hosts, None, demand)
+        placed = self.cluster.place(request, self._now, near, False, (), True, (), hosts, None, None, demand)
         if placed is None:
             return None
         if entry.status is WAITING:
@@ -879,7 +925,7 @@ class Scheduler:
         accepted = self._accepts.get(entry.vc)
         hosts = [other for other in others if accepted == "all" or (accepted == "own" and other.vc == entry.vc)]
         held = [other for other in hosts if self.cluster.hold(other.name, False)]
-        promoted = self.cluster.promote(entry.request, entry.demand) if held else False
+        promoted = self.cluster.promote(entry.request, None, entry.demand) if held else False
         for other in held if not promoted else ():
             self.cluster.hold(other.name, True)
         return promoted
@@ -901,7 +947,7 @@ class Scheduler:
             if backlog.first is not before:
                 self._head_changed(before, backlog.first)
         lacking: set[Hashable] = set()  # kinds that do not fit; idle GPUs only decrease here
-        cluster, weights = self.cluster, self._weights
+        cluster, weights, exact = self.cluster, self._weights, self._exact
         while True:
             best: Entry | None = None
             best_share = 0.0
@@ -919,7 +965,10 @@ class Scheduler:
                     if self._held_back(entry):
                         continue
                     weight = weights.get(entry.vc)
-                    share = cluster.opportunistic_gpus(entry.vc) / weight if weight else inf
+                    lent = cluster.opportunistic_gpus(entry.vc)
+                    if exact is not None:  # what is lent of its own cells is lent to it first
+                        lent -= exact.ghost_gpus.get(entry.vc, 0)
+                    share = lent / weight if weight else inf
                     if best is None or (share, entry.key) < (best_share, best.key):
                         best, best_share = entry, share
             if best is None:
@@ -980,7 +1029,9 @@ class Scheduler:
         decision = None
         if reasons is None:
             loan, excluded = entry.loan, entry.excluded
-            decision = self.cluster.place(loan, self._now, None, True, excluded, True, (), (), None, entry.loan_demand)
+            decision = self.cluster.place(
+                loan, self._now, None, True, excluded, True, (), (), None, None, entry.loan_demand
+            )
         if decision is not None:
             self._dequeue(entry)
             entry.status, entry.placement = LENT, decision.placement
@@ -1015,12 +1066,13 @@ class Scheduler:
             opportunistic = entry.request.opportunistic
             turn = self._demand(entry.request)
             fits = turn is not None and not self.cluster.never_fits(entry.request)
-            line = queues.line if fits and not opportunistic else None
+            follows = self._exact is not None and entry.vc in self._exact.vcs
+            line = queues.line if fits and not opportunistic and not follows else None
             backlog = loan = None
             if opportunistic or entry.early:
                 loan = self._demand(entry.loan)
             if loan is not None and not self.cluster.never_fits(entry.loan):
-                backlog = queues.backlog if opportunistic or line is not None else queues.outsized
+                backlog = queues.backlog if opportunistic or line is not None or (follows and fits) else queues.outsized
             found = self._shapes[key] = _ShapeInfo(line, backlog, turn, loan)
         entry.line, entry.backlog, entry.demand, entry.loan_demand = found
         if entry.guest and self._guests is not None and entry.backlog is not None:

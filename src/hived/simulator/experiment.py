@@ -14,7 +14,8 @@ from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
 from hived.policies import policies_of
 from hived.scheduling import Policies, Policy, Reaction, Scheduler
-from hived.spec.compiled import ClusterSpec
+from hived.scheduling.exact import check_exact
+from hived.spec.compiled import EXACT, WORK_CONSERVING, ClusterSpec
 
 from .models import Models
 from .record import Record
@@ -28,6 +29,13 @@ class Preempted(StrEnum):
 
     RESUME = "resume"  #: its work
     RESTART = "restart"  #: nothing; a job that moves to its VC's cells restarts too
+
+
+class Safety(StrEnum):
+    """What tenants are promised under ``hived`` when their jobs run before their turn."""
+
+    WORK_CONSERVING = WORK_CONSERVING  #: their cells, and that no job needs another tenant's leave
+    EXACT = EXACT  #: that no job ends later than in its tenant's private cluster
 
 
 #: a policy, or its name (:mod:`hived.policies`)
@@ -53,6 +61,11 @@ class Options:
     models: Models | None = None
     #: policies of single tenants, whatever the run's
     tenant_policies: tuple[tuple[str, PolicyGiven], ...] = ()
+    safety: Safety | None = None  #: of all tenants under ``hived``; None: as the spec says
+
+    def exact(self, spec: ClusterSpec) -> frozenset[str]:
+        """The tenants of exact safety under ``hived``."""
+        return frozenset([vc.name for vc in spec.virtual_clusters if (self.safety or vc.safety) == EXACT])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +102,13 @@ def make_policies(spec: ClusterSpec, options: Options, policy: PolicyGiven) -> P
 def labels(spec: ClusterSpec, options: Options) -> list[str]:
     """The labels of all runs, scheme and policy, in their order.
 
-    Raises :class:`~hived.errors.InputError` for a policy that cannot be made, and for two of one name.
+    Raises :class:`~hived.errors.InputError` for a policy that cannot be made, or cannot give the safety that is
+    asked for, and for two of one name.
     """
-    names = [make_policies(spec, options, policy).name for policy in options.policies]
+    made = [make_policies(spec, options, policy) for policy in options.policies]
+    for policies in made if Sharing.HIVED in options.schemes else ():
+        check_exact(policies, options.exact(spec))
+    names = [policies.name for policies in made]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"two policies are called {name!r}: give one of them another name")
@@ -143,7 +160,16 @@ def run_experiment(
             report = None if progress is None else _labelled(progress, label)
             work = None if options.models is None else Work(trace.jobs, spec, options.models)
             record = simulate(
-                cluster, made, trace.jobs, options.opportunistic, options.until_ms, report, after_event, soft, work
+                cluster,
+                made,
+                trace.jobs,
+                options.opportunistic,
+                options.until_ms,
+                report,
+                after_event,
+                soft,
+                work,
+                exact=options.exact(spec),
             )
             records.append(record)
             sizes.append(node_sizes(cluster))

@@ -135,6 +135,7 @@ class Report:
                 "preempted": options.preempted.value,
                 "until_s": None if options.until_ms is None else options.until_ms / 1000,
                 "binding": options.binding.value,
+                **({} if options.safety is None else {"safety": options.safety.value}),
                 "soft": options.soft,
                 "seed": options.seed,
             },

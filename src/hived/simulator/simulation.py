@@ -38,6 +38,7 @@ from hived.scheduling import (
     Status,
     Stop,
 )
+from hived.scheduling.exact import Following, OnRun, VirtualTimeline, borrowing_policies, check_exact
 
 from .driver import Driver
 from .models import Models
@@ -51,6 +52,8 @@ _NEVER = 1 << 62
 _REVIEW = -2
 #: the same: the driver wants to be called
 _WAKE = -3
+#: the same: something happens in the virtual timeline of VCs of exact safety
+_GHOST, _VIRTUAL_REVIEW = -4, -5
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
 MOST_STOPS = 10_000
 #: an interval in which a job holds GPUs: start, kind, placement
@@ -69,13 +72,19 @@ class Simulation:
         soft: Collection[int] = (),
         work: Work | None = None,
         driver: Driver | None = None,
+        timeline: VirtualTimeline | None = None,
     ) -> None:
         """``opportunistic``: whether jobs may start on idle GPUs before their turn; ``soft``: jobs of soft affinity.
 
         ``work``: how fast jobs run; None: always at the rate 1. ``driver``: what submits the jobs of ``record`` after
-        those of the trace, and ends jobs; with ``work``.
+        those of the trace, and ends jobs; with ``work``. ``timeline``: that of the VCs whose safety is exact.
         """
-        self._scheduler = Scheduler(cluster, policies, self._carry_out, explains=False, per_second=MS, probe=work)
+        own = policies if timeline is None else borrowing_policies(policies, timeline)
+        self._scheduler = Scheduler(
+            cluster, own, self._carry_out, explains=False, per_second=MS, probe=work, exact=timeline
+        )
+        # None: no VC is of exact safety
+        self._following = None if timeline is None else Following(timeline, self._scheduler)
         self._work = work
         # by job that does not run at the rate 1 on GPUs of its own
         self._progress: dict[int, Progress] = {}
@@ -126,7 +135,8 @@ class Simulation:
     ) -> None:
         jobs, scheduler, finishes, stops = self._jobs, self._scheduler, self._finishes, self._stops
         now = 0
-        driver = self._driver
+        driver, following = self._driver, self._following
+        timeline = None if following is None else following.timeline
         number, total = 0, len(jobs) if driver is None else len(jobs) - len(driver.jobs)
         next_submit = jobs[0].submit_ms if total else _NEVER
         finish, entries = self._record.finish, scheduler.jobs
@@ -139,6 +149,18 @@ class Simulation:
                 time, stopped = ceil(review), _REVIEW
             if driver is not None and driver.next_wake < time:
                 time, stopped = driver.next_wake, _WAKE
+            if timeline is not None and following is not None:
+                ghost = timeline.next_finish
+                if ghost < time or (ghost == time and stopped < 0):
+                    time, stopped = int(ghost), _GHOST
+                if (review := timeline.next_review) < time and ceil(review) < time:
+                    time, stopped = ceil(review), _VIRTUAL_REVIEW
+                if time > now and following.has_changed:
+                    following.settle(now)
+                    scheduler.dispatch(now, False)
+                    if after_event is not None:
+                        after_event(scheduler)
+                    continue  # it may have started jobs
             if time > now and self._preempted:
                 self._end_instant(now)
                 continue  # it may have restored a finish
@@ -149,9 +171,19 @@ class Simulation:
             elif stopped == _WAKE and driver is not None:
                 now = self._now = time
                 driver.wake(self)
+            elif timeline is not None and stopped == _GHOST:
+                now = self._now = time
+                timeline.finish(now)
+            elif timeline is not None and stopped == _VIRTUAL_REVIEW:
+                now = self._now = time
+                timeline.review(now)
             elif stopped < 0:
                 now = self._now = time
-                scheduler.wait(self._entry(number))
+                entry = self._entry(number)
+                if following is not None and following.follows(entry):
+                    following.submit(entry, now)
+                else:
+                    scheduler.wait(entry)
                 number += 1
                 next_submit = jobs[number].submit_ms if number < total else _NEVER
                 if progress is not None and not number & 0x3FF:
@@ -170,14 +202,19 @@ class Simulation:
                             continue
                         self._close(job, now)
                         finish[job] = now
-                        scheduler.free(entries[job], False, now)
+                        entry = entries[job]
+                        scheduler.free(entry, False, now)
+                        if following is not None and following.follows(entry):
+                            following.ended(job, jobs[job].duration_ms, now)
                         if driver is not None:
                             self._now = now
                             driver.finished(job, self)
                 if not ended:
                     continue
                 self._now = now
-            scheduler.dispatch(now)
+                if timeline is not None:
+                    timeline.finish(now)
+            scheduler.dispatch(now, stopped == _REVIEW)
             if after_event is not None:
                 after_event(scheduler)
         self._end_instant(now)
@@ -234,7 +271,10 @@ class Simulation:
                 self._stop(job, now, instruction.keeps_work)
             else:
                 self._preempt(job, now, instruction.keeps_work)
-            self._scheduler.free(self._scheduler.jobs[job], True, now)
+            entry = self._scheduler.jobs[job]
+            if self._following is not None and self._following.follows(entry):
+                self._charge(self._following, entry)
+            self._scheduler.free(entry, True, now)
 
     def _preempt(self, job: int, now: int, keeps_work: bool) -> None:
         """Take the GPUs of a job; it counts as preempted only if it has not got them back at the end of the instant."""
@@ -278,6 +318,13 @@ class Simulation:
         elif ran:
             self._left[job] += self._resume(job)
         self._count_stop(job)
+
+    def _charge(self, following: Following, entry: Entry) -> None:
+        """Charge what it costs a job of exact safety to go on against its head start; it starts anew without one."""
+        job, duration = entry.number, self._jobs[entry.number].duration_ms
+        left = self._left[job] = min(self._left[job], duration)
+        following.check(job, duration - left, self._now)
+        entry.early = following.may_borrow(job, duration - left, self._resume(job), self._now)
 
     def _resume(self, job: int) -> int:
         """Milliseconds for which a job that kept its work occupies GPUs before it goes on."""
@@ -464,12 +511,16 @@ def simulate(
     soft: Collection[int] = (),
     work: Work | None = None,
     driver: Driver | None = None,
+    exact: Collection[str] = (),
+    on_virtual_run: OnRun | None = None,
 ) -> Record:
     """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``cluster``.
 
     ``soft``: the numbers of jobs that accept any GPUs, beside those of the trace; ``work``: how fast jobs run; without
     it at the rate 1 or, under a policy by which they share GPUs, by the models of :mod:`.models`. ``driver``: what
-    submits jobs of its own, which are numbered after these; ``work`` is of all.
+    submits jobs of its own, which are numbered after these; ``work`` is of all. ``exact``: the VCs whose safety is
+    exact under ``hived``; ``on_virtual_run`` is called with each run of their virtual jobs. Raises
+    :class:`~hived.errors.PolicyError` for a policy under which it cannot be.
     """
     policies = policies if isinstance(policies, Policies) else Policies(policies)
     if driver is not None:
@@ -477,4 +528,9 @@ def simulate(
     if work is None and (driver is not None or any(policy.time_slicing or policy.guests for policy in policies.all)):
         work = Work(jobs, cluster.spec, Models.load())
     record = Record(cluster.sharing.value, policies.name, jobs)
-    return Simulation(cluster, policies, record, opportunistic, soft, work, driver).run(until, progress, after_event)
+    timeline = None
+    if exact and cluster.sharing is Sharing.HIVED:
+        check_exact(policies, frozenset(exact))
+        timeline = VirtualTimeline(cluster.spec, policies, exact, MS, on_virtual_run)
+    simulation = Simulation(cluster, policies, record, opportunistic, soft, work, driver, timeline)
+    return simulation.run(until, progress, after_event)

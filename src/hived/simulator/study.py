@@ -27,7 +27,7 @@ from hived.spec import load_spec, parse_spec, spec_from_dict
 from hived.spec.compiled import ClusterSpec
 from hived.words import counted
 
-from .experiment import Options, PolicyGiven, Preempted, Results, check_tenants, labels, run_experiment, some
+from .experiment import Options, PolicyGiven, Preempted, Results, Safety, check_tenants, labels, run_experiment, some
 from .figures import STEMS, draw, need_matplotlib, styled, write_figures
 from .models import Models, assign_models
 from .output import (
@@ -80,7 +80,7 @@ JOBS, DAYS = 20_000, 30
 
 _DAY_MS = 86_400_000
 _MOST_DAYS = 10**9
-_Named = TypeVar("_Named", Sharing, Preempted, Quotas, BindingKind)
+_Named = TypeVar("_Named", Sharing, Preempted, Quotas, BindingKind, Safety)
 
 
 def simulate(
@@ -97,6 +97,7 @@ def simulate(
     sample: float | None = None,
     clock_compression: float = 1.0,
     binding: str = BindingKind.DYNAMIC,
+    safety: str | None = None,
     soft: float = 0.0,
     models: str | os.PathLike[str] | None = None,
     mix: str | None = None,
@@ -117,7 +118,8 @@ def simulate(
     the trace (:func:`~.sizing.cluster_for`). ``trace`` is a path, a frame of Polars or pandas with the columns of a
     file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. The trace is filtered, cut to the
     window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in days, ``tenants`` are
-    those of the figures over time. ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for
+    those of the figures over time. ``safety`` is that of all tenants under ``hived``, whatever the spec says of each
+    (``docs/exact-safety.md``). ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for
     several runs, or a mapping of tenants to theirs. With ``models``, a file of job models (``docs/models.md``), jobs
     run at the rate that affinity and jobs beside them allow; under a policy by which they share GPUs they always do.
     ``mix`` draws the models of jobs without one. Deterministic. Raises :class:`~hived.errors.InputError`, in one
@@ -144,6 +146,7 @@ def simulate(
         seed,
         table,
         of_tenants,
+        None if safety is None else _named(Safety, safety, "safety"),
     )
     cluster = None if spec is None else _spec(spec)
     if cluster is not None:

@@ -24,6 +24,10 @@ OPPORTUNISTIC_GRACE_SECONDS = 30
 #: who may be guests of a virtual cluster, beside its own groups: nobody, opportunistic groups of its own, or of all
 GuestsOf: TypeAlias = Literal["none", "own", "all"]
 NO_GUESTS: Final = "none"
+#: what is promised to a virtual cluster whose jobs start before their turn: its cells; or besides, each job's end
+SafetyOf: TypeAlias = Literal["work-conserving", "exact"]
+WORK_CONSERVING: Final = "work-conserving"
+EXACT: Final = "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ class VirtualClusterSpec:
     opportunistic_grace_seconds: int = OPPORTUNISTIC_GRACE_SECONDS  #: longest grace period of its loans
     guests: GuestsOf = NO_GUESTS  #: whose opportunistic groups may run beside its groups, on their leaf cells
     policy: str = ""  #: the name of its scheduling policy; "": the default of the engine
+    #: ``exact``: none of its jobs ends later than in a private cluster (docs/exact-safety.md)
+    safety: SafetyOf = WORK_CONSERVING
 
     def reserved(self) -> list[tuple[str, int, int]]:
         """Chain, level and number of the cells that it reserved, each pinned one after the others."""

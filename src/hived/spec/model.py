@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from .compiled import GuestsOf
+from .compiled import GuestsOf, SafetyOf
 from .document import KeyPath, shown
 
 #: the most cells of one entry or cell type, and the most nodes of a cluster: ten times the largest foreseeable number
@@ -129,6 +129,7 @@ class VirtualCluster(_Form):
     opportunistic_grace_seconds: int | None = Field(default=None, ge=0)
     guests: GuestsOf | None = None
     policy: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    safety: SafetyOf | None = None
 
 
 class Spec(_Form):

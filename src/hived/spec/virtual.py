@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from .compiled import (
     NO_GUESTS,
     OPPORTUNISTIC_GRACE_SECONDS,
+    WORK_CONSERVING,
     GuestsOf,
     PinnedCellSpec,
+    SafetyOf,
     VirtualCellsSpec,
     VirtualClusterSpec,
 )
@@ -33,8 +35,10 @@ def compile_virtual(
         pinned: list[PinnedCellSpec] = []
         weight, grace, policy = None, OPPORTUNISTIC_GRACE_SECONDS, ""
         guests: GuestsOf = NO_GUESTS
+        safety: SafetyOf = WORK_CONSERVING
         if reserved is not None:
             weight, guests, policy = reserved.opportunistic_weight, reserved.guests or NO_GUESTS, reserved.policy or ""
+            safety = reserved.safety or safety
             if reserved.opportunistic_grace_seconds is not None:
                 grace = reserved.opportunistic_grace_seconds
             for number, entry in enumerate(reserved.virtual_cells or ()):
@@ -45,7 +49,7 @@ def compile_virtual(
                 path = ("virtualClusters", vc, "pinnedCells", number, "pinnedCellId")
                 pinned.append(_claim(pin.pinned_cell_id, vc, path, claimed, physical, document))
         kept = tuple(VirtualCellsSpec(chain, level, number) for (chain, level), number in cells.items() if number)
-        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight, grace, guests, policy))
+        compiled.append(VirtualClusterSpec(vc, kept, tuple(pinned), weight, grace, guests, policy, safety))
     return tuple(compiled)
 
 

@@ -32,6 +32,7 @@ from hived.cluster.reasons import Misconfigured
 from hived.cluster.recovery import Reconfiguration
 from hived.cluster.requests import Member, Request
 from hived.engines.job import Event
+from hived.engines.live import check_live
 from hived.errors import (
     ConflictError,
     InputError,
@@ -86,6 +87,7 @@ class Engine:
         self.clock = clock
         self.started_at = clock()
         self._lines: list[str] = []
+        check_live(spec)
         check_feasible(spec)
         last = last_start(store) or LastStart(spec)
         _check_devices(last, store, devices)

@@ -21,6 +21,7 @@ from hived.cluster.recovery import Reconfiguration
 from hived.engines.dispatcher import Dispatcher
 from hived.engines.hardware import Hardware
 from hived.engines.job import Event, placement_data
+from hived.engines.live import check_live
 from hived.errors import ConflictError
 from hived.policies import by_vc
 from hived.scheduling import SomePolicies
@@ -204,8 +205,10 @@ class JobScheduler(Dispatcher[Job, Instruction]):
     def reconfigure(self, spec: ClusterSpec, at: float) -> Reconfiguration:
         """Change the spec and the policies of VCs under running jobs.
 
-        Raises what :func:`~hived.policies.by_vc` and :meth:`Cluster.reconfigure` raise; nothing changes then.
+        Raises what :func:`~hived.engines.live.check_live`, :func:`~hived.policies.by_vc` and
+        :meth:`Cluster.reconfigure` raise; nothing changes then.
         """
+        check_live(spec)
         policies = by_vc(spec)
         self.scheduler.policies.check(policies)
         report = self.cluster.reconfigure(spec)

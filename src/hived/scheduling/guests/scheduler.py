@@ -367,7 +367,7 @@ class GuestScheduler:
     def _place(self, entry: Entry, demand: Demand, beside: list[PodPlacement], now: float) -> Bind | Preempt | None:
         if demand.gpus > 1 and not _suffice(demand, Counter(Counter([pod.node for pod in beside]).values())):
             return None
-        return self._cluster.place(entry.loan, now, None, False, entry.excluded, True, (), (), beside, demand)
+        return self._cluster.place(entry.loan, now, None, False, entry.excluded, True, (), (), beside, None, demand)
 
     # -- limits -------------------------------------------------------------------------------------------------------
 

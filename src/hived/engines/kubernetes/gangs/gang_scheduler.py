@@ -25,6 +25,7 @@ from hived.engines.kubernetes.pods import keys, pod_request
 from hived.engines.kubernetes.pods.bind_info import written
 from hived.engines.kubernetes.pods.objects import Node, Pod
 from hived.engines.kubernetes.pods.pod_request import PodRequestError
+from hived.engines.live import check_live
 from hived.errors import ConflictError, InputError, NotFoundError
 from hived.policies import by_vc
 from hived.scheduling import Policy, SomePolicies
@@ -50,6 +51,7 @@ _REMEMBERED = 20_000  #: removed pods, so that a late update does not bring one 
 
 def policies_of_pods(spec: ClusterSpec) -> dict[str, Policy]:
     """The policies of the VCs that have another than the default. Raises :class:`~hived.errors.InputError`."""
+    check_live(spec)
     policies = by_vc(spec)
     for vc, policy in policies.items():
         if policy.clairvoyant:

@@ -1,0 +1,128 @@
+"""Real jobs after a virtual timeline: each has the GPUs of its virtual cells whenever these run, and loans besides.
+
+At a virtual start, a job that runs on a loan is promoted where it is, if the cells of its VC can be bound there.
+Otherwise it moves to them. What moving costs is charged against its head start, the work that it has done beyond its
+virtual job; without enough of it, the job starts anew, as its virtual job does. A job that its policy has stopped takes
+a loan only with enough head start to give it back at once. So it is never behind (docs/exact-safety.md).
+"""
+
+from __future__ import annotations
+
+from hived.errors import InvariantError, PolicyError
+
+from ..checked_policy import CheckedPolicy, Policies
+from ..policy import Displaced, JobView, Policy, Reaction
+from ..queue import Entry
+from ..scheduler import Scheduler
+from .timeline import VirtualTimeline
+
+
+class Following:
+    """One scheduler, whose jobs in VCs of exact safety follow a virtual timeline. O(1) more per event."""
+
+    def __init__(self, timeline: VirtualTimeline, scheduler: Scheduler) -> None:
+        self.timeline = timeline
+        self._scheduler = scheduler
+        #: jobs of this instant, which wait for loans from its end on
+        self._new: dict[int, Entry] = {}
+        #: those that have not ended
+        self._entries: dict[int, Entry] = {}
+        # whether they may take loans at all
+        self._borrows: dict[int, bool] = {}
+
+    def follows(self, entry: Entry) -> bool:
+        """Whether a job is of the timeline."""
+        return entry.vc in self.timeline.vcs and not entry.request.opportunistic
+
+    def submit(self, entry: Entry, now: float) -> None:
+        """Submit a job."""
+        self._new[entry.number] = self._entries[entry.number] = entry
+        self._borrows[entry.number] = entry.early
+        self.timeline.submit(entry, now)
+
+    def ended(self, number: int, work: float, now: float) -> None:
+        """A job has ended; ``work``: what it has done, in the engine's unit of time."""
+        del self._entries[number], self._borrows[number]
+        self.timeline.ended(number, work, now)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether :meth:`settle` has something to do."""
+        return bool(self._new) or self.timeline.has_changed
+
+    def settle(self, now: float) -> None:
+        """Carry out what the timeline has decided at ``now``; the caller dispatches. O(its changes)."""
+        scheduler = self._scheduler
+        stops, starts = self.timeline.changes(now)
+        for stop in stops:
+            entry = self._entries.get(stop.job)
+            if entry is not None:
+                scheduler.displace(entry, stop, now)
+        new, self._new = self._new, {}
+        for entry in new.values():
+            scheduler.wait(entry)
+        for number, leaves in starts:
+            entry = self._entries.get(number)
+            if entry is not None:
+                scheduler.start_on(entry, leaves, now)
+
+    def may_borrow(self, number: int, done: float, resume: float, now: float) -> bool:
+        """Whether a job that has lost its GPUs may take a loan, which it may have to give back at once.
+
+        ``done``: the work that it has kept, less what its next start costs; ``resume``: what a start costs.
+        """
+        if not self._borrows[number]:
+            return False
+        virtual = self.timeline.done(number, now)
+        if virtual <= 0:
+            return True  # at worst it starts anew, as its virtual job does
+        policy = self._scheduler.policies[self._entries[number].vc]
+        return policy.always_keeps_work and done - resume >= virtual
+
+    def check(self, number: int, done: float, now: float) -> None:
+        """Raise :class:`~hived.errors.InvariantError` if a job that has done so much is behind its virtual one."""
+        virtual = self.timeline.done(number, now)
+        if done < virtual:
+            raise InvariantError(f"job {number} has done {done:g}, less than alone, which is {virtual:g}")
+
+    def validate(self) -> None:
+        """Check the timeline. O(jobs + cluster)."""
+        self.timeline.validate()
+
+
+class Borrowing(Policy):
+    """How the jobs of a VC of exact safety take loans: in the order in which their virtual jobs are.
+
+    Nothing else is left to decide: what has cells of the VC, and which, is of the timeline.
+    """
+
+    def __init__(self, inner: CheckedPolicy, timeline: VirtualTimeline) -> None:
+        self._inner, self._timeline = inner, timeline
+        self.name = inner.name
+        self.patience, self.clairvoyant, self.resume_s = inner.patience, inner.clairvoyant, inner.resume_s
+        self.always_keeps_work = inner.always_keeps_work
+
+    def order(self, job: JobView) -> tuple[float, ...]:
+        view = self._timeline.view(job.job)
+        return self._inner.order(job if view is None else view, job.submitted)
+
+    def react(self, event: Displaced) -> Reaction:
+        keeps = self._inner.keeps_work(event.victim, event.by, event.victim.submitted)
+        return Reaction.SUSPEND if keeps else Reaction.RESTART
+
+
+def borrowing_policies(policies: Policies, timeline: VirtualTimeline) -> Policies:
+    """The policies of the real scheduler: those of VCs of exact safety only order loans."""
+    return policies.replaced({vc: Borrowing(policies[vc], timeline) for vc in sorted(timeline.vcs)})
+
+
+def check_exact(policies: Policies, vcs: frozenset[str]) -> None:
+    """Raise :class:`~hived.errors.PolicyError` for a policy under which the safety of these VCs cannot be exact."""
+    for vc in sorted(vcs):
+        policy = policies[vc]
+        if policy.time_slicing or policy.guests:
+            raise PolicyError(
+                policy.name,
+                f"its jobs share GPUs, so how fast they run depends on others; the safety of {vc} can be exact under "
+                "policies that give a job GPUs of its own: yarn-cs, fifo, greedy, sjf, srtf, tiresias",
+            )

@@ -1,0 +1,292 @@
+"""The virtual timeline: the private clusters of some VCs, played while the real jobs run ahead of it on loans.
+
+Every job of such a VC has a *virtual* job, which the VC's policy schedules on a private cluster as if nobody else
+existed: it works at private speed, and only while it runs there. A real job is never behind its virtual one. One that
+has ended early leaves its virtual job as a *ghost*, which is scheduled on until its work is done. So the timeline is
+the private run, event by event, whatever happens outside; it is fair queueing's virtual clock (Demers et al.,
+SIGCOMM'89) with cells in place of a link.
+
+What a job will do need not be known: its virtual job cannot finish before the real one has, and from then on the work
+of both is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from heapq import heappop, heappush
+from math import ceil, inf
+from typing import TypeAlias
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Placement, VirtualLeaves
+from hived.cluster.sharing import Sharing
+from hived.errors import InvariantError, PolicyError
+from hived.spec.compiled import ClusterSpec
+
+from ..checked_policy import Policies
+from ..instructions import Instruction, Reserve, Start, Stop
+from ..policy import JobView
+from ..queue import Entry
+from ..scheduler import Scheduler
+
+#: a job's number, when it started and when it stopped, and the GPUs of its private cluster: of every virtual run
+OnRun: TypeAlias = Callable[[int, float, float, Placement], None]
+#: stops of one job in a row, with no more work done than before, after which its policy is refused
+MOST_STOPS = 10_000
+
+
+class _VirtualJob:
+    """A job of the virtual timeline. Times and work are in the engine's unit."""
+
+    __slots__ = ("done", "entry", "least", "placement", "since", "stops", "vain", "work")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        #: work done before ``since``, less what resuming costs
+        self.done = 0.0
+        #: in all; infinity until the real job has ended
+        self.work = inf
+        #: since when it runs; None: it does not
+        self.since: float | None = None
+        self.placement: Placement | None = None
+        #: how often it was stopped: voids its expected finish
+        self.stops = 0
+        #: the most work it ever had done when it was stopped, and the stops since
+        self.least, self.vain = 0.0, 0
+
+
+class VirtualTimeline:
+    """The VCs of exact safety, each alone. An event costs what it costs in a private cluster."""
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        policies: Policies,
+        vcs: Collection[str],
+        per_second: float = 1.0,
+        on_run: OnRun | None = None,
+    ) -> None:
+        """``vcs``: those of exact safety; ``per_second``: the engine's units of time in a second. O(cells)."""
+        self.vcs = frozenset(vcs)
+        self.cluster = Cluster(spec, Sharing.PRIVATE, policies.rank, ranks=policies.ranks)
+        self._scheduler = Scheduler(self.cluster, policies, self._carry_out, explains=False, per_second=per_second)
+        self._policies, self._per_second = policies, per_second
+        self._on_run = on_run
+        self._now = 0.0
+        self._jobs: dict[int, _VirtualJob] = {}
+        self._by_name: dict[str, _VirtualJob] = {}
+        #: (time, job, number of its stops)
+        self._finishes: list[tuple[float, int, int]] = []
+        # of this instant: jobs that lost their GPUs, with their start, GPUs, work done, and work kept by the scheduler
+        self._preempted: dict[int, tuple[float, Placement, float, float]] = {}
+        #: the jobs whose GPUs may have changed since :meth:`changes` was last asked, with who preempted them
+        self._changed: dict[int, Stop | None] = {}
+        # the leaves of each running job when it was
+        self._known: dict[int, VirtualLeaves] = {}
+        #: per VC: GPUs of its cells that ghosts hold
+        self.ghost_gpus: dict[str, int] = dict.fromkeys(self.vcs, 0)
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def submit(self, entry: Entry, now: float) -> None:
+        """Submit the virtual job of a real one, which has the same number and request."""
+        self._now = now
+        view = entry.view._replace(attained=0.0, running=False)
+        virtual = Entry(entry.number, entry.request, view, False, entry.shape)
+        virtual.duration = entry.duration
+        self._jobs[entry.number] = self._by_name[entry.name] = _VirtualJob(virtual)
+        self._scheduler.wait(virtual)
+        self._scheduler.dispatch(now, False)
+
+    def ended(self, number: int, work: float, now: float) -> None:
+        """The real job has ended, and has done ``work`` in all: that of its virtual job too."""
+        job = self._jobs[number]
+        job.work = work
+        if job.entry.line is None:  # too large for its VC: it never runs there
+            self._scheduler.withdraw(job.entry)
+            self._forget(job)
+        elif job.since is not None:
+            self._count_ghost(job, 1)
+            self._expect(job, now)
+
+    def withdraw(self, number: int, now: float) -> None:
+        """A job was cancelled: it would have been in a private cluster too."""
+        job = self._jobs.get(number)
+        if job is None:
+            return
+        self._now = now
+        if job.since is None:
+            self._scheduler.withdraw(job.entry)
+        else:
+            self._end(job, now)
+        self._forget(job)
+        self._scheduler.dispatch(now, False)
+
+    @property
+    def next_finish(self) -> float:
+        """When the next ghost ends; infinity for never. O(1) amortised."""
+        finishes, jobs = self._finishes, self._jobs
+        while finishes:
+            at, number, stops = finishes[0]
+            if number in jobs and jobs[number].stops == stops:
+                return at
+            heappop(finishes)
+        return inf
+
+    @property
+    def next_review(self) -> float:
+        """When the order of a virtual job changes; infinity for never."""
+        return self._scheduler.next_review
+
+    def finish(self, now: float) -> None:
+        """End the virtual jobs that are due."""
+        if self.next_finish > now:
+            return
+        self._now = now
+        while self.next_finish <= now:
+            job = self._jobs[heappop(self._finishes)[1]]
+            self._end(job, now)
+            self._forget(job)
+        self._scheduler.dispatch(now, False)
+
+    def review(self, now: float) -> None:
+        """Dispatch, once :attr:`next_review` has come."""
+        self._now = now
+        self._scheduler.dispatch(now)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether :meth:`changes` has something to tell."""
+        return bool(self._changed)
+
+    def changes(self, now: float) -> tuple[list[Stop], list[tuple[int, VirtualLeaves]]]:
+        """The jobs that have lost their GPUs, and those that have some, since this was last asked: of an instant.
+
+        An instant has no length: a job that lost its GPUs and has got the same back has neither. O(changes).
+        """
+        self._end_instant(now)
+        stops, starts = [], []
+        for number, stop in self._changed.items():
+            job = self._jobs.get(number)
+            before = self._known.pop(number, None)
+            if job is None:  # it has finished, as the real one has
+                continue
+            leaves = None
+            if job.since is not None:
+                leaves = self._known[number] = self.cluster.virtual_leaves(job.entry.name)
+            if leaves == before:
+                continue
+            if before is not None and stop is not None:
+                stops.append(stop)
+            if leaves is not None:
+                starts.append((number, leaves))
+        self._changed.clear()
+        return stops, starts
+
+    # -- queries ------------------------------------------------------------------------------------------------------
+
+    def view(self, name: str) -> JobView | None:
+        """What the policy sees of a virtual job."""
+        job = self._by_name.get(name)
+        return None if job is None else job.entry.view
+
+    def done(self, number: int, now: float) -> float:
+        """The work that the virtual job has done, less what its next start costs."""
+        job = self._jobs[number]
+        return job.done if job.since is None else job.done + now - job.since
+
+    def is_ghost(self, number: int) -> bool:
+        """Whether the real job has ended, and the virtual one has not."""
+        return number in self._jobs and self._jobs[number].work < inf
+
+    def validate(self) -> None:
+        """Check the private clusters, and the counts of ghosts. O(jobs + cluster)."""
+        self._scheduler.validate()
+        held = dict.fromkeys(self.vcs, 0)
+        for job in self._jobs.values():
+            if job.since is not None and job.work < inf:
+                held[job.entry.vc] += job.entry.view.gpus
+        if held != self.ghost_gpus:
+            raise InvariantError(f"GPUs of ghosts: {self.ghost_gpus}, not {held}")
+
+    # -- the private clusters -----------------------------------------------------------------------------------------
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        now = self._now
+        if isinstance(instruction, Start):
+            job = self._jobs[instruction.job]
+            job.since, job.placement = now, instruction.placement
+            self._changed.setdefault(instruction.job, None)
+            if job.work < inf:
+                self._count_ghost(job, 1)
+                self._expect(job, now)
+        elif isinstance(instruction, Stop):
+            job = self._jobs[instruction.job]
+            self._changed[instruction.job] = instruction
+            self._preempt(job, instruction.keeps_work)
+            self._scheduler.free(job.entry, True, now)
+        elif not isinstance(instruction, Reserve):
+            raise InvariantError(f"{instruction} in a private cluster, which lends nothing")
+
+    def _preempt(self, job: _VirtualJob, keeps_work: bool) -> None:
+        now, since, placement = self._now, job.since, job.placement
+        assert since is not None
+        assert placement is not None
+        if job.work < inf:
+            self._count_ghost(job, -1)
+        if since < now:
+            done = job.done + now - since
+            self._preempted[job.entry.number] = since, placement, done, job.entry.kept
+            resume = round(self._policies[job.entry.vc].resume_s * self._per_second)
+            job.done = done - resume if keeps_work else 0.0
+        job.since = job.placement = None
+        job.stops += 1
+        self._count_stop(job)
+
+    def _count_stop(self, job: _VirtualJob) -> None:
+        if job.done > job.least:
+            job.least, job.vain = job.done, 0
+            return
+        job.vain += 1
+        if job.vain >= MOST_STOPS:
+            what = f"the job was stopped {MOST_STOPS:,} times in a row and makes no progress"
+            raise PolicyError(self._policies[job.entry.vc].name, what, job.entry.name, self._now / self._per_second)
+
+    def _end_instant(self, now: float) -> None:
+        """A job that got its GPUs back within the instant never lost them."""
+        for number, (since, placement, done, kept) in self._preempted.items():
+            job = self._jobs.get(number)
+            again = None if job is None else job.placement
+            if job is not None and again is not None and set(again.pods) == set(placement.pods):
+                job.since, job.done, job.placement = since, done - (now - since), again
+                job.entry.kept = kept
+                job.stops += 1
+                if job.work < inf:
+                    self._expect(job, now)
+            elif self._on_run is not None:
+                self._on_run(number, since, now, placement)
+        self._preempted.clear()
+
+    def _expect(self, job: _VirtualJob, now: float) -> None:
+        """Expect the end of a running job whose work is known; at once, if it is ahead of the real one."""
+        assert job.since is not None
+        at = max(now, job.since + ceil(job.work - job.done))
+        heappush(self._finishes, (at, job.entry.number, job.stops))
+
+    def _end(self, job: _VirtualJob, now: float) -> None:
+        """A running job ends."""
+        assert job.since is not None
+        assert job.placement is not None
+        if job.work < inf:
+            self._count_ghost(job, -1)
+        if self._on_run is not None and job.since < now:
+            self._on_run(job.entry.number, job.since, now, job.placement)
+        job.since = job.placement = None
+        self._changed.setdefault(job.entry.number, None)
+        self._scheduler.free(job.entry, False, now)
+
+    def _count_ghost(self, job: _VirtualJob, sign: int) -> None:
+        self.ghost_gpus[job.entry.vc] += sign * job.entry.view.gpus
+
+    def _forget(self, job: _VirtualJob) -> None:
+        del self._jobs[job.entry.number], self._by_name[job.entry.name]

@@ -1,0 +1,228 @@
+"""Exact safety: under every policy that qualifies, the virtual timeline is the private run, and no job is later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from random import Random
+from zlib import crc32
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from hived.cells import HostClass
+from hived.cluster.cluster import Cluster
+from hived.cluster.decisions import Placement
+from hived.cluster.sharing import Sharing
+from hived.errors import PolicyError
+from hived.policies import policy_names
+from hived.scheduling import Displaced, JobView, Policy, Reaction, Scheduler
+from hived.simulator import Options, Preempted
+from hived.simulator.experiment import make_policies, soft_jobs
+from hived.simulator.record import Record
+from hived.simulator.simulation import simulate
+from hived.simulator.traces import Trace, TraceJob
+from hived.spec import parse_spec
+from hived.spec.compiled import ClusterSpec
+
+from .helpers import nodes_of_8, trace_text
+from .made_up import made_up_policies
+from .strategies import Case
+from .test_every_policy import prioritised
+from .test_soft_and_static import trace_of
+
+QUALIFIED = [name for name in policy_names() if name not in ("gandiva", "antman")]
+#: job, start, end, GPUs
+VirtualRuns = list[tuple[int, int, int, Placement]]
+
+
+def policies() -> st.SearchStrategy[str | Policy]:
+    named = [*QUALIFIED, "tiresias:limits=3/11/40", "greedy:patience=4"]
+    return st.one_of(st.sampled_from(named), made_up_policies())
+
+
+def both(
+    spec: ClusterSpec,
+    trace: Trace,
+    options: Options,
+    exact: Sequence[str],
+    after: Callable[[Scheduler], None] | None = None,
+) -> tuple[Record, Record, VirtualRuns]:
+    """The private run without loans; the run with loans under exact safety, and the runs of its virtual jobs."""
+    soft = soft_jobs(trace.jobs, options.soft, options.seed)
+    records, virtual = [], VirtualRuns()
+    for sharing in (Sharing.PRIVATE, Sharing.HIVED):
+        made = make_policies(spec, options, options.policies[0])
+        cluster = Cluster(spec, sharing, made.rank, ranks=made.ranks)
+        loans = sharing is Sharing.HIVED
+        record = simulate(
+            cluster,
+            made,
+            trace.jobs,
+            loans,
+            soft=soft,
+            exact=exact if loans else (),
+            on_virtual_run=lambda *run: virtual.append(run),
+            after_event=after if loans else None,
+        )
+        records.append(record)
+    return records[0], records[1], virtual
+
+
+def check(private: Record, ours: Record, virtual: VirtualRuns, exact: Sequence[str]) -> None:
+    """The virtual timeline is the private run, and no job of these tenants ends later than there."""
+    alone = [(*run[:3], run.placement) for run in private.runs if private.jobs[run.job].tenant in exact]
+    assert sorted(virtual, key=lambda run: run[:3]) == sorted(alone, key=lambda run: run[:3])
+    for number, job in enumerate(private.jobs):
+        if job.tenant in exact and private.finish[number] >= 0:
+            assert 0 <= ours.finish[number] <= private.finish[number], job
+
+
+@settings(max_examples=100)
+@given(
+    prioritised(), policies(), st.lists(policies(), max_size=2), st.sampled_from(Preempted),
+    st.sampled_from([0.0, 0.5]), st.data(),
+)  # fmt: skip
+def test_no_job_is_later_than_alone(
+    given: tuple[Case, Trace],
+    policy: str | Policy,
+    own: Sequence[str | Policy],
+    preempted: Preempted,
+    soft: float,
+    data: st.DataObject,
+) -> None:
+    """With several policies and priorities, soft affinity and gangs; beside VCs that are work-conserving."""
+    case, trace = given
+    spec = parse_spec(case.spec, "any")
+    tenants = sorted({job.tenant for job in trace.jobs})
+    options = Options(
+        policies=(policy,), preempted=preempted, soft=soft, tenant_policies=tuple(zip(tenants, own, strict=False))
+    )
+    known = [vc.name for vc in spec.virtual_clusters]
+    exact = known if data.draw(st.booleans()) else data.draw(st.lists(st.sampled_from(known), unique=True))
+    try:
+        private, ours, virtual = both(spec, trace, options, exact, Scheduler.validate)
+    except PolicyError:  # a made-up policy may have two jobs stop each other for ever
+        reject()
+    check(private, ours, virtual, exact)
+
+
+@dataclass(kw_only=True)
+class Adversary(Policy):
+    """Orders, preempts, places, lets pass and takes work away by a seed; what a job has had moves it back alone."""
+
+    seed: int
+    preempts: bool
+    patience: float
+    resume_s: float
+    slice_s: float
+    loses: int  #: in how many of ten displacements the work is lost
+    name: str = "adversary"
+
+    def _drawn(self, *of: object) -> int:
+        return crc32(repr((self.seed, *of)).encode())
+
+    def order(self, job: JobView) -> tuple[float, ...]:
+        return min(3, job.attained // (self.slice_s * job.gpus)), self._drawn(job.job) % 5, job.sequence
+
+    def review_after(self, job: JobView) -> float | None:
+        had = job.attained / job.gpus
+        return self.slice_s - had % self.slice_s if had < 3 * self.slice_s else inf
+
+    def rank(self, host: HostClass, gpus: int) -> tuple[float, ...] | None:
+        return (self._drawn(host.free.free, host.guaranteed, gpus),)
+
+    def react(self, event: Displaced) -> Reaction:
+        loses = self._drawn(event.victim.job, event.victim.attained) % 10 < self.loses
+        return Reaction.RESTART if loses else Reaction.SUSPEND
+
+
+def adversary(rng: Random) -> Adversary:
+    return Adversary(
+        seed=rng.randrange(1 << 30),
+        preempts=rng.random() < 0.8,
+        patience=rng.choice([0.0, 5.0, inf]),
+        resume_s=rng.choice([0.0, 0.5, 2.0, 10.0]),
+        slice_s=rng.choice([5.0, 20.0, 60.0]),
+        loses=rng.choice([0, 0, 3, 10]),
+    )
+
+
+class Suspending(Adversary):
+    """One whose displaced jobs always keep their work, which the scheduler can see."""
+
+    react = Policy.react
+
+
+def crowded(rng: Random) -> tuple[ClusterSpec, Trace]:
+    """A few nodes and many jobs at the same seconds: one tenant has too much to do, others lend."""
+    tenants = {name: rng.randint(1, 3) for name in "abc"[: rng.randint(2, 3)]}
+    rows = []
+    for name in tenants:
+        jobs = rng.choice([5, 20, 40])
+        for _ in range(jobs):
+            submit, lasts = rng.randrange(200), rng.choice([1, 5, 30, 100, 200])
+            rows.append((submit, name, lasts, rng.choice([1, 1, 2, 4, 8, 8, 16])))
+    rows.sort()
+    text = trace_text([(f"j{n}", name, at, lasts, gpus) for n, (at, name, lasts, gpus) in enumerate(rows)])
+    trace = trace_of(text)
+    levels = rng.choice([(0,), (0, 0, 5)])
+    jobs_of = tuple(job._replace(priority=rng.choice(levels), soft=rng.random() < 0.2) for job in trace.jobs)
+    return parse_spec(nodes_of_8(sum(tenants.values()) + rng.randint(0, 1), tenants), "crowded"), replace(
+        trace, jobs=jobs_of
+    )
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 1 << 40))
+def test_under_an_adversary_no_job_is_later_than_alone(seed: int) -> None:
+    rng = Random(seed)
+    spec, trace = crowded(rng)
+    own = []
+    for vc in spec.virtual_clusters:
+        made = adversary(rng)
+        own.append((vc.name, Suspending(**vars(made)) if rng.random() < 0.6 else made))
+    exact = [vc.name for vc in spec.virtual_clusters if rng.random() < 0.8]
+    options = Options(tenant_policies=tuple(own), soft=rng.choice([0.0, 0.5]))
+    check(*both(spec, trace, options, exact, Scheduler.validate), exact)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1 << 40))
+def test_a_private_cluster_depends_on_its_own_jobs_alone(seed: int) -> None:
+    """Also on their order within an instant: a review of the order comes after all else, whoever else has an event."""
+    rng = Random(seed)
+    spec, trace = crowded(rng)
+    options = Options(tenant_policies=tuple((vc.name, adversary(rng)) for vc in spec.virtual_clusters))
+
+    def runs(jobs: Sequence[TraceJob]) -> list[tuple[object, ...]]:
+        made = make_policies(spec, options, "yarn-cs")
+        private = Cluster(spec, Sharing.PRIVATE, made.rank, ranks=made.ranks)
+        return sorted((jobs[run.job].job_id, *run[1:]) for run in simulate(private, made, jobs).runs)
+
+    tenants = {job.job_id: job.tenant for job in trace.jobs}
+    together = runs(trace.jobs)
+    for vc in spec.virtual_clusters:
+        alone = runs([job for job in trace.jobs if job.tenant == vc.name])
+        assert [run for run in together if tenants[str(run[0])] == vc.name] == alone
+
+
+def test_a_head_start_does_not_change_what_comes_after() -> None:
+    """A job that ended early keeps its place in the VC: its successor starts as in private, or on a loan."""
+    spec = parse_spec(nodes_of_8(2, {"a": 1, "b": 1}), "two")
+    rows = [("a1", "a", 0, 100, 8), ("a2", "a", 0, 100, 4), ("a3", "a", 0, 50, 8), ("b1", "b", 60, 100, 8)]
+    private, ours, virtual = both(spec, trace_of(trace_text(rows)), Options(), ("a", "b"), Scheduler.validate)
+    check(private, ours, virtual, ("a", "b"))
+    assert [ms / 1000 for ms in private.finish] == [100, 200, 250, 160]
+    # a2 runs beside a1 on the idle node of b until that is needed
+    assert ours.finish[0] == 100_000
+    assert ours.finish[3] == 160_000
+
+
+@pytest.mark.parametrize("name", ["gandiva", "antman"])
+def test_policies_under_which_jobs_share_gpus_are_refused(name: str) -> None:
+    spec = parse_spec(nodes_of_8(1, {"a": 1}), "one")
+    with pytest.raises(PolicyError, match="share GPUs"):
+        both(spec, trace_of(trace_text([("a1", "a", 0, 1, 1)])), Options(policies=(name,)), ("a",))
