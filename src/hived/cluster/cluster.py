@@ -608,6 +608,11 @@ class Cluster:
         self._keep()
         return report
 
+    def would_downgrade(self, spec: Mapping[str, Any] | ClusterSpec) -> tuple[str, ...]:
+        """The groups that :meth:`reconfigure` would make opportunistic. Nothing changes. O(cells + groups)."""
+        _, report = recovery.reconfigured(self._committed(), compiled_spec(spec))
+        return tuple([name for name, _ in report.downgraded])
+
     # -- queries ------------------------------------------------------------------------------------------------------
 
     def groups(self) -> tuple[str, ...]:
@@ -640,6 +645,21 @@ class Cluster:
                 space, bad, chain = pool.space(), pool.binding.bad, pool.nodes.number
                 for host, shape in enumerate(pool.virtual.shapes):
                     yield (chain, host), (shape.full & ~bad[host]).bit_count(), space.free[host].bit_count()
+
+    def cells_in_use(self, vc: str) -> dict[tuple[str, int], int]:
+        """How many of its reserved cells a VC uses, by chain and level; without pinned ones. O(hosts in use * levels).
+
+        Those with a guaranteed group, or reserved by one that waits for its victims (equation 1's *a* for one VC).
+        """
+        state = self._committed()
+        used: dict[tuple[str, int], int] = {}
+        for pool in state.pools[state.tenants.index(vc)]:
+            if pool.pinned is None and self.sharing is not Sharing.QUOTA:
+                virtual, chain = pool.virtual, pool.nodes.chain.spec.name
+                for cell in {virtual.reserved_cell(host) for host in pool.held}:
+                    level = virtual.cells[cell].level
+                    used[chain, level] = used.get((chain, level), 0) + 1
+        return used
 
     def hosts_of(self, group: str) -> tuple[tuple[tuple[int, int], int], ...]:
         """The hosts of a guaranteed group as in :meth:`hosts`, each once, with its leaf cells there. O(pods)."""

@@ -39,8 +39,10 @@ from hived.scheduling import (
     Stop,
 )
 from hived.scheduling.exact import Following, OnRun, VirtualTimeline, borrowing_policies, check_exact
+from hived.spec.compiled import ClusterSpec
 
 from .driver import Driver
+from .exchange import Trading
 from .models import Models
 from .record import Record, Run, gpus_of
 from .traces import TraceJob
@@ -52,6 +54,8 @@ _NEVER = 1 << 62
 _REVIEW = -2
 #: the same: the driver wants to be called
 _WAKE = -3
+#: the same: tenants may trade cells
+_TRADES = -6
 #: the same: something happens in the virtual timeline of VCs of exact safety
 _GHOST, _VIRTUAL_REVIEW = -4, -5
 #: stops of one job in a row, with no more work done than before, after which its policy is refused
@@ -73,11 +77,13 @@ class Simulation:
         work: Work | None = None,
         driver: Driver | None = None,
         timeline: VirtualTimeline | None = None,
+        trading: Trading | None = None,
     ) -> None:
         """``opportunistic``: whether jobs may start on idle GPUs before their turn; ``soft``: jobs of soft affinity.
 
         ``work``: how fast jobs run; None: always at the rate 1. ``driver``: what submits the jobs of ``record`` after
-        those of the trace, and ends jobs; with ``work``. ``timeline``: that of the VCs whose safety is exact.
+        those of the trace, and ends jobs; with ``work``. ``timeline``: that of the VCs whose safety is exact;
+        ``trading``: how tenants trade cells.
         """
         own = policies if timeline is None else borrowing_policies(policies, timeline)
         self._scheduler = Scheduler(
@@ -99,6 +105,7 @@ class Simulation:
         self._now = 0
         n = len(record.jobs)
         self._driver = driver
+        self._trading = trading
         # the work left of a job at which its driver is told
         self._told_at: dict[int, float] = {}
         # the members of a request, by its number of GPUs, negated under soft affinity
@@ -135,7 +142,7 @@ class Simulation:
     ) -> None:
         jobs, scheduler, finishes, stops = self._jobs, self._scheduler, self._finishes, self._stops
         now = 0
-        driver, following = self._driver, self._following
+        driver, following, trading = self._driver, self._following, self._trading
         timeline = None if following is None else following.timeline
         number, total = 0, len(jobs) if driver is None else len(jobs) - len(driver.jobs)
         next_submit = jobs[0].submit_ms if total else _NEVER
@@ -149,6 +156,8 @@ class Simulation:
                 time, stopped = ceil(review), _REVIEW
             if driver is not None and driver.next_wake < time:
                 time, stopped = driver.next_wake, _WAKE
+            if trading is not None and trading.next_look < time and (finishes or next_submit < _NEVER):
+                time, stopped = trading.next_look, _TRADES
             if timeline is not None and following is not None:
                 ghost = timeline.next_finish
                 if ghost < time or (ghost == time and stopped < 0):
@@ -171,6 +180,10 @@ class Simulation:
             elif stopped == _WAKE and driver is not None:
                 now = self._now = time
                 driver.wake(self)
+            elif stopped == _TRADES and trading is not None:
+                now = self._now = time
+                if (spec := trading.look(now, scheduler)) is not None:
+                    self._reconfigure(spec)
             elif timeline is not None and stopped == _GHOST:
                 now = self._now = time
                 timeline.finish(now)
@@ -457,6 +470,21 @@ class Simulation:
         else:
             self._set_progress(job, progress)
 
+    def _reconfigure(self, spec: ClusterSpec) -> None:
+        """Go on under a new spec: jobs run where they are, and some as loans that had cells, or the reverse."""
+        now, scheduler = self._now, self._scheduler
+        scheduler.cluster.reconfigure(spec)
+        scheduler.reconfigured()
+        for job, (_, kind, _) in list(self._intervals.items()):
+            entry = scheduler.jobs[job]
+            of = Kind.GUARANTEED if entry.status is Status.GUARANTEED else Kind.OPPORTUNISTIC
+            if of is not kind and entry.holds and entry.placement is not None:
+                progress = self._progress.get(job)
+                self._close(job, now)
+                self._intervals[job] = (now, of, entry.placement)
+                if progress is not None:
+                    self._progress[job] = progress
+
     def _set_progress(self, job: int, progress: Progress) -> None:
         """Its work from now on, and so its finish."""
         turns, _, rate = progress
@@ -513,6 +541,7 @@ def simulate(
     driver: Driver | None = None,
     exact: Collection[str] = (),
     on_virtual_run: OnRun | None = None,
+    trading: Trading | None = None,
 ) -> Record:
     """Play ``jobs`` (in order of submission; every tenant known to the cluster) on a fresh ``cluster``.
 
@@ -520,7 +549,8 @@ def simulate(
     it at the rate 1 or, under a policy by which they share GPUs, by the models of :mod:`.models`. ``driver``: what
     submits jobs of its own, which are numbered after these; ``work`` is of all. ``exact``: the VCs whose safety is
     exact under ``hived``; ``on_virtual_run`` is called with each run of their virtual jobs. Raises
-    :class:`~hived.errors.PolicyError` for a policy under which it cannot be.
+    :class:`~hived.errors.PolicyError` for a policy under which it cannot be. ``trading``: how tenants trade cells;
+    not with ``exact``.
     """
     policies = policies if isinstance(policies, Policies) else Policies(policies)
     if driver is not None:
@@ -532,5 +562,5 @@ def simulate(
     if exact and cluster.sharing is Sharing.HIVED:
         check_exact(policies, frozenset(exact))
         timeline = VirtualTimeline(cluster.spec, policies, exact, MS, on_virtual_run)
-    simulation = Simulation(cluster, policies, record, opportunistic, soft, work, driver, timeline)
+    simulation = Simulation(cluster, policies, record, opportunistic, soft, work, driver, timeline, trading)
     return simulation.run(until, progress, after_event)

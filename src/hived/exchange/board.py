@@ -1,0 +1,191 @@
+"""The bulletin board: what tenants offer and ask for (the draft of HiveD, Figure 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import TypeVar
+
+from hived.errors import ConflictError, NotFoundError, RequestError
+from hived.spec.compiled import ClusterSpec
+
+from .cells import Cells, check_cells, reserved
+from .trades import Trades
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Cells that a tenant gives away for a while."""
+
+    tenant: str
+    cells: Cells
+    start: float  #: seconds by the clock of the caller, included
+    end: float  #: excluded
+    #: cells that it wants for them, for the same time: few of a high level for more of a low one, or the reverse
+    wants: Cells | None = None
+    price: float = 0.0  #: the least credit that it takes for a GPU hour; for an auction
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Cells that a tenant asks for."""
+
+    tenant: str
+    cells: Cells
+    start: float
+    end: float
+    gives: Cells | None = None  #: cells that it gives for them, for the same time
+    bid: float = 1.0  #: the most credit that it pays for a GPU hour; for an auction
+
+
+_Post = TypeVar("_Post", Offer, Request)
+
+
+class Board:
+    """The offers and requests that have not been matched, by number. A call that raises has changed nothing."""
+
+    def __init__(self, trades: Trades) -> None:
+        self._trades = trades
+        self.offers: dict[int, Offer] = {}
+        self.requests: dict[int, Request] = {}
+        #: of the next post
+        self.next_number = 1
+
+    def offer(self, offer: Offer, now: float) -> int:
+        """Post an offer; its number. Raises :class:`~hived.errors.RequestError` for cells that it has not got.
+
+        All cells of the tenant count that are its own for the whole window, less those that it has offered already.
+        """
+        spec = self._trades.spec
+        self._check(spec, offer, offer.wants, "wants", now)
+        if not _is_credit(offer.price):
+            raise RequestError("price", f"a number of credits for a GPU hour, at least 0, not {offer.price!r}")
+        has = self._trades.least(offer.tenant, offer.cells.kind, offer.start, offer.end)
+        posted = sum(
+            other.cells.number
+            for other in self.offers.values()
+            if other.tenant == offer.tenant and other.cells.kind == offer.cells.kind and _meet(other, offer)
+        )
+        if offer.cells.number > has - posted:
+            beside = f", {posted} of which it has offered already" if posted else ""
+            raise RequestError(
+                "number",
+                f"{offer.tenant} has {has} cells of level {offer.cells.level} in that time{beside}, and offers "
+                f"{offer.cells.number}; offer at most {max(0, has - posted)}",
+            )
+        return self._post(self.offers, offer)
+
+    def request(self, request: Request, now: float) -> int:
+        """Post a request; its number. Raises :class:`~hived.errors.RequestError` for one that nobody could meet."""
+        spec = self._trades.spec
+        self._check(spec, request, request.gives, "gives", now)
+        if not _is_credit(request.bid):
+            raise RequestError("bid", f"a number of credits for a GPU hour, at least 0, not {request.bid!r}")
+        most = max((reserved(spec, vc.name, request.cells.kind) for vc in spec.virtual_clusters
+                    if vc.name != request.tenant), default=0)  # fmt: skip
+        if request.cells.number > most:
+            raise RequestError(
+                "number",
+                f"no other tenant has {request.cells.number} cells of level {request.cells.level} of "
+                f"{request.cells.chain}; the most is {most}",
+            )
+        if request.gives is not None:
+            has = self._trades.least(request.tenant, request.gives.kind, request.start, request.end)
+            if request.gives.number > has:
+                raise RequestError(
+                    "gives",
+                    f"{request.tenant} has {has} cells of level {request.gives.level} in that time, and gives "
+                    f"{request.gives.number}",
+                )
+        return self._post(self.requests, request)
+
+    def _check(self, spec: ClusterSpec, post: Offer | Request, other: Cells | None, name: str, now: float) -> None:
+        known = [vc.name for vc in spec.virtual_clusters]
+        if post.tenant not in known:
+            raise RequestError("tenant", f"{post.tenant!r}: no such virtual cluster; there is {', '.join(known)}")
+        check_cells(spec, post.cells, "cells")
+        if other is not None:
+            check_cells(spec, other, name)
+            if other.kind == post.cells.kind:
+                raise RequestError(name, "cells of another level or chain; these are the same")
+        for field, at in (("start", post.start), ("end", post.end)):
+            if isinstance(at, bool) or not isinstance(at, (int, float)) or not isfinite(at):
+                raise RequestError(field, f"seconds, not {at!r}")
+        if post.end <= post.start:
+            raise RequestError("end", f"{post.end:g}: the window ends where it starts ({post.start:g}), or before")
+        if post.start < now:
+            raise RequestError("start", f"{post.start:g} is over ({now:g} now); start now, or later")
+
+    def _post(self, posts: dict[int, _Post], post: _Post) -> int:
+        number = self.next_number
+        self.next_number += 1
+        posts[number] = post
+        return number
+
+    def withdraw(self, number: int, tenant: str) -> None:
+        """Remove a post. Raises :class:`~hived.errors.NotFoundError`, ``ConflictError`` for one of another."""
+        post = self.offers.get(number) or self.requests.get(number)
+        if post is None:
+            raise NotFoundError(f"no offer or request {number} on the board")
+        if post.tenant != tenant:
+            raise ConflictError(f"{number} is of {post.tenant}, not of {tenant}")
+        self.offers.pop(number, None)
+        self.requests.pop(number, None)
+
+    def expire(self, now: float) -> None:
+        """Remove posts whose window is over, and cut those that have begun: what is left starts now. O(posts)."""
+        _cut(self.offers, now)
+        _cut(self.requests, now)
+
+    def take(self, request: int, offer: int) -> None:
+        """Remove a request that was matched, and from its offer what it got."""
+        asked, offered = self.requests.pop(request), self.offers.pop(offer)
+        left = offered.cells.number - asked.cells.number
+        if left and offered.wants is None:
+            self.offers[offer] = replace(offered, cells=offered.cells._replace(number=left))
+
+    def clear(self, tenant: str | None = None) -> None:
+        """Remove all posts, or those of a tenant."""
+        self.offers = {number: of for number, of in self.offers.items() if tenant not in (None, of.tenant)}
+        self.requests = {number: of for number, of in self.requests.items() if tenant not in (None, of.tenant)}
+
+    def qualified(self, request: Request) -> Iterator[tuple[int, Offer]]:
+        """The offers that meet a request: of its level, of enough cells, for all of its window, of another tenant.
+
+        Where one wants cells for it, the request gives them. O(offers).
+        """
+        for number, offer in self.offers.items():
+            if (
+                offer.tenant != request.tenant
+                and offer.cells.kind == request.cells.kind
+                and offer.cells.number >= request.cells.number
+                and offer.start <= request.start
+                and offer.end >= request.end
+                and _agree(offer, request)
+            ):
+                yield number, offer
+
+
+def _cut(posts: dict[int, _Post], now: float) -> None:
+    for number, post in list(posts.items()):
+        if post.end <= now:
+            del posts[number]
+        elif post.start < now:
+            posts[number] = replace(post, start=now)
+
+
+def _agree(offer: Offer, request: Request) -> bool:
+    """Whether both mean the same cells in return; whole offers are taken then."""
+    if offer.wants is None or request.gives is None:
+        return offer.wants is None and request.gives is None
+    enough = request.gives.number >= offer.wants.number and request.cells.number == offer.cells.number
+    return request.gives.kind == offer.wants.kind and enough
+
+
+def _meet(one: Offer, other: Offer) -> bool:
+    return one.start < other.end and other.start < one.end
+
+
+def _is_credit(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and value >= 0

@@ -1,0 +1,67 @@
+"""Cells as tenants trade them: a number of cells of one level of a chain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from hived.errors import RequestError
+from hived.spec.compiled import ClusterSpec, VirtualCellsSpec
+
+
+class Cells(NamedTuple):
+    """Cells of one kind."""
+
+    chain: str
+    level: int  #: from 1, a leaf cell
+    number: int = 1
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """Chain and level."""
+        return self.chain, self.level
+
+    def gpus(self, spec: ClusterSpec) -> int:
+        """Leaf cells of all of them."""
+        return spec.chain(self.chain).levels[self.level - 1].gpus * self.number
+
+
+def check_cells(spec: ClusterSpec, cells: Cells, field: str) -> None:
+    """Raise :class:`~hived.errors.RequestError` unless the cluster has cells of this kind."""
+    chain = next((chain for chain in spec.chains if chain.name == cells.chain), None)
+    if chain is None:
+        known = ", ".join(chain.name for chain in spec.chains)
+        raise RequestError(f"{field}.chain", f"{cells.chain!r}: no such chain; there is {known}")
+    if type(cells.level) is not int or not 1 <= cells.level <= len(chain.levels):
+        raise RequestError(f"{field}.level", f"{cells.level!r}: chain {chain.name} has levels 1 to {len(chain.levels)}")
+    if type(cells.number) is not int or cells.number < 1:
+        raise RequestError(f"{field}.number", f"a number of cells, at least 1, not {cells.number!r}")
+
+
+def reserved(spec: ClusterSpec, tenant: str, kind: tuple[str, int]) -> int:
+    """Cells of a kind that a tenant has reserved, without pinned ones: these stay where they are."""
+    for vc in spec.virtual_clusters:
+        if vc.name == tenant:
+            return sum(cells.number for cells in vc.cells if (cells.chain, cells.level) == kind)
+    return 0
+
+
+def changed(spec: ClusterSpec, changes: dict[str, dict[tuple[str, int], int]]) -> ClusterSpec:
+    """A spec in which tenants have so many cells more (less) of each kind. O(cells of the virtual clusters).
+
+    The numbers of what they have stay at 0 or above; the caller has seen to that.
+    """
+    vcs = []
+    for vc in spec.virtual_clusters:
+        more = dict(changes.get(vc.name, {}))
+        if not any(more.values()):
+            vcs.append(vc)
+            continue
+        kept = []
+        for cells in vc.cells:
+            number = cells.number + more.pop((cells.chain, cells.level), 0)
+            if number:
+                kept.append(cells if number == cells.number else replace(cells, number=number))
+        kept += [VirtualCellsSpec(chain, level, number) for (chain, level), number in more.items() if number]
+        vcs.append(replace(vc, cells=tuple(kept)))
+    return replace(spec, virtual_clusters=tuple(vcs))

@@ -1,0 +1,134 @@
+"""Trading in a simulation: tenants look at the market every hour, and their trades change the spec of the cluster."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hived.exchange import Arbiter, IdleCells, Market, Proxy, TenantView, Trade
+from hived.scheduling import Scheduler
+from hived.scheduling.queue import Status
+from hived.spec.compiled import ClusterSpec
+
+from .traces.model import MS
+
+HOUR_MS = 3_600_000
+
+
+class Trading(Protocol):
+    """What a simulation asks about trades."""
+
+    @property
+    def next_look(self) -> int:
+        """When it is to be asked next, in milliseconds."""
+
+    def look(self, now: int, scheduler: Scheduler) -> ClusterSpec | None:
+        """The spec from now on; None: it is as it was. :attr:`next_look` is later from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a tenant had and used at a look, in cells of the kind that is traded."""
+
+    at: int
+    tenant: str
+    used: int  #: with guaranteed jobs
+    taken: int  #: from others
+    given: int  #: to others
+
+
+class HourlyTrading:
+    """Cells of one kind, node by node: proxies post, and the arbiter matches, every hour.
+
+    A proxy sees what its tenant used at the looks of the last hours. O(tenants * hosts) per look, and a reconfiguration
+    where trades began or ended: O(cells + groups + jobs that wait).
+    """
+
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        arbiter: Arbiter,
+        proxies: Mapping[str, Proxy] | None = None,
+        every_ms: int = HOUR_MS,
+        idle_looks: int = 10,
+        peaks: Callable[[str, int], int] | None = None,
+    ) -> None:
+        """``proxies``: of the tenants that trade (all, with :class:`~hived.exchange.IdleCells`).
+
+        ``idle_looks``: the peak of a tenant is over so many looks before the present one. ``peaks``: in place of it,
+        the most cells that a tenant will use from a time on, known with hindsight.
+        """
+        self._every = every_ms
+        self.next_look = every_ms
+        self._chain = spec.chains[0]
+        self._level = self._chain.node_level
+        self._cells_in_use: Callable[[str], Mapping[tuple[str, int], int]] = lambda tenant: {}
+        self._displaces: Callable[[ClusterSpec], Sequence[str]] = lambda spec: ()
+        self.market = Market(spec, arbiter, self._in_use, lambda spec: self._displaces(spec))
+        tenants = [vc.name for vc in spec.virtual_clusters]
+        self._proxies = dict.fromkeys(tenants, IdleCells()) if proxies is None else dict(proxies)
+        self._used: dict[str, deque[int]] = {tenant: deque(maxlen=idle_looks + 1) for tenant in tenants}
+        self._peaks = peaks
+        #: every trade that was made, and every sample
+        self.made: list[Trade] = []
+        self.samples: list[Sample] = []
+        self.refused = 0
+
+    def _in_use(self, tenant: str) -> Mapping[tuple[str, int], int]:
+        return self._cells_in_use(tenant)
+
+    def look(self, now: int, scheduler: Scheduler) -> ClusterSpec | None:
+        """The spec from now on; None: it is as it was."""
+        self.next_look = now + self._every
+        market, seconds = self.market, now / MS
+        self._cells_in_use, self._displaces = scheduler.cluster.cells_in_use, scheduler.cluster.would_downgrade
+        over = market.trades.expire(seconds)
+        market.board.expire(seconds)
+        market.post(self._proxies, self._views(now, scheduler))
+        made, refused = market.match(seconds)
+        self.made += made
+        self.refused += len(refused)
+        return market.trades.effective(seconds) if over or made else None
+
+    def _views(self, now: int, scheduler: Scheduler) -> Sequence[TenantView]:
+        kind = self._chain.name, self._level
+        trades = [trade for trade in self.market.trades.records() if trade.at(now / MS)]
+        wanted = _wanted(scheduler)
+        views = []
+        for vc in self.market.trades.spec.virtual_clusters:
+            tenant = vc.name
+            own = sum(cells.number for cells in vc.cells if (cells.chain, cells.level) == kind)
+            given = sum(trade.cells.number for trade in trades if trade.giver == tenant)
+            taken = sum(trade.cells.number for trade in trades if trade.taker == tenant)
+            used = scheduler.cluster.cells_in_use(tenant).get(kind, 0)
+            self._used[tenant].append(used)
+            self.samples.append(Sample(now, tenant, used, taken, given))
+            peak = max(self._used[tenant]) if self._peaks is None else max(used, self._peaks(tenant, now))
+            if self._peaks is None and len(self._used[tenant]) < (self._used[tenant].maxlen or 0):
+                peak = own  # nobody knows yet what is idle
+            views.append(
+                TenantView(
+                    tenant,
+                    now / MS,
+                    kind,
+                    self._chain.gpus_per_node,
+                    own - given + taken,
+                    own - given,
+                    used,
+                    peak,
+                    wanted.get(tenant, 0),
+                    self.market.surplus.get(tenant, 0.0),
+                )
+            )
+        return views
+
+
+def _wanted(scheduler: Scheduler) -> dict[str, int]:
+    """GPUs of the jobs of each VC that wait for their turn, on loan or not. O(jobs that wait)."""
+    wanted: dict[str, int] = {}
+    for entry in scheduler.jobs.values():
+        if entry.status is not Status.GUARANTEED and entry.line is not None:
+            wanted[entry.vc] = wanted.get(entry.vc, 0) + entry.view.gpus
+    return wanted

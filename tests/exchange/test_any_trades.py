@@ -1,0 +1,192 @@
+"""Trades of like and unlike levels among jobs, bad hardware, new specs and restarts: equations 1 and 2 hold after each.
+
+``HIVED_TRADE_EVENTS=1000000 pytest tests/exchange/test_any_trades.py -k long`` plays a million events.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hived import Bind, Cluster, Preempt
+from hived.cluster.feasibility import shortages
+from hived.errors import InputError
+from hived.exchange import Cells, Market, Offer, Request, make_arbiter
+from hived.spec import spec_from_dict
+from hived.spec.compiled import ClusterSpec
+
+from ..contract.specs import cell_types, cluster_spec, lent, reserves, wants
+
+_KINDS = ("RACK", "RACK.NODE", "RACK.NODE.SOCKET", "RACK.NODE.SOCKET.GPU")
+
+
+def made(rng: Random) -> ClusterSpec:
+    """Three racks of two nodes of 4 GPUs; tenants reserve cells of any level, as many as fit."""
+    cells = [{"cellType": "RACK", "cellChildren": [{"cellAddress": f"r{r}n{n}"} for n in range(2)]} for r in range(3)]
+    vcs: dict[str, Counter[str]] = {name: Counter() for name in "abc"}
+    spec = spec_from_dict(cluster_spec(cell_types(2, 4), cells, {name: reserves(of) for name, of in vcs.items()}))
+    for _ in range(30):
+        name, kind = rng.choice("abc"), rng.choice(_KINDS)
+        vcs[name][kind] += 1
+        tried = spec_from_dict(cluster_spec(cell_types(2, 4), cells, {vc: reserves(of) for vc, of in vcs.items()}))
+        if shortages(tried):
+            vcs[name][kind] -= 1
+        else:
+            spec = tried
+    return spec
+
+
+class Walk:
+    """A cluster whose tenants trade, at a clock of its own."""
+
+    def __init__(self, seed: int, arbiter: str) -> None:
+        self.rng = Random(seed)
+        self.base = made(self.rng)
+        self.cluster = Cluster(self.base)
+        self.arbiter = make_arbiter(arbiter)
+        self.market = self._market()
+        self.now = 0.0
+        self.names = 0
+        self.counts: Counter[str] = Counter()
+
+    def _market(self) -> Market:
+        return Market(
+            self.base, self.arbiter, lambda tenant: self.cluster.cells_in_use(tenant),
+            lambda spec: self.cluster.would_downgrade(spec),
+        )  # fmt: skip
+
+    def event(self) -> None:
+        """One event of any kind; the clock goes on."""
+        self.now += self.rng.choice([0.0, 0.5, 3.0])
+        self._apply()
+        kinds: list[tuple[Callable[[], None], int]] = [
+            (self._start, 30), (self._end, 25), (self._post, 25), (self._match, 15), (self._hardware, 4),
+            (self._new_spec, 2), (self._restart, 1),
+        ]  # fmt: skip
+        act = self.rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
+        act()
+        self.counts[act.__name__] += 1
+        self.check()
+
+    def check(self) -> None:
+        self.cluster.check_safety()
+        assert not shortages(self.market.trades.effective(self.now))
+
+    def _apply(self) -> None:
+        """What each tenant has by now."""
+        self.market.trades.expire(self.now)
+        self.market.board.expire(self.now)
+        self._go_on(self.market.trades.effective(self.now))
+
+    def _go_on(self, spec: ClusterSpec) -> None:
+        if spec.virtual_clusters != self.cluster.spec.virtual_clusters:
+            self.cluster.reconfigure(spec)
+
+    def _start(self) -> None:
+        self.names += 1
+        name, vc, gpus = f"g{self.names}", self.rng.choice("abc"), self.rng.choice([1, 1, 2, 4])
+        make = wants if self.rng.random() < 0.7 else lent
+        answer = self.cluster.schedule(make(name, vc, (self.rng.choice([1, 1, 2]), gpus)))
+        if isinstance(answer, Preempt):
+            for victim in answer.victims:
+                self.cluster.release(victim)
+            answer = self.cluster.schedule(make(name, vc, answer.asked.arguments[0].members[0]))  # type: ignore[union-attr]
+        if isinstance(answer, Bind):
+            self.cluster.commit(answer)
+        else:
+            self.cluster.cancel(name)
+
+    def _end(self) -> None:
+        running = self.cluster.groups()
+        if running:
+            self.cluster.release(self.rng.choice(running))
+
+    def _post(self) -> None:
+        """An offer, or a request; or both sides of a spatial trade."""
+        rng, board = self.rng, self.market.board
+        start = self.now + rng.choice([0.0, 0.0, 2.0])
+        end, (tenant, other) = start + rng.choice([2.0, 10.0, 30.0]), rng.sample("abc", 2)
+        of = {vc.name: [cells.level for cells in vc.cells] or [1] for vc in self.base.virtual_clusters}
+        level, back = rng.choice([*of[tenant], rng.randint(1, 4)]), None
+        cells = Cells("RACK", level, rng.choice([1, 1, 1, 2]))
+        if rng.random() < 0.4:
+            back = Cells("RACK", rng.choice(of[other]), rng.choice([1, 1, 2, 4]))
+        offer = Offer(tenant, cells, start, end, back, rng.random())
+        request = Request(other, cells, start, end, back, rng.random() * 3)
+        posts: list[Offer | Request] = [offer, request]
+        for post in posts if rng.random() < 0.7 else [rng.choice(posts)]:
+            try:
+                if isinstance(post, Offer):
+                    board.offer(post, self.now)
+                else:
+                    board.request(post, self.now)
+                self.counts["posted"] += 1
+            except InputError:
+                self.counts["refused posts"] += 1
+
+    def _match(self) -> None:
+        before = {name: self.cluster.group(name).guaranteed for name in self.cluster.groups()}
+        trades, refused = self.market.match(self.now)
+        self.counts["trades"] += len(trades)
+        self.counts["spatial"] += sum(trade.back is not None for trade in trades)
+        self.counts["refused"] += len(refused)
+        self._go_on(self.market.trades.effective(self.now))
+        # an offer has only cells that nobody uses
+        assert all(self.cluster.group(name).guaranteed or not was for name, was in before.items())
+
+    def _hardware(self) -> None:
+        node = f"r{self.rng.randrange(3)}n{self.rng.randrange(2)}"
+        self.cluster.set_node_health(node, self.rng.random() < 0.7)
+
+    def _new_spec(self) -> None:
+        """Another spec: trades that cannot stand under it end, with their reasons."""
+        self.base = made(self.rng)
+        ended = self.market.trades.rebase(self.base)
+        assert all(why for _, why in ended)
+        self.counts["ended by a spec"] += len(ended)
+        self.market.board.clear()
+        self._go_on(self.market.trades.effective(self.now))
+
+    def _restart(self) -> None:
+        """All is made anew from records: what runs, the trades, and the surplus."""
+        records, health = self.cluster.records(), self.cluster.spec
+        self.cluster = Cluster(health)
+        self.cluster.recover(records)
+        again = Market(
+            self.base, self.arbiter, lambda tenant: self.cluster.cells_in_use(tenant),
+            lambda spec: self.cluster.would_downgrade(spec), self.market.trades.records(), self.market.surplus,
+        )  # fmt: skip
+        assert again.trades.effective(self.now) == self.market.trades.effective(self.now)
+        self.market = again
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 1 << 40), st.sampled_from(["balanced", "auction"]))
+def test_no_trade_breaks_safety(seed: int, arbiter: str) -> None:
+    walk = Walk(seed, arbiter)
+    for step in range(80):
+        walk.event()
+        if step % 8 == 0:
+            walk.cluster.validate()
+    assert abs(sum(walk.market.surplus.values())) < 1e-6
+
+
+@pytest.mark.parametrize("arbiter", ["balanced", "auction"])
+def test_a_long_walk_has_everything_in_it(arbiter: str) -> None:
+    events = int(os.environ.get("HIVED_TRADE_EVENTS", "6000")) // 2
+    counts: Counter[str] = Counter()
+    for seed in range(max(1, events // 1000)):
+        walk = Walk(seed, arbiter)
+        for _ in range(min(events, 1000)):
+            walk.event()
+        walk.cluster.validate()
+        counts += walk.counts
+    print(arbiter, dict(counts))
+    for kind in ("trades", "spatial", "refused", "refused posts", "ended by a spec", "_restart", "_hardware"):
+        assert counts[kind], kind
