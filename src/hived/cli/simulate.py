@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hived.cluster import BindingKind, Sharing
+from hived.simulator.exchange import HOUR_MS, Exchange
+from hived.simulator.exchange_report import exchanged
 from hived.simulator.experiment import Preempted, Results, Safety
 from hived.simulator.figures import need_matplotlib
 from hived.simulator.output import check_output
@@ -84,6 +86,10 @@ def simulate(
             "ends later than in its tenant's private cluster.",
             show_default="as the spec says; work-conserving",
         ),
+    ] = None,
+    exchange: Annotated[
+        Exchange | None,
+        typer.Option(help="Under hived, have tenants trade idle cells every hour, by this arbiter; writes trades.csv."),
     ] = None,
     soft: Annotated[
         float, typer.Option(help="Share of the multi-GPU jobs that accept any GPUs of their tenant.", min=0, max=1)
@@ -163,6 +169,7 @@ def simulate(
             clock_compression=clock_compression,
             binding=binding,
             safety=safety,
+            exchange=exchange,
             soft=soft,
             models=models,
             mix=mix,
@@ -220,6 +227,7 @@ def _print(report: Report, results: Results, out: Path) -> None:
         console.print(_cluster_table(runs, report.nodes))
         console.print("\nthe whole run", style="italic")
         console.print(_course_table(runs))
+        _print_exchange(console, results, policy)
     never = report.never_fit()
     if never:
         shown = ", ".join(f"{job['job_id']} ({job['tenant']}, {job['gpus']} GPUs)" for job in never[:5])
@@ -319,6 +327,23 @@ def _course_table(runs: list[RunReport]) -> Table:
             f"{run.unfinished:,}",
         )
     return table
+
+
+def _print_exchange(console: Console, results: Results, policy: str) -> None:
+    """What tenants had of trading cells, if they did."""
+    for record in results.records:
+        if record.policy != policy or not record.looks:
+            continue
+        headings = ("cells", "utilization", "by trades", "gain", "GPU hours given", "of these used", "taken and used")
+        table = numbers("tenant", headings)
+        for of in exchanged(results.spec, record.looks, HOUR_MS, results.trace.jobs[-1].submit_ms):
+            shares = (of.utilization, of.increase, of.gain)
+            hours = (of.given_h, of.contributed_h, of.benefited_h)
+            row = (f"{of.reserved:,}", *(f"{100 * share:.1f}%" for share in shares), *(f"{h:,.0f}" for h in hours))
+            table.add_row(escape(of.tenant), *row)
+        trades = counted(len(record.trades), "trade")
+        console.print(f"\n{trades} of cells under hived, {results.options.exchange}", style="italic")
+        console.print(table)
 
 
 trace_app = typer.Typer(invoke_without_command=True, callback=show_verbs, help="Make and describe traces.")

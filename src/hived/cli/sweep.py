@@ -16,7 +16,8 @@ from rich.table import Column, Table
 from hived.cluster.sharing import BindingKind, Sharing
 from hived.errors import InputError
 from hived.policies import DEFAULT, split_policy
-from hived.simulator.experiment import Preempted, some
+from hived.simulator.exchange import Exchange
+from hived.simulator.experiment import Preempted, Safety, some
 from hived.simulator.intervals import CONFIDENCE, Estimate
 from hived.simulator.parallel import all_cores
 from hived.simulator.sizing import LOAD, Quotas
@@ -67,6 +68,10 @@ def sweep(
     binding: Annotated[
         str, _list("WHEN", "When hived binds the cells of a tenant: dynamic, static.")
     ] = BindingKind.DYNAMIC.value,
+    safety: Annotated[str | None, _list("WHAT", "What hived promises to tenants: work-conserving, exact.")] = None,
+    exchange: Annotated[
+        str | None, _list("ARBITER", "Tenants trade idle cells under hived: balanced, auction.")
+    ] = None,
     soft: Annotated[
         str, _list("SHARE", "Share of the multi-GPU jobs that accept any GPUs of their tenant; by seed.")
     ] = "0",
@@ -116,6 +121,8 @@ def sweep(
         "nodes": _values("--nodes", nodes, _positive),
         "quotas": _values("--quotas", quotas, _one_of(Quotas)),
         "binding": _values("--binding", binding, _one_of(BindingKind)),
+        "safety": _values("--safety", safety, _one_of(Safety)),
+        "exchange": _values("--exchange", exchange, _one_of(Exchange)),
         "preempted": _values("--preempted", preempted, _one_of(Preempted)),
         "policy": _policies(policy),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from hived.exchange import Arbiter, IdleCells, Market, Proxy, TenantView, Trade
@@ -15,6 +16,13 @@ from hived.spec.compiled import ClusterSpec
 from .traces.model import MS
 
 HOUR_MS = 3_600_000
+
+
+class Exchange(StrEnum):
+    """The arbiters, by name."""
+
+    BALANCED = "balanced"  #: who has given most is served first (the draft of HiveD, Algorithm 2)
+    AUCTION = "auction"  #: the highest bid wins, for the second highest
 
 
 class Trading(Protocol):

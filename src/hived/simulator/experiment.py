@@ -11,12 +11,14 @@ from typing import TypeAlias
 from hived.cluster.cluster import Cluster
 from hived.cluster.requests import Request
 from hived.cluster.sharing import BindingKind, Sharing
-from hived.errors import InputError
+from hived.errors import InputError, PolicyError
+from hived.exchange import make_arbiter
 from hived.policies import policies_of
 from hived.scheduling import Policies, Policy, Reaction, Scheduler
 from hived.scheduling.exact import check_exact
 from hived.spec.compiled import EXACT, WORK_CONSERVING, ClusterSpec
 
+from .exchange import HourlyTrading
 from .models import Models
 from .record import Record
 from .simulation import members_of, simulate
@@ -62,6 +64,8 @@ class Options:
     #: policies of single tenants, whatever the run's
     tenant_policies: tuple[tuple[str, PolicyGiven], ...] = ()
     safety: Safety | None = None  #: of all tenants under ``hived``; None: as the spec says
+    #: the arbiter by which tenants trade cells every hour under ``hived``; None: they do not
+    exchange: str | None = None
 
     def exact(self, spec: ClusterSpec) -> frozenset[str]:
         """The tenants of exact safety under ``hived``."""
@@ -108,11 +112,29 @@ def labels(spec: ClusterSpec, options: Options) -> list[str]:
     made = [make_policies(spec, options, policy) for policy in options.policies]
     for policies in made if Sharing.HIVED in options.schemes else ():
         check_exact(policies, options.exact(spec))
+        _check_exchange(spec, options, policies)
     names = [policies.name for policies in made]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"two policies are called {name!r}: give one of them another name")
     return [f"{scheme.value} {name}" for name in names for scheme in options.schemes]
+
+
+def _check_exchange(spec: ClusterSpec, options: Options, policies: Policies) -> None:
+    """Raise :class:`~hived.errors.InputError` where cells cannot be traded."""
+    if options.exchange is None:
+        return
+    make_arbiter(options.exchange)
+    if options.exact(spec):
+        raise InputError(
+            "exchange with exact safety: a private cluster trades no cells, so there is nothing to compare with; "
+            "leave one of the two out"
+        )
+    if options.binding is not BindingKind.DYNAMIC:
+        raise InputError("exchange with static binding: cells that are bound for good change no hands; leave one out")
+    for policy in policies.all:
+        if policy.time_slicing or policy.guests:
+            raise PolicyError(policy.name, "its jobs share GPUs, and trades of cells under them are not simulated")
 
 
 def check_tenants(spec: ClusterSpec, trace: Trace) -> None:
@@ -159,6 +181,9 @@ def run_experiment(
             label = f"{scheme.value} {made.name}"
             report = None if progress is None else _labelled(progress, label)
             work = None if options.models is None else Work(trace.jobs, spec, options.models)
+            trading = None
+            if options.exchange is not None and scheme is Sharing.HIVED:
+                trading = HourlyTrading(spec, make_arbiter(options.exchange))
             record = simulate(
                 cluster,
                 made,
@@ -170,7 +195,10 @@ def run_experiment(
                 soft,
                 work,
                 exact=options.exact(spec),
+                trading=trading,
             )
+            if trading is not None:
+                record.trades, record.looks = trading.made, trading.samples
             records.append(record)
             sizes.append(node_sizes(cluster))
     return Results(spec, trace, options, tuple(records), tuple(sizes), never_fit(spec, trace.jobs, soft))

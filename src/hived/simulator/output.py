@@ -36,6 +36,8 @@ JOB_COLUMNS = (
 FILES = ("jobs.csv", "runs.csv", "cluster.json", "series.csv", "summary.json")
 #: tables written on request, as the CSV files of their names
 PARQUET = ("jobs.parquet", "runs.parquet")
+#: the trades of cells, where tenants trade
+TRADES = "trades.csv"
 #: figures, one per policy, whose name follows
 FIGURES = ("queueing-delay-over-time", "delay-normalised-to-private")
 #: in the format of ``sha256sum --check``
@@ -44,10 +46,14 @@ CHECKSUMS = "SHA256SUMS"
 _OUTPUTS = (
     *FILES,
     CHECKSUMS,
+    TRADES,
     *PARQUET,
     *(f"{name}-*.{end}" for name in FIGURES for end in ("png", "svg")),
 )
 RUN_COLUMNS = ("scheme", "policy", "job_id", "start_s", "end_s", "kind", "placement", "share", "rate")
+TRADE_COLUMNS = (
+    "policy", "giver", "taker", "chain", "level", "number", "start_s", "end_s", "gpu_hours", "price",
+)  # fmt: skip
 #: columns of ``series.csv``, as in :class:`~.metrics.Series`, before those of the delays
 SERIES_SHARES = (
     "utilization", "opportunistic", "fragmentation", "partly_used", "guaranteed", "internal", "external", "guests",
@@ -178,6 +184,22 @@ def _by_node(pods: Sequence[PodPlacement]) -> Sequence[PodPlacement]:
 def _encoded(name: str) -> str:
     """Percent-encode, as in a URL, the delimiters of a placement in a node's name."""
     return "".join(f"%{ord(sign):02X}" if sign in "%:;," else sign for sign in name)
+
+
+def write_trades(results: Results, path: Path) -> None:
+    """Write every trade: the cells, from whom to whom, when, and for how many GPU hours."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ("policy", "giver", "taker", "chain", "level", "number", "start_s", "end_s", "gpu_hours", "price")
+        )
+        for record in results.records:
+            for trade in record.trades:
+                cells = trade.cells
+                writer.writerow(
+                    (record.policy, trade.giver, trade.taker, cells.chain, cells.level, cells.number,
+                     f"{trade.start:g}", f"{trade.end:g}", f"{trade.gpu_hours:g}", f"{trade.price:g}")
+                )  # fmt: skip
 
 
 def write_cluster(results: Results, path: Path) -> None:

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hived.cluster.decisions import Placement
+from hived.exchange import Trade
 from hived.scheduling import Kind
 
+from .exchange import Sample
 from .traces import TraceJob
 
 
@@ -57,6 +59,9 @@ class Record:
     waits: NDArray[np.int64] | None = None  #: every job's queueing delay, cached by :func:`~.metrics.queues`
     preempted_gpus: int = 0  #: GPUs taken from opportunistic jobs, summed over all preemptions
     preempted_at: list[tuple[int, int]] = field(default_factory=list)  #: the same: time and GPUs of each preemption
+
+    trades: list[Trade] = field(default_factory=list)  #: of cells, between tenants
+    looks: list[Sample] = field(default_factory=list)  #: what each tenant had and used whenever they might trade
 
     def queue(self, job: int) -> int:
         """The queueing delay of a finished job, including waits after preemptions and time lost to sharing GPUs."""

@@ -136,6 +136,7 @@ class Report:
                 "until_s": None if options.until_ms is None else options.until_ms / 1000,
                 "binding": options.binding.value,
                 **({} if options.safety is None else {"safety": options.safety.value}),
+                **({} if options.exchange is None else {"exchange": options.exchange}),
                 "soft": options.soft,
                 "seed": options.seed,
             },

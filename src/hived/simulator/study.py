@@ -33,6 +33,7 @@ from .models import Models, assign_models
 from .output import (
     CHECKSUMS,
     PARQUET,
+    TRADES,
     chains_of,
     check_output,
     checksums,
@@ -42,6 +43,7 @@ from .output import (
     write_runs,
     write_series,
     write_summary,
+    write_trades,
 )
 from .report import Report, RunReport, make_report
 from .sizing import Quotas, cluster_for
@@ -98,6 +100,7 @@ def simulate(
     clock_compression: float = 1.0,
     binding: str = BindingKind.DYNAMIC,
     safety: str | None = None,
+    exchange: str | None = None,
     soft: float = 0.0,
     models: str | os.PathLike[str] | None = None,
     mix: str | None = None,
@@ -119,9 +122,10 @@ def simulate(
     file, or a :class:`~.traces.Trace`; without one, a synthetic one is generated. The trace is filtered, cut to the
     window, sampled, and its clock compressed, in this order. ``until`` and ``window`` are in days, ``tenants`` are
     those of the figures over time. ``safety`` is that of all tenants under ``hived``, whatever the spec says of each
-    (``docs/exact-safety.md``). ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for
-    several runs, or a mapping of tenants to theirs. With ``models``, a file of job models (``docs/models.md``), jobs
-    run at the rate that affinity and jobs beside them allow; under a policy by which they share GPUs they always do.
+    (``docs/exact-safety.md``); ``exchange`` the arbiter by which they trade cells there (``docs/exchange.md``).
+    ``policy`` is a name, a :class:`~hived.scheduling.Policy`, several of these for several runs, or a mapping of
+    tenants to theirs. With ``models``, a file of job models (``docs/models.md``), jobs run at the rate that affinity
+    and jobs beside them allow; under a policy by which they share GPUs they always do.
     ``mix`` draws the models of jobs without one. Deterministic. Raises :class:`~hived.errors.InputError`, in one
     line, for anything that is wrong.
     """
@@ -147,6 +151,7 @@ def simulate(
         table,
         of_tenants,
         None if safety is None else _named(Safety, safety, "safety"),
+        exchange,
     )
     cluster = None if spec is None else _spec(spec)
     if cluster is not None:
@@ -364,6 +369,8 @@ class Study:
             write_runs(self.results, draft / "runs.csv")
             write_cluster(self.results, draft / "cluster.json")
             write_series(self.report, draft / "series.csv")
+            if self.results.options.exchange is not None:
+                write_trades(self.results, draft / TRADES)
             if parquet:
                 for name in PARQUET:
                     packed = BytesIO()
