@@ -259,3 +259,32 @@ def test_results_are_never_mixed(study: Study, tmp_path: Path) -> None:
         study.save(tmp_path / "out")
     study.save(tmp_path / "out", overwrite=True, figures=False)
     assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_trades_are_written_and_change_nothing_where_nobody_waits(tmp_path: Path) -> None:
+    trace = trace_text([("a1", "a", 0, 30 * 3600, 8), ("a2", "a", 60, 30 * 3600, 8), ("b1", "b", 0, 20 * 3600, 8)])
+    (tmp_path / "t.csv").write_text(trace, encoding="utf-8")
+    given: dict[str, Any] = {"spec": nodes_of_8(4, {"a": 1, "b": 3}), "trace": tmp_path / "t.csv", "schemes": ["hived"]}
+    study = simulate(**given, exchange="balanced")
+    study.save(tmp_path / "out", figures=False)
+    rows = (tmp_path / "out" / "trades.csv").read_text(encoding="utf-8").splitlines()
+    # a2 runs on a loan and is in line; once b has had two idle nodes for ten hours, a takes one
+    assert rows[1].startswith("yarn-cs,b,a,NODE,4,1,39600,75600,80,1")
+    kinds = {run.kind.value for run in study.results.records[0].runs if run.job == 2}
+    assert kinds == {"opportunistic", "guaranteed"}
+    assert study.results.records[0].finish == simulate(**given).results.records[0].finish
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"exchange": "barter"}, "exchange 'barter': no such arbiter; there is balanced, auction"),
+        ({"exchange": "balanced", "safety": "exact"}, "a private cluster trades no cells"),
+        ({"exchange": "balanced", "binding": "static"}, "cells that are bound for good change no hands"),
+        ({"exchange": "balanced", "policy": "gandiva"}, "trades of cells under them are not simulated"),
+        ({"safety": "perfect"}, "safety 'perfect': no such safety; there is work-conserving, exact"),
+    ],
+)
+def test_trades_and_exact_safety_where_they_cannot_be(files: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(HivedError, match=says):
+        simulate(SPEC, files / "trace.csv", **options)

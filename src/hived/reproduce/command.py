@@ -105,7 +105,7 @@ def reproduce(
     plans = [Plan(one, first, one.simulations(first, scale)) for one in chosen]
     if second is not None:
         plans += [Plan(one, second, one.simulations(second, scale)) for one in chosen if one.second]
-    timing = section53.task(scale.requests) if evaluation.table1 and not only else None
+    timing = section53.task(scale.requests) if evaluation.timed and not only else None
     with kept_results(out / RUNS) as kept:
         run_all(plans, [] if timing is None else [timing], kept, processes, finished)
         parts = [Part(one, tuple(outcomes(one, plans, scale, kept))) for one in chosen]

@@ -92,6 +92,7 @@ class HourlyTrading:
         self.next_look = now + self._every
         market, seconds = self.market, now / MS
         self._cells_in_use, self._displaces = scheduler.cluster.cells_in_use, scheduler.cluster.would_downgrade
+        self._sample(now, scheduler)
         over = market.trades.expire(seconds)
         market.board.expire(seconds)
         market.post(self._proxies, self._views(now, scheduler))
@@ -99,6 +100,16 @@ class HourlyTrading:
         self.made += made
         self.refused += len(refused)
         return market.trades.effective(seconds) if over or made else None
+
+    def _sample(self, now: int, scheduler: Scheduler) -> None:
+        """What every tenant has used with the trades that were on up to now."""
+        trades = self.market.trades.records()
+        for vc in self.market.trades.spec.virtual_clusters:
+            used = scheduler.cluster.cells_in_use(vc.name).get((self._chain.name, self._level), 0)
+            given = sum(trade.cells.number for trade in trades if trade.giver == vc.name)
+            taken = sum(trade.cells.number for trade in trades if trade.taker == vc.name)
+            self._used[vc.name].append(used)
+            self.samples.append(Sample(now, vc.name, used, taken, given))
 
     def _views(self, now: int, scheduler: Scheduler) -> Sequence[TenantView]:
         kind = self._chain.name, self._level
@@ -110,9 +121,7 @@ class HourlyTrading:
             own = sum(cells.number for cells in vc.cells if (cells.chain, cells.level) == kind)
             given = sum(trade.cells.number for trade in trades if trade.giver == tenant)
             taken = sum(trade.cells.number for trade in trades if trade.taker == tenant)
-            used = scheduler.cluster.cells_in_use(tenant).get(kind, 0)
-            self._used[tenant].append(used)
-            self.samples.append(Sample(now, tenant, used, taken, given))
+            used = self._used[tenant][-1]  # cells that have just gone back among them
             peak = max(self._used[tenant]) if self._peaks is None else max(used, self._peaks(tenant, now))
             if self._peaks is None and len(self._used[tenant]) < (self._used[tenant].maxlen or 0):
                 peak = own  # nobody knows yet what is idle

@@ -1,0 +1,139 @@
+"""One trace, with and without trades: what each tenant had of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from hived.cluster.cluster import Cluster
+from hived.cluster.sharing import Sharing
+from hived.exchange import make_arbiter
+from hived.policies import policies_of
+from hived.simulator.exchange import HOUR_MS, HourlyTrading
+from hived.simulator.exchange_report import exchanged
+from hived.simulator.record import Record
+from hived.simulator.simulation import simulate
+from hived.simulator.traces import Trace, compress_clock
+from hived.spec import ClusterSpec, parse_spec
+from hived.spec.quotas import equal_nodes, share_out
+
+from ..simulations import GPUS_PER_NODE, TENANTS, Workload, cluster_of, trace_of
+
+NODES = 279
+#: how tenants trade: not at all; by Algorithm 2, on what is known; on what will be idle; in an auction
+ARMS = ("none", "balanced", "hindsight", "auction")
+#: for so many hours cells were idle, or will be, that are offered, and for so many they are
+WINDOW_H = 10
+
+
+def nodes_by_demand(trace: Trace) -> dict[str, int]:
+    """The nodes of each tenant by its share of the trace's GPU time: the draft's balanced assignment (5.4)."""
+    asked = dict.fromkeys(TENANTS, 0)
+    for job in trace.jobs:
+        asked[job.tenant] += job.gpus * job.duration_ms
+    return dict(zip(TENANTS, share_out(NODES, list(asked.values()), [1] * len(TENANTS)), strict=True))
+
+
+def cluster_by_demand(trace: Trace) -> ClusterSpec:
+    """279 nodes, assigned so."""
+    clusters = {
+        tenant: {"virtualCells": [{"cellType": "NODE", "cellNumber": number}]}
+        for tenant, number in nodes_by_demand(trace).items()
+    }
+    data = {"physicalCluster": equal_nodes(NODES, GPUS_PER_NODE), "virtualClusters": clusters}
+    return parse_spec(yaml.safe_dump(data, sort_keys=False), f"{NODES} nodes by GPU time")
+
+
+def carry_out(workload: Workload, by_demand: bool, arm: str) -> dict[str, Any]:
+    """Play the trace; per tenant what it had of the trades, its delay, and how its use of GPUs fluctuates."""
+    trace = compress_clock(trace_of(workload), workload.clock)
+    spec = cluster_by_demand(trace) if by_demand else cluster_of(NODES)
+    peaks = _hindsight(spec, trace) if arm == "hindsight" else None
+    record, trading = _play(spec, trace, arm, peaks)
+    until = trace.jobs[-1].submit_ms
+    tenants = {}
+    sizes = {vc.name: spec.reserved(vc) for vc in spec.virtual_clusters}
+    usage = used_gpus(record, trace, until)
+    for of in exchanged(spec, trading.samples, HOUR_MS, until):
+        mine = [
+            number for number, job in enumerate(trace.jobs) if job.tenant == of.tenant and record.finish[number] >= 0
+        ]
+        waits = [record.queue(number) / 3_600_000 for number in mine]
+        gpus = [trace.jobs[number].gpus for number in mine]
+        deviation = (usage[of.tenant] - sizes[of.tenant]) ** 2
+        tenants[of.tenant] = {
+            "cells": of.reserved,
+            "utilization": of.utilization,
+            "increase": of.increase,
+            "gain": of.gain,
+            "benefited": of.benefited_h,
+            "contributed": of.contributed_h,
+            "given": of.given_h,
+            "jobs": len(mine),
+            "delay": sum(waits),
+            "gpu_delay": sum(wait * number for wait, number in zip(waits, gpus, strict=True)),
+            "fluctuation": float(np.sqrt(deviation.mean())) / max(1, sizes[of.tenant]),
+        }
+    return {
+        "jobs": len(trace.jobs),
+        "trades": len(trading.made),
+        "refused": trading.refused,
+        "preemptions": sum(record.preemptions),
+        "tenants": tenants,
+    }
+
+
+def _play(
+    spec: ClusterSpec, trace: Trace, arm: str, peaks: Callable[[str, int], int] | None = None
+) -> tuple[Record, HourlyTrading]:
+    policies = policies_of(spec, "yarn-cs")
+    cluster = Cluster(spec, Sharing.HIVED, policies.rank, ranks=policies.ranks)
+    arbiter = make_arbiter(arm if arm == "auction" else "balanced")
+    trading = HourlyTrading(spec, arbiter, {} if arm == "none" else None, idle_looks=WINDOW_H, peaks=peaks)
+    return simulate(cluster, policies, trace.jobs, trading=trading), trading
+
+
+def _hindsight(spec: ClusterSpec, trace: Trace) -> Callable[[str, int], int]:
+    """The most cells that a tenant uses in the hours after a time, where nobody trades."""
+    _, trading = _play(spec, trace, "none")
+    used: dict[str, list[int]] = {}
+    for sample in trading.samples:
+        used.setdefault(sample.tenant, []).append(sample.used)
+
+    def peak(tenant: str, now: int) -> int:
+        at = now // HOUR_MS - 1
+        return max(used[tenant][at : at + WINDOW_H + 1], default=0)
+
+    return peak
+
+
+def used_gpus(record: Record, trace: Trace, until: int) -> dict[str, Any]:
+    """GPUs in use by each tenant at every hour, guaranteed or on loan. O(runs + tenants * hours)."""
+    hours = until // HOUR_MS + 1
+    change = {tenant: np.zeros(hours + 1, dtype=np.int64) for tenant in TENANTS}
+    for run in record.runs:
+        first, last = -(-run.start // HOUR_MS), -(-run.end // HOUR_MS)  # the hours at which it runs
+        if first < min(last, hours):
+            of = change[trace.jobs[run.job].tenant]
+            of[first] += run.gpus
+            of[min(last, hours)] -= run.gpus
+    return {tenant: np.cumsum(of)[:hours] for tenant, of in change.items()}
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's correlation of ranks; ties have the mean of their ranks."""
+
+    def ranks(values: Sequence[float]) -> Any:
+        ordered = sorted(values)
+        return np.asarray([ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values])
+
+    a, b = ranks(one), ranks(other)
+    return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else float("nan")
+
+
+def column(plain: Mapping[str, Any], name: str) -> list[float]:
+    """A number of every tenant, in their order."""
+    return [float(of[name]) for of in plain["tenants"].values()]
