@@ -570,7 +570,8 @@ class QuotaMachine(SharingMachine):
             return
         gpus = request.members[0].leaf_cells
         idle = self.idle_nodes()
-        lent = set[tuple[str, int]]().union(*(devices(g.placement) for g in self.running if not g.guaranteed))
+        loans = [group for group in self.running if not group.guaranteed and not group.guest]  # a guest holds no cells
+        lent = set[tuple[str, int]]().union(*(devices(group.placement) for group in loans))
         free = {
             (chain, node): of_node | {d for name, d in lent - self.bad if name == node and (chain, node) in self.nodes}
             for (chain, node), of_node in idle.items()

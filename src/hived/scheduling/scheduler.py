@@ -406,16 +406,14 @@ class Scheduler:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def dispatch(self, now: float = 0.0, reviews: bool = True) -> None:
+    def dispatch(self, now: float = 0.0) -> None:
         """Start every job that can start. ``now``: by the engine's clock, in its unit of time; the core records it.
 
-        ``reviews``: whether to review the running jobs that are due. A simulator does so after all else that happens at
-        ``now``, so that the order within an instant does not depend on events of other VCs.
         Raises :class:`~hived.errors.PolicyError`; nothing may be asked of this scheduler after that.
         """
         try:
             self._now = now
-            for entry in () if self._running is None or not reviews else self._running.due(now):
+            for entry in () if self._running is None else self._running.due(now):
                 self.rekey(entry)
             if self._slicers is not None:
                 self._slicers.wake(now)

@@ -166,7 +166,7 @@ class Simulation:
                     time, stopped = ceil(review), _VIRTUAL_REVIEW
                 if time > now and following.has_changed:
                     following.settle(now)
-                    scheduler.dispatch(now, False)
+                    scheduler.dispatch(now)
                     if after_event is not None:
                         after_event(scheduler)
                     continue  # it may have started jobs
@@ -227,7 +227,7 @@ class Simulation:
                 self._now = now
                 if timeline is not None:
                     timeline.finish(now)
-            scheduler.dispatch(now, stopped == _REVIEW)
+            scheduler.dispatch(now)
             if after_event is not None:
                 after_event(scheduler)
         self._end_instant(now)

@@ -96,7 +96,7 @@ class VirtualTimeline:
         virtual.duration = entry.duration
         self._jobs[entry.number] = self._by_name[entry.name] = _VirtualJob(virtual)
         self._scheduler.wait(virtual)
-        self._scheduler.dispatch(now, False)
+        self._scheduler.dispatch(now)
 
     def ended(self, number: int, work: float, now: float) -> None:
         """The real job has ended, and has done ``work`` in all: that of its virtual job too."""
@@ -120,7 +120,7 @@ class VirtualTimeline:
         else:
             self._end(job, now)
         self._forget(job)
-        self._scheduler.dispatch(now, False)
+        self._scheduler.dispatch(now)
 
     @property
     def next_finish(self) -> float:
@@ -147,7 +147,7 @@ class VirtualTimeline:
             job = self._jobs[heappop(self._finishes)[1]]
             self._end(job, now)
             self._forget(job)
-        self._scheduler.dispatch(now, False)
+        self._scheduler.dispatch(now)
 
     def review(self, now: float) -> None:
         """Dispatch, once :attr:`next_review` has come."""
